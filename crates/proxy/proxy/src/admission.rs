@@ -8,7 +8,6 @@
 
 mod domains;
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_config::{Cidr, Service, TargetRules};
@@ -17,7 +16,7 @@ pub(crate) use domains::AskRules;
 
 /// Whether a client may use a service. `client` is its address, believed PROXY headers applied;
 /// `None` is a client on a Unix socket, whom the permissions of the socket's file have admitted.
-pub fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
+pub(crate) fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
     let Some(client) = client else { return true };
     (service.clients.is_empty() || is_in(&service.clients, client))
         && !is_in(&service.denied_clients, client)
@@ -26,14 +25,13 @@ pub fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
 /// Whether a peer's Forwarded, X-Forwarded-* and PROXY headers are believed: its own address is
 /// listed. A peer on a Unix socket is believed: whoever may open the socket's file is the one that
 /// the operator put before us.
-pub fn is_trusted(service: &Service, peer: Option<IpAddr>) -> bool {
-    let Some(peer) = peer else { return true };
-    is_in(&service.trusted, peer)
+pub(crate) fn is_trusted(service: &Service, peer: Option<IpAddr>) -> bool {
+    peer.is_none_or(|peer| is_in(&service.trusted, peer))
 }
 
 /// Why a target may not be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Denied {
+pub(crate) enum Denied {
     /// Not the address of one host: unspecified, multicast, broadcast, or port 0. Never allowed.
     NotAHost,
     /// One of our own listeners. Never allowed: the request would come back to us.
@@ -49,19 +47,6 @@ pub enum Denied {
     Port,
 }
 
-impl fmt::Display for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotAHost => "not the address of a host",
-            Self::Own => "an address of this proxy itself",
-            Self::Listed => "an address on the list of denied targets",
-            Self::Metadata => "a link-local or cloud metadata address",
-            Self::Private => "a loopback, private or special-purpose address",
-            Self::Port => "a port that may not be reached",
-        })
-    }
-}
-
 /// Whether a connection to `target` may be opened under `rules`.
 ///
 /// `own` are the bound addresses of this process: listeners and admin. A listener on a wildcard
@@ -69,7 +54,7 @@ impl fmt::Display for Denied {
 /// every address of its family is refused (of both families for `[::]`, which accepts IPv4 too),
 /// except one in `allowed` that is not loopback, since there the operator has said that it is
 /// somebody else's. A program that wants it finer gives the interface addresses instead.
-pub fn may_reach(
+pub(crate) fn may_reach(
     rules: &TargetRules,
     own: &[SocketAddr],
     target: SocketAddr,

@@ -5,7 +5,7 @@
 //! and runs in the simulator.
 #![forbid(unsafe_code)]
 
-pub mod admission;
+mod admission;
 pub mod auth;
 mod cached;
 pub mod congestion;

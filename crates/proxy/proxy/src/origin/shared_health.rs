@@ -70,6 +70,10 @@ impl OriginMark {
         &self.counters[worker]
     }
 
+    pub(crate) fn read(&self) -> Told {
+        *locked(&self.told)
+    }
+
     fn sum(&self, of: impl Fn(&OriginCounters) -> &Counter) -> u64 {
         self.counters.iter().map(|counters| of(counters).get()).sum()
     }
@@ -192,8 +196,6 @@ pub struct Shown {
     pub up: bool,
     /// Failures in a row.
     pub failures: u32,
-    /// Ejections in a row.
-    pub ejections: u32,
     /// What the requests of clients counted; `None` of a check.
     pub counts: Option<Counts>,
 }
@@ -325,7 +327,7 @@ impl Board {
     /// How the origins stand that some worker picks from, in the order of their names; each once,
     /// and once with each path of a check.
     pub fn shown(&self) -> Vec<Shown> {
-        let passive = locked(&self.origins)
+        let mut shown: Vec<_> = locked(&self.origins)
             .iter()
             .filter(|(_, mark)| is_held(mark))
             .map(|(origin, mark)| {
@@ -335,7 +337,6 @@ impl Board {
                     check: None,
                     up: told.ejection.is_none(),
                     failures: told.failures,
-                    ejections: told.ejection.map_or(0, |ejection| ejection.count),
                     counts: Some(Counts {
                         requests: mark.sum(|counters| &counters.requests),
                         responses_5xx: mark.sum(|counters| &counters.responses_5xx),
@@ -345,20 +346,16 @@ impl Board {
                     }),
                 }
             })
-            .collect::<Vec<_>>();
-        let active = locked(&self.checks)
-            .iter()
-            .filter(|(_, mark)| is_held(mark))
-            .map(|(check, mark)| Shown {
-                origin: write_origin(&check.origin),
-                check: Some(check.path.clone()),
-                up: !mark.fails(),
-                failures: 0,
-                ejections: 0,
-                counts: None,
-            })
-            .collect::<Vec<_>>();
-        let mut shown = [passive, active].concat();
+            .collect();
+        let checks = locked(&self.checks);
+        let held = checks.iter().filter(|(_, mark)| is_held(mark));
+        shown.extend(held.map(|(check, mark)| Shown {
+            origin: write_origin(&check.origin),
+            check: Some(check.path.clone()),
+            up: !mark.fails(),
+            failures: 0,
+            counts: None,
+        }));
         shown.sort_by(|one, other| (&one.origin, &one.check).cmp(&(&other.origin, &other.check)));
         // Checks that differ in what they expect, or in Host, are one to whoever looks.
         shown.dedup_by(|next, row| {
@@ -367,12 +364,6 @@ impl Board {
             is_same
         });
         shown
-    }
-}
-
-impl OriginMark {
-    pub(crate) fn read(&self) -> Told {
-        *locked(&self.told)
     }
 }
 
