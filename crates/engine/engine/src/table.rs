@@ -183,6 +183,13 @@ impl<T> Table<T> {
     }
 }
 
+/// A table without room, until its bound is raised.
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use millrace_engine::{Engine, Error, Fd, Key, Kind};
 
 /// Listeners, armed or paused.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Accepting {
     listeners: Vec<Listener>,
     /// Listeners taken in so far.
@@ -39,10 +39,6 @@ struct Listener {
 }
 
 impl Accepting {
-    pub(crate) fn new() -> Self {
-        Self { listeners: Vec::new(), added: 0, retired: 0, asked: 0, ended: false, arrived: None }
-    }
-
     /// Takes a listener in, not armed yet.
     pub(crate) fn add(&mut self, number: u16, fd: Fd) {
         self.added += 1;
@@ -110,8 +106,7 @@ impl Accepting {
 
     /// Whether a listener waits to be closed.
     pub(crate) fn is_retiring(&self, number: u16) -> bool {
-        let mut retired = self.listeners.iter().filter(|listener| listener.retired.is_some());
-        retired.any(|listener| listener.number() == number)
+        self.listeners.iter().any(|it| it.retired.is_some() && it.number() == number)
     }
 
     /// Whether any listener does.

@@ -19,7 +19,7 @@ use crate::origin::shared_health::CheckMark;
 use crate::origin::{OriginConn, OriginId, OriginUse, RulesId, User};
 
 /// All origins of a worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Origins {
     pub(crate) connections: Table<OriginConn>,
     pub(super) by_name: HashMap<Box<[u8]>, OriginId>,
@@ -62,25 +62,10 @@ impl Origins {
     pub(crate) fn new(connections_max: u32, thresholds: &Thresholds) -> Self {
         Self {
             connections: Table::new(connections_max),
-            by_name: HashMap::new(),
-            rules: RuleSets::default(),
-            rules_in_force: Vec::new(),
-            known: Vec::new(),
-            free: Vec::new(),
-            idle_order: VecDeque::new(),
-            idle_count: 0,
-            checks: Vec::new(),
-            version: 0,
             well: true,
             spotless: true,
-            news: Vec::new(),
-            queued: 0,
-            queues: Vec::new(),
-            ready: Vec::new(),
-            worker: 0,
-            name: Vec::new(),
-            pinned: HashMap::new(),
             small_below: thresholds.small_below,
+            ..Self::default()
         }
     }
 

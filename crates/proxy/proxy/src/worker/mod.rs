@@ -23,7 +23,6 @@ use millrace_splice::{Pipes, Thresholds};
 
 use crate::auth::{self, Desk, Gate};
 use crate::cached::{fill, refresh, waiting};
-use crate::conn::accepting::Accepting;
 use crate::conn::client;
 use crate::core::Core;
 use crate::exchange::reason::Reason;
@@ -119,8 +118,8 @@ impl<E: Engine> Worker<E> {
             snapshots: Snapshots::new(&snapshot),
             snapshot,
             // Their bounds follow the limits.
-            conns: Table::new(0),
-            exchanges: Table::new(0),
+            conns: Default::default(),
+            exchanges: Default::default(),
             spare: Default::default(),
             attempts: Table::new(descriptors),
             fills: Table::new(descriptors),
@@ -129,7 +128,7 @@ impl<E: Engine> Worker<E> {
             gate,
             timers: Timers::new(now),
             clients: Default::default(),
-            accepting: Accepting::new(),
+            accepting: Default::default(),
             overload: Overload::new(descriptors as usize, listeners.len()),
             pipes: Pipes::new(pipes_max as usize, setup.thresholds),
             wakes: Default::default(),
