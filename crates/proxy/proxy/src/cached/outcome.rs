@@ -300,15 +300,11 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let serves = spare.is_some_and(|spare| caching.serve(spare, waiter));
     if serves {
         end_upload(core, key);
-        release_claim(core, key);
+        // Whoever waited may have it too.
+        let released = core.exchange(key).caching.claim.take().map(Claim::release);
+        core.wake(released.into_iter().flatten());
     }
     serves
-}
-
-/// The response is what is stored; whoever waited may have it too.
-fn release_claim<E: Engine>(core: &mut Core<E>, key: Key) {
-    let released = core.exchange(key).caching.claim.take().map(millrace_store::Claim::release);
-    core.wake(released.into_iter().flatten());
 }
 
 fn refused<E: Engine>(

@@ -67,17 +67,7 @@ impl CachedReader {
         pieces: VecDeque<Piece>,
         waiter: Waiter,
     ) -> Option<Self> {
-        let reader = Reader::new(body.clone(), 0)?;
-        let follows = pieces;
-        Some(Self {
-            reader,
-            waiter,
-            may_be_referred: true,
-            left: 0,
-            follows,
-            woken: None,
-            seen: None,
-        })
+        Some(Self { left: 0, follows: pieces, ..Self::new(body, None, waiter)? })
     }
 
     /// What goes next, `max` bytes at most where it is of the body.

@@ -143,7 +143,9 @@ impl<W: HeaderWriter> Start<'_, W> {
                 let Some(Piece::Text(first)) = pieces.front() else {
                     unreachable!("several parts begin with the text before the first")
                 };
-                write_lines_but_type(out, lines);
+                for line in self::lines(lines).filter(|line| line.known != Name::ContentType) {
+                    out.run(Run::Lines(line.bytes));
+                }
                 out.field_with(b"Content-Type", |value| {
                     value.extend_from_slice(b"multipart/byteranges; boundary=");
                     value.extend_from_slice(&first[2..2 + BOUNDARY_BYTES]);
@@ -183,15 +185,10 @@ impl<W: HeaderWriter> Start<'_, W> {
             false => Version::Http11,
         };
         headers::write_via(out, received, snapshot);
-        let tells =
-            snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status);
-        if tells {
+        if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status) {
             let mut status = caching.status();
-            status.detail = None;
-            if status.is_hit {
-                status.ttl_s = Some(meta.ttl_s(self.now_ms));
-                status.detail = caching.comes_from_disk.then_some("disk");
-            }
+            status.ttl_s = status.is_hit.then(|| meta.ttl_s(self.now_ms));
+            status.detail = (status.is_hit && caching.comes_from_disk).then_some("disk");
             out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
         }
         let has_length = !matches!(exchange.status, 204 | 304);
@@ -224,12 +221,6 @@ fn pieces(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<Piece
     parts.write_end(&mut end);
     pieces.push_back(Piece::Text(end));
     pieces
-}
-
-fn write_lines_but_type(out: &mut impl HeaderWriter, all: &[u8]) {
-    for line in lines(all).filter(|line| line.known != Name::ContentType) {
-        out.run(Run::Lines(line.bytes));
-    }
 }
 
 /// Bytes of the boundary of a [`Multipart`], which follows two dashes.

@@ -168,11 +168,6 @@ impl Wire {
         whose == Sending::Exchange
     }
 
-    /// Notes that nothing more will be received.
-    pub(crate) fn set_ended(&mut self) {
-        self.ended = true;
-    }
-
     /// Bytes that the connection sends on its own account, before those of an exchange: to be
     /// appended to.
     pub(crate) fn own_bytes(&mut self) -> &mut Vec<u8> {
@@ -195,6 +190,7 @@ impl Wire {
     ) -> Option<Result<usize, Error>> {
         let taken = engine.take(&self.fd, memory);
         self.broken |= matches!(taken, Some(Err(_)));
+        self.ended |= matches!(taken, Some(Ok(0)));
         taken
     }
 
@@ -216,11 +212,22 @@ impl Wire {
         }
     }
 
+    /// Sends an exchange's bytes by `send`, behind those that the connection has to send on its own
+    /// account.
+    #[inline(always)]
+    fn send_after_own(&mut self, parts: &[&[u8]], send: impl FnOnce(&Fd, &[&[u8]], Token)) {
+        match self.own {
+            None => send(&self.fd, parts, self.token),
+            Some(_) => self.send_own_before(parts, send),
+        }
+        self.sending = Sending::Exchange;
+    }
+
     #[cold]
     #[inline(never)]
-    fn send_own_before<E: Engine>(&mut self, engine: &mut E, parts: &[&[u8]]) {
+    fn send_own_before(&mut self, parts: &[&[u8]], send: impl FnOnce(&Fd, &[&[u8]], Token)) {
         let own = self.own.take().unwrap_or_default();
-        engine.send(&self.fd, &own.before(parts), self.token);
+        send(&self.fd, &own.before(parts), self.token);
     }
 
     /// Ends the stream to the peer.
@@ -276,29 +283,17 @@ impl OwnBytes {
 impl<E: Engine> Sink<E> for Wire {
     #[inline]
     fn send(&mut self, engine: &mut E, parts: &[&[u8]]) {
-        match self.own {
-            None => engine.send(&self.fd, parts, self.token),
-            Some(_) => self.send_own_before(engine, parts),
-        }
-        self.sending = Sending::Exchange;
+        self.send_after_own(parts, |fd, parts, token| engine.send(fd, parts, token));
     }
 
     #[inline]
     fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn Shared) {
-        match self.own.take() {
-            None => engine.send_shared(&self.fd, parts, shared, self.token),
-            Some(own) => engine.send_shared(&self.fd, &own.before(parts), shared, self.token),
-        }
-        self.sending = Sending::Exchange;
+        self.send_after_own(parts, |fd, parts, token| engine.send_shared(fd, parts, shared, token));
     }
 
     #[inline]
     fn send_pipe(&mut self, engine: &mut E, parts: &[&[u8]], pipe: &Pipe) {
-        match self.own.take() {
-            None => pipe.drain_after(engine, parts, &self.fd, self.token),
-            Some(own) => pipe.drain_after(engine, &own.before(parts), &self.fd, self.token),
-        }
-        self.sending = Sending::Exchange;
+        self.send_after_own(parts, |fd, parts, token| pipe.drain_after(engine, parts, fd, token));
     }
 
     fn drained(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize) {

@@ -150,6 +150,7 @@ pub(crate) fn run<E: Engine>(core: &mut Core<E>, key: Key) {
             Err(outcome) => break outcome,
         }
     };
+    fill.waits = matches!(outcome, Outcome::Wait);
     core.wake(woken);
     match outcome {
         Outcome::Whole => end(core, key, true),
@@ -157,14 +158,8 @@ pub(crate) fn run<E: Engine>(core: &mut Core<E>, key: Key) {
         Outcome::Receive => receive(core, key, false),
         Outcome::Watch => receive(core, key, true),
         Outcome::Ended => ended(core, key),
-        Outcome::Wait => wait(core, key),
+        Outcome::Wait => {}
         Outcome::NoRoom => starve(core, key),
-    }
-}
-
-fn wait<E: Engine>(core: &mut Core<E>, key: Key) {
-    if let Some(fill) = core.fills.get_mut(key) {
-        fill.waits = true;
     }
 }
 
@@ -199,11 +194,7 @@ fn receive<E: Engine>(core: &mut Core<E>, key: Key, watches: bool) {
 
 /// The origin ended its stream.
 fn ended<E: Engine>(core: &mut Core<E>, key: Key) {
-    let Core { fills, origins, .. } = core;
-    let Some(fill) = fills.get_mut(key) else { return };
-    if let Some(connection) = origins.connections.get_mut(fill.origin_use.slot()) {
-        connection.wire.set_ended();
-    }
+    let Some(fill) = core.fills.get_mut(key) else { return };
     // What is at hand goes first.
     if !fill.waits {
         fill.may_be_kept = false;

@@ -92,11 +92,9 @@ impl<E: Engine> Way<'_, E> {
 
 fn take_two<E: Engine>(engine: &mut E, pipes: &mut Pipes) -> Option<[Pipe; 2]> {
     let pipe = pipes.take(engine)?;
-    match pipes.take(engine) {
-        Some(aside) => Some([pipe, aside]),
-        None => {
-            pipes.give(engine, pipe);
-            None
-        }
-    }
+    let Some(aside) = pipes.take(engine) else {
+        pipes.give(engine, pipe);
+        return None;
+    };
+    Some([pipe, aside])
 }
