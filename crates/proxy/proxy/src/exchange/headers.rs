@@ -30,10 +30,11 @@ pub(crate) fn write_request(
     let sent = exchange.origin_request();
     let request = sent.head();
     let snapshot = exchange.snapshot();
+    let route = snapshot.route_of(exchange.service, exchange.plan);
     let destination = destination(request).expect("the route stage has read it");
     let boosting = matches!(exchange.plan, Plan::Route(_));
     let stored = exchange.caching.object.clone().filter(|_| request.method() == Method::Get);
-    let host_sent = host_sent(exchange, snapshot);
+    let host_sent = route.map_or(HostSent::Client, |route| route.host_sent);
     out.request(request.method_bytes(), destination.path_and_query, |host| {
         match (host_sent, destination.authority) {
             (HostSent::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
@@ -81,11 +82,6 @@ pub(crate) fn write_request(
 const CONDITIONS: NameSet =
     NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince, Name::IfRange, Name::Range]);
 
-fn host_sent(exchange: &Exchange, snapshot: &Snapshot) -> HostSent {
-    let route = snapshot.route_of(exchange.service, exchange.plan);
-    route.map_or(HostSent::Client, |route| route.host_sent)
-}
-
 fn write_place(host: &mut Vec<u8>, place: &Place) {
     match place {
         Place::Unix(_) => host.extend_from_slice(b"localhost"),
@@ -114,8 +110,7 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
         && protocols.peek().is_some()
         && protocols.all(|protocol| {
             let is = |prefix: &[u8]| {
-                protocol.len() >= prefix.len()
-                    && protocol[..prefix.len()].eq_ignore_ascii_case(prefix)
+                protocol.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix))
             };
             !is(b"h2") && !is(b"HTTP") && !is(b"TLS")
         })
@@ -169,13 +164,12 @@ pub(crate) fn write_answer(
         Framing::None => {}
         framing => out.framing(framing, form.chunked),
     }
-    if answer.status() == 101 {
+    // RFC 9110 section 15.5.22: a 426 says which protocol is required.
+    let requires = || answer.status() == 426 && upgrade_protocols(answer).next().is_some();
+    if answer.status() == 101 || requires() {
         out.upgrade(upgrade_protocols(answer));
-    } else {
-        if answer.status() == 426 && upgrade_protocols(answer).next().is_some() {
-            // RFC 9110 section 15.5.22: it says which protocol is required.
-            out.upgrade(upgrade_protocols(answer));
-        }
+    }
+    if answer.status() != 101 {
         out.persistence(exchange.request.version(), form.persistent);
     }
     out.end();
@@ -212,10 +206,7 @@ pub(crate) fn write_own(
     out.response(status, phrase(status).as_bytes());
     out.field(b"Server", b"millrace");
     out.field(b"Date", date);
-    if let Own::Options = own {
-        out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
-    }
-    if let Own::Refusal(Reason::ConnectRefused) = own {
+    if let Own::Options | Own::Refusal(Reason::ConnectRefused) = own {
         out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
     }
     if let Own::Refusal(reason) = own {
@@ -362,7 +353,7 @@ mod tests {
     fn a_response_needs_no_text_of_http_1() {
         fn write(out: &mut impl HeaderWriter) {
             let form = AnswerForm { framing: Framing::Chunked, chunked: true, persistent: false };
-            let dates = &mut Dates::new();
+            let dates = &mut Dates::default();
             write_answer(out, &exchange(REQUEST, ANSWER), form, dates, Duration::ZERO);
         }
         let (text, list) = both(|out| write(out), write);

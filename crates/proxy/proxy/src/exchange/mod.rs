@@ -98,26 +98,14 @@ impl Exchange {
             access,
             caching,
         } = self;
-        *stage = Default::default();
-        *conn = None;
-        *next = None;
-        *snapshot = None;
-        *service = Default::default();
-        *plan = Default::default();
-        *sender = Default::default();
         request.clear();
-        *request_is_whole = Default::default();
-        *framing = Default::default();
         answer.clear();
+        (*conn, *next, *snapshot, *started, *reason) = Default::default();
+        (*stage, *service, *plan, *sender, *framing) = Default::default();
+        (*request_is_whole, *status, *persistent, *tunnel, *aborted) = Default::default();
         *transaction = Default::default();
         *upload = Default::default();
         *download = Default::default();
-        *started = None;
-        *status = Default::default();
-        *persistent = Default::default();
-        *tunnel = Default::default();
-        *aborted = Default::default();
-        *reason = None;
         *charges = Default::default();
         *access = Default::default();
         *caching = Default::default();

@@ -13,14 +13,16 @@ pub struct Dates {
     iso: [u8; 19],
 }
 
-impl Dates {
-    /// The dates of the beginning of 1970.
-    pub fn new() -> Self {
+/// The dates of the beginning of 1970.
+impl Default for Dates {
+    fn default() -> Self {
         let mut dates = Self { second: 0, log: [0; 26], http: [0; 29], iso: [0; 19] };
         dates.set(0);
         dates
     }
+}
 
+impl Dates {
     /// Goes to a time since 1970, forward or back.
     pub fn at(&mut self, time_of_day: Duration) -> &Self {
         if time_of_day.as_secs() != self.second {
@@ -69,12 +71,6 @@ impl Dates {
             &mut self.iso,
             format_args!("{year:04}-{number:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"),
         );
-    }
-}
-
-impl Default for Dates {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -145,7 +141,7 @@ mod tests {
             (253_402_300_799, "Fri, 31 Dec 9999 23:59:59 GMT", "31/Dec/9999:23:59:59 +0000"),
             (u64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT", "31/Dec/9999:23:59:59 +0000"),
         ] {
-            let mut dates = Dates::new();
+            let mut dates = Dates::default();
             let dates = dates.at(Duration::from_secs(second));
             assert_eq!(std::str::from_utf8(dates.http_date()).unwrap(), http);
             assert_eq!(std::str::from_utf8(dates.log_date()).unwrap(), log);
@@ -177,7 +173,7 @@ mod tests {
 
     #[test]
     fn dates_move_both_ways() {
-        let mut dates = Dates::new();
+        let mut dates = Dates::default();
         let early = *dates.at(Duration::from_secs(5)).iso_date();
         assert_eq!(&early, b"1970-01-01T00:00:05");
         assert_eq!(dates.at(Duration::from_millis(86_400_999)).iso_date(), b"1970-01-02T00:00:00");

@@ -119,15 +119,10 @@ fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     } else {
         escape_log(record.method, out);
         for (part, is_url) in [(record.target, true), (record.version, false)] {
-            if part.is_empty() {
-                continue;
+            if !part.is_empty() {
+                out.push(b' ');
+                escape(part, is_url, out, escape_log);
             }
-            out.push(b' ');
-            if is_url {
-                escape_url(part, out, escape_log)
-            } else {
-                escape_log(part, out)
-            };
         }
     }
     match record.status {
@@ -155,22 +150,22 @@ fn write_user(user: &[u8], out: &mut Vec<u8>) {
 fn write_quoted(value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>) {
     out.push(b'"');
     match value {
-        Some(value) if is_url => escape_url(value, out, escape_log),
-        Some(value) => escape_log(value, out),
+        Some(value) => escape(value, is_url, out, escape_log),
         None => out.push(b'-'),
     }
     out.push(b'"');
 }
 
-/// What is written of a value that may be a URL: all of it, or what is around a user name and
-/// password, and `***` in their place.
-fn escape_url(value: &[u8], out: &mut Vec<u8>, escape: impl Fn(&[u8], &mut Vec<u8>)) {
-    match user_information(value) {
-        None => escape(value, out),
+/// Writes a value by `write`: all of it, or, of one that may be a URL, what is around a user name
+/// and password, and `***` in their place.
+fn escape(value: &[u8], is_url: bool, out: &mut Vec<u8>, write: impl Fn(&[u8], &mut Vec<u8>)) {
+    let secret = if is_url { user_information(value) } else { None };
+    match secret {
+        None => write(value, out),
         Some(secret) => {
-            escape(&value[..secret.start], out);
+            write(&value[..secret.start], out);
             out.extend_from_slice(b"***");
-            escape(&value[secret.end..], out);
+            write(&value[secret.end..], out);
         }
     }
 }
@@ -203,11 +198,7 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     let text = |value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>| match value {
         Some(value) => {
             out.push(b'"');
-            if is_url {
-                escape_url(value, out, escape_json)
-            } else {
-                escape_json(value, out)
-            };
+            escape(value, is_url, out, escape_json);
             out.push(b'"');
         }
         None => out.extend_from_slice(b"null"),
@@ -333,7 +324,7 @@ mod tests {
 
     fn line(format: LogFormat, record: &Record) -> String {
         let mut out = b"before\n".to_vec();
-        write_record(format, record, &mut Dates::new(), &mut out);
+        write_record(format, record, &mut Dates::default(), &mut out);
         String::from_utf8(out).unwrap().strip_prefix("before\n").unwrap().to_owned()
     }
 
