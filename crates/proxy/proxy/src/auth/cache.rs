@@ -8,17 +8,11 @@ use millrace_engine::Instant;
 pub(super) type Ticket = [u8; 32];
 
 /// What is known of credentials. Entries that were put in first end first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Cache<T> {
     entries: HashMap<Ticket, (T, Instant)>,
     /// Every entry once, in the order in which they were put in.
     order: VecDeque<Ticket>,
-}
-
-impl<T> Default for Cache<T> {
-    fn default() -> Self {
-        Self { entries: HashMap::new(), order: VecDeque::new() }
-    }
 }
 
 impl<T> Cache<T> {

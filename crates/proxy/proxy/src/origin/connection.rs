@@ -42,17 +42,6 @@ impl UseQueue {
     pub(crate) fn first(&self) -> Option<User> {
         self.users[0]
     }
-
-    /// Whether no further user fits.
-    fn is_full(&self) -> bool {
-        self.users[USES_MAX - 1].is_some()
-    }
-
-    /// Removes the first user.
-    fn pop(&mut self) {
-        self.users[0] = None;
-        self.users.rotate_left(1);
-    }
 }
 
 /// Users that a connection serves at a time. HTTP/1 without pipelining to origins serves one.
@@ -102,9 +91,8 @@ impl OriginConn {
     /// # Panics
     /// When it has as many users as it may have.
     pub(crate) fn begin_use(&mut self, slot: Key, user: User) -> OriginUse {
-        assert!(!self.uses.is_full(), "a connection has one use at a time");
         let free = self.uses.users.iter_mut().find(|user| user.is_none());
-        *free.expect("looked at just now") = Some(user);
+        *free.expect("a connection has one use at a time") = Some(user);
         OriginUse { slot }
     }
 
@@ -115,6 +103,7 @@ impl OriginConn {
 
     /// Ends the first use.
     pub(crate) fn end_use(&mut self) {
-        self.uses.pop();
+        self.uses.users[0] = None;
+        self.uses.users.rotate_left(1);
     }
 }

@@ -6,17 +6,15 @@ use millrace_engine::{Engine, Key};
 use millrace_http1::ProxyHeader;
 
 use crate::core::{Core, Parts};
-use crate::exchange::{Exchange, Plan};
+use crate::exchange::Exchange;
 use crate::origin::Origins;
 use crate::origin::close::close;
-use millrace_config::{Role, SendProxy};
+use millrace_config::SendProxy;
 
 /// The header that connections of the exchange's route begin with.
 fn send_proxy(exchange: &Exchange) -> SendProxy {
-    match (&exchange.snapshot().service(exchange.service).role, exchange.plan) {
-        (Role::Boost(routes), Plan::Route(index)) => routes[index as usize].send_proxy,
-        _ => SendProxy::Off,
-    }
+    let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
+    route.map_or(SendProxy::Off, |route| route.send_proxy)
 }
 
 /// The client connection that a connection to an origin of the exchange has to be pinned to, if
@@ -36,19 +34,14 @@ pub(crate) fn binds(exchange: &Exchange) -> bool {
 /// one.
 pub(crate) fn write_header<E: Engine>(core: &mut Core<E>, key: Key) {
     let Parts { engine, exchange, client, origin, .. } = core.parts(key);
-    let version = send_proxy(exchange);
     let (Some(client), Some(origin)) = (client, origin) else { return };
-    if version == SendProxy::Off {
-        return;
-    }
+    let write = match send_proxy(exchange) {
+        SendProxy::Off => return,
+        SendProxy::V1 => ProxyHeader::write_v1,
+        SendProxy::V2 => ProxyHeader::write_v2,
+    };
     let destination = client.reached.or_else(|| client.wire.address_reached(engine));
-    let header = ProxyHeader { source: client.client, destination };
-    let out = origin.wire.own_bytes();
-    match version {
-        SendProxy::V1 => header.write_v1(out),
-        SendProxy::V2 => header.write_v2(out),
-        SendProxy::Off => unreachable!("looked at above"),
-    }
+    write(&ProxyHeader { source: client.client, destination }, origin.wire.own_bytes());
     origin.owner = exchange.conn;
 }
 

@@ -12,7 +12,6 @@ use crate::core::Core;
 use crate::exchange::Plan;
 use crate::origin::close::close;
 use crate::origin::{OriginId, OriginUse, Origins, Phase, pinned, side};
-use crate::overload::capacity;
 
 /// A way for a request to its origin.
 #[derive(Debug)]
@@ -111,7 +110,7 @@ fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     let Some(exchange) = core.exchanges.get(key) else { return 0 };
     match (exchange.snapshot().limits().origin_connections, exchange.plan) {
         (0, Plan::Route(_)) => usize::MAX,
-        (0, _) => (capacity::descriptors(core) / 4).max(1),
+        (0, _) => (core.overload.descriptors / 4).max(1),
         (limit, _) => core.share(limit),
     }
 }

@@ -20,16 +20,11 @@ pub(crate) fn has_room_ahead<E: Engine>(core: &Core<E>) -> bool {
         && budget.used() < budget.max() / 2
 }
 
-/// Descriptors that this worker may open.
-pub(crate) fn descriptors<E: Engine>(core: &Core<E>) -> usize {
-    core.overload.descriptors
-}
-
 /// Origin connections that may be opened beside all that is open. Idle ones can make room for
 /// others.
 pub(crate) fn room_for_origins<E: Engine>(core: &Core<E>) -> usize {
     let open = clients(core) + core.origins.connections.len() + core.attempts.len();
-    descriptors(core).saturating_sub(open)
+    core.overload.descriptors.saturating_sub(open)
 }
 
 /// Whether a further client may be accepted.
@@ -39,7 +34,7 @@ pub(crate) fn has_room_for_clients<E: Engine>(core: &Core<E>) -> bool {
 
 /// The most descriptors that clients may take: the others are for origins.
 pub(crate) fn descriptors_for_clients<E: Engine>(core: &Core<E>) -> usize {
-    descriptors(core) * 7 / 8
+    core.overload.descriptors * 7 / 8
 }
 
 /// Client connections: the admitted ones, and those that other workers have handed over.

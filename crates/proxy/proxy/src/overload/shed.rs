@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
 use crate::origin::close::close;
-use crate::overload::capacity::{self, clients, descriptors, is_short_of_memory, taken};
+use crate::overload::capacity::{self, clients, is_short_of_memory, taken};
 use crate::overload::{Missed, PATIENCE_SERVED};
 use crate::transfer::Waits;
 
@@ -122,7 +122,7 @@ pub(crate) fn shed_reader<E: Engine>(core: &mut Core<E>) -> Option<(Subject, Eve
 pub(crate) fn is_short<E: Engine>(core: &Core<E>, leaving: usize) -> bool {
     let connections_max = core.overload.connections_max;
     clients(core) - leaving >= connections_max - connections_max / 64
-        || taken(core) - leaving >= descriptors(core) * 55 / 64
+        || taken(core) - leaving >= core.overload.descriptors * 55 / 64
 }
 
 /// The event that ends the exchange of a client that has stood still. Without an exchange its
@@ -134,10 +134,8 @@ fn give_up<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subject, Event)> 
         return None;
     };
     let exchange = core.exchange(first);
-    let reason = match exchange.upload.waits() == Waits::Source && !exchange.tunnel {
-        true => Reason::BodyTimedOut,
-        false => Reason::Shed,
-    };
+    let uploads = exchange.upload.waits() == Waits::Source && !exchange.tunnel;
+    let reason = if uploads { Reason::BodyTimedOut } else { Reason::Shed };
     Some((Subject::Exchange(first), Event::End(reason)))
 }
 

@@ -74,6 +74,7 @@ pub(crate) struct RouteOrigins {
 
 impl RouteOrigins {
     /// A route without checks, which picks in turn.
+    #[cfg(test)]
     pub(crate) fn new(origins: Vec<OriginId>) -> Self {
         Self {
             origins,
@@ -95,12 +96,12 @@ impl RouteOrigins {
     ) -> Self {
         let of_route = route.origins.iter().map(|origin| origins.configured(rules, origin, board));
         Self {
+            origins: of_route.collect(),
             balance: route.balance,
             gateway_errors_fail: route.gateway_errors_fail,
             checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
             turn: Cell::new(turn),
             budget: RefCell::new(Budget::new(now, turn)),
-            ..Self::new(of_route.collect())
         }
     }
 

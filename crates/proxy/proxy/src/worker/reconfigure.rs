@@ -103,12 +103,11 @@ fn set_up_listener<E: Engine>(core: &mut Core<E>, number: u16) {
 /// What was worked out from the limits at the start follows them. Tables only grow.
 pub(crate) fn follow_limits<E: Engine>(core: &mut Core<E>) {
     let limits = &core.snapshot.config.limits;
-    let workers = core.shared.counters.len() as u64;
     // A listener takes two descriptors: the worker's, and the one that the supervisor keeps.
     let more = 2 * core.accepting.len() as i64 - 2 * core.overload.listeners_at_start as i64;
     let descriptors = (core.overload.descriptors_at_start as i64 - more.max(0)).max(2) as usize;
     let for_clients = (descriptors * 7 / 8).max(1);
-    let connections_max = (limits.connections.div_ceil(workers) as usize).min(for_clients);
+    let connections_max = core.share(limits.connections).min(for_clients);
     core.overload.descriptors = descriptors;
     core.overload.connections_max = connections_max;
     // Room for connections that were accepted before accepting paused.
@@ -133,10 +132,9 @@ pub(crate) fn follow_snapshots<E: Engine>(core: &mut Core<E>) {
     }
     let living = || earlier.iter().chain([&core.snapshot]);
     let (before_client, before_origin) = (core.snapshots.client_check, core.snapshots.origin_check);
-    let client = living().map(|snapshot| snapshot.client_check).min();
-    let origin = living().map(|snapshot| snapshot.origin_check).min();
+    let client = living().map(|snapshot| snapshot.client_check).min().unwrap_or_default();
+    let origin = living().map(|snapshot| snapshot.origin_check).min().unwrap_or_default();
     let held = 1 + earlier.len() as u64;
-    let (client, origin) = (client.unwrap_or_default(), origin.unwrap_or_default());
     (core.snapshots.client_check, core.snapshots.origin_check) = (client, origin);
     // Timers that were set further ahead would not see a new, shorter wait in time.
     let now = core.engine.now();
