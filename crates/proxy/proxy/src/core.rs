@@ -9,24 +9,16 @@ use millrace_splice::Pipes;
 use millrace_store::{Cache, Waiter};
 
 use crate::auth::Gate;
-use crate::cached::CacheWaits;
-use crate::cached::fill::Fill;
-use crate::conn::Conn;
-use crate::conn::accepting::Accepting;
+use crate::cached::{CacheWaits, fill::Fill};
+use crate::conn::{Conn, accepting::Accepting};
 use crate::counters::Counters;
-use crate::exchange::Exchange;
-use crate::exchange::access_log::LogBuffer;
-use crate::exchange::spare::SpareExchanges;
+use crate::exchange::{Exchange, access_log::LogBuffer, spare::SpareExchanges};
 use crate::names::Resolver;
 use crate::origin::{Attempt, Dial, OriginConn, Origins};
-use crate::overload::Overload;
-use crate::overload::per_client::Clients;
+use crate::overload::{Overload, per_client::Clients};
 use crate::shared::Shared;
-use crate::snapshot::Snapshot;
-use crate::snapshot::in_use::Snapshots;
-use crate::worker::drain::Drain;
-use crate::worker::message::Letter;
-use crate::worker::wakes::Wakes;
+use crate::snapshot::{Snapshot, in_use::Snapshots};
+use crate::worker::{drain::Drain, message::Letter, wakes::Wakes};
 
 /// What the stages of one worker work on.
 pub(crate) struct Core<E: Engine> {

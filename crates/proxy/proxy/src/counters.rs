@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::exchange::reason::Reason;
+use crate::exchange::Reason;
 
 /// A number that one thread writes and others read.
 #[derive(Debug, Default)]

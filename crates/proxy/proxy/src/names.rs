@@ -9,7 +9,7 @@ use millrace_config::limits::Limits;
 use millrace_dns::{Bounds, Event as Told, Found, NameError, Names, Order, Sources};
 use millrace_engine::{Address, Engine, Error, Event, Fd, Held, Instant, Token};
 
-use crate::exchange::reason::Reason;
+use crate::exchange::Reason;
 
 /// What the client is told.
 pub(crate) const fn reason(error: NameError) -> Reason {
@@ -213,12 +213,7 @@ fn sorted(error: Error) -> NameError {
     match error {
         Error::OutOfDescriptors | Error::OutOfMemory => NameError::Overloaded,
         Error::TimedOut => NameError::TimedOut,
-        Error::Reset
-        | Error::BrokenPipe
-        | Error::Refused
-        | Error::Unreachable
-        | Error::Unsupported(_)
-        | Error::Other(_) => NameError::ServerFailed,
+        _ => NameError::ServerFailed,
     }
 }
 

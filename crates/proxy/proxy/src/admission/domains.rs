@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use millrace_http1::{Authority, Host};
 
-use crate::exchange::reason::Reason;
+use crate::exchange::Reason;
 use millrace_config::TargetRules;
 
 /// The longest name that a list can hold (RFC 1035 section 2.3.4), and so one that can match.

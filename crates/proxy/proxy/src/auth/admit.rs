@@ -8,9 +8,7 @@ use millrace_http1::{Framing, Method, Name, connection_options};
 use crate::auth::Access;
 use crate::conn::{Conn, client};
 use crate::core::{Core, Parts};
-use crate::exchange::Exchange;
-use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Subject};
+use crate::exchange::{Event, Exchange, Reason, Subject};
 
 /// Whether the sender of a request is known to the service's file of users: true if it is, false
 /// while the verifier compares a password.

@@ -3,8 +3,7 @@
 use millrace_config::Auth;
 use millrace_http1::HeaderWriter;
 
-use crate::exchange::Exchange;
-use crate::exchange::reason::Reason;
+use crate::exchange::{Exchange, Reason};
 
 /// Writes the Proxy-Authenticate fields of a response that refuses `exchange` for `reason`: none
 /// unless that has to do with who the client is.

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
-use millrace_config::users::Users;
+use millrace_config::{limits::Limits, users::Users};
 use millrace_engine::{Engine, Inbox, Instant, Key, Wake, mailbox};
 use sha2::Sha256;
 
 use super::cache::{Cache, Ticket};
 use super::credentials::Credentials;
 use super::queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
-use crate::exchange::reason::Reason;
+use crate::exchange::Reason;
 use crate::overload::per_client::Client;
-use millrace_config::limits::Limits;
 
 /// Where a worker has passwords compared: whom it asks, and the mailbox for the verdicts, which has
 /// room for [`VERDICTS_MAX`] of them.

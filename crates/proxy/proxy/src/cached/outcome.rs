@@ -14,8 +14,7 @@ use millrace_http1::{
 };
 use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
-use crate::cached::{Answer, now_ms};
-use crate::cached::{fill, waiting};
+use crate::cached::{Answer, fill, now_ms, waiting};
 use crate::core::{Core, Parts};
 use crate::exchange::{Exchange, origin_request};
 use crate::origin::side;

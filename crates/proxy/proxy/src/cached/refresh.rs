@@ -11,7 +11,7 @@ use millrace_store::{Claim, Object};
 
 use crate::cached::{Caching, waiting};
 use crate::core::Core;
-use crate::exchange::stage::Stage;
+use crate::exchange::Stage;
 use crate::origin::side;
 
 /// Refreshes under way at a time in a worker. Above it, stale responses stay as they are a little

@@ -15,9 +15,7 @@ use crate::cached::now_ms;
 use crate::cached::reader::{CachedReader, Piece};
 use crate::conn::h1;
 use crate::core::{Core, Parts};
-use crate::exchange::Exchange;
-use crate::exchange::headers;
-use crate::exchange::reason::Reason;
+use crate::exchange::{Exchange, Reason, headers};
 use crate::transfer::{Moved, download};
 
 /// What of a stored response is sent.

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use millrace_engine::{Buffer, Engine, Event as Completion, Instant, Key};
 
-use crate::conn::wire::Received;
-use crate::conn::{Conn, Standing};
+use crate::conn::{Conn, Standing, wire::Received};
 use crate::core::{Core, Parts};
-use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Subject};
+use crate::exchange::{Event, Reason, Subject};
 use crate::origin::pinned;
 use crate::transfer::Waits;
 

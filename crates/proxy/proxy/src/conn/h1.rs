@@ -4,8 +4,7 @@
 use millrace_engine::Key;
 use millrace_http1::{Framing, HeadScan, Http1Header, Method, Name, Version, connection_options};
 
-use crate::exchange::Exchange;
-use crate::exchange::stage::Afterwards;
+use crate::exchange::{Afterwards, Exchange};
 
 /// The exchanges of a connection in the order of their requests (RFC 9112 section 9.3.2): a list
 /// through [`Exchange::next`]. Only the first is delivered.

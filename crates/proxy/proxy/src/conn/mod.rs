@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use millrace_engine::{Instant, Key, TimerId};
 
-use crate::conn::h1::Pipeline;
-use crate::conn::wire::Wire;
+use crate::conn::{h1::Pipeline, wire::Wire};
 use crate::overload::per_client::Client;
 use millrace_config::limits::Limits;
 

@@ -5,9 +5,7 @@ use millrace_engine::{Engine, Key};
 
 use crate::cached::{outcome, waiting};
 use crate::core::{Core, Parts};
-use crate::exchange::reason::{Failed, Reason};
-use crate::exchange::stage::{Stage, Step};
-use crate::exchange::{Exchange, Own, Plan};
+use crate::exchange::{Exchange, Failed, Own, Plan, Reason, Stage, Step};
 use crate::origin::{self, Share, Transaction, h1, side};
 
 /// How much of the response was delivered.

@@ -14,9 +14,7 @@ use millrace_http1::{
 use millrace_store::Object;
 
 use crate::auth;
-use crate::exchange::access_log::Dates;
-use crate::exchange::reason::{Reason, phrase};
-use crate::exchange::{Exchange, Own, Plan};
+use crate::exchange::{Exchange, Own, Plan, Reason, access_log::Dates, reason::phrase};
 use crate::origin::Place;
 use crate::snapshot::Snapshot;
 use millrace_config::HostSent;
@@ -116,22 +114,13 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
         })
 }
 
-/// What the header of a response says beside what the origin said.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct AnswerForm {
-    /// How the body leaves.
-    pub(crate) framing: Framing,
-    /// Whether it leaves in chunks.
-    pub(crate) chunked: bool,
-    /// Whether the client's connection goes on.
-    pub(crate) persistent: bool,
-}
-
-/// Writes the final response of an origin, or a 101 that was asked for.
+/// Writes the final response of an origin, or a 101 that was asked for. `framing` and `chunked`: how
+/// the body leaves, and whether in chunks.
 pub(crate) fn write_answer(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
-    form: AnswerForm,
+    framing: Framing,
+    chunked: bool,
     dates: &mut Dates,
     now: std::time::Duration,
 ) {
@@ -154,7 +143,7 @@ pub(crate) fn write_answer(
         let status = exchange.caching.status();
         out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
     }
-    match form.framing {
+    match framing {
         Framing::None if answer.status() >= 200 && answer.status() != 204 => {
             // HEAD and 304 may say how long the body would be.
             if let Ok(Some(length)) = declared_length(answer) {
@@ -162,7 +151,7 @@ pub(crate) fn write_answer(
             }
         }
         Framing::None => {}
-        framing => out.framing(framing, form.chunked),
+        framing => out.framing(framing, chunked),
     }
     // RFC 9110 section 15.5.22: a 426 says which protocol is required.
     let requires = || answer.status() == 426 && upgrade_protocols(answer).next().is_some();
@@ -170,7 +159,7 @@ pub(crate) fn write_answer(
         out.upgrade(upgrade_protocols(answer));
     }
     if answer.status() != 101 {
-        out.persistence(exchange.request.version(), form.persistent);
+        out.persistence(exchange.request.version(), exchange.persistent);
     }
     out.end();
 }
@@ -195,7 +184,6 @@ pub(crate) fn write_own(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
     own: Own,
-    persistent: bool,
     date: &[u8],
 ) -> Cow<'static, [u8]> {
     let (status, kind) = match own {
@@ -216,7 +204,7 @@ pub(crate) fn write_own(
     if !kind.is_empty() {
         out.field(b"Content-Type", kind);
     }
-    out.persistence(exchange.request.version(), persistent);
+    out.persistence(exchange.request.version(), exchange.persistent);
     let body = match own {
         Own::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
         Own::Options => Cow::Borrowed(&b""[..]),
@@ -352,9 +340,8 @@ mod tests {
     #[test]
     fn a_response_needs_no_text_of_http_1() {
         fn write(out: &mut impl HeaderWriter) {
-            let form = AnswerForm { framing: Framing::Chunked, chunked: true, persistent: false };
-            let dates = &mut Dates::default();
-            write_answer(out, &exchange(REQUEST, ANSWER), form, dates, Duration::ZERO);
+            let (exchange, dates) = (&exchange(REQUEST, ANSWER), &mut Dates::default());
+            write_answer(out, exchange, Framing::Chunked, true, dates, Duration::ZERO);
         }
         let (text, list) = both(|out| write(out), write);
         let expected = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer: s\r\n\
@@ -378,7 +365,7 @@ mod tests {
     fn a_response_of_our_own_needs_no_text_of_http_1() {
         fn write(out: &mut impl HeaderWriter) {
             let own = Own::Refusal(Reason::ConnectRefused);
-            let body = write_own(out, &exchange(REQUEST, ANSWER), own, true, b"today");
+            let body = write_own(out, &exchange(REQUEST, ANSWER), own, b"today");
             assert!(!body.is_empty());
         }
         let (text, list) = both(|out| write(out), write);

@@ -20,12 +20,11 @@ use millrace_splice::Pipes;
 use crate::auth::Access;
 use crate::cached::Caching;
 pub(crate) use crate::exchange::plan::{Own, Plan, Sender};
-use crate::exchange::reason::Reason;
-use crate::exchange::stage::Stage;
+pub(crate) use crate::exchange::reason::{Failed, Reason};
+pub(crate) use crate::exchange::stage::{Afterwards, Event, Stage, Step, Subject};
 use crate::origin::{Phase, Transaction};
 use crate::snapshot::Snapshot;
-use crate::transfer::tally::Tally;
-use crate::transfer::{Transfer, Waits};
+use crate::transfer::{Transfer, Waits, tally::Tally};
 
 /// An exchange. Recycled with the memory of its headers: see [`Exchange::reset`].
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::exchange::reason::Reason;
+use crate::exchange::Reason;
 
 /// What is done with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

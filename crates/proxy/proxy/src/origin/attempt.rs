@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use millrace_engine::{Error, Fd, Instant, Key, TimerId};
 
-use crate::exchange::reason::Reason;
+use crate::exchange::Reason;
 use millrace_dns::Race;
 
 /// A connection being opened for an exchange.

@@ -5,8 +5,7 @@ use millrace_http1::{
     Fields, Framing, Http1Header, Name, answer_framing, connection_options, items, upgrade_accepted,
 };
 
-use crate::exchange::Exchange;
-use crate::exchange::reason::Reason;
+use crate::exchange::{Exchange, Reason};
 use crate::origin::INTERIM_MAX;
 
 /// What a response header means for the exchange.

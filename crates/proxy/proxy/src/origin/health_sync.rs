@@ -4,31 +4,12 @@
 use millrace_engine::Instant;
 
 use crate::origin::shared_health::{Board, OriginMark};
-use crate::origin::{Change, EjectRules, Health, OriginId, Origins, Trial};
+use crate::origin::{Change, EjectRules, OriginId, Origins, Trial};
 
 impl Origins {
-    pub(crate) fn health(&self, id: OriginId) -> &Health {
-        &self.known(id).health
-    }
-
     /// What all workers know of an origin, if a configuration ever named it.
     pub(crate) fn mark(&self, id: OriginId) -> Option<&OriginMark> {
         self.known(id).mark.as_deref()
-    }
-
-    pub(crate) fn health_mut(&mut self, id: OriginId) -> &mut Health {
-        &mut self.known_mut(id).health
-    }
-
-    /// Whether nothing keeps any configured origin from being asked: no ejection, and no check
-    /// that fails.
-    pub(crate) fn all_are_well(&self) -> bool {
-        self.well
-    }
-
-    /// Whether no response of any origin would change anything.
-    pub(crate) fn all_are_spotless(&self) -> bool {
-        self.spotless
     }
 
     /// Takes over what changed on the board, if anything did.
@@ -52,13 +33,13 @@ impl Origins {
                 known.health.hear(told.failures, told.ejection);
             }
         }
-        self.well = self.known.iter().flatten().all(|known| known.health.is_well())
+        self.all_are_well = self.known.iter().flatten().all(|known| known.health.is_well())
             && !self.checks.iter().any(|check| check.fails());
         self.look_for_spots();
     }
 
     fn look_for_spots(&mut self) {
-        self.spotless = self.known.iter().flatten().all(|known| known.health.is_spotless());
+        self.all_are_spotless = self.known.iter().flatten().all(|known| known.health.is_spotless());
     }
 
     /// A request failed by the fault of a configured origin. Returns whether that ejected it.
@@ -71,7 +52,7 @@ impl Origins {
         board: &Board,
     ) -> bool {
         let change = self.known_mut(id).health.note_failure(trial, now, rules);
-        self.spotless = false;
+        self.all_are_spotless = false;
         self.tell(id, change, board) && matches!(change, Some(Change::Ejected(_)))
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use millrace_engine::Instant;
 
-use crate::exchange::reason::Reason;
+use crate::exchange::Reason;
 
 /// Why an attempt at an origin failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

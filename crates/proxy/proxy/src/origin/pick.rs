@@ -4,8 +4,7 @@
 
 use millrace_engine::Instant;
 
-use crate::origin::shared_health::Board;
-use crate::origin::{OriginId, Origins, Trial};
+use crate::origin::{OriginId, Origins, Trial, shared_health::Board};
 use crate::snapshot::RouteOrigins;
 use millrace_config::Balance;
 
@@ -29,7 +28,7 @@ pub(crate) fn pick(
     let turn = route.turn.get();
     route.turn.set(turn.wrapping_add(1));
     origins.hear(board);
-    if origins.all_are_well() {
+    if origins.all_are_well {
         let first = turn % route.origins.len();
         if tried.is_none() && route.balance == Balance::RoundRobin {
             return (route.origins[first], Trial::No);
@@ -49,7 +48,7 @@ fn balanced(
 ) -> Option<OriginId> {
     match balance {
         Balance::RoundRobin => in_turn.next(),
-        Balance::LeastOutstanding => in_turn.min_by_key(|&id| origins.outstanding(id)),
+        Balance::LeastOutstanding => in_turn.min_by_key(|&id| origins.known(id).outstanding),
     }
 }
 
@@ -67,11 +66,11 @@ fn pick_among_ailing(
     let all = || (0..route.origins.len()).map(|index| (index, route.origins[index]));
     let untried = |id| Some(id) != tried;
     let probe = all().find(|&(index, id)| {
-        let may = origins.health(id).may_be_probed(probing.now, probing.repeatable);
+        let may = origins.known(id).health.may_be_probed(probing.now, probing.repeatable);
         may && untried(id) && !route.check_fails(index)
     });
     if let Some((_, id)) = probe {
-        origins.health_mut(id).begin_probe();
+        origins.known_mut(id).health.begin_probe();
         return (id, Trial::Probe);
     }
     // In turn among those that are left, not among all: the neighbour of one that is left out
@@ -82,12 +81,12 @@ fn pick_among_ailing(
         let first = turn.checked_rem(left.len())?;
         balanced(origins, left[first..].iter().chain(&left[..first]).copied(), route.balance)
     };
-    let is_well = |index, id| origins.health(id).is_well() && !route.check_fails(index);
+    let is_well = |index, id| origins.known(id).health.is_well() && !route.check_fails(index);
     let found = choose(&|index, id| is_well(index, id) && untried(id))
         .or_else(|| choose(&|_, id| untried(id)))
         .or_else(|| choose(&|_, _| true));
     let id = found.expect("a route has an origin");
-    let trial = if origins.health(id).is_well() { Trial::No } else { Trial::InSpite };
+    let trial = if origins.known(id).health.is_well() { Trial::No } else { Trial::InSpite };
     (id, trial)
 }
 
@@ -163,7 +162,7 @@ mod tests {
         assert_eq!(fixture.pick(None), (1, Trial::No));
         let id = fixture.route.origins[0];
         assert!(fixture.origins.note_answer(id, Trial::Probe, &fixture.board));
-        assert!(fixture.origins.all_are_well());
+        assert!(fixture.origins.all_are_well);
     }
 
     #[test]
@@ -191,10 +190,10 @@ mod tests {
         fixture.origins.tell_news(now, &rules, &fixture.board);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
-        assert!(!fixture.origins.all_are_spotless(), "or nobody notes its answer");
+        assert!(!fixture.origins.all_are_spotless, "or nobody notes its answer");
         fixture.origins.note_answer(id, Trial::No, &fixture.board);
         fixture.origins.tell_news(now, &rules, &fixture.board);
-        assert!(fixture.origins.all_are_spotless());
+        assert!(fixture.origins.all_are_spotless);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
         assert!(!fixture.origins.note_failure(id, Trial::No, now, &rules, &fixture.board));

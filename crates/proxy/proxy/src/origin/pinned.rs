@@ -7,8 +7,7 @@ use millrace_http1::ProxyHeader;
 
 use crate::core::{Core, Parts};
 use crate::exchange::Exchange;
-use crate::origin::Origins;
-use crate::origin::close::close;
+use crate::origin::{Origins, close::close};
 use millrace_config::SendProxy;
 
 /// The header that connections of the exchange's route begin with.

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use millrace_config::Origin;
 use millrace_engine::{Instant, Key};
 
-use crate::origin::shared_health::OriginMark;
-use crate::origin::{Health, RulesId};
+use crate::origin::{Health, RulesId, shared_health::OriginMark};
 
 /// An origin by its index in the worker's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

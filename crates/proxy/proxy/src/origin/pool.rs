@@ -13,10 +13,10 @@ use millrace_engine::{Instant, Key, Table};
 use millrace_splice::Thresholds;
 
 use crate::conn::wire::Wire;
-use crate::origin::place::Known;
-use crate::origin::rules::RuleSets;
-use crate::origin::shared_health::CheckMark;
-use crate::origin::{OriginConn, OriginId, OriginUse, RulesId, User};
+use crate::origin::{
+    OriginConn, OriginId, OriginUse, RulesId, User, place::Known, rules::RuleSets,
+    shared_health::CheckMark,
+};
 
 /// All origins of a worker.
 #[derive(Debug, Default)]
@@ -36,10 +36,12 @@ pub(crate) struct Origins {
     pub(super) checks: Vec<Arc<CheckMark>>,
     /// The version of the board that was listened to last, or one that it has not now.
     pub(super) version: u64,
-    /// Nothing keeps any of the configured ones from being asked.
-    pub(super) well: bool,
-    /// No configured one has failed since it last answered, as far as was looked.
-    pub(super) spotless: bool,
+    /// Whether nothing keeps any configured origin from being asked: no ejection, and no check
+    /// that fails.
+    pub(super) all_are_well: bool,
+    /// Whether no response of any origin would change anything, as far as was looked: no configured
+    /// one has failed since it last answered.
+    pub(super) all_are_spotless: bool,
     /// Those that there is something to tell of.
     pub(super) news: Vec<OriginId>,
     /// Exchanges in the queues of all.
@@ -62,8 +64,8 @@ impl Origins {
     pub(crate) fn new(connections_max: u32, thresholds: &Thresholds) -> Self {
         Self {
             connections: Table::new(connections_max),
-            well: true,
-            spotless: true,
+            all_are_well: true,
+            all_are_spotless: true,
             small_below: thresholds.small_below,
             ..Self::default()
         }
@@ -88,11 +90,6 @@ impl Origins {
         self.known(id).open < max
     }
 
-    /// Whether an idle connection to the origin is open.
-    pub(crate) fn has_idle(&self, id: OriginId) -> bool {
-        !self.known(id).idle.is_empty()
-    }
-
     /// The number of idle connections to all origins.
     pub(crate) fn idle_count(&self) -> usize {
         self.idle_count
@@ -114,10 +111,9 @@ impl Origins {
         let Self { known, connections, .. } = self;
         let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
         let is_fit = |key: &Key| {
-            let is_fit = |it: &OriginConn| {
+            connections.get(*key).is_some_and(|it| {
                 it.owner == owner && !it.wire.is_sending() && !is_announced(&it.wire)
-            };
-            connections.get(*key).is_some_and(is_fit)
+            })
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
             Some(key) => key,
@@ -185,7 +181,5 @@ impl Origins {
 }
 
 fn is_current(connections: &Table<OriginConn>, (key, since): (Key, Instant)) -> bool {
-    connections
-        .get(key)
-        .is_some_and(|connection| connection.is_idle() && connection.idle_since == since)
+    connections.get(key).is_some_and(|it| it.is_idle() && it.idle_since == since)
 }

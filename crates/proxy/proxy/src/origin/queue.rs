@@ -10,8 +10,7 @@ use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
 use crate::exchange::Plan;
-use crate::origin::close::close;
-use crate::origin::{OriginId, OriginUse, Origins, Phase, pinned, side};
+use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, side};
 
 /// A way for a request to its origin.
 #[derive(Debug)]
@@ -78,13 +77,13 @@ fn other_with_room<E: Engine>(core: &Core<E>, key: Key, full: OriginId) -> Optio
     let may = |&(index, &id): &(usize, &OriginId)| {
         id != full
             && exchange.transaction.tried != Some(id)
-            && origins.health(id).is_well()
+            && origins.known(id).health.is_well()
             && !route.check_fails(index)
             && origins.queue_length(id) == 0
-            && (origins.has_room(id, max) || origins.has_idle(id))
+            && (origins.has_room(id, max) || !origins.known(id).idle.is_empty())
     };
     let others = route.origins.iter().enumerate().filter(may);
-    others.map(|(_, &id)| id).min_by_key(|&id| origins.outstanding(id))
+    others.map(|(_, &id)| id).min_by_key(|&id| origins.known(id).outstanding)
 }
 
 /// The exchanges that have waited too long.

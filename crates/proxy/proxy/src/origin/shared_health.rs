@@ -38,7 +38,7 @@ pub struct Board {
 #[derive(Debug)]
 pub(crate) struct OriginMark {
     told: Mutex<Told>,
-    outage: SharedOutage,
+    pub(crate) outage: SharedOutage,
     /// One a worker.
     counters: Box<[OriginCounters]>,
 }
@@ -59,10 +59,6 @@ impl OriginMark {
     fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
         Self { told: Mutex::default(), outage: SharedOutage::new(generation), counters }
-    }
-
-    pub(crate) fn outage(&self) -> &SharedOutage {
-        &self.outage
     }
 
     /// What a worker counts.

@@ -5,14 +5,10 @@ use std::time::Duration;
 
 use millrace_engine::{Buffer, Engine, Error, Event as Completion, Instant, Key, Table};
 
-use crate::conn::wire::Received;
-use crate::conn::{Conn, client};
+use crate::conn::{Conn, client, wire::Received};
 use crate::core::{Core, Parts};
-use crate::exchange::Exchange;
-use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Stage, Subject};
-use crate::origin::close::close;
-use crate::origin::{self, OriginId, OriginUse, Phase, Trial, User, h1, pinned};
+use crate::exchange::{Event, Exchange, Reason, Stage, Subject};
+use crate::origin::{self, OriginId, OriginUse, Phase, Trial, User, close::close, h1, pinned};
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::transfer::Waits;
 use millrace_config::limits::Limits;
@@ -266,7 +262,7 @@ pub(crate) fn release<E: Engine>(
     let slot = origin_use.slot();
     let Core { engine, origins, .. } = core;
     let is_clean = origins.connections.get(slot).is_some_and(|it| it.wire.is_clean());
-    if may_be_kept && is_clean && !core.drain.is_draining && origins.is_in_force(id) {
+    if may_be_kept && is_clean && !core.drain.is_draining && origins.known(id).in_force {
         let now = engine.now();
         if let Some(owner) = origins.keep(slot, now) {
             pinned::note_idle(origins, slot, owner);
@@ -318,9 +314,9 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
         if opens {
             core.origins.note_closed(id);
         }
+        // Without a verdict of this probe another one may go.
         if trial == Trial::Probe {
-            // It goes without a verdict: another may probe.
-            core.origins.health_mut(id).end_probe();
+            core.origins.known_mut(id).health.end_probe();
         }
         core.origins.unpick(id);
     }

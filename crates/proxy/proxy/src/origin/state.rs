@@ -7,9 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_engine::Buffer;
 use millrace_http1::Host;
 
-use crate::origin::place::Known;
 use crate::origin::shared_health::{Board, OriginCounters};
-use crate::origin::{Health, OriginId, Origins, Place, Rules, RulesId};
+use crate::origin::{Health, OriginId, Origins, Place, Rules, RulesId, place::Known};
 use millrace_config::Origin;
 
 impl Origins {
@@ -100,20 +99,13 @@ impl Origins {
             health: Health::default(),
             mark: None,
         };
-        let index = self.free.pop().unwrap_or(self.known.len() as u32);
-        let id = OriginId(index);
-        if index as usize == self.known.len() {
-            self.known.push(Some(known));
-        } else {
-            self.known[index as usize] = Some(known);
+        let id = OriginId(self.free.pop().unwrap_or(self.known.len() as u32));
+        if id.0 as usize == self.known.len() {
+            self.known.push(None);
         }
+        self.known[id.0 as usize] = Some(known);
         self.by_name.insert(name, id);
         id
-    }
-
-    /// Whether a connection to the origin may be kept.
-    pub(crate) fn is_in_force(&self, id: OriginId) -> bool {
-        self.known(id).in_force
     }
 
     pub(super) fn known(&self, id: OriginId) -> &Known {
@@ -126,10 +118,6 @@ impl Origins {
 
     pub(crate) fn place(&self, id: OriginId) -> &Place {
         &self.known(id).place
-    }
-
-    pub(crate) fn outstanding(&self, id: OriginId) -> u32 {
-        self.known(id).outstanding
     }
 
     /// The most that is received of the origin before the header of its response is there. A body
@@ -245,15 +233,15 @@ mod tests {
             origins.note_failure(id, Trial::No, Instant::default(), &rules, board);
         }
         board.set_check(&Check::of_config(&before.config)[0], false);
-        assert!(!origins.all_are_well());
+        assert!(!origins.all_are_well);
         let after = snapshot(&mut origins, ["boost", "--origin=http://b", "--check=off"]);
         origins.follow(&after, std::slice::from_ref(&before));
         origins.hear(board);
-        assert!(!origins.all_are_well(), "an exchange may go on under the one before");
+        assert!(!origins.all_are_well, "an exchange may go on under the one before");
         drop(before);
         origins.follow(&after, &[]);
         origins.hear(board);
-        assert!(origins.all_are_well());
+        assert!(origins.all_are_well);
         assert_eq!(origins.by_name.len(), 1);
         let shown: Vec<_> = board.shown().into_iter().map(|shown| shown.origin).collect();
         assert_eq!(shown, ["http://b:80"]);

@@ -8,10 +8,8 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::exchange::reason::{Failed, Reason};
-use crate::exchange::{Exchange, Plan};
-use crate::origin::shared_health::Cause;
-use crate::origin::{EjectRules, OriginId};
+use crate::exchange::{Exchange, Failed, Plan, Reason};
+use crate::origin::{EjectRules, OriginId, shared_health::Cause};
 
 /// The exchange failed at its origin, which it has not left yet.
 pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
@@ -59,10 +57,10 @@ pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
             return fail(core, key, id, Cause::Status(status));
         }
     }
-    if let Some(mark) = core.origins.mark(id).filter(|mark| mark.outage().is_failing()) {
+    if let Some(mark) = core.origins.mark(id).filter(|mark| mark.outage.is_failing()) {
         core.shared.board.note_responded(mark, core.engine.now());
     }
-    if core.origins.all_are_spotless() || core.origins.health(id).is_spotless() {
+    if core.origins.all_are_spotless || core.origins.known(id).health.is_spotless() {
         return;
     }
     let trial = std::mem::take(&mut core.exchange(key).transaction.trial);

@@ -14,9 +14,7 @@ use millrace_engine::{Engine, Instant, Key};
 
 use crate::conn::{Conn, Standing, client};
 use crate::core::Core;
-use crate::exchange::Exchange;
-use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Subject};
+use crate::exchange::{Event, Exchange, Reason, Subject};
 use crate::origin::close::close;
 use crate::overload::capacity::{self, clients, is_short_of_memory, taken};
 use crate::overload::{Missed, PATIENCE_SERVED};

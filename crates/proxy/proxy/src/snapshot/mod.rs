@@ -18,8 +18,9 @@ use crate::exchange::Plan;
 use crate::origin::shared_health::{Board, Check, CheckMark};
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::shared::Shared;
-use millrace_config::limits::Limits;
-use millrace_config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
+use millrace_config::{
+    Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service, limits::Limits,
+};
 
 /// A numbered configuration with what a worker derives from it.
 #[derive(Debug)]

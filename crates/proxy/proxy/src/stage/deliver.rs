@@ -8,7 +8,7 @@ use crate::cached::{self, Answer};
 use crate::conn::h1;
 use crate::core::{Core, Parts};
 use crate::exchange::end;
-use crate::exchange::headers::{self, AnswerForm};
+use crate::exchange::headers;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Own, Plan};
@@ -90,7 +90,7 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: Own) -> Moved {
     };
     let date = log.dates.at(engine.time_of_day()).http_date();
     let out = &mut h1::header(out);
-    let body = headers::write_own(out, exchange, own, exchange.persistent, date);
+    let body = headers::write_own(out, exchange, own, date);
     exchange.download.start(Framing::Length(body.len() as u64), false, engine.now());
     if let Own::Refusal(reason) = own {
         counters.responses_own.add(reason);
@@ -111,9 +111,9 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let (chunked, ends_by_close) = h1::body_form(exchange, framing);
     exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
     exchange.status = exchange.answer.status();
-    let form = AnswerForm { framing, chunked, persistent: exchange.persistent };
     let out = &mut h1::header(out);
-    headers::write_answer(out, exchange, form, &mut log.dates, engine.time_of_day());
+    let (dates, now) = (&mut log.dates, engine.time_of_day());
+    headers::write_answer(out, exchange, framing, chunked, dates, now);
     if exchange.status == 101 {
         return tunnel::begin(core, key);
     }

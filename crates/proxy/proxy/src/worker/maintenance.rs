@@ -6,8 +6,7 @@ use millrace_engine::{Engine, Instant};
 
 use crate::auth;
 use crate::cached::fill;
-use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Subject};
+use crate::exchange::{Event, Reason, Subject};
 use crate::origin::{EjectRules, queue};
 use crate::overload::{LACKING, capacity, shed, wait_list};
 use crate::worker::{MAINTENANCE, Worker, reconfigure};

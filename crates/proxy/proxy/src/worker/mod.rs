@@ -18,24 +18,18 @@ use millrace_engine::{
     Completion, Engine, Event as Completed, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token,
     Wake,
 };
-use millrace_splice::limits::PIPES_MAX;
-use millrace_splice::{Pipes, Thresholds};
+use millrace_splice::{Pipes, Thresholds, limits::PIPES_MAX};
 
 use crate::auth::{self, Desk, Gate};
 use crate::cached::{fill, refresh, waiting};
 use crate::conn::client;
 use crate::core::Core;
-use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Subject};
+use crate::exchange::{Event, Reason, Subject};
 use crate::names::Resolver;
-use crate::origin::close::close;
-use crate::origin::{Origins, dial, side};
-use crate::overload::shed::{self, Shedding};
-use crate::overload::wait_list::Retries;
-use crate::overload::{Overload, capacity};
+use crate::origin::{Origins, close::close, dial, side};
+use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::Retries};
 use crate::shared::Shared;
-use crate::snapshot::Snapshot;
-use crate::snapshot::in_use::Snapshots;
+use crate::snapshot::{Snapshot, in_use::Snapshots};
 use crate::worker::message::Letter;
 use millrace_config::Config;
 use millrace_dns::Sources;

@@ -10,8 +10,7 @@ use millrace_engine::{Engine, Inbox, Mail, Token, Wake};
 use millrace_store::Waiter;
 
 use crate::core::Core;
-use crate::worker::Worker;
-use crate::worker::message::Letter;
+use crate::worker::{Worker, message::Letter};
 
 /// The parts of a worker that outlive it.
 pub struct Remains<E: Engine> {

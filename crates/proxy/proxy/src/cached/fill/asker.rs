@@ -7,8 +7,7 @@ use millrace_splice::{Course, Plan, Thresholds};
 use millrace_store::Filling;
 
 use crate::exchange::Exchange;
-use crate::transfer::Waits;
-use crate::transfer::body_progress::Rest;
+use crate::transfer::{Waits, body_progress::Rest};
 
 /// The client that caused a fill, as long as it gets the body through a pipe.
 #[derive(Debug)]
@@ -53,6 +52,11 @@ impl Asker {
         self.thresholds.tee_min.min(DIRECT_BYTES)
     }
 
+    /// Whether it has kept the fill waiting for too long.
+    pub(super) fn is_slow(&self, now: Instant) -> bool {
+        self.behind_since.is_some_and(|since| now.since(since) >= PATIENCE)
+    }
+
     fn standing(&self, filling: &Filling, exchanges: &Table<Box<Exchange>>) -> Standing {
         let Some(exchange) = exchanges.get(self.exchange) else { return Standing::Apart };
         let Some(reader) = &exchange.caching.reader else { return Standing::Apart };
@@ -87,18 +91,6 @@ pub(super) fn stands(
     };
     *place = Some(asker);
     if is_apart { Standing::Apart } else { standing }
-}
-
-impl Asker {
-    /// Whether it has kept the fill waiting for too long.
-    pub(super) fn is_slow(&self, now: Instant) -> bool {
-        self.behind_since.is_some_and(|since| now.since(since) >= PATIENCE)
-    }
-
-    /// Notes how much one receive into the cache brought, while it waits for more.
-    pub(super) fn note_received(&mut self, count: usize) {
-        self.course.received(count, &self.thresholds);
-    }
 }
 
 /// From so many bytes on that are certain to come of a body that is stored they are received into

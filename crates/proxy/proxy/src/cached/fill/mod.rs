@@ -64,9 +64,7 @@ impl Fill {
         let wait = Duration::from_millis(self.snapshot.limits().answer_ms);
         (!self.waits).then_some(self.since + wait)
     }
-}
 
-impl Fill {
     /// Whether its readers, or that it has none, keep it from receiving more.
     pub(crate) fn heeds_readers(&mut self, waiter: Waiter) -> Option<Outcome> {
         let goes_on = self.goes_on && self.filling.is_kept();
@@ -83,39 +81,7 @@ impl Fill {
             Some(_) => None,
         }
     }
-}
 
-/// Where the next bytes come from.
-pub(crate) enum Takes {
-    /// They were received already.
-    AtHand,
-    /// From the socket into the cache, without a buffer between.
-    Directly,
-    /// From the socket into the cache, and to the client that caused the fill.
-    Teed,
-    /// The same, once that client has taken what came before.
-    AfterAsker,
-    /// By a receive: few bytes, or lines between chunks.
-    Received,
-}
-
-/// What a fill cannot go on without.
-pub(crate) enum Outcome {
-    /// Nothing: all is there.
-    Whole,
-    /// Nothing: the rest will never come, or nothing reads it.
-    Cut,
-    /// The origin ended its stream.
-    Ended,
-    Receive,
-    Watch,
-    /// A reader has to go on first.
-    Wait,
-    /// There is no memory just now.
-    NoRoom,
-}
-
-impl Fill {
     pub(crate) fn takes(
         &mut self,
         connection: &OriginConn,
@@ -186,13 +152,43 @@ impl Fill {
                 self.rest.skip(count as u64);
                 self.bytes += count as u64;
                 if let Some(asker) = &mut self.asker {
-                    asker.note_received(count);
+                    asker.course.received(count, &asker.thresholds);
                 }
                 Ok(count)
             }
             Some(Err(_)) => Err(Outcome::Cut),
         }
     }
+}
+
+/// Where the next bytes come from.
+pub(crate) enum Takes {
+    /// They were received already.
+    AtHand,
+    /// From the socket into the cache, without a buffer between.
+    Directly,
+    /// From the socket into the cache, and to the client that caused the fill.
+    Teed,
+    /// The same, once that client has taken what came before.
+    AfterAsker,
+    /// By a receive: few bytes, or lines between chunks.
+    Received,
+}
+
+/// What a fill cannot go on without.
+pub(crate) enum Outcome {
+    /// Nothing: all is there.
+    Whole,
+    /// Nothing: the rest will never come, or nothing reads it.
+    Cut,
+    /// The origin ended its stream.
+    Ended,
+    Receive,
+    Watch,
+    /// A reader has to go on first.
+    Wait,
+    /// There is no memory just now.
+    NoRoom,
 }
 
 /// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.

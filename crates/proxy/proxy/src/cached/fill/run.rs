@@ -7,13 +7,10 @@ use iolite::Aggregate;
 use millrace_engine::{Buffer, Engine, Instant, Key, Kind};
 use millrace_store::Filling;
 
-use crate::cached::fill::asker::Asker;
-use crate::cached::fill::tee::Way;
 use crate::cached::fill::{AT_ONCE_BYTES, Fill, Outcome, Takes};
-use crate::cached::reader::CachedReader;
-use crate::cached::{Answer, now_ms};
+use crate::cached::{Answer, fill::asker::Asker, fill::tee::Way, now_ms, reader::CachedReader};
 use crate::core::{Core, Parts};
-use crate::exchange::stage::Event;
+use crate::exchange::Event;
 use crate::origin::{User, h1, side};
 use crate::transfer::body_progress::Rest;
 

@@ -6,8 +6,7 @@
 //! empties each pipe soon. From then on the body is received into the cache.
 
 use millrace_engine::{Engine, Key, Table};
-use millrace_splice::limits::PIPE_BYTES;
-use millrace_splice::{Fill as Filled, Pipe, Pipes};
+use millrace_splice::{Fill as Filled, Pipe, Pipes, limits::PIPE_BYTES};
 
 use crate::cached::fill::{Fill, Outcome};
 use crate::conn::Conn;
