@@ -83,17 +83,16 @@ pub enum Outcome {
 /// unless its own would be as long.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    /// Lines that are not empty; `lines.len() == turns.len()`.
+    /// Lines that are not empty, with [`FairQueue::MAX`] items in all at most; `lines.len() ==
+    /// turns.len()`.
     lines: HashMap<Option<Client>, VecDeque<T>>,
     /// Whose turn it is next.
     turns: VecDeque<Option<Client>>,
-    /// The sum of all lines, at most [`FairQueue::MAX`].
-    len: usize,
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { lines: HashMap::new(), turns: VecDeque::new(), len: 0 }
+        Self { lines: HashMap::new(), turns: VecDeque::new() }
     }
 }
 
@@ -113,7 +112,7 @@ impl<T> FairQueue<T> {
             return Err(item);
         }
         let mut displaced = None;
-        if self.len == Self::MAX {
+        if self.lines.values().map(VecDeque::len).sum::<usize>() == Self::MAX {
             let length = |client| self.lines[client].len();
             // The one whose turn is last among equals has waited least.
             let longest = *self.turns.iter().max_by_key(|client| length(client)).expect("full");
@@ -122,14 +121,12 @@ impl<T> FairQueue<T> {
             }
             let line = self.lines.get_mut(&longest).expect("looked at just now");
             displaced = line.pop_back();
-            self.len -= 1;
         }
         let line = self.lines.entry(client).or_default();
         if line.is_empty() {
             self.turns.push_back(client);
         }
         line.push_back(item);
-        self.len += 1;
         Ok(displaced)
     }
 
@@ -138,7 +135,6 @@ impl<T> FairQueue<T> {
         let client = self.turns.pop_front()?;
         let line = self.lines.get_mut(&client).expect("a client with a turn has a line");
         let item = line.pop_front();
-        self.len -= 1;
         if line.is_empty() {
             self.lines.remove(&client);
         } else {
@@ -149,13 +145,17 @@ impl<T> FairQueue<T> {
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.turns.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn length(queue: &FairQueue<u32>) -> usize {
+        queue.lines.values().map(VecDeque::len).sum()
+    }
 
     fn client(number: u32) -> Option<Client> {
         Some(Client::of((0x0a00_0000 + number).to_be_bytes().into(), 64))
@@ -182,11 +182,15 @@ mod tests {
         }
         let newcomer = queue.push(client(1000), 1).unwrap();
         assert!(newcomer.is_some_and(|guess| guess >= 240), "the latest of a longest line");
-        assert_eq!(queue.len, FairQueue::<u32>::MAX);
+        assert_eq!(length(&queue), FairQueue::<u32>::MAX);
         for count in 0..2000 {
             let _ = queue.push(client(2000 + count), 1);
         }
         let longest = queue.lines.values().map(VecDeque::len).max();
-        assert_eq!((queue.len, longest), (FairQueue::<u32>::MAX, Some(1)), "one for everybody");
+        assert_eq!(
+            (length(&queue), longest),
+            (FairQueue::<u32>::MAX, Some(1)),
+            "one for everybody"
+        );
     }
 }

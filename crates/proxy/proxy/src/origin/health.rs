@@ -8,26 +8,6 @@ use millrace_engine::Instant;
 
 use millrace_config::limits::Limits;
 
-/// When an origin is ejected, and for how long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct EjectRules {
-    /// Failures in a row; 0: no origin is ever ejected.
-    pub(crate) failures_max: u32,
-    /// The first time. It doubles with each ejection that no response came between.
-    pub(crate) eject: Duration,
-    pub(crate) eject_max: Duration,
-}
-
-impl EjectRules {
-    pub(crate) fn new(limits: &Limits) -> Self {
-        Self {
-            failures_max: limits.eject_failures as u32,
-            eject: Duration::from_millis(limits.eject_ms),
-            eject_max: Duration::from_millis(limits.eject_ms_max),
-        }
-    }
-}
-
 /// An origin is out until its time is over and a probe was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ejection {
@@ -38,19 +18,20 @@ pub(crate) struct Ejection {
 }
 
 impl Ejection {
-    /// The one that follows `before`.
-    pub(crate) fn new(before: Option<Self>, now: Instant, rules: &EjectRules) -> Self {
+    /// The one that follows `before`. The time doubles with each ejection that no response came
+    /// between.
+    pub(crate) fn new(before: Option<Self>, now: Instant, limits: &Limits) -> Self {
         let count = before.map_or(0, |before| before.count).saturating_add(1);
-        let doubled = rules.eject.saturating_mul(1 << (count - 1).min(31));
-        let time = doubled.min(rules.eject_max.max(rules.eject));
-        Self { since: now, until: now + time, count }
+        let doubled = limits.eject_ms.saturating_mul(1 << (count - 1).min(31));
+        let time_ms = doubled.min(limits.eject_ms_max.max(limits.eject_ms));
+        Self { since: now, until: now + Duration::from_millis(time_ms), count }
     }
 }
 
 /// How an origin stands with a worker.
 ///
 /// ```text
-///       `failures_max` in a row            its time is over, and a request is sent to probe it
+///       `eject_failures` in a row          its time is over, and a request is sent to probe it
 ///  Well ────────────────────> Ejected ──────────────────────────────> Probed
 ///   ^                         │   ^ ^                                 │ │ │
 ///   │ an answer to a request  │   │ └─── the probe failed: for twice ─┘ │ │
@@ -123,19 +104,19 @@ impl Health {
         &mut self,
         trial: Trial,
         now: Instant,
-        rules: &EjectRules,
+        limits: &Limits,
     ) -> Option<Change> {
         let before = match (self.state, trial) {
-            (State::Well, _) if rules.failures_max == 0 => return None,
+            (State::Well, _) if limits.eject_failures == 0 => return None,
             // It was ejected before nothing was to be ejected any more.
-            (State::Probed(_), Trial::Probe) if rules.failures_max == 0 => {
+            (State::Probed(_), Trial::Probe) if limits.eject_failures == 0 => {
                 *self = Self::default();
                 return Some(Change::Readmitted);
             }
             (State::Well, _) => {
                 self.failures += 1;
                 self.news.failures += 1;
-                if self.failures < rules.failures_max {
+                if u64::from(self.failures) < limits.eject_failures {
                     return None;
                 }
                 None
@@ -144,7 +125,7 @@ impl Health {
             // Sent before it was ejected, or in spite of that: nothing that was not known.
             (State::Ejected(_) | State::Probed(_), _) => return None,
         };
-        let ejection = Ejection::new(before, now, rules);
+        let ejection = Ejection::new(before, now, limits);
         *self = Self { state: State::Ejected(ejection), ..Self::default() };
         Some(Change::Ejected(ejection))
     }
@@ -213,12 +194,14 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
 
-    const RULES: EjectRules = EjectRules {
-        failures_max: 3,
-        eject: Duration::from_secs(10),
-        eject_max: Duration::from_secs(30),
-    };
+    static RULES: LazyLock<Limits> = LazyLock::new(|| Limits {
+        eject_failures: 3,
+        eject_ms: 10_000,
+        eject_ms_max: 30_000,
+        ..Limits::default()
+    });
 
     fn at(seconds: u64) -> Instant {
         Instant::default() + Duration::from_secs(seconds)
@@ -251,7 +234,7 @@ mod tests {
     fn nothing_ejects_where_the_limit_is_zero() {
         let mut health = Health::default();
         for _ in 0..1000 {
-            let never = EjectRules { failures_max: 0, ..RULES };
+            let never = Limits { eject_failures: 0, ..RULES.clone() };
             assert_eq!(health.note_failure(Trial::No, at(1), &never), None);
         }
         assert!(health.is_spotless());
@@ -259,7 +242,7 @@ mod tests {
         let mut health = ejected(0);
         health.begin_probe();
         health.hear(0, None);
-        let never = EjectRules { failures_max: 0, ..RULES };
+        let never = Limits { eject_failures: 0, ..RULES.clone() };
         assert_eq!(health.note_failure(Trial::Probe, at(10), &never), None);
         // The same without the others.
         let mut health = ejected(0);

@@ -1,10 +1,11 @@
 //! What a worker notes of the health of its origins, and what it tells the other workers of that
 //! and hears of them.
 
+use millrace_config::limits::Limits;
 use millrace_engine::Instant;
 
 use crate::origin::shared_health::{Board, OriginMark};
-use crate::origin::{Change, EjectRules, OriginId, Origins, Trial};
+use crate::origin::{Change, OriginId, Origins, Trial};
 
 impl Origins {
     /// What all workers know of an origin, if a configuration ever named it.
@@ -48,10 +49,10 @@ impl Origins {
         id: OriginId,
         trial: Trial,
         now: Instant,
-        rules: &EjectRules,
+        limits: &Limits,
         board: &Board,
     ) -> bool {
-        let change = self.known_mut(id).health.note_failure(trial, now, rules);
+        let change = self.known_mut(id).health.note_failure(trial, now, limits);
         self.all_are_spotless = false;
         self.tell(id, change, board) && matches!(change, Some(Change::Ejected(_)))
     }
@@ -83,14 +84,14 @@ impl Origins {
 
     /// Tells the other workers of failures that ejected nobody, and hears of theirs. Returns how
     /// many origins all these together ejected.
-    pub(crate) fn tell_news(&mut self, now: Instant, rules: &EjectRules, board: &Board) -> u64 {
+    pub(crate) fn tell_news(&mut self, now: Instant, limits: &Limits, board: &Board) -> u64 {
         let mut ejected = 0;
         for id in std::mem::take(&mut self.news) {
             // It may have been forgotten since.
             let Some(known) = self.known[id.0 as usize].as_mut() else { continue };
             let Some(mark) = &known.mark else { continue };
             let was_well = known.health.is_well();
-            let told = board.tell_news(mark, known.health.take_news(), now, rules);
+            let told = board.tell_news(mark, known.health.take_news(), now, limits);
             known.health.hear(told.failures, told.ejection);
             ejected += u64::from(was_well && !known.health.is_well());
         }

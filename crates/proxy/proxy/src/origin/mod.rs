@@ -24,7 +24,7 @@ pub(crate) mod verdict;
 
 pub(crate) use attempt::{Attempt, Dial};
 pub(crate) use connection::{OriginConn, OriginUse, User};
-pub(crate) use health::{Change, EjectRules, Ejection, Health, News, Trial};
+pub(crate) use health::{Change, Ejection, Health, News, Trial};
 pub(crate) use pick::{Probing, pick};
 pub(crate) use place::{OriginId, Place};
 pub(crate) use pool::Origins;

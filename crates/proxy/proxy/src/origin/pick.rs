@@ -93,7 +93,7 @@ fn pick_among_ailing(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::origin::{EjectRules, RulesId};
+    use crate::origin::RulesId;
     use millrace_config::Origin;
     use millrace_config::limits::Limits;
     use millrace_splice::Thresholds;
@@ -103,7 +103,7 @@ mod tests {
         board: Board,
         origins: Origins,
         route: RouteOrigins,
-        rules: EjectRules,
+        limits: Limits,
         now: Instant,
     }
 
@@ -113,8 +113,8 @@ mod tests {
             let mut origins = Origins::new(100, &Thresholds::FIXED);
             let ports = (1..=count).map(|port| Origin::Tcp { host: "a".to_owned(), port });
             let ids = ports.map(|origin| origins.configured(RulesId(0), &origin, &board)).collect();
-            let rules = EjectRules::new(&Limits::default());
-            Self { board, origins, route: RouteOrigins::new(ids), rules, now: Instant::default() }
+            let limits = Limits::default();
+            Self { board, origins, route: RouteOrigins::new(ids), limits, now: Instant::default() }
         }
 
         /// What another worker knows of the same origins.
@@ -137,9 +137,8 @@ mod tests {
 
         fn fail(&mut self, index: usize) {
             let id = self.route.origins[index];
-            for _ in 0..self.rules.failures_max {
-                let rules = self.rules;
-                self.origins.note_failure(id, Trial::No, self.now, &rules, &self.board);
+            for _ in 0..self.limits.eject_failures {
+                self.origins.note_failure(id, Trial::No, self.now, &self.limits, &self.board);
             }
         }
     }
@@ -182,9 +181,10 @@ mod tests {
     fn an_answer_at_one_worker_ends_the_row_of_another() {
         let mut fixture = Fixture::new(1);
         let mut other = fixture.another_worker();
-        let (id, now, rules) = (fixture.route.origins[0], fixture.now, fixture.rules);
-        assert!(rules.failures_max > 1);
-        for _ in 1..rules.failures_max {
+        let (id, now) = (fixture.route.origins[0], fixture.now);
+        let rules = fixture.limits.clone();
+        assert!(rules.eject_failures > 1);
+        for _ in 1..rules.eject_failures {
             assert!(!fixture.origins.note_failure(id, Trial::No, now, &rules, &fixture.board));
         }
         fixture.origins.tell_news(now, &rules, &fixture.board);

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
 use millrace_config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
 use millrace_engine::Instant;
 use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
 use crate::counters::Counter;
 use crate::origin::outage::{Bell, SharedOutage};
-use crate::origin::{Change, EjectRules, Ejection, News};
+use crate::origin::{Change, Ejection, News};
 
 pub use crate::origin::outage::{Cause, Outage};
 
@@ -300,7 +301,7 @@ impl Board {
         mark: &OriginMark,
         news: News,
         now: Instant,
-        rules: &EjectRules,
+        limits: &Limits,
     ) -> Told {
         let mut told = locked(&mark.told);
         if told.ejection.is_some() {
@@ -309,8 +310,9 @@ impl Board {
         let had_failed = told.failures > 0;
         let before = if news.answered { 0 } else { told.failures };
         told.failures = before.saturating_add(news.failures);
-        if rules.failures_max > 0 && told.failures >= rules.failures_max {
-            let ejection = Some(Ejection::new(None, now, rules));
+        let max = limits.eject_failures;
+        if max > 0 && u64::from(told.failures) >= max {
+            let ejection = Some(Ejection::new(None, now, limits));
             *told = Told { failures: 0, ejection };
             self.changed();
         } else if had_failed != (told.failures > 0) {
@@ -390,12 +392,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
 
-    const RULES: EjectRules = EjectRules {
-        failures_max: 3,
-        eject: Duration::from_secs(10),
-        eject_max: Duration::from_secs(30),
-    };
+    static RULES: LazyLock<Limits> = LazyLock::new(|| Limits {
+        eject_failures: 3,
+        eject_ms: 10_000,
+        eject_ms_max: 30_000,
+        ..Limits::default()
+    });
 
     fn origin(port: u16) -> Origin {
         Origin::Tcp { host: "app.example".to_owned(), port }

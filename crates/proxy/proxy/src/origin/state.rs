@@ -187,8 +187,8 @@ const HEAD_MAX: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::origin::Trial;
     use crate::origin::shared_health::Check;
-    use crate::origin::{EjectRules, Trial};
     use crate::shared::Shared;
     use crate::snapshot::Snapshot;
     use millrace_config::from_arguments;
@@ -227,9 +227,9 @@ mod tests {
         };
         let before = snapshot(&mut origins, ["boost", "--origin=http://a", "--check=/up"]);
         origins.follow(&before, &[]);
-        let rules = EjectRules::new(&Limits::default());
+        let rules = Limits::default();
         let id = before.routes[0][0].origins[0];
-        for _ in 0..rules.failures_max {
+        for _ in 0..rules.eject_failures {
             origins.note_failure(id, Trial::No, Instant::default(), &rules, board);
         }
         board.set_check(&Check::of_config(&before.config)[0], false);

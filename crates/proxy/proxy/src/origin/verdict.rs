@@ -9,7 +9,7 @@ use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
 use crate::exchange::{Exchange, Failed, Plan, Reason};
-use crate::origin::{EjectRules, OriginId, shared_health::Cause};
+use crate::origin::{OriginId, shared_health::Cause};
 
 /// The exchange failed at its origin, which it has not left yet.
 pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
@@ -36,10 +36,9 @@ fn fail<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: Cause) {
     if let Some(mark) = core.origins.mark(id) {
         core.shared.board.note_failed(mark, cause, now);
     }
-    let rules = EjectRules::new(core.snapshot.limits());
     let trial = std::mem::take(&mut core.exchange(key).transaction.trial);
-    let Core { origins, shared, counters, .. } = core;
-    if origins.note_failure(id, trial, now, &rules, &shared.board) {
+    let Core { origins, shared, counters, snapshot, .. } = core;
+    if origins.note_failure(id, trial, now, snapshot.limits(), &shared.board) {
         counters.origin_ejections.add(1);
     }
 }

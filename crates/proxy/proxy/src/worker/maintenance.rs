@@ -6,8 +6,9 @@ use millrace_engine::{Engine, Instant};
 
 use crate::auth;
 use crate::cached::fill;
+use crate::core::Core;
 use crate::exchange::{Event, Reason, Subject};
-use crate::origin::{EjectRules, queue};
+use crate::origin::queue;
 use crate::overload::{LACKING, capacity, shed, wait_list};
 use crate::worker::{MAINTENANCE, Worker, reconfigure};
 
@@ -112,9 +113,9 @@ impl<E: Engine> Worker<E> {
     }
 
     fn share_health(&mut self, now: Instant) {
-        let rules = EjectRules::new(self.core.snapshot.limits());
-        let ejected = self.core.origins.tell_news(now, &rules, &self.core.shared.board);
-        self.core.counters.origin_ejections.add(ejected);
+        let Core { origins, shared, counters, snapshot, .. } = &mut self.core;
+        let ejected = origins.tell_news(now, snapshot.limits(), &shared.board);
+        counters.origin_ejections.add(ejected);
     }
 
     /// Ends the exchanges that have waited too long for their origins.

@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
-use millrace_engine::{Engine, Inbox, Mail, Token, Wake};
+use millrace_engine::{Engine, Inbox, Mail, Wake};
 use millrace_store::Waiter;
 
 use crate::core::Core;
-use crate::worker::{Worker, message::Letter};
+use crate::worker::{Worker, message::Letter, wakes::Wakes};
 
 /// The parts of a worker that outlive it.
 pub struct Remains<E: Engine> {
@@ -86,12 +86,8 @@ fn wake_others<T: Send, W: Wake>(
     index: usize,
     orphans: impl Iterator<Item = Waiter>,
 ) -> Vec<Waiter> {
-    let others = orphans.filter(|waiter| usize::from(waiter.worker) != index);
-    let late = others.filter(|waiter| {
-        let letter = Letter::Wake(Token::from_bits(waiter.token));
-        mail.send(usize::from(waiter.worker), letter).is_err()
-    });
-    let late = late.collect();
+    let mut wakes = Wakes::default();
+    wakes.add(index, mail, orphans);
     mail.flush();
-    late
+    wakes.take_late()
 }

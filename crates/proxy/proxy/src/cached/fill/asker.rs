@@ -21,15 +21,21 @@ pub(crate) struct Asker {
     behind_since: Option<Instant>,
 }
 
-/// How far the client that caused a fill is behind what has come.
+/// Where the next bytes come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
-    /// It has taken all of it.
-    Ready,
-    /// It has not; it will, or leave, and the fill is woken.
-    Behind,
-    /// It is served from the cache from now on, like others.
-    Apart,
+pub(crate) enum Takes {
+    /// They were received already.
+    AtHand,
+    /// From the socket into the cache, without a buffer between. The client that caused the fill is
+    /// served from the cache from now on, like others.
+    Directly,
+    /// From the socket into the cache, and to the client that caused the fill.
+    Teed,
+    /// The same, once that client has taken what came before. It will, or leave, and the fill is
+    /// woken.
+    AfterAsker,
+    /// By a receive: few bytes, or lines between chunks.
+    Received,
 }
 
 impl Asker {
@@ -57,40 +63,40 @@ impl Asker {
         self.behind_since.is_some_and(|since| now.since(since) >= PATIENCE)
     }
 
-    fn standing(&self, filling: &Filling, exchanges: &Table<Box<Exchange>>) -> Standing {
-        let Some(exchange) = exchanges.get(self.exchange) else { return Standing::Apart };
-        let Some(reader) = &exchange.caching.reader else { return Standing::Apart };
+    fn takes(&self, filling: &Filling, exchanges: &Table<Box<Exchange>>) -> Takes {
+        let Some(exchange) = exchanges.get(self.exchange) else { return Takes::Directly };
+        let Some(reader) = &exchange.caching.reader else { return Takes::Directly };
         if !filling.is_kept() || filling.readers() != 1 || !reader.is_of_all() {
-            return Standing::Apart;
+            return Takes::Directly;
         }
         let is_ready = exchange.download.waits() == Waits::Source && reader.has_all_that_came();
-        if is_ready { Standing::Ready } else { Standing::Behind }
+        if is_ready { Takes::Teed } else { Takes::AfterAsker }
     }
 }
 
-/// The state of the asker in `place` for the next `rest` bytes of the body. Removes it where it is
-/// served from the cache from now on.
-pub(super) fn stands(
+/// Where the next `rest` bytes of the body come from, by the state of the asker in `place`. Removes
+/// it where it is served from the cache from now on.
+pub(super) fn takes(
     place: &mut Option<Asker>,
     filling: &Filling,
     exchanges: &Table<Box<Exchange>>,
     rest: u64,
     now: Instant,
-) -> Standing {
-    let Some(mut asker) = place.take() else { return Standing::Apart };
-    let standing = asker.standing(filling, exchanges);
-    if standing == Standing::Apart {
-        return standing;
+) -> Takes {
+    let Some(mut asker) = place.take() else { return Takes::Directly };
+    let takes = asker.takes(filling, exchanges);
+    if takes == Takes::Directly {
+        return takes;
     }
     let is_small = asker.of_parts && !asker.thresholds.tees(rest);
     let is_apart =
         is_small || asker.course.plan(Some(rest), false, &asker.thresholds) == Plan::Copy;
-    asker.behind_since = match standing {
-        Standing::Behind if !is_apart => asker.behind_since.or(Some(now)),
+    asker.behind_since = match takes {
+        Takes::AfterAsker if !is_apart => asker.behind_since.or(Some(now)),
         _ => None,
     };
     *place = Some(asker);
-    if is_apart { Standing::Apart } else { standing }
+    if is_apart { Takes::Directly } else { takes }
 }
 
 /// From so many bytes on that are certain to come of a body that is stored they are received into

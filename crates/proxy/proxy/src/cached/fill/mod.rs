@@ -29,7 +29,7 @@ use crate::exchange::Exchange;
 use crate::origin::{OriginConn, OriginId, OriginUse};
 use crate::snapshot::Snapshot;
 use crate::transfer::body_progress::Rest;
-use asker::{Asker, Standing};
+use asker::{Asker, Takes};
 
 /// A body on its way into the cache.
 #[derive(Debug)]
@@ -97,11 +97,7 @@ impl Fill {
         if !is_free || comes < direct_min {
             return Takes::Received;
         }
-        match asker::stands(&mut self.asker, &self.filling, exchanges, comes, now) {
-            Standing::Ready => Takes::Teed,
-            Standing::Behind => Takes::AfterAsker,
-            Standing::Apart => Takes::Directly,
-        }
+        asker::takes(&mut self.asker, &self.filling, exchanges, comes, now)
     }
 
     /// Takes a body that came with its header, as far as there is memory. Returns the readers to
@@ -159,20 +155,6 @@ impl Fill {
             Some(Err(_)) => Err(Outcome::Cut),
         }
     }
-}
-
-/// Where the next bytes come from.
-pub(crate) enum Takes {
-    /// They were received already.
-    AtHand,
-    /// From the socket into the cache, without a buffer between.
-    Directly,
-    /// From the socket into the cache, and to the client that caused the fill.
-    Teed,
-    /// The same, once that client has taken what came before.
-    AfterAsker,
-    /// By a receive: few bytes, or lines between chunks.
-    Received,
 }
 
 /// What a fill cannot go on without.
