@@ -228,7 +228,7 @@ mod tests {
         let before = snapshot(&mut origins, ["boost", "--origin=http://a", "--check=/up"]);
         origins.follow(&before, &[]);
         let rules = Limits::default();
-        let id = before.routes[0][0].origins[0];
+        let id = before.route(0, 0).origins[0];
         for _ in 0..rules.eject_failures {
             origins.note_failure(id, Trial::No, Instant::default(), &rules, board);
         }

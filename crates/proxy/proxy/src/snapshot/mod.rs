@@ -30,8 +30,8 @@ pub(crate) struct Snapshot {
     listeners: Box<[u16]>,
     /// Of every service: what opens its connections to origins.
     pub(crate) rules: Box<[RulesId]>,
-    /// Of every service, of every route: its origins and how often one was picked.
-    pub(crate) routes: Vec<Vec<RouteOrigins>>,
+    /// What else is derived from every service.
+    services: Box<[OfService]>,
     pub(crate) request_limits: HeadLimits,
     pub(crate) answer_limits: HeadLimits,
     /// The shortest wait of a client connection that is limited, lingering apart: its timer is
@@ -47,14 +47,21 @@ pub(crate) struct Snapshot {
     pub(crate) own: Arc<[SocketAddr]>,
     /// Whether any service says Proxy-Status in what it passes on.
     tells_status: bool,
-    /// Of every service: its requests, counted by this worker and the others.
-    requests: Box<[Arc<[PerStatus]>]>,
-    /// Of every service: what its clients' connections are given, and those to origins.
-    congestion: Box<[(Setting, Setting)]>,
     /// Whether any route begins its connections with a PROXY header.
     pub(crate) sends_proxy: bool,
-    /// Of every service: which targets may be asked for; `None`: it is a booster.
-    ask_rules: Box<[Option<AskRules>]>,
+}
+
+/// What a worker derives from one service.
+#[derive(Debug)]
+struct OfService {
+    /// Its requests, counted by this worker and the others.
+    requests: Arc<[PerStatus]>,
+    /// What its clients' connections are given, and those to origins.
+    congestion: [Setting; 2],
+    /// Of every route: its origins and how often one was picked.
+    routes: Vec<RouteOrigins>,
+    /// Which targets may be asked for; `None`: it is a booster.
+    ask_rules: Option<AskRules>,
 }
 
 /// The origins of one route.
@@ -120,28 +127,23 @@ impl Snapshot {
         origins: &mut Origins,
         shared: &Shared,
     ) -> Self {
-        let system = shared.system_congestion.as_ref();
-        let of_service = |service: &Service| -> (Setting, Setting) {
-            let both = [&service.congestion, &service.origin_congestion];
-            both.map(|choice| Setting::new(choice, system)).into()
-        };
-        let congestion: Box<[_]> = config.services.iter().map(of_service).collect();
         let own: Arc<[SocketAddr]> = config.own_addresses().into();
-        let services = config.services.iter().zip(&congestion);
-        let rules: Box<[RulesId]> = services
-            .map(|(service, (_, setting))| origins.rules(Rules::of(service, &own, setting)))
-            .collect();
         // Or reloads in a row would each begin with the first.
         let turn = config.number.saturating_sub(1) as usize;
-        let mut of_route = |route: &Route, rules| {
-            RouteOrigins::of(route, rules, (now, turn), origins, &shared.board)
+        let of_service = |service: &Service| {
+            let congestion = [&service.congestion, &service.origin_congestion]
+                .map(|choice| Setting::new(choice, shared.system_congestion.as_ref()));
+            let rules = origins.rules(Rules::of(service, &own, &congestion[1]));
+            let mut of_route =
+                |route| RouteOrigins::of(route, rules, (now, turn), origins, &shared.board);
+            let (routes, ask_rules) = match &service.role {
+                Role::Boost(routes) => (routes.iter().map(&mut of_route).collect(), None),
+                Role::Forward(rules) => (Vec::new(), Some(AskRules::new(rules))),
+            };
+            let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
+            (rules, OfService { requests, congestion, routes, ask_rules })
         };
-        let services = config.services.iter().zip(&rules);
-        let routes = services.map(|(service, &rules)| match &service.role {
-            Role::Boost(routes) => routes.iter().map(|route| of_route(route, rules)).collect(),
-            Role::Forward(_) => Vec::new(),
-        });
-        let routes = routes.collect();
+        let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(of_service).unzip();
         let limits = &config.limits;
         let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
         let head_limits = |bytes: u64| HeadLimits {
@@ -151,8 +153,8 @@ impl Snapshot {
         };
         Self {
             listeners: by_number(&config.listeners),
-            rules,
-            routes,
+            rules: rules.into(),
+            services: services.into(),
             request_limits: head_limits(limits.request_head_bytes),
             answer_limits: head_limits(limits.answer_head_bytes),
             client_check: shortest(&[
@@ -170,16 +172,9 @@ impl Snapshot {
             ]),
             via: ["1.0", "1.1"].map(|version| via(version, &shared.pseudonym)),
             pseudonym: shared.pseudonym.clone(),
-            requests: config
-                .services
-                .iter()
-                .map(|service| shared.requests.of(service.name.as_str(), shared.counters.len()))
-                .collect(),
             own,
-            congestion,
             tells_status: config.services.iter().any(|service| service.proxy_status),
             sends_proxy: config.services.iter().any(sends_proxy),
-            ask_rules: config.services.iter().map(ask_rules).collect(),
             config,
         }
     }
@@ -190,7 +185,7 @@ impl Snapshot {
 
     /// The origins of a route of a booster.
     pub(crate) fn route(&self, service: u16, index: u16) -> &RouteOrigins {
-        &self.routes[service as usize][index as usize]
+        &self.services[service as usize].routes[index as usize]
     }
 
     /// The listener with this number, if it is one of this configuration.
@@ -201,27 +196,31 @@ impl Snapshot {
 
     /// What the connections that come in at a listener of this configuration are given.
     pub(crate) fn client_congestion(&self, listener: &Listener) -> &Setting {
-        &self.congestion[listener.service].0
+        &self.services[listener.service].congestion[0]
+    }
+
+    fn routes(&self) -> impl Iterator<Item = &RouteOrigins> {
+        self.services.iter().flat_map(|service| &service.routes)
     }
 
     /// The origins of all routes.
     pub(crate) fn origins(&self) -> impl Iterator<Item = OriginId> {
-        self.routes.iter().flatten().flat_map(|route| route.origins.iter().copied())
+        self.routes().flat_map(|route| route.origins.iter().copied())
     }
 
     /// The marks of the checks of all routes.
     pub(crate) fn checks(&self) -> impl Iterator<Item = &Arc<CheckMark>> {
-        self.routes.iter().flatten().flat_map(|route| &route.checks)
+        self.routes().flat_map(|route| &route.checks)
     }
 
     /// Counts a request of a service that was sent this status by a worker; 0: no response.
     pub(crate) fn count_request(&self, service: u16, worker: usize, status: u16) {
-        self.requests[service as usize][worker].add(status);
+        self.services[service as usize].requests[worker].add(status);
     }
 
     /// What a service's connections to origins are given.
     pub(crate) fn origin_congestion(&self, service: u16) -> &Setting {
-        &self.congestion[service as usize].1
+        &self.services[service as usize].congestion[1]
     }
 
     /// Whether a service says Proxy-Status in the responses that it passes on.
@@ -231,7 +230,7 @@ impl Snapshot {
 
     /// Which targets may be asked for, of a forward proxy.
     pub(crate) fn ask_rules(&self, service: u16) -> &AskRules {
-        self.ask_rules[service as usize].as_ref().expect("the service is a forward proxy")
+        self.services[service as usize].ask_rules.as_ref().expect("the service is a forward proxy")
     }
 
     /// The route of a booster that was picked; `None` where no route was.
@@ -273,13 +272,6 @@ const ABSENT: u16 = u16::MAX;
 
 fn via(version: &str, pseudonym: &str) -> Box<[u8]> {
     Http1Header::line(b"Via", format!("{version} {pseudonym}").as_bytes())
-}
-
-fn ask_rules(service: &Service) -> Option<AskRules> {
-    match &service.role {
-        Role::Forward(rules) => Some(AskRules::new(rules)),
-        Role::Boost(_) => None,
-    }
 }
 
 fn sends_proxy(service: &Service) -> bool {
