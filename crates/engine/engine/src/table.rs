@@ -174,6 +174,11 @@ impl<T> Table<T> {
         })
     }
 
+    /// The keys of the objects that `is_meant`: to walk them while the table changes.
+    pub fn keys_of(&self, is_meant: impl Fn(&T) -> bool) -> Vec<Key> {
+        self.iter().filter(|(_, object)| is_meant(object)).map(|(key, _)| key).collect()
+    }
+
     /// All objects, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
         self.slots.iter_mut().zip(0..).filter_map(|(place, slot)| match &mut place.content {

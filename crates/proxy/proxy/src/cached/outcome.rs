@@ -20,17 +20,6 @@ use crate::exchange::{Exchange, origin_request};
 use crate::origin::side;
 use millrace_config::{CacheRoute, PathForward};
 
-/// What becomes of a response.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum StoreOutcome {
-    /// It goes to the client as it is.
-    NotStored,
-    /// The client gets what is stored.
-    Stored,
-    /// The request has to be sent to the origin again, without conditions.
-    AskAgain,
-}
-
 /// A response as it comes to the cache: by what rules it is stored, and when it was asked for.
 #[derive(Clone, Copy)]
 struct Arrival<'a> {
@@ -46,14 +35,16 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// Takes in the header of a final response.
-pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> StoreOutcome {
+/// Takes in the header of a final response. Returns whether there is a response for the client:
+/// this one, or what is stored. If not, the request has to be sent to the origin again, without
+/// conditions.
+pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let exchange = core.exchange(key);
     if exchange.caching.key.is_none() {
         if exchange.caching.forward == Some(Forward::Bypass) {
             went_past(core, key);
         }
-        return StoreOutcome::NotStored;
+        return true;
     }
     let (status, request_ms) = (exchange.answer.status(), exchange.caching.request_ms);
     let snapshot = exchange.snapshot().clone();
@@ -67,21 +58,24 @@ pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> StoreOutcome {
     match status {
         101 => {
             waiting::leave(core, key);
-            StoreOutcome::NotStored
+            true
         }
         304 if exchange.caching.validates => validated(core, key, arrival),
         206 if exchange.caching.completes.is_some() => joined(core, key, arrival),
         // That is about our own conditions. The part is of no use, or this would come again.
         304 | 412 | 416 if exchange.caching.completes.is_some() => {
             drop_part(exchange, arrival);
-            StoreOutcome::AskAgain
+            false
         }
         status if is_failure(status) && serve_stale(core, key) => {
             core.exchange(key).caching.forward_status = Some(status);
             side::leave(core, key);
-            StoreOutcome::Stored
+            true
         }
-        _ => passed(core, key, arrival),
+        _ => {
+            passed(core, key, arrival);
+            true
+        }
     }
 }
 
@@ -96,7 +90,7 @@ fn went_past<E: Engine>(core: &mut Core<E>, key: Key) {
 }
 
 /// A response that goes to its client, and may be stored on its way.
-fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
+fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
     let Arrival { cache, route, .. } = arrival;
     let exchange = core.exchange(key);
     make_invalid(exchange, cache, route);
@@ -128,11 +122,10 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
         return refused(core, key, arrival, Refusal::TooLong);
     }
     let draft = draft(exchange, arrival, stored, declared);
-    let Some(filling) = publish(core, key, arrival, draft) else { return StoreOutcome::NotStored };
+    let Some(filling) = publish(core, key, arrival, draft) else { return };
     let exchange = core.exchange(key);
     exchange.caching.answer = if wants_less(exchange) { Answer::Stored } else { Answer::Filled };
     fill::run::begin(core, key, filling, None);
-    StoreOutcome::Stored
 }
 
 /// Whether the origin was asked for more than the client wants of what is now stored. If not, the
@@ -146,8 +139,8 @@ fn wants_less(exchange: &Exchange) -> bool {
     caching.asks_for_all && caching.object.as_deref().is_some_and(has_less)
 }
 
-/// A 206 that brings what is missing of a part.
-fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
+/// A 206 that brings what is missing of a part. False: it does not fit.
+fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool {
     let exchange = core.exchange(key);
     let Exchange { request, answer, caching, transaction, .. } = exchange;
     let object = caching.object.clone().expect("what is completed is at hand");
@@ -156,11 +149,11 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
     let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
         (stored, extent_of(answer), object.meta().extent, object.body.bytes(), is_certain)
     else {
-        return StoreOutcome::AskAgain;
+        return false;
     };
     // The client has asked for all of it, and gets no part.
     if stored.meta.extent.is_some() || bytes.len() != old.last - old.first + 1 {
-        return StoreOutcome::AskAgain;
+        return false;
     }
     let first = old.first.min(new.first);
     let declared = old.last.max(new.last) - first + 1;
@@ -169,7 +162,7 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
     let after = bytes.slice(after..bytes.len());
     let draft = draft(exchange, arrival, stored, Some(declared));
     let Some(mut filling) = publish(core, key, arrival, draft) else {
-        return StoreOutcome::AskAgain;
+        return false;
     };
     let woken = filling.append(before);
     core.wake(woken);
@@ -177,7 +170,7 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
     (caching.answer, caching.forward_status) = (Answer::Stored, Some(206));
     caching.adds_fields_for_client = arrival.route.policy.set_cookie != SetCookie::Explicit;
     fill::run::begin(core, key, filling, Some(after));
-    StoreOutcome::Stored
+    true
 }
 
 /// Removes a stored part that the origin does not complete, unless the response says so to one
@@ -240,8 +233,8 @@ fn publish<E: Engine>(
     Some(filling)
 }
 
-/// A 304 to our own conditions.
-fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
+/// A 304 to our own conditions. False: it is about something else than what is stored.
+fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool {
     let Arrival { cache, route, receipt } = arrival;
     let waiter = core.waiter(key, Kind::Exchange);
     let exchange = core.exchange(key);
@@ -250,7 +243,7 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> S
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let object = caching.object.clone().expect("what is validated is at hand");
     if !caching.serve(object.clone(), waiter) {
-        return StoreOutcome::AskAgain;
+        return false;
     }
     let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
@@ -281,7 +274,7 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> S
     core.wake(woken.into_iter().flatten());
     side::finish(core, key);
     end_upload(core, key);
-    StoreOutcome::Stored
+    true
 }
 
 /// The exchange has no origin any more, which may have answered before anybody heard that all of
@@ -311,7 +304,7 @@ fn refused<E: Engine>(
     key: Key,
     Arrival { cache, route, .. }: Arrival<'_>,
     refusal: Refusal,
-) -> StoreOutcome {
+) {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchange(key);
     let pass_ms = exchange.snapshot().limits().uncacheable_ms;
@@ -334,7 +327,6 @@ fn refused<E: Engine>(
     let pass_ms = if is_passing { pass_ms.min(BRIEFLY_MS) } else { pass_ms };
     let woken = caching.claim.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
     core.wake(woken.into_iter().flatten());
-    StoreOutcome::NotStored
 }
 
 /// RFC 9111 section 4.4, RFC 9875 section 3.

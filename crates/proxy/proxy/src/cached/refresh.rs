@@ -62,13 +62,13 @@ pub(crate) fn begin<E: Engine>(
     core.wakes.here.push_back(key.token(Kind::Exchange));
 }
 
-/// The refreshes under way.
-pub(crate) fn all<E: Engine>(core: &Core<E>) -> Vec<Key> {
-    if core.cache_waits.refreshes == 0 {
-        return Vec::new();
+/// Ends the refreshes under way.
+pub(crate) fn end_all<E: Engine>(core: &mut Core<E>) {
+    if core.cache_waits.refreshes > 0 {
+        for key in core.exchanges.keys_of(|exchange| exchange.is_refresh()) {
+            end(core, key);
+        }
     }
-    let refreshes = core.exchanges.iter().filter(|(_, exchange)| exchange.is_refresh());
-    refreshes.map(|(key, _)| key).collect()
 }
 
 /// Ends a refresh: its response was taken in, or there is none.

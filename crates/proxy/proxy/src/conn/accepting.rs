@@ -62,12 +62,10 @@ impl Accepting {
     /// before. Returns whether anything was.
     pub(crate) fn pause(&mut self, engine: &mut impl Engine) -> bool {
         let mut any = false;
-        for listener in self.listeners.iter_mut() {
-            if listener.armed && listener.retired.is_none() {
-                engine.accept_stop(&listener.fd);
-                listener.armed = false;
-                any = true;
-            }
+        for listener in self.listeners.iter_mut().filter(|it| it.armed && it.retired.is_none()) {
+            engine.accept_stop(&listener.fd);
+            listener.armed = false;
+            any = true;
         }
         any
     }

@@ -38,7 +38,7 @@ pub(crate) fn race<E: Engine>(
 /// The reason why the attempt could not be started.
 pub(crate) fn unix<E: Engine>(core: &mut Core<E>, key: Key, path: Arc<Path>) -> Result<(), Reason> {
     begin(core, key, None, 0);
-    attempt(core, key, &Address::Unix(path)).map_err(|error| failed(core, key, reason_of(error)))
+    attempt(core, key, &Address::Unix(path)).map_err(reason_of)
 }
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key, race: Option<Race>, port: u16) {
@@ -55,9 +55,8 @@ fn next_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason> 
     loop {
         let now = core.engine.now();
         let dial = core.dial(key);
-        let reason = dial.failure;
         let target = match dial.race.as_mut().map(|race| race.next_attempt(now)) {
-            None | Some(Next::Exhausted) => return Err(failed(core, key, reason)),
+            None | Some(Next::Exhausted) => return Err(dial.failure),
             Some(Next::WaitUntil(_) | Next::Wait) => return Ok(()),
             Some(Next::Start(ip)) => SocketAddr::new(ip, dial.port),
         };
@@ -189,15 +188,10 @@ fn timer_due<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), R
     let dial = core.dial(key);
     let (deadline, is_race) = (dial.started + wait, dial.race.is_some());
     if now >= deadline {
-        return Err(failed(core, key, Reason::ConnectTimedOut));
+        return Err(Reason::ConnectTimedOut);
     }
     core.timers.set(timer, deadline);
     if is_race { next_attempts(core, key) } else { Ok(()) }
-}
-
-fn failed<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Reason {
-    abandon(core, key);
-    reason
 }
 
 /// Ends every attempt of the exchange.

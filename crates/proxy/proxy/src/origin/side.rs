@@ -183,7 +183,7 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Sub
         }
         Some(User::Exchange(key)) => {
             let exchange = exchanges.get(key)?;
-            let (deadline, reason) = wait_for_origin(exchange, exchange.snapshot().limits());
+            let wait = wait_for_origin(exchange, exchange.snapshot().limits());
             // Without a receive or send the exchange waits for the client; and it may wait for its
             // turn, while what comes is read ahead.
             let client = exchange.conn.and_then(|conn| conns.get(conn));
@@ -191,8 +191,8 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Sub
             let wire = &connection.wire;
             let is_ahead = !may_send && !wire.input.is_empty();
             let waits_here = (wire.is_receiving() && !is_ahead) || wire.is_sending();
-            let over = (Subject::Exchange(key), Event::End(reason));
-            (deadline.filter(|_| waits_here), Some(over))
+            let (deadline, reason) = wait.filter(|_| waits_here).unzip();
+            (deadline, reason.map(|reason| (Subject::Exchange(key), Event::End(reason))))
         }
         Some(User::Fill(key)) => {
             (fills.get(key)?.deadline(), Some((Subject::Fill(key), Event::Due)))
@@ -215,28 +215,22 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Sub
 
 /// When an exchange has waited long enough for its origin, and the reason to end it then; `None`
 /// while it waits for its client, whose own deadlines hold.
-fn wait_for_origin(exchange: &Exchange, limits: &Limits) -> (Option<Instant>, Reason) {
-    let wait = Duration::from_millis;
-    let (upload, download) = (&exchange.upload, &exchange.download);
-    if exchange.tunnel {
-        return (None, Reason::TunnelIdle);
-    }
-    if upload.waits() == Waits::Sink {
-        let reason = match exchange.transaction.phase {
-            Phase::Answered => Reason::AnswerTimedOut,
-            _ => Reason::OriginTimedOut,
-        };
-        return (Some(upload.since() + wait(limits.first_byte_ms)), reason);
-    }
-    match exchange.transaction.phase {
+fn wait_for_origin(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Reason)> {
+    let Exchange { upload, download, transaction, .. } = exchange;
+    let first_byte = Duration::from_millis(limits.first_byte_ms);
+    let response = Duration::from_millis(limits.answer_ms);
+    let has_response = transaction.phase == Phase::Answered;
+    let late = if has_response { Reason::AnswerTimedOut } else { Reason::OriginTimedOut };
+    match transaction.phase {
+        _ if exchange.tunnel => None,
+        _ if upload.waits() == Waits::Sink => Some((upload.since() + first_byte, late)),
         Phase::Asked if upload.waits() != Waits::Source || exchange.waits_for_continue() => {
-            let since = exchange.transaction.since;
-            (Some(since + wait(limits.first_byte_ms)), Reason::OriginTimedOut)
+            Some((transaction.since + first_byte, late))
         }
         Phase::Answered if download.waits() == Waits::Source => {
-            (Some(download.since() + wait(limits.answer_ms)), Reason::AnswerTimedOut)
+            Some((download.since() + response, late))
         }
-        _ => (None, Reason::OriginTimedOut),
+        _ => None,
     }
 }
 

@@ -9,7 +9,7 @@ use millrace_engine::{Engine, Key};
 use millrace_http1::{Authority, Framing, HeadScan, Version, destination};
 
 use crate::cached::now_ms;
-use crate::cached::outcome::{self, StoreOutcome};
+use crate::cached::outcome;
 use crate::conn::{self, client};
 use crate::core::{Core, Parts};
 use crate::exchange::headers;
@@ -295,10 +295,7 @@ fn answer_bytes(exchange: &Exchange) -> usize {
 /// The header of the final response is there.
 fn responded<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     origin::verdict::note_answer(core, key);
-    match outcome::take_in(core, key) {
-        StoreOutcome::AskAgain => ask_again(core, key),
-        StoreOutcome::NotStored | StoreOutcome::Stored => Step::Go(Stage::Deliver),
-    }
+    if outcome::take_in(core, key) { Step::Go(Stage::Deliver) } else { ask_again(core, key) }
 }
 
 /// While a response waits for its turn: a little of it is held, and the end of its connection is to

@@ -22,7 +22,7 @@ use millrace_splice::{Pipes, Thresholds, limits::PIPES_MAX};
 
 use crate::auth::{self, Desk, Gate};
 use crate::cached::{fill, refresh, waiting};
-use crate::conn::client;
+use crate::conn::{Conn, client};
 use crate::core::Core;
 use crate::exchange::{Event, Reason, Subject};
 use crate::names::Resolver;
@@ -317,7 +317,7 @@ impl<E: Engine> Worker<E> {
                 self.drive(Subject::Exchange(key), Event::Due);
             }
             if self.core.drain.is_draining {
-                self.end_refreshes();
+                refresh::end_all(&mut self.core);
                 fill::run::end_unread(&mut self.core);
             }
             fill::run::feed_starved(&mut self.core);
@@ -384,12 +384,6 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn end_refreshes(&mut self) {
-        for key in refresh::all(&self.core) {
-            refresh::end(&mut self.core, key);
-        }
-    }
-
     /// Objects in use: client connections, exchanges, origin connections, attempts. All are zero
     /// after a drain, idle origin connections apart.
     pub fn live(&self) -> [usize; 4] {
@@ -405,7 +399,7 @@ impl<E: Engine> Worker<E> {
     /// Ends what a drained worker still holds, and returns its engine.
     pub fn finish(mut self) -> E {
         // Exchanges that have clients have ended: what is left are refreshes.
-        self.end_refreshes();
+        refresh::end_all(&mut self.core);
         while let Some(key) = self.core.origins.oldest_idle() {
             close(&mut self.core, key);
         }
@@ -454,11 +448,8 @@ impl<E: Engine> Worker<E> {
     fn close_idle(&mut self) {
         let core = &mut self.core;
         let (now, grace) = (core.engine.now(), core.drain.idle_grace);
-        let idle = core.conns.iter();
-        let idle =
-            idle.filter(|(_, conn)| conn.is_abandoned(now) && now.since(conn.since) >= grace);
-        let keys: Vec<Key> = idle.map(|(key, _)| key).collect();
-        for key in keys {
+        let is_idle = |conn: &Conn| conn.is_abandoned(now) && now.since(conn.since) >= grace;
+        for key in core.conns.keys_of(is_idle) {
             client::close(core, key);
         }
     }
@@ -468,8 +459,7 @@ impl<E: Engine> Worker<E> {
         let core = &mut self.core;
         core.drain.is_draining = true;
         core.accepting.end(&mut core.engine);
-        let keys: Vec<Key> = core.conns.iter().map(|(key, _)| key).collect();
-        for key in keys {
+        for key in core.conns.keys_of(|_| true) {
             match self.core.conns.get(key).map(|conn| conn.pipeline.first()) {
                 Some(Some(exchange)) => {
                     self.drive(Subject::Exchange(exchange), Event::End(Reason::Draining));

@@ -237,8 +237,7 @@ pub(crate) fn feed_starved<E: Engine>(core: &mut Core<E>) {
 
 /// Breaks off what nothing reads: where the worker drains, nothing will.
 pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) {
-    let keys: Vec<Key> = core.fills.iter().map(|(key, _)| key).collect();
-    for key in keys {
+    for key in core.fills.keys_of(|_| true) {
         if let Some(fill) = core.fills.get_mut(key) {
             fill.goes_on = false;
         }
@@ -248,8 +247,7 @@ pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) {
 
 /// Breaks every fill off.
 pub(crate) fn end_all<E: Engine>(core: &mut Core<E>) {
-    let keys: Vec<Key> = core.fills.iter().map(|(key, _)| key).collect();
-    for key in keys {
+    for key in core.fills.keys_of(|_| true) {
         end(core, key, false);
     }
 }
@@ -257,10 +255,8 @@ pub(crate) fn end_all<E: Engine>(core: &mut Core<E>) {
 /// Ends the wait of fills for the client that caused them, where it takes what came too slowly:
 /// neither others that want the body are to wait, nor the origin.
 pub(crate) fn leave_slow_askers<E: Engine>(core: &mut Core<E>, now: Instant) {
-    let slow =
-        core.fills.iter().filter(|(_, fill)| fill.asker.as_ref().is_some_and(|it| it.is_slow(now)));
-    let slow: Vec<Key> = slow.map(|(key, _)| key).collect();
-    for key in slow {
+    let is_slow = |fill: &Fill| fill.asker.as_ref().is_some_and(|asker| asker.is_slow(now));
+    for key in core.fills.keys_of(is_slow) {
         if let Some(fill) = core.fills.get_mut(key) {
             fill.asker = None;
         }
