@@ -118,12 +118,16 @@ impl<W: HeaderWriter> Start<'_, W> {
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
         let length = self.object.length();
-        exchange.status = match form {
-            Form::NotModified => 304,
-            Form::Head | Form::Whole => meta.status,
-            Form::Part(_) | Form::Parts(..) => 206,
-            Form::Unsatisfiable => 416,
+        let (status, framing) = match form {
+            Form::NotModified => (304, Framing::None),
+            Form::Head => (meta.status, Framing::None),
+            Form::Whole if matches!(meta.status, 204 | 304) => (meta.status, Framing::None),
+            Form::Whole => (meta.status, length.map_or(Framing::UntilClose, Framing::Length)),
+            Form::Part(range) => (206, Framing::Length(range.length())),
+            Form::Parts(_, length) => (206, Framing::Length(*length)),
+            Form::Unsatisfiable => (416, Framing::None),
         };
+        exchange.status = status;
         match form {
             Form::NotModified => write_not_modified(out, &self.object.stored),
             Form::Head | Form::Whole => {
@@ -155,13 +159,7 @@ impl<W: HeaderWriter> Start<'_, W> {
                 out.field(b"Content-Range", place.as_bytes());
             }
         }
-        match form {
-            Form::NotModified | Form::Head | Form::Unsatisfiable => Framing::None,
-            Form::Part(range) => Framing::Length(range.length()),
-            Form::Parts(_, length) => Framing::Length(*length),
-            Form::Whole if matches!(meta.status, 204 | 304) => Framing::None,
-            Form::Whole => length.map_or(Framing::UntilClose, Framing::Length),
-        }
+        framing
     }
 
     /// Writes the fields that are of this response alone, and ends the header.

@@ -125,22 +125,17 @@ fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
 }
 
 fn has_other_origin(exchange: &Exchange) -> bool {
-    match exchange.plan {
-        Plan::Route(index) => exchange.snapshot().route(exchange.service, index).origins.len() > 1,
-        _ => false,
-    }
+    exchange.route_origins().is_some_and(|route| route.origins.len() > 1)
 }
 
 /// Whether the route of the exchange may send one more request again.
 fn budget_grants<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let (now, workers) = (core.engine.now(), core.workers());
     let exchange = core.exchange(key);
-    let Plan::Route(index) = exchange.plan else { return true };
-    let snapshot = exchange.snapshot();
-    let limits = snapshot.limits();
+    let Some(route) = exchange.route_origins() else { return true };
+    let limits = exchange.snapshot().limits();
     let floor = limits.retries_per_second.div_ceil(workers);
     let share = Share { percent: limits.retry_percent, floor };
-    let route = snapshot.route(exchange.service, index);
     route.budget.borrow_mut().grant(now, route.turn.get(), share)
 }
 

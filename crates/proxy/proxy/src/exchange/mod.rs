@@ -23,7 +23,7 @@ pub(crate) use crate::exchange::plan::{Own, Plan, Sender};
 pub(crate) use crate::exchange::reason::{Failed, Reason};
 pub(crate) use crate::exchange::stage::{Afterwards, Event, Stage, Step, Subject};
 use crate::origin::{Phase, Transaction};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{RouteOrigins, Snapshot};
 use crate::transfer::{Transfer, Waits, tally::Tally};
 
 /// An exchange. Recycled with the memory of its headers: see [`Exchange::reset`].
@@ -161,6 +161,12 @@ impl Exchange {
     /// The request as its origin receives it.
     pub(crate) fn origin_request(&self) -> OriginRequest<'_> {
         origin_request(&self.request, self.sender, self.service, self.plan, self.snapshot())
+    }
+
+    /// The origins of its route, where one was picked.
+    pub(crate) fn route_origins(&self) -> Option<&RouteOrigins> {
+        let Plan::Route(index) = self.plan else { return None };
+        Some(self.snapshot().route(self.service, index))
     }
 
     /// The configuration in force for this exchange.

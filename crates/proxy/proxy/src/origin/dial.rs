@@ -72,15 +72,11 @@ fn next_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason> 
 fn admit<E: Engine>(core: &mut Core<E>, key: Key, target: SocketAddr) -> Result<(), Reason> {
     let exchange = core.exchange(key);
     let snapshot = exchange.snapshot();
-    match &snapshot.service(exchange.service).role {
-        Role::Boost(_) => Ok(()),
-        Role::Forward(rules) => {
-            admission::may_reach(rules, &snapshot.own, target).map_err(|denied| match denied {
-                Denied::Port => Reason::PortDenied,
-                _ => Reason::TargetDenied,
-            })
-        }
-    }
+    let Role::Forward(rules) = &snapshot.service(exchange.service).role else { return Ok(()) };
+    admission::may_reach(rules, &snapshot.own, target).map_err(|denied| match denied {
+        Denied::Port => Reason::PortDenied,
+        _ => Reason::TargetDenied,
+    })
 }
 
 fn attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> Result<(), Error> {

@@ -69,9 +69,7 @@ pub(crate) struct QueueFull;
 /// requests under way.
 fn other_with_room<E: Engine>(core: &Core<E>, key: Key, full: OriginId) -> Option<OriginId> {
     let exchange = core.exchanges.get(key).expect("the caller's exchange is under way");
-    let Plan::Route(index) = exchange.plan else { return None };
-    let snapshot = exchange.snapshot();
-    let route = snapshot.route(exchange.service, index);
+    let route = exchange.route_origins()?;
     let max = connections_max(core, key);
     let origins = &core.origins;
     let may = |&(index, &id): &(usize, &OriginId)| {

@@ -71,7 +71,6 @@ pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Whether the route takes the response for a failure of the origin.
 fn is_failure(exchange: &Exchange) -> bool {
-    let Plan::Route(index) = exchange.plan else { return false };
     matches!(exchange.answer.status(), 502..=504)
-        && exchange.snapshot().route(exchange.service, index).gateway_errors_fail
+        && exchange.route_origins().is_some_and(|route| route.gateway_errors_fail)
 }

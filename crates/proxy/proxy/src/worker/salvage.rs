@@ -10,6 +10,7 @@ use millrace_engine::{Engine, Inbox, Mail, Wake};
 use millrace_store::Waiter;
 
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::worker::{Worker, message::Letter, wakes::Wakes};
 
 /// The parts of a worker that outlive it.
@@ -37,13 +38,15 @@ impl<E: Engine> Worker<E> {
         let whole = records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         records.truncate(whole);
         core.clients.forget(&core.shared.all_clients);
-        for gauge in [
-            &core.counters.connections,
-            &core.counters.exchanges_open,
-            &core.counters.origin_connections,
-            &core.counters.pipes,
-            &core.counters.held_bytes,
-        ] {
+        let Counters {
+            connections: open,
+            exchanges_open,
+            origin_connections,
+            pipes,
+            held_bytes,
+            ..
+        } = &*core.counters;
+        for gauge in [open, exchanges_open, origin_connections, pipes, held_bytes] {
             gauge.set(0);
         }
         self.flush_records();
