@@ -371,6 +371,16 @@ pub enum Role {
     Boost(Vec<Route>),
 }
 
+impl Service {
+    /// Its routes; a forward proxy has none.
+    pub fn routes(&self) -> &[Route] {
+        match &self.role {
+            Role::Boost(routes) => routes,
+            Role::Forward(_) => &[],
+        }
+    }
+}
+
 /// Where a forward proxy may go (DESIGN.md, "Who may go where").
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TargetRules {

@@ -2,7 +2,7 @@
 
 use millrace_http1::path::is_ambiguous;
 
-use super::{Config, Role, Route};
+use super::{Config, Role, Route, Service};
 
 /// A note for each route that no request reaches.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
@@ -12,10 +12,7 @@ pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
 /// A note for each route whose own path `path-strict` refuses.
 fn refused(config: &Config) -> impl Iterator<Item = String> {
     let strict = config.services.iter().filter(|service| service.path_strict);
-    let routes = strict.flat_map(|service| match &service.role {
-        Role::Boost(routes) => &routes[..],
-        Role::Forward(_) => &[],
-    });
+    let routes = strict.flat_map(Service::routes);
     let is_refused = |route: &&Route| {
         let path = route.path.as_bytes();
         is_ambiguous(path, |reading| reading != path)

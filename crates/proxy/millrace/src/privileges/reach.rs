@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_config::{Config, ListenAddress, Origin, Role};
+use millrace_config::{Config, ListenAddress, Origin, Service};
 use millrace_confine::{Grant, Permission};
 use millrace_sys::Errno;
 
@@ -79,12 +79,10 @@ impl Reach {
                 need(path, Kind::Listener);
             }
         }
-        for service in &config.services {
-            let Role::Boost(routes) = &service.role else { continue };
-            for origin in routes.iter().flat_map(|route| &route.origins) {
-                if let Origin::Unix(path) = origin {
-                    need(path, Kind::Origin);
-                }
+        let routes = config.services.iter().flat_map(Service::routes);
+        for origin in routes.flat_map(|route| &route.origins) {
+            if let Origin::Unix(path) = origin {
+                need(path, Kind::Origin);
             }
         }
         Self(needs)

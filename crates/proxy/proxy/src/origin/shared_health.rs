@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
+use millrace_config::{Config, HostSent, Origin, Route, SendProxy, Service, write_origin};
 use millrace_engine::Instant;
 use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
@@ -140,12 +140,10 @@ impl Check {
     /// The checks of a configuration, each once.
     pub fn of_config(config: &Config) -> Vec<Self> {
         let mut checks: Vec<Self> = Vec::new();
-        for service in &config.services {
-            let Role::Boost(routes) = &service.role else { continue };
-            for check in routes.iter().flat_map(Self::of_route) {
-                if !checks.contains(&check) {
-                    checks.push(check);
-                }
+        let routes = config.services.iter().flat_map(Service::routes);
+        for check in routes.flat_map(Self::of_route) {
+            if !checks.contains(&check) {
+                checks.push(check);
             }
         }
         checks

@@ -144,6 +144,7 @@ impl Snapshot {
             (rules, OfService { requests, congestion, routes, ask_rules })
         };
         let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(of_service).unzip();
+        let mut routes = config.services.iter().flat_map(Service::routes);
         let limits = &config.limits;
         let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
         let head_limits = |bytes: u64| HeadLimits {
@@ -174,7 +175,7 @@ impl Snapshot {
             pseudonym: shared.pseudonym.clone(),
             own,
             tells_status: config.services.iter().any(|service| service.proxy_status),
-            sends_proxy: config.services.iter().any(sends_proxy),
+            sends_proxy: routes.any(|route| route.send_proxy != SendProxy::Off),
             config,
         }
     }
@@ -235,19 +236,17 @@ impl Snapshot {
 
     /// The route of a booster that was picked; `None` where no route was.
     pub(crate) fn route_of(&self, service: u16, plan: Plan) -> Option<&Route> {
-        match (&self.service(service).role, plan) {
-            (Role::Boost(routes), Plan::Route(index)) => routes.get(index as usize),
-            _ => None,
-        }
+        let Plan::Route(index) = plan else { return None };
+        self.service(service).routes().get(index as usize)
     }
 
     /// What is done with the responses of a service, or of the route that was picked; `None`: they
     /// go past the cache.
     pub(crate) fn cache(&self, service: u16, plan: Plan) -> Option<&CacheRoute> {
         let service = self.service(service);
-        match (&service.role, plan) {
-            (Role::Boost(routes), Plan::Route(index)) => routes[index as usize].cache.as_deref(),
-            (Role::Forward(_), Plan::Target) => service.cache.as_deref(),
+        match plan {
+            Plan::Route(index) => service.routes()[index as usize].cache.as_deref(),
+            Plan::Target => service.cache.as_deref(),
             _ => None,
         }
     }
@@ -272,11 +271,4 @@ const ABSENT: u16 = u16::MAX;
 
 fn via(version: &str, pseudonym: &str) -> Box<[u8]> {
     Http1Header::line(b"Via", format!("{version} {pseudonym}").as_bytes())
-}
-
-fn sends_proxy(service: &Service) -> bool {
-    match &service.role {
-        Role::Forward(_) => false,
-        Role::Boost(routes) => routes.iter().any(|route| route.send_proxy != SendProxy::Off),
-    }
 }
