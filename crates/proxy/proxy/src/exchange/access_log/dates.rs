@@ -48,10 +48,13 @@ impl Dates {
 
     fn set(&mut self, second: u64) {
         self.second = second;
-        let civil = Civil::at(second);
-        let month = MONTHS[usize::from(civil.month - 1)];
-        let weekday = WEEKDAYS[usize::from(civil.weekday)];
-        let Civil { year, month: number, day, hour, minute, second, .. } = civil;
+        let second = second.min(SECOND_MAX);
+        let (days, second) = (second / 86_400, second % 86_400);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let (year, number, day) = year_month_day(days);
+        let month = MONTHS[number as usize - 1];
+        // 1970-01-01 was a Thursday.
+        let weekday = WEEKDAYS[(days as usize + 4) % 7];
         let write = |into: &mut [u8], text: std::fmt::Arguments| {
             let mut rest = &mut *into;
             rest.write_fmt(text).expect("the text has the length of its field");
@@ -78,48 +81,24 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 
-/// A second of the proleptic Gregorian calendar in UTC, leap seconds left out as POSIX does.
-struct Civil {
-    year: u64,
-    /// 1 to 12.
-    month: u8,
-    /// 1 to 31.
-    day: u8,
-    /// 0 is Sunday.
-    weekday: u8,
-    hour: u8,
-    minute: u8,
-    second: u8,
-}
+/// The last second whose year has four digits: the end of 9999. Later ones are written as it.
+const SECOND_MAX: u64 = 253_402_300_799;
 
-impl Civil {
-    /// The last second whose year has four digits: the end of 9999. Later ones are written as it.
-    const SECOND_MAX: u64 = 253_402_300_799;
-
-    /// Years are counted from March, so that the leap day is the last of its year and every month
-    /// but the last begins after a number of days that is linear in its index ((153 m + 2) / 5).
-    /// An era is 400 such years, 146097 days; the first one here begins at 0000-03-01.
-    fn at(second: u64) -> Self {
-        let second = second.min(Self::SECOND_MAX);
-        let (days, second) = (second / 86_400, second % 86_400);
-        let shifted = days + 719_468;
-        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-        let leap_days = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / 146_096;
-        let year_of_era = (day_of_era - leap_days) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month_from_march = (5 * day_of_year + 2) / 153;
-        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-        Self {
-            year: era * 400 + year_of_era + u64::from(month <= 2),
-            month: month as u8,
-            day: (day_of_year - (153 * month_from_march + 2) / 5 + 1) as u8,
-            // 1970-01-01 was a Thursday.
-            weekday: ((days + 4) % 7) as u8,
-            hour: (second / 3600) as u8,
-            minute: (second / 60 % 60) as u8,
-            second: (second % 60) as u8,
-        }
-    }
+/// The year, month and day of the proleptic Gregorian calendar, so many days after 1970-01-01.
+///
+/// Years are counted from March, so that the leap day is the last of its year and every month but
+/// the last begins after a number of days that is linear in its index ((153 m + 2) / 5). An era is
+/// 400 such years, 146097 days; the first one here begins at 0000-03-01.
+fn year_month_day(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let leap_days = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / 146_096;
+    let year_of_era = (day_of_era - leap_days) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day_of_year - (153 * month_from_march + 2) / 5 + 1)
 }
 
 #[cfg(test)]
@@ -150,24 +129,23 @@ mod tests {
 
     #[test]
     fn every_day_follows_the_one_before() {
-        let mut before = Civil::at(0);
-        for day in 1..200_000 {
-            let civil = Civil::at(day * 86_400);
-            let divides = |years| before.year.is_multiple_of(years);
+        let mut before = year_month_day(0);
+        for days in 1..200_000 {
+            let (year, month, day) = before;
+            let divides = |years| year.is_multiple_of(years);
             let leap = divides(4) && (!divides(100) || divides(400));
-            let days = match before.month {
-                2 => 28 + u8::from(leap),
+            let last = match month {
+                2 => 28 + u64::from(leap),
                 4 | 6 | 9 | 11 => 30,
                 _ => 31,
             };
-            let expected = match (before.day == days, before.month) {
-                (true, 12) => (before.year + 1, 1, 1),
-                (true, month) => (before.year, month + 1, 1),
-                (false, month) => (before.year, month, before.day + 1),
+            let expected = match (day == last, month) {
+                (true, 12) => (year + 1, 1, 1),
+                (true, month) => (year, month + 1, 1),
+                (false, month) => (year, month, day + 1),
             };
-            assert_eq!((civil.year, civil.month, civil.day), expected);
-            assert_eq!(civil.weekday, (before.weekday + 1) % 7);
-            before = civil;
+            before = year_month_day(days);
+            assert_eq!(before, expected);
         }
     }
 
