@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http_cache::{
-    self as rules, Forward, Receipt, Received, Refusal, Scheme, SetCookie, Site, Stored, combine,
-    extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure, is_not_modified,
-    tag_hashes, updated_tags,
+    self as rules, Forward, Key as CacheKey, Receipt, Received, Refusal, Scheme, SetCookie, Site,
+    Stored, combine, extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure,
+    is_not_modified, tag_hashes, updated_tags,
 };
 use millrace_http1::{
     AnswerHead, Framing, Method, Name, OriginRequest, RequestHead, destination, path,
@@ -26,6 +26,7 @@ struct Arrival<'a> {
     cache: &'a Arc<Cache>,
     route: &'a CacheRoute,
     receipt: &'a Receipt,
+    asked_for: CacheKey,
 }
 
 impl<'a> Arrival<'a> {
@@ -40,12 +41,12 @@ impl<'a> Arrival<'a> {
 /// conditions.
 pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let exchange = core.exchange(key);
-    if exchange.caching.key.is_none() {
+    let Some(asked_for) = exchange.caching.key else {
         if exchange.caching.forward == Some(Forward::Bypass) {
             went_past(core, key);
         }
         return true;
-    }
+    };
     let (status, request_ms) = (exchange.answer.status(), exchange.caching.request_ms);
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.cache(exchange.service, exchange.plan);
@@ -53,7 +54,7 @@ pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let cache = &core.cache().clone();
     let response_ms = now_ms(&core.engine);
     let receipt = &Receipt { request_ms, response_ms, scheme: Scheme::Http, hash: *cache.hash() };
-    let arrival = Arrival { cache, route, receipt };
+    let arrival = Arrival { cache, route, receipt, asked_for };
     let exchange = core.exchange(key);
     match status {
         101 => {
@@ -91,11 +92,14 @@ fn went_past<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// A response that goes to its client, and may be stored on its way.
 fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
-    let Arrival { cache, route, .. } = arrival;
+    let Arrival { cache, route, asked_for, .. } = arrival;
     let exchange = core.exchange(key);
     make_invalid(exchange, cache, route);
     if exchange.request.method() == Method::Head {
-        update_by_head(exchange, arrival);
+        // RFC 9111 section 4.3.5.
+        let received = arrival.received(&exchange.request, &exchange.answer);
+        let (sent, since) = (exchange.origin_request(), exchange.caching.since);
+        cache.update_by_head(asked_for, &sent, &received, since);
     }
     if exchange.caching.asks_for_all && exchange.answer.status() == 206 {
         // A part, and nobody has asked for one.
@@ -175,11 +179,11 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool
 
 /// Removes a stored part that the origin does not complete, unless the response says so to one
 /// client alone.
-fn drop_part(exchange: &Exchange, Arrival { cache, route, .. }: Arrival<'_>) {
+fn drop_part(exchange: &Exchange, Arrival { cache, route, asked_for, .. }: Arrival<'_>) {
     let Exchange { request, answer, caching, .. } = exchange;
     if !rules::is_personal(request, answer, &route.policy) {
         let object = caching.object.as_ref().expect("what is completed is at hand");
-        cache.remove_object(caching.key.expect("the caller has found it"), object);
+        cache.remove_object(asked_for, object);
     }
 }
 
@@ -208,11 +212,10 @@ fn draft(
 fn publish<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    Arrival { cache, receipt, .. }: Arrival<'_>,
+    Arrival { cache, receipt, asked_for, .. }: Arrival<'_>,
     draft: Draft,
 ) -> Option<Filling> {
     let caching = &mut core.exchange(key).caching;
-    let asked_for = caching.key.expect("the caller has found it");
     let (filling, woken) =
         cache.publish(asked_for, caching.claim.take(), draft, receipt.response_ms);
     core.wake(woken);
@@ -235,7 +238,7 @@ fn publish<E: Engine>(
 
 /// A 304 to our own conditions. False: it is about something else than what is stored.
 fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool {
-    let Arrival { cache, route, receipt } = arrival;
+    let Arrival { cache, route, receipt, asked_for } = arrival;
     let waiter = core.waiter(key, Kind::Exchange);
     let exchange = core.exchange(key);
     let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
@@ -245,7 +248,6 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> b
     if !caching.serve(object.clone(), waiter) {
         return false;
     }
-    let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
     caching.adds_fields_for_client = true;
     let mut is_personal = false;
@@ -302,7 +304,7 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 fn refused<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    Arrival { cache, route, .. }: Arrival<'_>,
+    Arrival { cache, route, asked_for, .. }: Arrival<'_>,
     refusal: Refusal,
 ) {
     let now_ms = now_ms(&core.engine);
@@ -311,7 +313,6 @@ fn refused<E: Engine>(
     let Exchange { request, answer, caching, .. } = exchange;
     let status = answer.status();
     caching.detail = Some(refusal.as_str());
-    let asked_for = caching.key.expect("the caller has found it");
     let drops_stored = refusal.drops_stored(status);
     let is_personal = drops_stored && rules::is_personal(request, answer, &route.policy);
     if request.method() == Method::Get && drops_stored && !is_personal {
@@ -347,7 +348,7 @@ fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute)
             let (bare, query) = path::split_query(&path);
             path = [&path::normalise(bare), query].concat();
         }
-        let key = rules::Key::of(cache.hash(), &site, &path, &sent, &route.key);
+        let key = CacheKey::of(cache.hash(), &site, &path, &sent, &route.key);
         let number = cache.invalidate(key, caching.since.max(caching.own_change));
         if caching.key == Some(key) {
             caching.own_change = number;
@@ -358,21 +359,13 @@ fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute)
     }
 }
 
-/// RFC 9111 section 4.3.5.
-fn update_by_head(exchange: &Exchange, arrival: Arrival<'_>) {
-    let Exchange { request, answer, caching, .. } = exchange;
-    let asked_for = caching.key.expect("the caller has found it");
-    let (sent, received) = (exchange.origin_request(), arrival.received(request, answer));
-    arrival.cache.update_by_head(asked_for, &sent, &received, caching.since);
-}
-
 fn name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
     let mut name = Vec::with_capacity(NAME_BYTES);
     if let Ok(destination) = destination(request.head())
         && let Some(authority) = destination.authority
     {
         let site = Site { scheme: Scheme::Http, authority };
-        rules::Key::write(&mut name, &site, destination.path_and_query, request, &route.key);
+        CacheKey::write(&mut name, &site, destination.path_and_query, request, &route.key);
     }
     name.into()
 }

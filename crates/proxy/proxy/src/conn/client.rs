@@ -78,10 +78,8 @@ pub(crate) fn completed<E: Engine>(
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     if let Some(conn) = conns.get_mut(key) {
-        let max = match conn.standing {
-            Standing::Lingering => Buffer::SIZE,
-            _ => RECEIVE_MAX,
-        };
+        let lingers = conn.standing == Standing::Lingering;
+        let max = if lingers { Buffer::SIZE } else { RECEIVE_MAX };
         conn.wire.receive(engine, max);
     }
 }
