@@ -126,8 +126,8 @@ impl CachedReader {
     /// Since when nothing has come of the body, as far as that was looked at.
     pub(crate) fn stands_since(&mut self, now: Instant) -> Instant {
         let arrived = self.reader.body().arrived();
-        let (_, since) =
-            *self.seen.filter(|(seen, _)| *seen == arrived).get_or_insert((arrived, now));
+        let seen = self.seen.filter(|(seen, _)| *seen == arrived);
+        let since = seen.map_or(now, |(_, since)| since);
         self.seen = Some((arrived, since));
         since
     }

@@ -60,14 +60,12 @@ impl Budget {
     fn look(&mut self, now: Instant, picks: usize) {
         let second = now.milliseconds() / 1000;
         // A pick that was counted in advance may still be to come.
-        let mut new = picks.wrapping_sub(self.picks) as isize;
-        if new < 0 {
-            new = 0;
-        } else {
+        let new = (picks.wrapping_sub(self.picks) as isize).max(0) as u64;
+        if new > 0 {
             self.picks = picks;
         }
         let passed = second.saturating_sub(self.second);
-        let each = new as u64 / passed.max(1);
+        let each = new / passed.max(1);
         for _ in 0..passed.min(WINDOW as u64) {
             self.second += 1;
             let slot = self.slot();
@@ -76,7 +74,7 @@ impl Budget {
         self.second = self.second.max(second);
         if passed == 0 {
             let slot = self.slot();
-            self.requests[slot] += new as u64;
+            self.requests[slot] += new;
         } else if passed > WINDOW as u64 {
             // All slots are alike; only the order in which they are replaced matters from here on.
             self.requests = [each; WINDOW];

@@ -22,7 +22,10 @@ pub(crate) struct Overload {
     /// The same at the start, with so many listeners.
     pub(crate) descriptors_at_start: usize,
     pub(crate) listeners_at_start: usize,
-    pub(crate) forgiven: Forgiven,
+    /// How long a client may stand still though room is short. A shortage that passes harms nobody
+    /// whose request is on its way, however slow its network is; in one that lasts, as under a
+    /// flood, ever less is forgiven, and it is the order that counts.
+    forgiven: Duration,
     pub(crate) missed: Missed,
     /// A client came, and there is no room for a further one: clients that stand still are to make
     /// room before the turn goes on.
@@ -39,7 +42,22 @@ impl Overload {
     /// That of a worker which may open so many descriptors, with so many listeners.
     pub(crate) fn new(descriptors: usize, listeners: usize) -> Self {
         let (descriptors_at_start, listeners_at_start) = (descriptors, listeners);
-        Self { descriptors_at_start, listeners_at_start, ..Self::default() }
+        Self { descriptors_at_start, listeners_at_start, forgiven: MOST, ..Self::default() }
+    }
+
+    /// Room is still short: less is forgiven. Asked every 20 ms while it is.
+    pub(crate) fn forgive_less(&mut self) {
+        self.forgiven = (self.forgiven / 2).max(LEAST);
+    }
+
+    /// Room is not short: more is forgiven. Asked every 100 ms.
+    pub(crate) fn forgive_more(&mut self) {
+        self.forgiven = (self.forgiven * 2).min(MOST);
+    }
+
+    /// Whether no more could be forgiven.
+    pub(crate) fn forgives_most(&self) -> bool {
+        self.forgiven == MOST
     }
 }
 
@@ -71,40 +89,11 @@ pub(crate) struct Waiter {
     again: Instant,
 }
 
-/// How long a client may stand still though room is short. A shortage that passes harms nobody
-/// whose request is on its way, however slow its network is; in one that lasts, as under a flood,
-/// ever less is forgiven, and it is the order that counts.
-#[derive(Debug)]
-pub(crate) struct Forgiven(pub(crate) Duration);
-
 /// What is forgiven while room was not short for long: two round trips around the world. Of those
 /// who are being served, never less than the second within which a lost packet is there again, if
 /// that one is not lost (RFC 6298): it may be the network that keeps us waiting.
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_micros(1_000_000 / PATIENCE_SERVED as u64);
-
-impl Default for Forgiven {
-    fn default() -> Self {
-        Self(MOST)
-    }
-}
-
-impl Forgiven {
-    /// Room is still short. Asked every 20 ms while it is.
-    pub(crate) fn lessen(&mut self) {
-        self.0 = (self.0 / 2).max(LEAST);
-    }
-
-    /// It is not. Asked every 100 ms.
-    pub(crate) fn recover(&mut self) {
-        self.0 = (self.0 * 2).min(MOST);
-    }
-
-    /// Whether there is nothing to recover.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.0 == MOST
-    }
-}
 
 /// How much longer than a header that does not end a client that is being served, or has only just
 /// come, may stand still.

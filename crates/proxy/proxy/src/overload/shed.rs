@@ -95,10 +95,10 @@ pub(crate) fn make_room_for_client<E: Engine>(core: &mut Core<E>) -> Option<Shed
 /// Begins to make room for those who wait for some; `None`: nobody does. To be called now and then.
 pub(crate) fn look_for_room<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     if !capacity::is_lacking(core) {
-        core.overload.forgiven.recover();
+        core.overload.forgive_more();
         return None;
     }
-    core.overload.forgiven.lessen();
+    core.overload.forgive_less();
     let helped = capacity::helped(core).count();
     Some(Shedding::new(core, helped))
 }
@@ -179,7 +179,7 @@ fn standing_still<E: Engine>(core: &Core<E>) -> (Vec<(Order, Key)>, usize) {
         let unsent = conn.wire.unsent(&core.engine);
         let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
         let is_over = conn.standing == Standing::Lingering;
-        if stood >= core.overload.forgiven.0 {
+        if stood >= core.overload.forgiven {
             still.push(((is_over, stood), key));
         } else {
             leaving += usize::from(is_over);

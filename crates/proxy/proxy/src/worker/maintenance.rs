@@ -80,7 +80,7 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| {
-                capacity::is_lacking(&worker.core) || !worker.core.overload.forgiven.is_whole()
+                capacity::is_lacking(&worker.core) || !worker.core.overload.forgives_most()
             },
             perform: |worker, _| worker.look_for_room(),
         },

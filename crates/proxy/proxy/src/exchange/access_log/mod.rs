@@ -158,6 +158,7 @@ fn write_quoted(value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>) {
 
 /// Writes a value by `write`: all of it, or, of one that may be a URL, what is around a user name
 /// and password, and `***` in their place.
+#[inline(always)]
 fn escape(value: &[u8], is_url: bool, out: &mut Vec<u8>, write: impl Fn(&[u8], &mut Vec<u8>)) {
     let secret = if is_url { user_information(value) } else { None };
     match secret {
@@ -195,14 +196,6 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"\"unix:\""),
     }
     let known = |value: &'static str| Some(value.as_bytes()).filter(|value| !value.is_empty());
-    let text = |value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>| match value {
-        Some(value) => {
-            out.push(b'"');
-            escape(value, is_url, out, escape_json);
-            out.push(b'"');
-        }
-        None => out.extend_from_slice(b"null"),
-    };
     let line = |part| Some(part).filter(|_| !record.method.is_empty());
     for (name, value, is_url) in [
         (",\"user\":", record.user, false),
@@ -216,7 +209,14 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         (",\"cache\":", known(record.cache), false),
     ] {
         out.extend_from_slice(name.as_bytes());
-        text(value, is_url, out);
+        match value {
+            Some(value) => {
+                out.push(b'"');
+                escape(value, is_url, out, escape_json);
+                out.push(b'"');
+            }
+            None => out.extend_from_slice(b"null"),
+        }
     }
     match record.status {
         0 => out.extend_from_slice(b",\"status\":null"),
