@@ -227,7 +227,8 @@ impl Wire {
     #[inline(never)]
     fn send_own_before(&mut self, parts: &[&[u8]], send: impl FnOnce(&Fd, &[&[u8]], Token)) {
         let own = self.own.take().unwrap_or_default();
-        send(&self.fd, &own.before(parts), self.token);
+        let parts: Vec<&[u8]> = [&own.0[..]].into_iter().chain(parts.iter().copied()).collect();
+        send(&self.fd, &parts, self.token);
     }
 
     /// Ends the stream to the peer.
@@ -272,13 +273,6 @@ impl Wire {
 /// Bytes that a connection sends on its own account. Boxed, as most connections have none.
 #[derive(Debug, Default)]
 struct OwnBytes(Vec<u8>);
-
-impl OwnBytes {
-    /// These bytes, and then `parts`.
-    fn before<'a>(&'a self, parts: &[&'a [u8]]) -> Vec<&'a [u8]> {
-        std::iter::once(&self.0[..]).chain(parts.iter().copied()).collect()
-    }
-}
 
 impl<E: Engine> Sink<E> for Wire {
     #[inline]

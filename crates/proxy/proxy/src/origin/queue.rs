@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
-use crate::exchange::Plan;
+use crate::exchange::{Plan, Reason};
 use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, side};
 
 /// A way for a request to its origin.
@@ -39,8 +39,8 @@ pub(crate) fn way_in_turn<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId)
 /// another one of its route that has room: the way there. Otherwise it is put into the queue.
 ///
 /// # Errors
-/// When the queue is full.
-pub(crate) fn overflow<E: Engine>(core: &mut Core<E>, key: Key) -> Result<Option<Way>, QueueFull> {
+/// As many requests wait for the origin as may wait.
+pub(crate) fn overflow<E: Engine>(core: &mut Core<E>, key: Key) -> Result<Option<Way>, Reason> {
     let mut id = core.exchange(key).transaction.origin.expect("picked before it was full");
     if let Some(other) = other_with_room(core, key, id) {
         side::leave(core, key);
@@ -54,16 +54,13 @@ pub(crate) fn overflow<E: Engine>(core: &mut Core<E>, key: Key) -> Result<Option
     let now = core.engine.now();
     let max = core.share(core.snapshot.limits().origin_queue);
     if core.origins.queue_length(id) >= max {
-        return Err(QueueFull);
+        core.counters.origin_queue_refusals.add(1);
+        return Err(Reason::OriginBusy);
     }
     core.origins.enqueue(id, key, now);
     core.exchange(key).transaction.phase = Phase::Queued;
     Ok(None)
 }
-
-/// As many requests wait for the origin as may wait.
-#[derive(Debug)]
-pub(crate) struct QueueFull;
 
 /// Another origin of the same route that is well and has room: of these the one with the fewest
 /// requests under way.

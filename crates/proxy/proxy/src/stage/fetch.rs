@@ -101,10 +101,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     match queue::overflow(core, key) {
         Ok(Some(way)) => proceed(core, key, way),
         Ok(None) => Step::Wait,
-        Err(queue::QueueFull) => {
-            core.counters.origin_queue_refusals.add(1);
-            Step::End(Reason::OriginBusy)
-        }
+        Err(reason) => Step::End(reason),
     }
 }
 
