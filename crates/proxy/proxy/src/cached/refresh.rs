@@ -62,12 +62,11 @@ pub(crate) fn begin<E: Engine>(
     core.wakes.here.push_back(key.token(Kind::Exchange));
 }
 
-/// Ends the refreshes under way.
-pub(crate) fn end_all<E: Engine>(core: &mut Core<E>) {
-    if core.cache_waits.refreshes > 0 {
-        for key in core.exchanges.keys_of(|exchange| exchange.is_refresh()) {
-            end(core, key);
-        }
+/// The refreshes under way.
+pub(crate) fn all<E: Engine>(core: &Core<E>) -> Vec<Key> {
+    match core.cache_waits.refreshes {
+        0 => Vec::new(),
+        _ => core.exchanges.keys_of(|exchange| exchange.is_refresh()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! One side's connection: its socket, what was received on it and not yet read, and what is
-//! outstanding on it. Both client and origin connections have one; nothing else sees the
-//! descriptor.
+//! outstanding on it. Both client and origin connections have one; once a connection is open, nothing
+//! else sees its descriptor.
 //!
 //! Two kinds of bytes leave on a wire: those of exchanges, and those that the connection sends on
 //! its own account, such as the PROXY protocol header that an origin connection begins with. The

@@ -193,8 +193,13 @@ impl Reason {
             | UpgradeUnasked
             | TooManyInterim => Failed::Header,
             MalformedAnswerBody | AnswerCut | AnswerTimedOut => Failed::Body,
-            Overloaded | OriginBusy => Failed::Proxy,
-            _ => Failed::Request,
+            Overloaded | OriginBusy | AuthBusy => Failed::Proxy,
+            MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
+            | MalformedProxyHeader | TargetTooLong | HeadTooLarge | CodingUnknown
+            | VersionUnsupported | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut
+            | ClientDenied | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed
+            | NotAProxyRequest | SchemeUnsupported | ConnectRefused | NoRoute | OnlyIfCached
+            | Loop => Failed::Request,
         }
     }
 

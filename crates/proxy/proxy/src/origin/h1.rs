@@ -42,13 +42,18 @@ pub(crate) fn status(exchange: &mut Exchange) -> Result<Status, Reason> {
 /// Without a body the engine may report later that the request was sent; the connection serves
 /// no other request before.
 pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
-    let response = &exchange.answer;
     exchange.request_was_taken()
         && exchange.transaction.early_bytes == 0
         && exchange.transaction.framing != Framing::UntilClose
-        && connection_options(response).is_persistent(response.version())
-        && !authenticates_connection(response)
+        && !says_close(exchange)
+        && !authenticates_connection(&exchange.answer)
         && !authenticates_connection(&exchange.request)
+}
+
+/// Whether the origin closes the connection after its response (RFC 9112 section 9.6).
+pub(crate) fn says_close(exchange: &Exchange) -> bool {
+    let response = &exchange.answer;
+    !connection_options(response).is_persistent(response.version())
 }
 
 /// RFC 9110 section 9.2.2: whether a request may be sent again after an origin had all of it.

@@ -2,7 +2,7 @@
 //! a tunnel begins. The stage ends when both transfers have.
 
 use millrace_engine::{Engine, Key};
-use millrace_http1::{Expectation, Framing, connection_options, expectation};
+use millrace_http1::{Expectation, Framing, expectation};
 
 use crate::cached::{self, Answer};
 use crate::conn::h1;
@@ -12,6 +12,7 @@ use crate::exchange::headers;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Own, Plan};
+use crate::origin;
 use crate::transfer::{Moved, Waits, download, tunnel, upload};
 
 /// Handles an event of an exchange that is in this stage.
@@ -153,8 +154,6 @@ fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
 /// said that it closes (RFC 9112 section 9.6), nor when it refused what was only announced: then
 /// the client may never send it (RFC 9110 section 10.1.1).
 fn upload_is_pointless(exchange: &Exchange) -> bool {
-    let response = &exchange.answer;
-    let closes = !connection_options(response).is_persistent(response.version());
     let is_announced = expectation(&exchange.request) == Expectation::Continue;
-    closes || (is_announced && exchange.upload.moved() == 0)
+    origin::h1::says_close(exchange) || (is_announced && exchange.upload.moved() == 0)
 }

@@ -68,7 +68,10 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| !worker.core.fills.is_empty(),
-            perform: |worker, now| fill::run::leave_slow_askers(&mut worker.core, now),
+            perform: |worker, now| {
+                let fills = fill::run::leave_slow_askers(&mut worker.core, now);
+                worker.drive_fills(fills, Event::Woken);
+            },
         },
         Task {
             is_due: |worker| worker.core.pipes.open() > 0,

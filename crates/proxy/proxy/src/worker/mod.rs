@@ -317,10 +317,11 @@ impl<E: Engine> Worker<E> {
                 self.drive(Subject::Exchange(key), Event::Due);
             }
             if self.core.drain.is_draining {
-                refresh::end_all(&mut self.core);
-                fill::run::end_unread(&mut self.core);
+                self.end_refreshes();
+                let unread = fill::run::end_unread(&mut self.core);
+                self.drive_fills(unread, Event::Woken);
             }
-            fill::run::feed_starved(&mut self.core);
+            self.feed_starved();
             let late = self.core.wakes.take_late();
             self.core.wake(late);
             while let Some(token) = self.core.wakes.here.pop_front() {
@@ -339,6 +340,33 @@ impl<E: Engine> Worker<E> {
                     let event = auth::verified(&mut self.core, key, &result);
                     self.drive_if_any(event);
                 }
+            }
+        }
+    }
+
+    fn end_refreshes(&mut self) {
+        for key in refresh::all(&self.core) {
+            self.drive(Subject::Exchange(key), Event::End(Reason::Draining));
+        }
+    }
+
+    fn drive_fills(&mut self, fills: Vec<Key>, event: Event) {
+        for key in fills {
+            self.drive(Subject::Fill(key), event);
+        }
+    }
+
+    /// Lets fills that found no memory try again, until one of them finds none: those after it
+    /// would find none either, and each of them takes others out of the cache to find some. It is
+    /// the last one the next time.
+    fn feed_starved(&mut self) {
+        let starved = std::mem::take(&mut self.core.cache_waits.starved);
+        for (at, key) in starved.iter().enumerate() {
+            self.drive(Subject::Fill(*key), Event::Room);
+            let still = &mut self.core.cache_waits.starved;
+            if still.contains(key) {
+                still.splice(0..0, starved[at + 1..].iter().copied());
+                return;
             }
         }
     }
@@ -399,11 +427,12 @@ impl<E: Engine> Worker<E> {
     /// Ends what a drained worker still holds, and returns its engine.
     pub fn finish(mut self) -> E {
         // Exchanges that have clients have ended: what is left are refreshes.
-        refresh::end_all(&mut self.core);
+        self.end_refreshes();
         while let Some(key) = self.core.origins.oldest_idle() {
             close(&mut self.core, key);
         }
-        fill::run::end_all(&mut self.core);
+        let fills = self.core.fills.keys_of(|_| true);
+        self.drive_fills(fills, Event::End(Reason::Draining));
         // Others may wait for what ends here.
         self.core.mail.flush();
         self.leave_late();

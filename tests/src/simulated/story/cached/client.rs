@@ -8,6 +8,7 @@ use millrace_sim::{Read, Socket, World};
 
 use super::super::ledger::Moment;
 use super::super::pace::Pace;
+use super::super::plan::Frame;
 use super::super::reading::{Part, Reading, Side, shown};
 use super::super::sending::{Look, Out, Sending, Sent};
 use super::book::{Book, Record};
@@ -216,7 +217,11 @@ impl Client {
                 let Some((first, last, complete)) = place_of(&place) else {
                     return self.fail(world, "doubtful", format!("a part without place: {place}"));
                 };
-                let is_known = complete == said.length || record.may_look_short();
+                let is_known = match complete {
+                    Some(complete) => complete == said.length || record.may_look_short(),
+                    // It broke off, and its header did not say how long it is.
+                    None => record.is_cut() && said.frame != Frame::Length,
+                };
                 if !is_known || last >= said.length || first > last {
                     let words = format!("{place} of {} bytes", said.length);
                     return self.fail(world, "wrong-bytes", words);
@@ -345,10 +350,12 @@ fn written(ask: &Ask) -> Vec<u8> {
 }
 
 /// First, last and complete length of `bytes F-L/C`.
-fn place_of(value: &str) -> Option<(usize, usize, usize)> {
+/// The first and the last byte of a part, and the length of the whole; `None`: it is unknown.
+fn place_of(value: &str) -> Option<(usize, usize, Option<usize>)> {
     let (place, complete) = value.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = place.split_once('-')?;
-    Some((first.parse().ok()?, last.parse().ok()?, complete.parse().ok()?))
+    let complete = if complete == "*" { None } else { Some(complete.parse().ok()?) };
+    Some((first.parse().ok()?, last.parse().ok()?, complete))
 }
 
 /// Longer than all waits for an origin together, and for somebody else's fetches.

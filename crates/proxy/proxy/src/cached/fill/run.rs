@@ -53,7 +53,7 @@ pub(crate) fn begin<E: Engine>(
         connection.pass_use(User::Fill(fill));
     }
     match has_room {
-        true => run(core, fill),
+        true => core.wakes.here.push_back(fill.token(Kind::Fill)),
         false => starve(core, fill),
     }
 }
@@ -99,13 +99,13 @@ fn of_exchange<E: Engine>(
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
     match event {
         Event::OriginEnded => ended(core, key),
-        Event::OriginBroke | Event::Due => end(core, key, false),
+        Event::OriginBroke | Event::Due | Event::End(_) => end(core, key, false),
         _ => run(core, key),
     }
 }
 
 /// Moves what is at hand into the cache, and asks for more.
-pub(crate) fn run<E: Engine>(core: &mut Core<E>, key: Key) {
+fn run<E: Engine>(core: &mut Core<E>, key: Key) {
     let waiter = core.waiter(key, Kind::Fill);
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
@@ -201,7 +201,7 @@ fn ended<E: Engine>(core: &mut Core<E>, key: Key) {
 }
 
 /// Ends a fill: all of the body is there, or the rest will never come.
-pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, is_whole: bool) {
+fn end<E: Engine>(core: &mut Core<E>, key: Key, is_whole: bool) {
     if let Some(fill) = core.fills.remove(key) {
         finish(core, fill, is_whole);
     }
@@ -220,46 +220,26 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     core.wake(if is_whole { filling.finish(now_ms) } else { filling.cut() });
 }
 
-/// Tries again for those fills that found no memory, until one of them finds none: those after it
-/// would find none either, and each of them takes others out of the cache to find some. It is the
-/// last one the next time.
-pub(crate) fn feed_starved<E: Engine>(core: &mut Core<E>) {
-    let starved = std::mem::take(&mut core.cache_waits.starved);
-    for (at, key) in starved.iter().enumerate() {
-        run(core, *key);
-        let still = &mut core.cache_waits.starved;
-        if still.contains(key) {
-            still.splice(0..0, starved[at + 1..].iter().copied());
-            return;
-        }
+/// Has fills end that nothing reads: where the worker drains, nothing will. Returns those that are
+/// to be woken for it.
+pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
+    let keys = core.fills.keys_of(|_| true);
+    for (_, fill) in core.fills.iter_mut() {
+        fill.goes_on = false;
     }
-}
-
-/// Breaks off what nothing reads: where the worker drains, nothing will.
-pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) {
-    for key in core.fills.keys_of(|_| true) {
-        if let Some(fill) = core.fills.get_mut(key) {
-            fill.goes_on = false;
-        }
-        run(core, key);
-    }
-}
-
-/// Breaks every fill off.
-pub(crate) fn end_all<E: Engine>(core: &mut Core<E>) {
-    for key in core.fills.keys_of(|_| true) {
-        end(core, key, false);
-    }
+    keys
 }
 
 /// Ends the wait of fills for the client that caused them, where it takes what came too slowly:
-/// neither others that want the body are to wait, nor the origin.
-pub(crate) fn leave_slow_askers<E: Engine>(core: &mut Core<E>, now: Instant) {
+/// neither others that want the body are to wait, nor the origin. Returns those that are to be
+/// woken for it.
+pub(crate) fn leave_slow_askers<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
     let is_slow = |fill: &Fill| fill.asker.as_ref().is_some_and(|asker| asker.is_slow(now));
-    for key in core.fills.keys_of(is_slow) {
-        if let Some(fill) = core.fills.get_mut(key) {
+    let keys = core.fills.keys_of(is_slow);
+    for key in &keys {
+        if let Some(fill) = core.fills.get_mut(*key) {
             fill.asker = None;
         }
-        run(core, key);
     }
+    keys
 }
