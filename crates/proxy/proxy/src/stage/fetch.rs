@@ -19,8 +19,9 @@ use crate::exchange::{Exchange, Plan};
 use crate::names;
 use crate::origin::h1::{self, Status};
 use crate::origin::queue::{self, Way};
-use crate::origin::side;
-use crate::origin::{self, OriginId, Phase, Place, Probing, Transaction, Trial, dial, pick};
+use crate::origin::{
+    self, OriginId, Phase, Place, Probing, Transaction, Trial, dial, pick, pinned, side,
+};
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, Want};
 use crate::transfer::sink::Sink;
@@ -213,8 +214,8 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
         return Step::Go(Stage::Deliver);
     }
     exchange.caching.request_ms = now_ms(engine);
-    if !transaction.reused {
-        origin::pinned::write_header(core, key);
+    if !exchange.transaction.reused && pinned::owner(exchange).is_some() {
+        pinned::write_header(core, key);
     }
     let Core { engine, exchanges, origins, out, .. } = core;
     let now = engine.now();
