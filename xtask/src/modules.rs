@@ -160,13 +160,18 @@ impl<'a> Modules<'a> {
     /// Returns what a path in code names. A name that stands alone may be a variable, a type
     /// parameter, or come from the prelude: then it names nothing.
     pub(crate) fn mentioned(&self, module: Id, mention: &Mention) -> Option<Found> {
-        let found = self.resolve(module, &mention.path, &mut Vec::new());
-        let item = found.iter().find(|found| !matches!(found, Found::Module(_)));
-        let first = item.or(found.first()).copied();
-        if first.is_none() && mention.how == How::Macro && mention.path.segments.len() == 1 {
+        let found = self.named(module, &mention.path);
+        if found.is_none() && mention.how == How::Macro && mention.path.segments.len() == 1 {
             return self.macro_in_scope(module, &mention.path.segments[0]);
         }
-        first
+        found
+    }
+
+    /// Returns what a path names by imports and definitions.
+    pub(crate) fn named(&self, module: Id, path: &Path) -> Option<Found> {
+        let found = self.resolve(module, path, &mut Vec::new());
+        let item = found.iter().find(|found| !matches!(found, Found::Module(_)));
+        item.or(found.first()).copied()
     }
 
     /// Finds a `macro_rules!` that is in scope because it stands before a `mod` declaration.
@@ -301,8 +306,7 @@ fn find<'a>(
     place: &Place<'_>,
     child: &Child,
 ) -> Option<(&'a str, Place<'a>)> {
-    let name = child.name.trim_start_matches("r#");
-    let plain = join(&place.folder, name);
+    let plain = join(&place.folder, &child.name);
     let (path, folder) = match &child.path {
         Some(path) => {
             let path = join(&place.path_folder, path);

@@ -1,9 +1,9 @@
 //! What a file defines, imports and mentions: the text of paths, not yet what they mean.
 
 use std::collections::BTreeSet;
-use std::mem;
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Item, UseTree};
@@ -22,8 +22,8 @@ pub(crate) struct Outline {
     pub(crate) imports: Vec<Import>,
     pub(crate) mentions: Vec<Mention>,
     pub(crate) children: Vec<Child>,
-    /// Functions called `on` that take `self`.
-    pub(crate) has_method_on: bool,
+    /// The types that `impl` blocks are for; `_` for one that is not named by a path.
+    pub(crate) impls: Vec<Path>,
 }
 
 /// A path as it is written, such as `super::pool::Pool`. It never starts with `::`.
@@ -56,10 +56,9 @@ pub(crate) enum How {
     Type,
     /// As the name of a macro.
     Macro,
-    /// Among the tokens that a macro takes or is defined by: it may be anything.
+    /// Among the tokens that a macro takes or is defined by: it may be anything. A name that the
+    /// macro replaces starts with `$`, but for `$crate`.
     Tokens,
-    /// `.name(…)`, of which the type is not known.
-    Method,
 }
 
 /// A path in code.
@@ -112,15 +111,15 @@ impl Collector {
             Item::Union(item) => &item.ident,
             Item::Macro(item) => {
                 let Some(name) = &item.ident else { return };
-                self.outline.macros.insert(name.to_string());
+                self.outline.macros.insert(plain(name));
                 if item.attrs.iter().any(|a| a.path().is_ident("macro_export")) {
-                    self.outline.exported.insert(name.to_string());
+                    self.outline.exported.insert(plain(name));
                 }
                 name
             }
             _ => return,
         };
-        self.outline.items.insert(name.to_string());
+        self.outline.items.insert(plain(name));
     }
 
     fn mention(&mut self, path: &syn::Path, how: How) {
@@ -135,7 +134,7 @@ impl Collector {
         how: How,
     ) {
         if start.leading_colon.is_none() {
-            let segments = segments.map(|segment| segment.ident.to_string()).collect();
+            let segments = segments.map(|segment| plain(&segment.ident)).collect();
             let path = Path { segments, line: start.span().start().line };
             self.outline.mentions.push(Mention { path, how });
         }
@@ -144,7 +143,7 @@ impl Collector {
     fn import(&mut self, tree: &UseTree, prefix: &mut Vec<String>, is_public: bool) {
         let (last, name) = match tree {
             UseTree::Path(path) => {
-                prefix.push(path.ident.to_string());
+                prefix.push(plain(&path.ident));
                 self.import(&path.tree, prefix, is_public);
                 prefix.pop();
                 return;
@@ -155,8 +154,8 @@ impl Collector {
                 }
                 return;
             }
-            UseTree::Name(name) => (Some(&name.ident), Some(name.ident.to_string())),
-            UseTree::Rename(name) => (Some(&name.ident), Some(name.rename.to_string())),
+            UseTree::Name(name) => (Some(&name.ident), Some(plain(&name.ident))),
+            UseTree::Rename(name) => (Some(&name.ident), Some(plain(&name.rename))),
             UseTree::Glob(_) => (None, None),
         };
         let mut segments = prefix.clone();
@@ -166,7 +165,7 @@ impl Collector {
             Some(last) if last == "self" && !prefix.is_empty() => {
                 name = name.filter(|name| name != "self").or_else(|| prefix.last().cloned());
             }
-            Some(last) => segments.push(last.to_string()),
+            Some(last) => segments.push(plain(last)),
             None => {}
         }
         self.outline.imports.push(Import {
@@ -178,48 +177,63 @@ impl Collector {
         });
     }
 
-    /// Finds paths of at least two names among tokens.
+    /// Finds paths among tokens, also those of one name: it may be an item's or a module's.
     fn scan(&mut self, tokens: &TokenStream) {
-        let mut segments: Vec<String> = Vec::new();
-        let mut line = 0;
-        // Colons since the last name, and whether what is before them belongs to the path.
-        let mut colons = 0;
-        let mut is_global = false;
-        for token in tokens.clone() {
-            match token {
-                TokenTree::Ident(name) if colons == 2 => segments.push(name.to_string()),
-                TokenTree::Ident(name) => {
-                    self.close(mem::take(&mut segments), line, is_global);
-                    is_global = false;
-                    line = name.span().start().line;
-                    segments.push(name.to_string());
-                }
-                TokenTree::Punct(punct) if punct.as_char() == ':' => {
-                    if segments.is_empty() && colons == 0 {
-                        is_global = true;
+        let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
+        let mut at = 0;
+        while at < tokens.len() {
+            match &tokens[at] {
+                TokenTree::Group(group) => self.scan(&group.stream()),
+                TokenTree::Ident(first) => {
+                    let line = first.span().start().line;
+                    let start = at;
+                    let mut segments = vec![plain(first)];
+                    while let Some(TokenTree::Ident(next)) = tokens.get(at + 3)
+                        && is_separator(&tokens, at + 1)
+                    {
+                        segments.push(plain(next));
+                        at += 3;
                     }
-                    colons += 1;
-                    continue;
+                    self.scanned(&tokens[..start], Path { segments, line });
                 }
-                other => {
-                    self.close(mem::take(&mut segments), line, is_global);
-                    is_global = false;
-                    if let TokenTree::Group(group) = other {
-                        self.scan(&group.stream());
-                    }
-                }
+                _ => {}
             }
-            colons = 0;
+            at += 1;
         }
-        self.close(segments, line, is_global);
     }
 
-    fn close(&mut self, segments: Vec<String>, line: usize, is_global: bool) {
-        if segments.len() > 1 && !is_global {
-            let path = Path { segments, line };
+    /// Adds a path that stands behind these tokens, unless they show that it is something else.
+    fn scanned(&mut self, before: &[TokenTree], mut path: Path) {
+        let is = |back: usize, sign| {
+            before.len().checked_sub(back).is_some_and(|at| is_punct(before.get(at), sign))
+        };
+        // A field or method, but not the end of a range; a lifetime or label; a global path.
+        if is(1, '.') && !is(2, '.') || is(1, '\'') || is(1, ':') && is(2, ':') {
+            return;
+        }
+        if is(1, '$') && path.segments[0] != "crate" {
+            path.segments[0].insert(0, '$');
+        }
+        // Alone, as in `pub(crate)` and `self.field`, these use nothing.
+        if path.segments.len() > 1 || !matches!(&*path.segments[0], "crate" | "super" | "self") {
             self.outline.mentions.push(Mention { path, how: How::Tokens });
         }
     }
+}
+
+/// Tells whether a token is this sign.
+pub(crate) fn is_punct(token: Option<&TokenTree>, sign: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
+}
+
+/// Tells whether `::` stands at an index.
+fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
+    is_punct(tokens.get(at), ':') && is_punct(tokens.get(at + 1), ':')
+}
+
+/// Returns a name without `r#`, which does not tell names apart.
+fn plain(name: &Ident) -> String {
+    name.unraw().to_string()
 }
 
 impl<'ast> Visit<'ast> for Collector {
@@ -253,7 +267,7 @@ impl<'ast> Visit<'ast> for Collector {
             _ => None,
         });
         self.outline.children.push(Child {
-            name: module.ident.to_string(),
+            name: plain(&module.ident),
             line: module.mod_token.span.start().line,
             is_test: attributes::are_test_only(&module.attrs),
             path,
@@ -265,6 +279,19 @@ impl<'ast> Visit<'ast> for Collector {
         if item.leading_colon.is_none() {
             let is_public = !matches!(item.vis, syn::Visibility::Inherited);
             self.import(&item.tree, &mut Vec::new(), is_public);
+        }
+    }
+
+    fn visit_item_extern_crate(&mut self, item: &'ast syn::ItemExternCrate) {
+        if let (true, Some((_, name))) = (item.ident == "self", &item.rename) {
+            let path = Path { segments: vec!["crate".into()], line: name.span().start().line };
+            self.outline.imports.push(Import {
+                path,
+                name: Some(plain(name)),
+                is_glob: false,
+                is_public: !matches!(item.vis, syn::Visibility::Inherited),
+                is_local: self.depth > 0,
+            });
         }
     }
 
@@ -285,14 +312,19 @@ impl<'ast> Visit<'ast> for Collector {
             return;
         }
         if let syn::ForeignItem::Fn(function) = item {
-            self.outline.items.insert(function.sig.ident.to_string());
+            self.outline.items.insert(plain(&function.sig.ident));
         }
         visit::visit_foreign_item(self, item);
     }
 
-    fn visit_signature(&mut self, signature: &'ast syn::Signature) {
-        self.outline.has_method_on |= signature.ident == "on" && signature.receiver().is_some();
-        visit::visit_signature(self, signature);
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        let line = item.impl_token.span.start().line;
+        let segments = match &*item.self_ty {
+            syn::Type::Path(of) => of.path.segments.iter().map(|s| plain(&s.ident)).collect(),
+            _ => vec!["_".to_owned()],
+        };
+        self.outline.impls.push(Path { segments, line });
+        visit::visit_item_impl(self, item);
     }
 
     fn visit_stmt(&mut self, statement: &'ast syn::Stmt) {
@@ -340,13 +372,6 @@ impl<'ast> Visit<'ast> for Collector {
             function => self.visit_expr(function),
         }
         call.args.iter().for_each(|argument| self.visit_expr(argument));
-    }
-
-    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        let path =
-            Path { segments: vec![call.method.to_string()], line: call.method.span().start().line };
-        self.outline.mentions.push(Mention { path, how: How::Method });
-        visit::visit_expr_method_call(self, call);
     }
 
     fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
@@ -426,6 +451,7 @@ mod tests {
                 "Value j::K",
                 "Macro l",
                 "Tokens m::n",
+                "Tokens o",
                 "Tokens crate::r::s"
             ]
         );
@@ -433,7 +459,33 @@ mod tests {
             mentions("const F: fn() = <x::Y as t::U>::on;"),
             ["Value t::U::on", "Type x::Y", "Value x::Y::on"]
         );
-        assert_eq!(mentions("fn f() { x().on(); }"), ["Method on", "Called x"]);
+        assert_eq!(mentions("fn f() { x().on(); r#type::y(); }"), ["Called x", "Called type::y"]);
+    }
+
+    #[test]
+    fn names_in_macros_are_told_apart() {
+        for (tokens, expected) in [
+            ("on(x, 1)", &["on", "x"][..]),
+            ("a.b.c()", &["a"]),
+            ("a..b", &["a", "b"]),
+            ("'a: loop {}", &["loop"]),
+            ("pub(crate) fn", &["pub", "fn"]),
+            ("self.a", &[]),
+            ("x: r#type::y", &["x", "type::y"]),
+            ("a::$b::c", &["a", "$b::c"]),
+            ("::a::b", &[]),
+            ("a::b::<c::d>()", &["a::b", "c::d"]),
+        ] {
+            let expected: Vec<_> = expected.iter().map(|path| format!("Tokens {path}")).collect();
+            assert_eq!(mentions(&format!("m! {{ {tokens} }}"))[1..], expected, "{tokens}");
+        }
+    }
+
+    #[test]
+    fn impls_are_known_by_their_types() {
+        let outline = outline("impl a::B<C> {} impl D for E {} impl F for &G {}");
+        let of: Vec<_> = outline.impls.iter().map(|path| path.segments.join("::")).collect();
+        assert_eq!(of, ["a::B", "E", "_"]);
     }
 
     #[test]

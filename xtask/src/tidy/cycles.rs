@@ -60,7 +60,6 @@ impl<'a> Graph<'a> {
             }
             for mention in &module.outline.mentions {
                 if (is_strict && names_item(mention) || module.is_by_use(&mention.path))
-                    && mention.how != How::Method
                     && let Some(found) = modules.mentioned(id, mention)
                 {
                     graph.add(modules, id, found, &mention.path);
@@ -173,7 +172,7 @@ impl<'a> Graph<'a> {
 /// often than a function that is not called.
 fn names_item(mention: &Mention) -> bool {
     let segments = &mention.path.segments;
-    mention.how != How::Value
+    !matches!(mention.how, How::Value | How::Tokens)
         || segments.len() > 1
         || segments[0].starts_with(|c: char| c.is_uppercase())
 }

@@ -1,5 +1,10 @@
-//! Rule: the stage driver alone calls a stage's `on`, and no stage uses the driver. So a request's
-//! way is in one file, and nothing re-enters it.
+//! Rule: the stage driver alone names what is in a stage, and the worker's loop alone names the
+//! driver. So a request's way is in one file, and nothing re-enters it.
+//!
+//! Each import and each path counts, also among the tokens of macros, whatever it is used for: what
+//! is never named is never called. `mod` declarations and code for tests do not count. What would
+//! let a function be called without a name of its stage is a defect where it stands: a re-export by
+//! the driver, a macro, or an `impl` for a type of another file.
 
 use crate::defect::Defect;
 use crate::modules::{Found, Id, Module, Modules, Outlines};
@@ -10,33 +15,29 @@ use crate::packages::Package;
 const PACKAGE: &str = "crates/proxy/proxy";
 /// The driver.
 const DRIVER: &str = "crates/proxy/proxy/src/worker/driver.rs";
-/// The folder of the stages, and the file of their parent if it is not in the folder.
+/// The worker's loop, which hands events to the driver.
+const LOOP: &str = "crates/proxy/proxy/src/worker/mod.rs";
+/// The folder of the stages.
 const STAGES: &str = "crates/proxy/proxy/src/stage/";
+/// What stands for the stages if their parent is not in their folder.
 const STAGES_PARENT: &str = "crates/proxy/proxy/src/stage.rs";
 
-/// The function that takes an exchange through a stage.
+/// The function that takes an exchange through a stage. The stage itself must not call it either.
 const ENTRY: &str = "on";
 
-/// Returns the places outside the driver that enter a stage, and those in stages that use the
-/// driver. A tree without a driver that calls stages is a defect too: there the rule shows nothing.
+/// Returns the places that break the rule. A tree without a driver that calls stages is a defect
+/// too: there the rule shows nothing.
 pub(super) fn check(packages: &[Package], outlines: &Outlines) -> Vec<Defect> {
-    let mut defects = Vec::new();
-    let mut is_driven = false;
+    let mut search = Search { defects: Vec::new(), is_driven: false };
     for package in packages.iter().filter(|package| package.folder == PACKAGE) {
         for modules in package.crates(outlines) {
-            let mut search = Search {
-                has_methods: modules
-                    .iter()
-                    .any(|(_, module)| is_stage(module.file) && module.outline.has_method_on),
-                modules: &modules,
-                defects: &mut defects,
-                is_driven: &mut is_driven,
-            };
             for (id, module) in modules.iter().filter(|(_, module)| !module.is_test) {
-                search.module(id, module);
+                search.names(&modules, id, module);
+                search.definitions(&modules, id, module);
             }
         }
     }
+    let Search { mut defects, is_driven } = search;
     if !is_driven {
         let wrong = format!("no call of a stage's `{ENTRY}`");
         defects.push(Defect::new(DRIVER, 1, wrong, "the driver, which alone calls the stages"));
@@ -44,74 +45,100 @@ pub(super) fn check(packages: &[Package], outlines: &Outlines) -> Vec<Defect> {
     defects
 }
 
-fn is_stage(file: &str) -> bool {
-    file.starts_with(STAGES) || file == STAGES_PARENT
+/// Returns the stage that a file belongs to, such as `parse`; None if it belongs to none. The
+/// parent of the stages counts as one.
+fn stage_of(file: &str) -> Option<&str> {
+    if file == STAGES_PARENT {
+        return Some("mod");
+    }
+    file.strip_prefix(STAGES)?.split(['/', '.']).next()
 }
 
-struct Search<'s, 'a> {
-    modules: &'s Modules<'a>,
-    /// Some stage has a method `on`. The type before `.on(…)` is not known: each is taken for it.
-    has_methods: bool,
-    defects: &'s mut Vec<Defect>,
-    is_driven: &'s mut bool,
+/// Tells whether a macro could make a path of a name that leads a file where it must not go.
+fn may_lead(file: &str, name: &str) -> bool {
+    match name {
+        "stage" => file != DRIVER,
+        "driver" => ![DRIVER, LOOP].contains(&file),
+        _ => false,
+    }
 }
 
-impl Search<'_, '_> {
-    fn module(&mut self, id: Id, module: &Module<'_>) {
-        for import in &module.outline.imports {
-            for found in self.modules.imported(id, import) {
-                self.uses_driver(module, found, &import.path);
-                if self.is_entry(&import.path, found) && module.file != DRIVER {
-                    self.report(module, &import.path, "imports");
-                }
-            }
-        }
-        for mention in &module.outline.mentions {
-            if mention.how == How::Method {
-                let is_entry = mention.path.segments[0] == ENTRY && self.has_methods;
-                self.enters(module, is_entry, mention.how, &mention.path);
-            } else if let Some(found) = self.modules.mentioned(id, mention) {
-                self.uses_driver(module, found, &mention.path);
-                let is_entry = self.is_entry(&mention.path, found);
-                self.enters(module, is_entry, mention.how, &mention.path);
-            }
-        }
-    }
+struct Search {
+    defects: Vec<Defect>,
+    /// The driver calls a stage.
+    is_driven: bool,
+}
 
-    /// Tells whether a path ends in `on` and what it names is defined among the stages.
-    fn is_entry(&self, path: &Path, found: Found) -> bool {
-        path.segments.last().is_some_and(|last| last == ENTRY)
-            && found.module().is_some_and(|id| is_stage(self.modules.get(id).file))
-    }
-
-    fn enters(&mut self, module: &Module<'_>, is_entry: bool, how: How, path: &Path) {
-        if !is_entry {
-            return;
-        }
-        let is_call = matches!(how, How::Called | How::Method);
-        if module.file == DRIVER {
-            *self.is_driven |= is_call;
-        } else {
-            self.report(module, path, if is_call { "calls" } else { "names" });
-        }
-    }
-
-    fn report(&mut self, module: &Module<'_>, path: &Path, verb: &str) {
-        let wrong = format!("{verb} {}, which enters a stage", path.segments.join("::"));
-        let expected = format!("only {DRIVER} enters stages");
+impl Search {
+    fn report(&mut self, module: &Module<'_>, path: &Path, wrong: &str, expected: String) {
+        let wrong = format!("{} {wrong}", path.segments.join("::"));
         self.defects.push(Defect::new(module.file, path.line, wrong, expected));
     }
 
-    fn uses_driver(&mut self, module: &Module<'_>, found: Found, path: &Path) {
-        let is_driver = found.module().is_some_and(|id| self.modules.get(id).file == DRIVER);
-        if is_driver && is_stage(module.file) {
-            let wrong = format!("a stage uses the driver by {}", path.segments.join("::"));
-            self.defects.push(Defect::new(
-                module.file,
-                path.line,
-                wrong,
-                "a Step that is returned",
-            ));
+    /// Checks what a module names.
+    fn names(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
+        for import in &module.outline.imports {
+            for found in modules.imported(id, import) {
+                self.named(modules, module, &import.path, found);
+            }
+        }
+        for mention in &module.outline.mentions {
+            let path = &mention.path;
+            if let Some(found) = modules.mentioned(id, mention) {
+                self.named(modules, module, path, found);
+                self.is_driven |= module.file == DRIVER
+                    && mention.how == How::Called
+                    && path.segments.last().is_some_and(|last| last == ENTRY)
+                    && found.module().is_some_and(|to| stage_of(modules.get(to).file).is_some());
+            } else if mention.how == How::Tokens
+                && path.segments.iter().any(|name| may_lead(module.file, name))
+            {
+                let expected = "paths that are written out".to_owned();
+                self.report(module, path, "in a macro may name a stage or the driver", expected);
+            }
+        }
+    }
+
+    fn named(&mut self, modules: &Modules<'_>, module: &Module<'_>, path: &Path, found: Found) {
+        let Some(to) = found.module().map(|to| modules.get(to).file) else { return };
+        if to == DRIVER && ![DRIVER, LOOP].contains(&module.file) {
+            self.report(module, path, "names the driver", format!("only {LOOP} names it"));
+        }
+        let Some(stage) = stage_of(to) else { return };
+        let is_own = stage_of(module.file) == Some(stage);
+        if is_own && path.segments.last().is_some_and(|last| last == ENTRY) {
+            self.report(module, path, "enters its own stage", "Step::Again".to_owned());
+        } else if module.file != DRIVER && !is_own {
+            let expected = format!("only {DRIVER} names stages");
+            self.report(module, path, "names what is in a stage", expected);
+        }
+    }
+
+    /// Checks that the driver and the stages define nothing by which others reach a stage without
+    /// its name.
+    fn definitions(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
+        let stage = stage_of(module.file);
+        if module.file == DRIVER {
+            for import in module.outline.imports.iter().filter(|import| import.is_public) {
+                let expected = "an import without a visibility".to_owned();
+                self.report(module, &import.path, "is re-exported by the driver", expected);
+            }
+        } else if stage.is_none() {
+            return;
+        }
+        for name in &module.outline.macros {
+            let wrong = format!("defines the macro {name}, which can call a stage from elsewhere");
+            self.defects.push(Defect::new(module.file, 1, wrong, "a function"));
+        }
+        for path in &module.outline.impls {
+            let is_own = modules.named(id, path).and_then(Found::module).is_some_and(|of| {
+                let of = modules.get(of);
+                of.file == module.file || stage.is_some() && stage_of(of.file) == stage
+            });
+            if !is_own {
+                let expected = "functions that are called by their path".to_owned();
+                self.report(module, path, "has an impl here, but is defined elsewhere", expected);
+            }
         }
     }
 }
@@ -124,105 +151,184 @@ mod tests {
     use crate::tree::planted;
 
     const CALLS: &str = "use crate::stage; pub(crate) fn drive() { stage::parse::on() }";
+    const STAGE: &str = "pub(crate) fn on() {} pub(crate) fn begin() {} pub(crate) struct Parse;";
+    const LOOP_TEXT: &str = "mod driver; mod drain; fn f() { driver::drive() }";
+    const PARENT: &str = "pub(crate) mod parse; pub(crate) mod route;";
+    const DRAIN: &str = "crates/proxy/proxy/src/worker/drain.rs";
+    const PARSE: &str = "crates/proxy/proxy/src/stage/parse.rs";
+    const ROUTE: &str = "crates/proxy/proxy/src/stage/route.rs";
+    const STAGES_MOD: &str = "crates/proxy/proxy/src/stage/mod.rs";
+    const LIB: &str = "crates/proxy/proxy/src/lib.rs";
 
-    /// Finds the defects of a proxy of a driver, a stage, the parent of the stages, and another
-    /// file, `end.rs`.
-    fn defects(driver: &str, stage: &str, parent: &str, other: &str) -> Vec<String> {
-        let tree = planted(&[
+    /// Finds the defects of a proxy in which a file has this text instead of a flawless one.
+    fn defects(file: &str, text: &str) -> Vec<String> {
+        let mut texts = vec![
             ("crates/proxy/proxy/Cargo.toml", "[package]\nname = \"millrace-proxy\"\n"),
-            ("crates/proxy/proxy/src/lib.rs", "mod stage; mod worker; mod end;"),
-            ("crates/proxy/proxy/src/worker/mod.rs", "mod driver;"),
-            (DRIVER, driver),
-            ("crates/proxy/proxy/src/stage/mod.rs", &format!("pub(crate) mod parse; {parent}")),
-            ("crates/proxy/proxy/src/stage/parse.rs", stage),
-            ("crates/proxy/proxy/src/end.rs", other),
-        ]);
+            (LIB, "mod exchange; mod stage; mod worker;"),
+            ("crates/proxy/proxy/src/exchange.rs", "pub(crate) mod stage { pub struct Step; }"),
+            (LOOP, LOOP_TEXT),
+            (DRIVER, CALLS),
+            (DRAIN, ""),
+            (STAGES_MOD, PARENT),
+            (PARSE, STAGE),
+            (ROUTE, STAGE),
+        ];
+        texts.retain(|(path, _)| *path != file);
+        texts.push((file, text));
+        let tree = planted(&texts);
         let found = check(&packages::of(&tree).0, &outlines(&tree));
         found.iter().map(Defect::to_string).collect()
     }
 
-    const STAGE: &str = "pub(crate) fn on() {} pub(crate) struct Parse;";
+    #[track_caller]
+    fn assert_defect(file: &str, text: &str) {
+        assert!(!defects(file, text).is_empty(), "{text}");
+    }
 
     #[test]
-    fn the_driver_may_call_stages() {
+    fn the_driver_may_name_stages() {
         for driver in [
             CALLS,
             "fn drive() { crate::stage::parse::on() }",
             "use crate::stage::parse::on; fn drive() { on() }",
             "use crate::stage::parse; fn drive() { parse::on() }",
+            "use crate::stage::parse; fn drive() { m!(parse::begin()); parse::on() }",
         ] {
-            assert_eq!(defects(driver, STAGE, "", "fn f(on: bool) { g(on) }"), [""; 0], "{driver}");
+            assert_eq!(defects(DRIVER, driver), [""; 0], "{driver}");
         }
     }
 
     #[test]
-    fn nothing_else_enters_a_stage() {
+    fn nothing_else_names_what_is_in_a_stage() {
         for other in [
             "fn f() { crate::stage::parse::on() }",
             "use crate::stage; fn f() { stage::parse::on() }",
             "use crate::stage::parse as p; fn f() { p::on() }",
             "use crate::stage::parse::on;",
             "use crate::stage::parse::on as enter;",
-            "use crate::stage::parse::*; fn f() { on() }",
+            "use crate::stage::parse::*; fn f() { assert!(on()) }",
+            "use crate::*; fn f() { stage::parse::on() }",
+            "use crate as root; fn f() { root::stage::parse::on() }",
+            "extern crate self as root; fn f() { root::stage::parse::on() }",
             "const F: fn() = crate::stage::parse::on;",
-            "use crate::stage::parse; fn f() { g(parse::on) }",
-            "fn f() { m!(crate::stage::parse::on()) }",
-            "fn f() { crate::stage::parse::Parse::on() }",
+            "fn f() { crate::stage::parse::begin() }",
+            "fn f() { crate::r#stage::parse::begin() }",
+            "fn f(parse: crate::stage::parse::Parse) {}",
             "use crate::stage::parse::Parse; fn f() { <Parse as Stage>::on() }",
         ] {
-            assert_eq!(defects(CALLS, STAGE, "", other).len(), 1, "{other}");
+            assert_defect(DRAIN, other);
+            assert_defect(LIB, &format!("mod exchange; mod stage; mod worker; {other}"));
         }
+        assert_defect(DRAIN, "#[path = \"../stage/parse.rs\"] mod p; fn f() { p::on() }");
         assert_eq!(
-            defects(CALLS, STAGE, "", "\nfn f() { crate::stage::parse::on() }"),
-            ["crates/proxy/proxy/src/end.rs:2: calls crate::stage::parse::on, which enters a \
-                 stage (expected: only crates/proxy/proxy/src/worker/driver.rs enters stages)"]
+            defects(DRAIN, "\nfn f() { crate::stage::parse::on() }"),
+            [format!(
+                "{DRAIN}:2: crate::stage::parse::on names what is in a stage (expected: only \
+                 {DRIVER} names stages)"
+            )]
         );
     }
 
     #[test]
-    fn stages_do_not_enter_each_other() {
-        let again = "pub(crate) fn on() { on() }";
-        assert_eq!(defects(CALLS, again, "", "").len(), 1);
-        assert_eq!(defects(CALLS, STAGE, "fn f() { parse::on() }", "").len(), 1);
-        assert_eq!(defects(CALLS, STAGE, "pub(crate) use parse::on;", "").len(), 1);
-    }
-
-    #[test]
-    fn methods_of_stages_are_entries_too() {
-        let stage = "pub(crate) struct Parse; impl Parse { pub(crate) fn on(&self) {} }";
-        let driver = "fn drive(p: crate::stage::parse::Parse) { p.on() }";
-        assert_eq!(defects(driver, stage, "", ""), [""; 0]);
-        assert_eq!(defects(driver, stage, "", "fn f(x: X) { x.on() }").len(), 1);
-        assert_eq!(defects(CALLS, STAGE, "", "fn f(x: X) { x.on() }"), [""; 0]);
-    }
-
-    #[test]
-    fn other_functions_and_tests_are_free() {
+    fn macros_hide_no_stage() {
         for other in [
-            "fn f() { crate::stage::parse::other() }",
-            "fn on() {} fn f() { on(); crate::end::on() }",
+            "fn f() { m!(crate::stage::parse::on()) }",
+            "macro_rules! enter { ($s:ident) => { crate::stage::$s::on } }",
+            "macro_rules! enter { ($c:ident) => { $c::stage::parse::on } }",
+            "macro_rules! enter { ($a:ident $b:ident) => { crate::$a::$b::on } }
+             fn f() { enter!(stage parse) }",
+            "m! { use crate::stage as s; }",
+            "m! { driver }",
+        ] {
+            assert_defect(DRAIN, other);
+        }
+        assert_defect(LOOP, &format!("{LOOP_TEXT} fn g() {{ enter!(stage parse) }}"));
+        for other in ["x.stage", "exchange::stage::Step", "crate::exchange::stage::Step", "'stage"]
+        {
+            let other = format!("use crate::exchange; fn f() {{ m!({other}) }}");
+            assert_eq!(defects(DRAIN, &other), [""; 0], "{other}");
+        }
+    }
+
+    #[test]
+    fn stages_name_neither_each_other_nor_their_own_entry() {
+        for stage in [
+            "fn f() { crate::stage::parse::begin() }",
+            "use super::parse;",
+            "use super::*;",
+            "pub(crate) fn on() { on() }",
+            "pub(crate) fn on() { again(on) }",
+            "pub(crate) fn on() { assert_eq!(on(core, key, Event::Enter), 1) }",
+            "pub(crate) fn on() { enter!(on) }",
+            "use self::on as again; pub(crate) fn on() {}",
+        ] {
+            assert_defect(ROUTE, stage);
+        }
+        for parent in ["fn f() { parse::on() }", "pub(crate) use parse::on;"] {
+            assert_defect(STAGES_MOD, &format!("{PARENT} {parent}"));
+        }
+        for stage in [
+            "fn g() {} fn f() { g(); self::g(); assert!(g()) }",
+            "fn g() {} mod inner { use super::*; fn f() { g() } }",
+            "struct Route; impl Route { fn new() {} } fn f() { Route::new() }",
+        ] {
+            assert_eq!(defects(ROUTE, stage), [""; 0], "{stage}");
+        }
+    }
+
+    #[test]
+    fn what_hides_the_name_of_a_stage_is_a_defect() {
+        for driver in [
+            "pub(crate) use crate::stage::parse::on as finish;",
+            "pub(super) use crate::stage::parse;",
+            "mod inner { pub(crate) use crate::stage::parse::on; }",
+            "macro_rules! enter { () => {} }",
+            "impl crate::exchange::stage::Step { fn f() {} }",
+        ] {
+            assert_eq!(defects(DRIVER, &format!("{CALLS} {driver}")).len(), 1, "{driver}");
+        }
+        for stage in [
+            "macro_rules! enter { () => {} }",
+            "use crate::exchange::stage::Step; impl Step { fn f(&self) {} }",
+            "impl<T> crate::exchange::Any for T {}",
+        ] {
+            assert_eq!(defects(ROUTE, stage).len(), 1, "{stage}");
+        }
+    }
+
+    #[test]
+    fn other_files_and_tests_are_free() {
+        for other in [
+            "fn on() {} fn f() { on(); crate::worker::drain::on() }",
+            "use crate::exchange::stage::Step; fn f(x: X) { x.on(); m!(Step) }",
             "#[cfg(test)] mod tests { fn f() { crate::stage::parse::on() } }",
         ] {
-            assert_eq!(defects(CALLS, STAGE, "", other), [""; 0], "{other}");
+            assert_eq!(defects(DRAIN, other), [""; 0], "{other}");
         }
     }
 
     #[test]
-    fn a_stage_does_not_use_the_driver() {
-        for stage in [
-            "use crate::worker::driver; pub(crate) fn on() {}",
-            "use crate::worker::driver::drive; pub(crate) fn on() {}",
-            "pub(crate) fn on() { crate::worker::driver::drive() }",
+    fn the_loop_alone_names_the_driver() {
+        for other in [
+            "use crate::worker::driver;",
+            "use super::driver::drive;",
+            "fn f() { super::driver::drive() }",
+            "fn f() { m!(crate::worker::driver::drive()) }",
         ] {
-            assert_eq!(defects(CALLS, stage, "", "").len(), 1, "{stage}");
+            assert_defect(DRAIN, other);
         }
-        assert_eq!(defects(CALLS, STAGE, "", "use crate::worker::driver;"), [""; 0]);
+        for stage in
+            ["use crate::worker::driver;", "pub(crate) fn on() { crate::worker::driver::drive() }"]
+        {
+            assert_defect(ROUTE, stage);
+        }
+        assert_defect(DRAIN, "use crate::worker::driver as d; fn f() { d::drive() }");
     }
 
     #[test]
     fn a_driver_that_calls_no_stage_is_a_defect() {
-        assert_eq!(defects("fn drive() {}", STAGE, "", "").len(), 1);
-        assert_eq!(defects(CALLS, "", "", ""), [""; 0], "a macro may make `on`");
+        assert_defect(DRIVER, "pub(crate) fn drive() {}");
+        assert_eq!(defects(PARSE, ""), [""; 0], "a macro may make `on`");
         assert_eq!(check(&[], &Outlines::new()).len(), 1);
     }
 }

@@ -17,7 +17,7 @@ pub(crate) enum Rule {
     Cycles,
     /// A crate uses its own group and earlier ones.
     Groups,
-    /// The driver alone calls the stages.
+    /// The driver alone names what is in a stage.
     Driver,
     /// Types, functions and files stay small.
     Sizes,

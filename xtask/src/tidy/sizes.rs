@@ -1,11 +1,16 @@
 //! Rule: types, functions and files are small enough to be read.
 //!
-//! What macros make of a table of rows is not seen, and need not be small.
+//! Types and functions that are written out among the tokens of a macro count like others. A table
+//! of rows may be long, and a macro may make a large type of it, if the macro is named here.
 
+use std::fmt::Display;
+
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use crate::defect::Defect;
+use crate::outline::is_punct;
 use crate::tree::Tree;
 
 /// Fields of a struct, a union or a variant of an enum.
@@ -14,6 +19,9 @@ const FIELDS_MAX: usize = 25;
 const FUNCTION_LINES_MAX: usize = 70;
 /// Lines of a file.
 const FILE_LINES_MAX: usize = 800;
+
+/// The macros that take a table of rows, of any length.
+const TABLES: [&str; 4] = ["counters", "limits", "names", "reasons"];
 
 /// Returns what is too large.
 pub(super) fn check(tree: &Tree) -> Vec<Defect> {
@@ -46,16 +54,137 @@ impl Sizes<'_> {
 
     fn function(&mut self, signature: &syn::Signature, body: &syn::Block) {
         let first = signature.fn_token.span().start().line;
-        let lines = body.brace_token.span.close().end().line - first + 1;
+        self.lines(&signature.ident, first, body.brace_token.span.close().end().line);
+    }
+
+    fn lines(&mut self, name: &impl Display, first: usize, last: usize) {
+        let lines = last - first + 1;
         if lines > FUNCTION_LINES_MAX {
-            let wrong = format!("{} has {lines} lines", signature.ident);
+            let wrong = format!("{name} has {lines} lines");
             let expected = format!("at most {FUNCTION_LINES_MAX}");
             self.defects.push(Defect::new(self.path, first, wrong, expected));
         }
     }
+
+    /// Checks the lines of a macro's call that stands where items do: a function limits the others.
+    fn call(&mut self, mac: &syn::Macro) {
+        if let Some(name) = mac.path.segments.last()
+            && !TABLES.iter().any(|table| name.ident == table)
+        {
+            let last = mac.delimiter.span().close().end().line;
+            self.lines(&format!("{}!", name.ident), name.ident.span().start().line, last);
+        }
+    }
+
+    /// Finds functions and types among the tokens of a macro. In the definition of a macro of
+    /// `TABLES`, types may consist of rows.
+    fn scan(&mut self, tokens: &TokenStream, is_table: bool) {
+        let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
+        for (at, token) in tokens.iter().enumerate() {
+            match token {
+                TokenTree::Group(group) => self.scan(&group.stream(), is_table),
+                TokenTree::Ident(keyword) => {
+                    // Of `$name`, the name.
+                    let name = at + 1 + usize::from(is_punct(tokens.get(at + 1), '$'));
+                    let Some(TokenTree::Ident(name)) = tokens.get(name) else { continue };
+                    if keyword == "fn" {
+                        if let Some(body) = body(&tokens[at..], false) {
+                            let last = body.span_close().end().line;
+                            self.lines(name, keyword.span().start().line, last);
+                        }
+                    } else if keyword == "struct" || keyword == "union" {
+                        if let Some(body) = body(&tokens[at..], true) {
+                            self.rows(name, body, is_table);
+                        }
+                    } else if keyword == "enum"
+                        && let Some(body) = body(&tokens[at..], false)
+                    {
+                        self.variants(body, is_table);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn variants(&mut self, body: &Group, is_table: bool) {
+        let tokens: Vec<TokenTree> = body.stream().into_iter().collect();
+        for pair in tokens.windows(2) {
+            if let [TokenTree::Ident(name), TokenTree::Group(fields)] = pair {
+                self.rows(name, fields, is_table);
+            }
+        }
+    }
+
+    /// Checks fields among tokens. Of `$(…)*` the number is not known: it is a table.
+    fn rows(&mut self, name: &proc_macro2::Ident, fields: &Group, is_table: bool) {
+        let (mut count, mut depth, mut is_between, mut is_repeated) = (0, 0, true, false);
+        let mut before = None;
+        for token in fields.stream() {
+            let is_arrow = is_punct(before.as_ref(), '-');
+            let is_group = matches!(&token, TokenTree::Group(_));
+            is_repeated |= is_group && is_punct(before.as_ref(), '$');
+            match &token {
+                TokenTree::Punct(punct) if punct.as_char() == '<' => depth += 1,
+                TokenTree::Punct(punct) if punct.as_char() == '>' && !is_arrow => depth -= 1,
+                _ => {}
+            }
+            let is_comma = depth == 0 && is_punct(Some(&token), ',');
+            count += usize::from(is_between && !is_comma);
+            is_between = is_comma;
+            before = Some(token);
+        }
+        self.fields(name, count);
+        if is_repeated && !is_table {
+            let wrong = format!("a macro makes fields of {name} of rows");
+            let expected = format!("fields that are written out, or one of {}", TABLES.join(", "));
+            self.defects.push(Defect::new(self.path, name.span().start().line, wrong, expected));
+        }
+    }
+}
+
+/// Returns the braces, or for the fields of a type the parentheses, of what starts here; None if it
+/// ends without.
+fn body(tokens: &[TokenTree], is_type: bool) -> Option<&Group> {
+    let mut tokens = tokens.iter();
+    tokens.find_map(|token| match token {
+        TokenTree::Punct(punct) if punct.as_char() == ';' => Some(None),
+        TokenTree::Group(group) => match group.delimiter() {
+            Delimiter::Brace => Some(Some(group)),
+            Delimiter::Parenthesis if is_type => Some(Some(group)),
+            _ => None,
+        },
+        _ => None,
+    })?
 }
 
 impl<'ast> Visit<'ast> for Sizes<'_> {
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        match &item.ident {
+            Some(name) => {
+                self.scan(&item.mac.tokens, TABLES.iter().any(|table| name == table));
+            }
+            None => {
+                self.call(&item.mac);
+                self.visit_macro(&item.mac);
+            }
+        }
+    }
+
+    fn visit_impl_item_macro(&mut self, item: &'ast syn::ImplItemMacro) {
+        self.call(&item.mac);
+        self.visit_macro(&item.mac);
+    }
+
+    fn visit_trait_item_macro(&mut self, item: &'ast syn::TraitItemMacro) {
+        self.call(&item.mac);
+        self.visit_macro(&item.mac);
+    }
+
+    fn visit_macro(&mut self, mac: &'ast syn::Macro) {
+        self.scan(&mac.tokens, false);
+    }
+
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
         self.fields(&item.ident, item.fields.len());
         visit::visit_item_struct(self, item);
@@ -152,10 +281,50 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_rows_are_exempt() {
-        let rows: String = (0..99).map(|n| format!("f{n}: u8,\n")).collect();
-        assert_eq!(defects(&format!("counters! {{ struct S {{\n{rows}}} }}")), [""; 0]);
-        let body = function(71, "", "");
-        assert_eq!(defects(&format!("macro_rules! m {{ () => {{ {body} }} }}")), [""; 0]);
+    fn what_a_macro_contains_is_as_small() {
+        let fields = |count: usize| (0..count).map(|n| format!("f{n}: M<u8, u8>,"));
+        let fields = |count| fields(count).collect::<String>();
+        for (before, after) in [
+            ("struct S { ", "}"),
+            ("struct $S<T: U> { ", "}"),
+            ("enum E { A, S { ", "}}"),
+            ("mod m { union S { ", "}}"),
+        ] {
+            for outer in ["plain! {", "macro_rules! m { () => {", "fn f() { vec! {"] {
+                let closing = "}".repeat(outer.matches('{').count());
+                let text = |count| format!("{outer}\n{before}{}{after}{closing}", fields(count));
+                assert_eq!(defects(&text(25)), [""; 0], "{}", text(25));
+                assert_eq!(defects(&text(26)), ["a.rs:2: S has 26 fields (expected: at most 25)"]);
+            }
+        }
+        assert_eq!(defects(&format!("m! {{ struct S({}); }}", "u8,".repeat(26))).len(), 1);
+        for (before, after) in [
+            ("macro_rules! m { () => {", "}}"),
+            ("const X: u8 = m! { m! {", "}};"),
+            ("m! { trait T { fn g(); ", "}}"),
+        ] {
+            let longer = defects(&function(71, before, after));
+            let expected = "a.rs:1: f has 71 lines (expected: at most 70)".to_owned();
+            assert!(longer.contains(&expected), "{before}: {longer:?}");
+            assert_eq!(defects(&function(70, before, after)), [""; 0], "{before}");
+        }
+        let rows = format!("counters! {{ fn f(x: fn(u8)) -> u8; {{{}}} }}", "\n".repeat(99));
+        assert_eq!(defects(&rows), [""; 0], "the braces are not the function's");
+    }
+
+    #[test]
+    fn only_known_tables_of_rows_are_exempt() {
+        let rows = |name: &str, count: usize| format!("{name}! {{{}}}", "\n".repeat(count - 1));
+        assert_eq!(defects(&rows("counters", 99)), [""; 0]);
+        assert_eq!(defects(&rows("other", 70)), [""; 0]);
+        let found = defects(&rows("other", 71));
+        assert_eq!(found, ["a.rs:1: other! has 71 lines (expected: at most 70)"]);
+        let inner = format!("impl S {{ {} }}", rows("other", 71));
+        assert_eq!(defects(&inner).len(), 1);
+        let maker = |name: &str| {
+            format!("macro_rules! {name} {{ ($($n:ident)*) => {{ struct S {{ $($n: u8,)* }} }} }}")
+        };
+        assert_eq!(defects(&maker("counters")), [""; 0]);
+        assert_eq!(defects(&maker("other")).len(), 1);
     }
 }
