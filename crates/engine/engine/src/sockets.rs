@@ -357,8 +357,8 @@ impl<W: Watch> Engine for Sockets<W> {
     fn next(&mut self) -> Option<Completion> {
         if std::mem::take(&mut self.woken) {
             if W::LEVELS {
-                // Before the waker is armed: a wake that came between the two in the other order would
-                // be taken, and none would follow it.
+                // Before the waker is armed: a wake that came between the two in the other order
+                // would be taken, and none would follow it.
                 self.waker.eventfd().clear();
             }
             self.waker.rearm();

@@ -26,8 +26,8 @@ pub enum Freshened {
     Unchanged,
 }
 
-/// Makes of a stored answer and the 304 that says that it holds what is
-/// stored from now on. `request` is the client's, whose answer it is as well.
+/// Returns what is stored from now on, made of a stored response and the 304 that validated it.
+/// The request is the client's, who gets that response.
 ///
 /// # Errors
 /// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it
@@ -251,6 +251,13 @@ mod tests {
         let fields = "Connection: kept\r\nKept: B\r\nKeep-Alive: x\r\nContent-Length: 7\r\n";
         let text = text(freshened(&format!("{TAGGED}Kept: A\r\n"), fields).unwrap());
         assert!(text.contains("Kept: A\r\n") && !text.contains("Content-Length"), "{text}");
+    }
+
+    #[test]
+    fn a_304_is_for_the_only_response_that_was_asked_about_section_4_3_4() {
+        for tag in ["ETag: \"other\"\r\n", ""] {
+            assert!(text(freshened(TAGGED, tag).unwrap()).contains("ETag: \"a\"\r\n"));
+        }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //!
 //! The way of a request: [`bypass()`] says whether the cache is asked at all, [`Key`] and
 //! [`VaryNames`] find what is stored, [`reuse()`] says whether that may be the answer now, and then
-//! [`is_not_modified`] and [`ranges()`] say in what form. When the origin is asked, [`write_validation`]
-//! writes the conditions, and [`store()`], [`freshen()`] or [`combine`] make of its answer what is
-//! kept: a [`Stored`] with a [`Meta`] of numbers, so that a hit parses no text of an answer.
+//! [`is_not_modified`] and [`ranges()`] say in what form. When the origin is asked,
+//! [`write_validation`] writes the conditions, and [`store()`], [`freshen()`] or [`combine`] make of
+//! its answer what is kept: a [`Stored`] with a [`Meta`] of numbers, so that a hit parses no text of
+//! an answer.
 //!
 //! Nothing here does input or output, reads a clock, or keeps anything between two calls. Times of
 //! day are milliseconds since 1970 (`*_ms`) where the difference of two is taken, and seconds

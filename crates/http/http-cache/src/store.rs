@@ -171,7 +171,8 @@ fn may_be_used(meta: &Meta, lifetime: Lifetime, directives: &AnswerDirectives) -
 fn meta(received: &Received<'_>, directives: &AnswerDirectives, lifetime: Lifetime) -> Meta {
     let answer = received.answer;
     let date_s = freshness::date_s(received);
-    let last_modified_s = freshness::last_modified_s(received);
+    let last_modified_s =
+        freshness::last_modified_s(received).filter(|_| !directives.omits(b"last-modified"));
     let initial_age_s = freshness::initial_age_s(received, date_s);
     let may_be_stale = initial_age_s.is_some();
     let age_s = initial_age_s.unwrap_or(DELTA_S_MAX);
@@ -248,6 +249,14 @@ mod tests {
 
     fn refusal(fields: &str) -> Option<Refusal> {
         stored(fields).err()
+    }
+
+    #[test]
+    fn a_validator_that_is_not_stored_is_none() {
+        let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
+        assert!(stored(&format!("{FRESH}{modified}")).unwrap().meta.has_validator());
+        let without = format!("{FRESH}Cache-Control: private=\"last-modified\"\r\n{modified}");
+        assert!(!stored(&without).unwrap().meta.has_validator());
     }
 
     #[test]

@@ -44,10 +44,10 @@ pub(super) enum Argument<'a> {
     Odd,
 }
 
-/// Reads a dictionary, and gives its members of these names, in the order of the names: the last of
-/// several members of one name counts, and one that is false is none. Members of other names are read and dropped, so that a
-/// dictionary takes no memory, however many members it has. `None` for what is none, and for an
-/// empty one.
+/// Reads a dictionary, and returns its members of these names, in the order of the names: the last
+/// of several members of one name counts, and one that is false is none. Members of other names are
+/// read and dropped, so that a dictionary takes no memory, however many members it has. `None` for
+/// what is none, and for an empty one.
 pub(super) fn dictionary<'a, const COUNT: usize>(
     value: &'a [u8],
     names: &[&str; COUNT],

@@ -54,7 +54,9 @@ impl Course {
     pub fn plan(self, rest: Option<u64>, behind: bool, thresholds: &Thresholds) -> Plan {
         let rest = rest.unwrap_or(u64::MAX);
         match self {
-            Self::Bulk if thresholds.reached_by(rest, behind) => {
+            // Where no receive has to show that it is worth it, any body is.
+            Self::Sparse { .. } if thresholds.bulk_min > 0 => Plan::Copy,
+            _ if thresholds.reached_by(rest, behind) => {
                 Plan::Splice { max: rest.min(PIPE_BYTES as u64) as usize }
             }
             _ => Plan::Copy,
@@ -138,6 +140,7 @@ mod tests {
         let splice = &Thresholds::SPLICE;
         for length_is_known in [true, false] {
             let mut course = Course::new(length_is_known);
+            assert_eq!(course.plan(Some(1), false, splice), Plan::Splice { max: 1 });
             course.received(0, splice);
             course.filled(1, PIPE_BYTES, splice);
             assert_eq!(course.plan(Some(1), false, splice), Plan::Splice { max: 1 });

@@ -199,18 +199,17 @@ impl Cache {
         }
     }
 
-    /// Takes those objects of a key out that `is_gone` says; gives how many. Their memory is given
-    /// back when nobody waits for the lock of the shard.
+    /// Takes those objects of a key out that `is_gone` says. The caller drops them, and so gives
+    /// their memory back, when it holds no lock that others wait for.
     pub(super) fn take_out(
         &self,
         mut shard: MutexGuard<'_, Shard>,
         key: Key,
         is_gone: impl FnMut(&Slot) -> bool,
-    ) -> usize {
+    ) -> Vec<Slot> {
         let gone = shard.take_out(key, is_gone);
         self.count(&mut shard);
-        drop(shard);
-        gone.len()
+        gone
     }
 
     /// Those who waited for a claim or a body whose owner was dropped, in a panic say: whoever takes
@@ -238,9 +237,9 @@ impl Cache {
         if let Some(entry) = shard.keys.get_mut(&key) {
             entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
         }
-        let count = self.take_out(shard, key, |_| true);
+        let gone = self.take_out(shard, key, |_| true);
         drop(step);
-        count
+        gone.len()
     }
 
     /// What came of an object's body takes its place as a part; or it goes, if it is not there as it
@@ -272,7 +271,8 @@ impl Cache {
 
     /// Takes the object with this body out. Gives whether it was there.
     pub(super) fn remove_body(&self, key: Key, body: &Arc<Body>) -> bool {
-        self.take_out(self.shard(key), key, |slot| Arc::ptr_eq(&slot.object.body, body)) > 0
+        let gone = self.take_out(self.shard(key), key, |slot| Arc::ptr_eq(&slot.object.body, body));
+        !gone.is_empty()
     }
 
     /// The object with this body has so many bytes now.

@@ -22,6 +22,7 @@ pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reas
     let is_of_response = match reason.failed() {
         Failed::Silence if transaction.reused => return,
         Failed::Silence | Failed::Header => true,
+        // A target that is denied is not among them: routes have no such rules.
         Failed::Connect => false,
         Failed::Request | Failed::Client | Failed::Body | Failed::Proxy => return,
     };

@@ -215,15 +215,14 @@ impl Transfer {
         }
     }
 
-    /// Whether nothing of the body is at hand, and a receive brings what comes next: so it is
-    /// whenever the sink has taken all of a stream that brings little at a time.
+    /// Whether nothing of the body is at hand, and a receive brings what comes next: the usual
+    /// case once the sink has taken all of a stream that brings little at a time.
     #[inline(always)]
-    fn has_to_receive(&mut self, source: &Wire, pipes: &Pipes) -> bool {
-        if !source.input.is_empty() || self.rest.is_over() || self.owes_line_end {
-            return false;
-        }
-        self.course.received(0, pipes.thresholds());
-        self.course.plan(self.rest.known(), false, pipes.thresholds()) == Plan::Copy
+    fn has_to_receive(&self, source: &Wire, pipes: &Pipes) -> bool {
+        source.input.is_empty()
+            && !self.rest.is_over()
+            && !self.owes_line_end
+            && self.course.plan(self.rest.known(), false, pipes.thresholds()) == Plan::Copy
     }
 
     /// What a connection received goes out, and what its socket has follows through a pipe, where

@@ -146,6 +146,9 @@ mod tests {
             };
             before = year_month_day(days);
             assert_eq!(before, expected);
+            let mut dates = Dates::default();
+            let date = dates.at(Duration::from_secs(days * 86_400)).http_date();
+            assert!(date.starts_with(WEEKDAYS[(days as usize + 4) % 7].as_bytes()), "{days}");
         }
     }
 
