@@ -50,7 +50,7 @@ pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
                 lines.push("... and more; narrow it by a prefix, or raise the limit".to_owned());
             }
             lines.insert(0, LINE_HEAD.to_owned());
-            Answer::text("200 OK", &lines.join("\n"))
+            Answer::text((200, "OK"), &lines.join("\n"))
         }
         false => objects_page(&lines, is_more),
     })
@@ -65,14 +65,14 @@ pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
     let (objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
     if objects.is_empty() {
         let line = format!("nothing is stored for {}", printable(url));
-        return Err(Answer::text("404 Not Found", &line));
+        return Err(Answer::text((404, "Not Found"), &line));
     }
     let now_ms = now_ms();
     let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
     Ok(match is_text {
         true => {
             let pages: Vec<_> = all.map(|(told, object)| told.page(object)).collect();
-            Answer::text("200 OK", &pages.join("\n\n"))
+            Answer::text((200, "OK"), &pages.join("\n\n"))
         }
         false => {
             let pages = all.map(|(told, object)| told.json(Some(object)).to_string());
@@ -97,7 +97,7 @@ pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
                     format!("{:<24}{value:>12}  {}", row.name, row.help)
                 })
                 .collect();
-            Answer::text("200 OK", &lines.join("\n"))
+            Answer::text((200, "OK"), &lines.join("\n"))
         }
         false => {
             let members = rows.map(|(row, value)| (row.name.to_owned(), value.into()));
@@ -131,7 +131,7 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answ
                     " in memory; a disk could not write it, and may have it again after a start"
                 }
             };
-            Answer::text("200 OK", &format!("{how}: {count}{disks}"))
+            Answer::text((200, "OK"), &format!("{how}: {count}{disks}"))
         }
         false => {
             let mut purged = json!({"purged": count, "soft": is_soft});
@@ -206,22 +206,22 @@ fn is_text(query: &Query<'_>) -> Result<bool, Answer> {
 
 fn cache(admin: &Admin) -> Result<&Arc<Cache>, Answer> {
     let cache = admin.hooks.cache.as_ref();
-    cache.ok_or_else(|| Answer::text("409 Conflict", "this process has no cache (no-cache)"))
+    cache.ok_or_else(|| Answer::text((409, "Conflict"), "this process has no cache (no-cache)"))
 }
 
 fn refused(wrong: &str) -> Answer {
-    Answer::text("400 Bad Request", wrong)
+    Answer::text((400, "Bad Request"), wrong)
 }
 
 fn page(value: &Value) -> Answer {
-    Answer::page("200 OK", "application/json", format!("{value}\n"))
+    Answer::page((200, "OK"), "application/json", format!("{value}\n"))
 }
 
 /// A page of objects, each a line of its own, so that it can be read by eye and by line.
 fn objects_page(objects: &[String], is_more: bool) -> Answer {
     let end = if objects.is_empty() { "" } else { "\n" };
     let page = format!("{{\"objects\":[{end}{}{end}],\"more\":{is_more}}}\n", objects.join(",\n"));
-    Answer::page("200 OK", "application/json", page)
+    Answer::page((200, "OK"), "application/json", page)
 }
 
 /// What the rules go by: the time of day, milliseconds since 1970.

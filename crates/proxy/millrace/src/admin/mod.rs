@@ -23,7 +23,7 @@ use millrace_http1::{Method, RequestHead};
 use millrace_store::Cache;
 
 use crate::errands::{Desk, Errand};
-use crate::http::{Connection, Socket};
+use crate::http::{Connection, Socket, Status};
 use crate::metrics::{self, Metrics};
 use crate::say;
 use crate::takeover::{self, Line};
@@ -98,7 +98,7 @@ enum Path {
 /// The answer, or the refusal.
 type Page = fn(&Admin, &Request<'_>) -> Result<Answer, Answer>;
 
-const SWITCHING: &str = "101 Switching Protocols";
+const SWITCHING: Status = (101, "Switching Protocols");
 
 const PATHS: &[(&str, Path)] = &[
     ("/metrics", Path::Page(|admin, _| Ok(admin.metrics()))),
@@ -195,7 +195,7 @@ impl Admin {
     fn answer(&self, head: &RequestHead, asked: Asked, place: &Place) -> Answer {
         let request = match Request::of(head) {
             Ok(request) => request,
-            Err(wrong) => return Answer::text("400 Bad Request", &wrong),
+            Err(wrong) => return Answer::text((400, "Bad Request"), &wrong),
         };
         let answer = self.answer_to(&request, asked, place).unwrap_or_else(|refusal| refusal);
         answer.without_body(request.method == Method::Head)
@@ -211,7 +211,7 @@ impl Admin {
         let path = PATHS.iter().find(|(path, _)| *path == request.path).map(|(_, path)| *path);
         let is_read = matches!(request.method, Method::Get | Method::Head);
         if request.has_body {
-            return Err(Answer::text("413 Content Too Large", "nothing here takes a body"));
+            return Err(Answer::text((413, "Content Too Large"), "nothing here takes a body"));
         }
         match path {
             Some(Path::Page(page)) if is_read => page(self, request),
@@ -235,7 +235,7 @@ impl Admin {
             None => {
                 let paths: Vec<_> = PATHS.iter().map(|(path, _)| *path).collect();
                 let line = format!("404 Not Found (expected: {})", paths.join(", "));
-                Err(Answer::text("404 Not Found", &line))
+                Err(Answer::text((404, "Not Found"), &line))
             }
         }
     }
@@ -243,11 +243,11 @@ impl Admin {
     /// Claims the one takeover that may be under way, if the other side speaks our protocol.
     fn begin_takeover(&self, request: &Request<'_>, asked: Asked) -> Result<Answer, Answer> {
         if matches!(asked, Asked::Tcp(_)) {
-            return Err(Answer::text("403 Forbidden", "this goes over a Unix socket only"));
+            return Err(Answer::text((403, "Forbidden"), "this goes over a Unix socket only"));
         }
         if request.upgrade != Some(takeover::PROTOCOL) {
             return Err(Answer::switching(
-                "426 Upgrade Required",
+                (426, "Upgrade Required"),
                 &format!("this process speaks {} only", takeover::PROTOCOL),
             ));
         }
@@ -256,11 +256,11 @@ impl Admin {
         let waited = self.upgraded.wait_timeout_while(lock(&self.takeovers), patience, is_taken);
         let (mut takeovers, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if takeovers.under_way {
-            return Err(Answer::text("409 Conflict", "another process is taking over"));
+            return Err(Answer::text((409, "Conflict"), "another process is taking over"));
         }
         if takeovers.refused {
             let wrong = "this process is ending, and hands nothing over any more";
-            return Err(Answer::text("409 Conflict", wrong));
+            return Err(Answer::text((409, "Conflict"), wrong));
         }
         takeovers.under_way = true;
         Ok(Answer::switching(SWITCHING, ""))
@@ -276,19 +276,19 @@ impl Admin {
     }
 
     fn metrics(&self) -> Answer {
-        Answer::page("200 OK", metrics::CONTENT_TYPE, self.metrics.page())
+        Answer::page((200, "OK"), metrics::CONTENT_TYPE, self.metrics.page())
     }
 
     fn health(&self) -> Answer {
         match self.is_draining() {
-            true => Answer::text("503 Service Unavailable", "draining"),
-            false => Answer::text("200 OK", "ok"),
+            true => Answer::text((503, "Service Unavailable"), "draining"),
+            false => Answer::text((200, "OK"), "ok"),
         }
     }
 
     fn config(&self) -> Answer {
         let config = lock(&self.config).clone();
-        Answer::page("200 OK", "text/plain; charset=utf-8", config)
+        Answer::page((200, "OK"), "text/plain; charset=utf-8", config)
     }
 
     fn reload(&self) -> Answer {
@@ -296,25 +296,25 @@ impl Admin {
         self.hooks.desk.ask(Errand::Reload(sender));
         match outcome.recv() {
             Ok(Ok(number)) => {
-                Answer::text("200 OK", &format!("configuration {number} is in force"))
+                Answer::text((200, "OK"), &format!("configuration {number} is in force"))
             }
-            Ok(Err(wrong)) => Answer::text("422 Unprocessable Content", &wrong),
-            Err(_) => Answer::text("503 Service Unavailable", "the process has ended"),
+            Ok(Err(wrong)) => Answer::text((422, "Unprocessable Content"), &wrong),
+            Err(_) => Answer::text((503, "Service Unavailable"), "the process has ended"),
         }
     }
 
     fn drain(&self) -> Answer {
         self.hooks.desk.ask(Errand::Drain);
-        Answer::text("202 Accepted", "draining")
+        Answer::text((202, "Accepted"), "draining")
     }
 
     fn reopen_log(&self) -> Answer {
         match (self.hooks.reopen_log)() {
-            None => Answer::text("409 Conflict", "there is no access log"),
-            Some(Ok(())) => Answer::text("200 OK", "access log reopened"),
+            None => Answer::text((409, "Conflict"), "there is no access log"),
+            Some(Ok(())) => Answer::text((200, "OK"), "access log reopened"),
             Some(Err(error)) => {
                 let line = format!("access log not reopened: {error}");
-                Answer::text("500 Internal Server Error", &line)
+                Answer::text((500, "Internal Server Error"), &line)
             }
         }
     }
