@@ -12,8 +12,8 @@ use super::Admin;
 use super::answer::Answer;
 use super::query::Query;
 use super::request::Request;
-use crate::stored::{ROWS, Unit};
-use crate::{http, say};
+use crate::cache_metrics::{ROWS, Unit};
+use crate::{http, print};
 
 /// Answers that are listed where nobody says how many, and at most.
 const LIST_OBJECTS: usize = 100;
@@ -91,7 +91,7 @@ pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
             let lines: Vec<_> = rows
                 .map(|(row, value)| {
                     let value = match row.unit {
-                        Unit::Bytes => say::bytes(value),
+                        Unit::Bytes => print::bytes(value),
                         Unit::Things => value.to_string(),
                     };
                     format!("{:<24}{value:>12}  {}", row.name, row.help)
@@ -116,9 +116,9 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answ
     let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
     let how = if is_soft { "made stale" } else { "purged" };
     // What was asked for, as far as a line can show it.
-    say::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
+    print::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
     if is_durable == Some(false) {
-        say::error("cache: a disk could not write a purge");
+        print::error("cache: a disk could not write a purge");
     }
     let answer = match is_text {
         true => {
@@ -271,7 +271,7 @@ impl Told {
     }
 
     fn size(&self) -> String {
-        self.bytes.map_or_else(|| "?".to_owned(), say::bytes)
+        self.bytes.map_or_else(|| "?".to_owned(), print::bytes)
     }
 
     fn line(&self) -> String {

@@ -7,9 +7,9 @@
 
 mod answer;
 mod cached;
-mod crowd;
-mod doors;
+mod connection_limit;
 mod guard;
+mod listeners;
 mod query;
 mod request;
 mod token;
@@ -25,18 +25,18 @@ use millrace_store::Cache;
 use crate::errands::{Desk, Errand};
 use crate::http::{Connection, Socket, Status};
 use crate::metrics::{self, Metrics};
-use crate::say;
+use crate::print;
 use crate::takeover::{self, Line};
 use crate::threads::{lock, spawn};
 
 use answer::Answer;
-use crowd::{Crowd, Place};
+use connection_limit::{ConnectionLimit, Place};
 use guard::Asked;
 use request::Request;
 
 pub(crate) use answer::MATCHED;
-pub(crate) use doors::Doors;
 pub(crate) use guard::{Guard, is_trusted};
+pub(crate) use listeners::AdminListeners;
 pub(crate) use token::Token;
 
 /// What is read away of a refused request, so that its answer is not lost in a reset.
@@ -68,9 +68,9 @@ pub(crate) struct Admin {
     takeovers: Mutex<Takeovers>,
     /// Notified when none is under way any more, or may begin.
     upgraded: Condvar,
-    tcp: Arc<Crowd>,
+    tcp: Arc<ConnectionLimit>,
     /// Apart: whoever may connect there may change something, and others must not be in the way.
-    unix: Arc<Crowd>,
+    unix: Arc<ConnectionLimit>,
 }
 
 /// Who takes over from this process.
@@ -167,8 +167,8 @@ impl Admin {
     /// Answers one connection on a thread of its own, unless there are too many.
     fn take(self: &Arc<Self>, connection: Connection) {
         let is_unix = matches!(**connection.socket(), Socket::Unix(_));
-        let crowd = if is_unix { &self.unix } else { &self.tcp };
-        let Some(place) = crowd.enter(connection.socket()) else { return };
+        let limit = if is_unix { &self.unix } else { &self.tcp };
+        let Some(place) = limit.enter(connection.socket()) else { return };
         let this = Arc::clone(self);
         // The other side is gone or too slow, or there is no thread: nobody is left to be told.
         let _ = spawn("admin-connection", move || _ = this.serve(connection, &place));
@@ -222,7 +222,7 @@ impl Admin {
             Some(Path::Page(_) | Path::Private(_)) => Err(Answer::not_allowed("GET, HEAD")),
             Some(Path::Call(call)) if request.method == Method::Post => {
                 self.guard.may_change(request, asked)?;
-                say::error(&format!("admin: POST {} from {asked}", request.path));
+                print::error(&format!("admin: POST {} from {asked}", request.path));
                 // Whoever comes meanwhile does not keep it from hearing what came of it.
                 place.stay();
                 call(self, request)

@@ -16,7 +16,7 @@ use crate::errands::{Desk, Errand};
 use crate::failure::Failure;
 use crate::http::HEAD_LIMITS;
 use crate::inherited::{Inherited, Purpose, Socket};
-use crate::say;
+use crate::print;
 use crate::systemd::Given;
 use crate::threads::spawn;
 
@@ -101,7 +101,7 @@ impl Takeover {
         match self.line.receive(STEP) {
             Ok(Some(frame)) if frame.kind == Kind::Yours => {}
             // Whoever refuses says so: this is one that died, and nobody else is left to serve.
-            Ok(None) => say::error("the process before this one ended before it had drained"),
+            Ok(None) => print::error("the process before this one ended before it had drained"),
             Ok(Some(frame)) => return Err(failed(refusal(&frame))),
             Err(error) => return Err(failed(error)),
         }

@@ -9,7 +9,7 @@ use millrace_http1::{HeaderWriter, Http1Header, declared_length};
 use crate::admin::{MATCHED, Token};
 use crate::failure::Failure;
 use crate::http::{self, Connection};
-use crate::say;
+use crate::print;
 
 /// How long the process may take. A purge walks over all that is stored.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
     let answer = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
     let Answered { status, matched_nothing, body } = answer;
     if status == 200 {
-        say::output(&body)?;
+        print::output(&body)?;
         return if matched_nothing { Err(Failure::NothingPurged) } else { Ok(()) };
     }
     Err(Failure::Machine(body.lines().next().unwrap_or("refused without a word").to_owned()))

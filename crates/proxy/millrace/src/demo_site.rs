@@ -15,9 +15,9 @@ use crate::failure::Failure;
 use crate::http::{Connection, Status};
 use crate::threads::spawn;
 
-const PAGE: &[u8] = include_bytes!("site/index.html");
-const STYLE: &[u8] = include_bytes!("site/style.css");
-const WHEEL: &[u8] = include_bytes!("site/wheel.svg");
+const PAGE: &[u8] = include_bytes!("demo_site/index.html");
+const STYLE: &[u8] = include_bytes!("demo_site/style.css");
+const WHEEL: &[u8] = include_bytes!("demo_site/wheel.svg");
 
 /// What `/pattern` weighs.
 pub(crate) const PATTERN_BYTES: usize = 1 << 20;
