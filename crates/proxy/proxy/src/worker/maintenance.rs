@@ -68,7 +68,7 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| !worker.core.fills.is_empty(),
-            perform: |worker, now| fill::run::leave_slow_askers(&mut worker.core, now),
+            perform: |worker, now| fill::run::leave_slow_leaders(&mut worker.core, now),
         },
         Task {
             is_due: |worker| worker.core.pipes.open() > 0,
