@@ -4,9 +4,9 @@ use std::ffi::OsString;
 
 use millrace_config::{self as config, Command, ConfigError};
 
+use crate::config_source::ConfigSource;
 use crate::failure::Failure;
-use crate::source::Source;
-use crate::{ask, congestion, demo, doctor, host, say, supervisor, users};
+use crate::{cache_cli, congestion, demo, doctor, preflight, print, supervisor, users};
 
 /// Does what `words` ask for, the first of which is the program's name.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -15,27 +15,27 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
             let mut config = config::from_tables(&tables)?;
             users::load(&mut config, &tables)?;
             congestion::check(&config, &tables)?;
-            host::check(&config, &tables)?;
+            preflight::check(&config, &tables)?;
             supervisor::run(config, None, tables.is_upgrade())
         }
         Command::Run { file, over } => {
-            let (upgrade, source) = (over.is_upgrade(), Source { file, over });
+            let (upgrade, source) = (over.is_upgrade(), ConfigSource { file, over });
             let config = source.read()?;
-            host::check(&config, &source.over)?;
+            preflight::check(&config, &source.over)?;
             supervisor::run(config, Some(source), upgrade)
         }
         Command::Check { file, over } => {
-            let source = Source { file, over };
+            let source = ConfigSource { file, over };
             let config = source.read()?;
-            host::check(&config, &source.over)?;
-            config::notes(&config).iter().for_each(|note| say::error(note));
-            say::output(&config::to_toml(&config))
+            preflight::check(&config, &source.over)?;
+            config::notes(&config).iter().for_each(|note| print::error(note));
+            print::output(&config::to_toml(&config))
         }
         Command::Doctor(tables) => doctor::run(&config::process_from_tables(&tables)?),
         Command::Demo => demo::run(),
-        Command::Cache(asking) => ask::run(&asking),
+        Command::Cache(asking) => cache_cli::run(&asking),
         Command::Reference(name) => reference(&name),
-        Command::Print(text) => say::output(&text),
+        Command::Print(text) => print::output(&text),
     }
 }
 
@@ -49,5 +49,5 @@ fn reference(name: &str) -> Result<(), Failure> {
             allowed: names.join(", "),
         }));
     };
-    say::output(&page)
+    print::output(&page)
 }

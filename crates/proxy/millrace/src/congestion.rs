@@ -8,7 +8,7 @@ use millrace_config::{Config, ConfigError, Congestion, Tables};
 use millrace_proxy::congestion::NEAR;
 use millrace_sys::Errno;
 
-use crate::say;
+use crate::print;
 
 /// Checks every algorithm that `config` names, which is what `tables` mean.
 ///
@@ -55,7 +55,7 @@ pub(crate) fn system(config: &Config) -> Option<Arc<str>> {
     let asks = |choice: &Congestion| *choice == Congestion::Auto;
     let mut services = config.services.iter();
     if services.any(|service| asks(&service.congestion) || asks(&service.origin_congestion)) {
-        say::error(&format!("congestion auto: {NEAR} cannot be had here; {system} serves all"));
+        print::error(&format!("congestion auto: {NEAR} cannot be had here; {system} serves all"));
     }
     None
 }

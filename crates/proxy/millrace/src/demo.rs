@@ -10,7 +10,7 @@ use millrace_proxy::counters::Counters;
 
 use crate::failure::Failure;
 use crate::supervisor::Running;
-use crate::{say, site};
+use crate::{demo_site, print};
 
 /// The ports that are taken if nobody else has them.
 const PORT: u16 = 8080;
@@ -35,17 +35,17 @@ pub(crate) fn run() -> Result<(), Failure> {
     ])?;
     let running = Running::start(config, None, false)?;
     // After the start, which blocks signals in the threads that are made from then on.
-    site::start(origin)?;
+    demo_site::start(origin)?;
     let [ListenAddress::Tcp(address)] = running.addresses()[..] else {
         unreachable!("the demo listens on one TCP address");
     };
     // It serves on if nobody reads its lines.
-    let _ = say::output(&welcome(address, admin, origin_address));
+    let _ = print::output(&welcome(address, admin, origin_address));
     let mut before = Totals::default();
     running.wait(Some(LOOK_EVERY), |counters| {
         let now = Totals::of(counters);
         if let Some(line) = now.line_since(&before) {
-            let _ = say::output(&line);
+            let _ = print::output(&line);
             before = now;
         }
     })
@@ -123,9 +123,12 @@ impl Totals {
             let hits = counted(self.hits - before.hits, "request");
             line.push_str(&format!(", {hits} answered from the cache"));
         }
-        line.push_str(&format!("; {} of bodies passed on", say::bytes(self.bytes - before.bytes)));
+        line.push_str(&format!(
+            "; {} of bodies passed on",
+            print::bytes(self.bytes - before.bytes)
+        ));
         if self.spliced > before.spliced {
-            let spliced = say::bytes(self.spliced - before.spliced);
+            let spliced = print::bytes(self.spliced - before.spliced);
             line.push_str(&format!(", {spliced} of them spliced in the kernel"));
         }
         if self.own > before.own {

@@ -14,7 +14,7 @@ use millrace_proxy::Letter;
 use millrace_store::{Cache, Waiter, Waker};
 
 use crate::failure::Failure;
-use crate::say;
+use crate::print;
 use crate::threads::{self, spawn};
 
 /// Letters to the workers from the disks' threads.
@@ -114,7 +114,7 @@ impl Disks {
         self.is_over.store(true, Ordering::Release);
         let Some(cache) = self.cache.clone() else { return };
         if let Err(error) = spawn("disk-end", move || cache.close_disks()) {
-            say::error(&format!("cannot leave the disks before the end: {error}"));
+            print::error(&format!("cannot leave the disks before the end: {error}"));
         }
     }
 
@@ -141,7 +141,7 @@ fn seek(
             }
             Err((_, DirectoryError::Locked)) => sleep(LOOK),
             Err((disk, error)) => {
-                say::error(&format!("{}; the cache goes on without", refusal(disk, error)));
+                print::error(&format!("{}; the cache goes on without", refusal(disk, error)));
                 return cache.close_disks();
             }
         }
@@ -155,7 +155,7 @@ fn report_strangers(cache: &Cache, spaces: &[SpaceTag]) {
         1 => "up to 1 stored response on disk matches no service".to_owned(),
         count => format!("up to {count} stored responses on disk match no service"),
     };
-    say::error(&format!(
+    print::error(&format!(
         "{what}: its name or its target rules have changed (they stay unused until the disk needs \
          their room)"
     ));
@@ -224,7 +224,7 @@ fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bel
             cache.close_disks();
             let folders: Vec<_> = disks.iter().map(|it| it.folder.display().to_string()).collect();
             let folders = folders.join(", ");
-            return say::error(&format!("the cache goes on without disks ({folders}): {error}"));
+            return print::error(&format!("the cache goes on without disks ({folders}): {error}"));
         }
     };
     for (disk, contents) in disks.iter().zip(contents) {
@@ -235,7 +235,7 @@ fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bel
             Contents::OtherKey => "belonged to another cache: what was on it is dropped",
             Contents::Missed => "was away for a while: what was on it is dropped",
         };
-        say::error(&format!("disk {folder} {what}"));
+        print::error(&format!("disk {folder} {what}"));
     }
 }
 

@@ -12,12 +12,12 @@ use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
 use uselect::{Backend, Tracker};
 
-use crate::crew::{descriptors_of_a_worker, files_of_disks};
 use crate::engines::{self, Engine, Engine::Epoll, Picked};
 use crate::failure::Failure;
 use crate::finding::{Finding, Verdict};
-use crate::privileges::outlook;
-use crate::{rings, say, thresholds};
+use crate::privileges;
+use crate::worker_pool::{descriptors_of_a_worker, files_of_disks};
+use crate::{print, rings, thresholds};
 
 /// Prints the findings about this machine for a process with this configuration.
 ///
@@ -38,7 +38,7 @@ pub(crate) fn run(config: &Config) -> Result<(), Failure> {
             page.push_str(&format!("      {:<18}{line}\n", ""));
         }
     }
-    say::output(&page)?;
+    print::output(&page)?;
     match findings.iter().find(|finding| finding.verdict == Verdict::Bad) {
         None => Ok(()),
         Some(bad) => Err(Failure::Machine(format!("cannot run here: {}: {}", bad.name, bad.word))),
@@ -136,7 +136,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         backlog(machine),
         tracking(machine, config),
     ];
-    findings.extend(outlook(config));
+    findings.extend(privileges::report(config));
     findings
 }
 
@@ -209,9 +209,9 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
 }
 
 fn memory(machine: &Machine, config: &Config) -> Finding {
-    let available = machine.memory_bytes.map(say::bytes);
+    let available = machine.memory_bytes.map(print::bytes);
     let cache = config.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
-    let [pools, cache] = [config.pool_bytes(), cache].map(say::bytes);
+    let [pools, cache] = [config.pool_bytes(), cache].map(print::bytes);
     let value = format!("{pools} for pools, {cache} for the cache, {} free", told(&available));
     let is_short = machine.memory_bytes.is_some_and(|bytes| bytes < config.memory_bytes);
     let note = is_short.then_some("less is free than --memory may take");
@@ -222,13 +222,13 @@ fn memory(machine: &Machine, config: &Config) -> Finding {
 fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
     let workers = config.workers;
     let limit = match machine.locked_memory {
-        Some(limit) => format!("{} for all processes of the user", say::bytes(limit)),
+        Some(limit) => format!("{} for all processes of the user", print::bytes(limit)),
         None => "not limited".to_owned(),
     };
     let rings = engines::rings_needed(config.engine, workers) as u64;
     let needed = machine.ring_bytes.map(|bytes| bytes * rings);
     let needs = match needed {
-        Some(needed) => format!("{workers} workers need {} for io_uring", say::bytes(needed)),
+        Some(needed) => format!("{workers} workers need {} for io_uring", print::bytes(needed)),
         None => "no ring of io_uring can be created".to_owned(),
     };
     let value = format!("{limit}; {needs}; engine {} is used", used.name());
@@ -256,13 +256,14 @@ fn pipes(machine: &Machine, config: &Config, bodies: &thresholds::Picked) -> Fin
     let descriptors = descriptors_of_a_worker(config.workers, files_of_disks(config));
     let all = workers * pipes_max(&bodies.thresholds, workers, descriptors);
     let bytes = all * PIPE_BYTES as u64;
-    let value = format!("{all} of {}, {} in all", say::bytes(PIPE_BYTES as u64), say::bytes(bytes));
+    let value =
+        format!("{all} of {}, {} in all", print::bytes(PIPE_BYTES as u64), print::bytes(bytes));
     match machine.pipe_pages {
         // 0: there is no such limit (proc_sys_fs(5)).
         Some(pages) if pages > 0 && pages * PAGE_BYTES < bytes => {
             let word = format!(
                 "fs.pipe-user-pages-soft is {pages}: beyond {} of pipes bodies are copied",
-                say::bytes(pages * PAGE_BYTES)
+                print::bytes(pages * PAGE_BYTES)
             );
             Finding::noted("pipes", value, Some(&word))
         }

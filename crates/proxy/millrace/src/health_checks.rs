@@ -16,8 +16,8 @@ use millrace_proxy::shared_health::Check;
 
 use crate::failure::Failure;
 use crate::http::Connection;
+use crate::print;
 use crate::reload::Force;
-use crate::say;
 use crate::threads::{lock, spawn};
 
 /// Checks that are under way at once.
@@ -107,7 +107,7 @@ pub(crate) fn start(force: &Force, shared: &Arc<Shared>) -> Result<(), Failure> 
     checks.set_config(&force.config())?;
     force.follow(move |config| {
         if let Err(failure) = checks.set_config(config) {
-            say::error(&failure.to_string());
+            print::error(&failure.to_string());
         }
     });
     Ok(())
@@ -184,7 +184,7 @@ impl Inner {
             drop(state);
             if up != before {
                 let why = found.err().map_or("passes".to_owned(), |why| format!("fails: {why}"));
-                say::error(&format!("health check of {} {} {why}", check.name(), check.path));
+                print::error(&format!("health check of {} {} {why}", check.name(), check.path));
             }
             // Said each time: a worker may have taken it over since the last.
             self.shared.board.set_check(&check, up);

@@ -19,6 +19,9 @@ use millrace_http1::{AnswerHead, Fields, HeadError, HeadLimits, HeadScan, Reques
 pub(crate) const HEAD_LIMITS: HeadLimits =
     HeadLimits { bytes_max: 64 * 1024, fields_max: 256, target_bytes_max: 64 * 1024 };
 
+/// A status code and its reason phrase, such as `(404, "Not Found")`.
+pub(crate) type Status = (u16, &'static str);
+
 /// A connection, and the bytes received over it that no message has used yet.
 #[derive(Debug)]
 pub(crate) struct Connection {

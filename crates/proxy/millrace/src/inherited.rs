@@ -8,7 +8,7 @@ use millrace_config::{Config, ListenAddress};
 use millrace_sys::ListensAt;
 
 use crate::failure::Failure;
-use crate::say;
+use crate::print;
 
 /// A listening socket, and who removes its file if it has one.
 pub(crate) struct Socket {
@@ -128,7 +128,7 @@ impl Inherited {
             left.insert(address.to_string());
         }
         for address in left {
-            say::error(&format!("no longer listening on {address}"));
+            print::error(&format!("no longer listening on {address}"));
         }
         Ok(())
     }

@@ -3,13 +3,16 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod ask;
 mod beginning;
+mod cache;
+mod cache_cli;
+mod cache_metrics;
 mod calibrate;
 mod command;
+mod config_source;
 mod congestion;
-mod crew;
 mod demo;
+mod demo_site;
 mod disks;
 mod doctor;
 mod engines;
@@ -17,23 +20,19 @@ mod errands;
 mod failure;
 mod finding;
 mod health_checks;
-mod host;
 mod http;
 mod inherited;
 mod listeners;
 mod metrics;
 mod outages;
 mod posts;
+mod preflight;
+mod print;
 mod privileges;
 mod reload;
 mod reloads;
 mod restart;
 mod rings;
-mod say;
-mod site;
-mod source;
-mod storage;
-mod stored;
 mod supervisor;
 mod systemd;
 mod takeover;
@@ -42,6 +41,7 @@ mod thresholds;
 mod tracking;
 mod users;
 mod verifier;
+mod worker_pool;
 
 use std::process::ExitCode;
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     match command::run(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            say::error(&failure.to_string());
+            print::error(&failure.to_string());
             ExitCode::from(failure.status())
         }
     }

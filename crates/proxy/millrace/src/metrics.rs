@@ -19,8 +19,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use crate::cache_metrics;
 use crate::reloads::Counts;
-use crate::stored;
 
 /// What the page is, in Content-Type.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -184,7 +184,7 @@ struct Stored(Arc<Cache>);
 impl Collector for Stored {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let stat = self.0.stat();
-        for row in stored::ROWS {
+        for row in cache_metrics::ROWS {
             let (name, value) = (format!("cache_{}", row.name), (row.read)(&stat));
             let kind = if row.is_counter { MetricType::Counter } else { MetricType::Gauge };
             encode(value, kind, encoder.encode_descriptor(&name, row.help, None, kind)?)?;

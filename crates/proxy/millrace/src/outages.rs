@@ -16,7 +16,7 @@ use millrace_proxy::Shared;
 use millrace_proxy::shared_health::Outage;
 
 use crate::failure::Failure;
-use crate::say;
+use crate::print;
 use crate::threads::spawn;
 
 /// Interval between rounds while there are outages: failures of one round share a line.
@@ -41,7 +41,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Failure> {
         loop {
             let outages = shared.board.outages();
             for line in reporter.round(&outages, begun.elapsed()) {
-                say::error(&line);
+                print::error(&line);
             }
             if !reporter.has_more() {
                 shared.board.await_outages(Duration::MAX);

@@ -18,16 +18,16 @@ use millrace_engine::{LogFile, LogSink};
 use millrace_proxy::{Letter, Shared};
 use millrace_sys::Errno;
 
+use crate::config_source::ConfigSource;
 use crate::engines::Engine;
 use crate::inherited::{Inherited, Socket};
 use crate::listeners::{Change, Listeners, Sockets};
 use crate::posts::{Post, Posts};
 use crate::privileges::{self, Locked};
 use crate::reloads::Counts;
-use crate::source::Source;
 use crate::systemd::Systemd;
 use crate::threads::lock;
-use crate::{failure::Failure, say};
+use crate::{failure::Failure, print};
 
 /// How long it is waited for the workers to take a configuration up. They do between two turns, so
 /// that only one that hangs is waited for.
@@ -42,7 +42,7 @@ const ROOM_LEFT: usize = 2;
 pub(crate) struct Force {
     state: Mutex<State>,
     /// `None`: a command line, which cannot be read again.
-    source: Option<Source>,
+    source: Option<ConfigSource>,
     shared: Arc<Shared>,
     log: LogSink,
     counts: Arc<Counts>,
@@ -73,7 +73,7 @@ impl Force {
     pub(crate) fn begin(
         asked_for: Config,
         mut config: Config,
-        source: Option<Source>,
+        source: Option<ConfigSource>,
         inherited: Inherited,
         shared: Arc<Shared>,
         log: LogSink,
@@ -147,12 +147,12 @@ impl Force {
             Ok(number) => {
                 self.counts.done.fetch_add(1, Ordering::Relaxed);
                 self.wait_until_taken_up(number);
-                say::error(&format!("configuration {number} is in force"));
+                print::error(&format!("configuration {number} is in force"));
                 Ok(number)
             }
             Err(why) => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
-                say::error(&format!("reload refused: {why}"));
+                print::error(&format!("reload refused: {why}"));
                 Err(why)
             }
         }
@@ -198,7 +198,7 @@ impl Force {
                 return;
             }
             if begun.elapsed() > TAKE_UP {
-                return say::error(&format!("not taken up yet by workers {late:?}"));
+                return print::error(&format!("not taken up yet by workers {late:?}"));
             }
             std::thread::sleep(LOOK);
         }
@@ -296,7 +296,7 @@ impl State {
         let opened: Vec<String> = change.opened().map(ToString::to_string).collect();
         let (mut sockets, removed) = self.listeners.commit(change);
         for name in config::lost_names(&self.config, &config) {
-            say::error(&format!(
+            print::error(&format!(
                 "no service finds any more what \"{name}\" stored in the cache: its name or its \
                  target rules have changed"
             ));
@@ -312,10 +312,10 @@ impl State {
             follower(&config);
         }
         for address in removed {
-            say::error(&format!("no longer listening on {address}"));
+            print::error(&format!("no longer listening on {address}"));
         }
         for address in opened {
-            say::error(&format!("listening on {address}"));
+            print::error(&format!("listening on {address}"));
         }
         number
     }

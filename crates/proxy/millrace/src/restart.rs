@@ -1,7 +1,7 @@
 //! Panics: which of them the process survives.
 //!
 //! A panic is a bug of ours, after which the tables of its worker are not to be trusted. They are
-//! thrown away with all that they describe, and a new worker takes the seat: the other workers share
+//! thrown away with all that they describe, and a new worker takes the slot: the other workers share
 //! nothing with it but mailboxes, counters and the listeners. A panic of any other thread ends the
 //! process, so that whoever supervises it starts another; so do too many in a row, since a bug that
 //! every client meets is no better served by a new worker.
@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::say;
+use crate::print;
 use crate::threads::lock;
 
 /// The time in which panics are counted.
@@ -38,7 +38,7 @@ pub(crate) fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let text = format!("{}: {panic}", thread.name().unwrap_or("a thread"));
-        say::error(&text.replace('\n', " "));
+        print::error(&text.replace('\n', " "));
         if !SURVIVES.get() {
             std::process::exit(1);
         }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use millrace_engine::{Error, ReservedRing};
 
-use crate::say;
+use crate::print;
 
 /// Why the rings cannot be had.
 #[derive(Debug)]
@@ -48,9 +48,9 @@ impl fmt::Display for Shortage {
             (Error::OutOfMemory, Some(limit)) => {
                 write!(f, "no kernel memory for the io_uring rings of {workers} workers (")?;
                 if let Some(needed) = needed {
-                    write!(f, "needed: {}; ", say::bytes(*needed))?;
+                    write!(f, "needed: {}; ", print::bytes(*needed))?;
                 }
-                let limit = say::bytes(*limit);
+                let limit = print::bytes(*limit);
                 write!(f, "RLIMIT_MEMLOCK: {limit} for all processes of the user); {RAISE}")
             }
             _ => write!(f, "cannot create the io_uring rings of {workers} workers: {error}"),

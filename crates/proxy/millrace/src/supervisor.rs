@@ -23,10 +23,10 @@ use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};
 
-use crate::admin::{Admin, Doors, Guard, Hooks, Token};
+use crate::admin::{Admin, AdminListeners, Guard, Hooks, Token};
 use crate::beginning::begin;
+use crate::config_source::ConfigSource;
 use crate::congestion;
-use crate::crew::Crew;
 use crate::disks::{Bell, Disks};
 use crate::engines::{self, Engine};
 use crate::errands::{Desk, Errand, Errands};
@@ -34,8 +34,8 @@ use crate::failure::Failure;
 use crate::health_checks;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
-use crate::source::Source;
-use crate::{outages, restart, say, storage, thresholds, tracking};
+use crate::worker_pool::WorkerPool;
+use crate::{cache, outages, print, restart, thresholds, tracking};
 use succession::Succession;
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
@@ -51,7 +51,11 @@ const BREAK_OFF: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// When the machine refuses what the configuration needs, or the end was not awaited.
-pub(crate) fn run(config: Config, source: Option<Source>, upgrade: bool) -> Result<(), Failure> {
+pub(crate) fn run(
+    config: Config,
+    source: Option<ConfigSource>,
+    upgrade: bool,
+) -> Result<(), Failure> {
     Running::start(config, source, upgrade)?.wait(None, |_| {})
 }
 
@@ -61,7 +65,7 @@ pub(crate) struct Running {
     engine: engines::Picked,
     thresholds: thresholds::Picked,
     force: Arc<Force>,
-    crew: Crew,
+    worker_pool: WorkerPool,
     shared: Arc<Shared>,
     admin: Option<Arc<Admin>>,
     errands: Errands,
@@ -69,7 +73,7 @@ pub(crate) struct Running {
     log: LogSink,
     disks: Disks,
     /// Makes memory ready for the cache as long as it lives.
-    _tender: Option<iolite::Helper>,
+    _prefault: Option<iolite::Helper>,
 }
 
 impl Running {
@@ -79,7 +83,7 @@ impl Running {
     /// When the machine refuses an address, a file, a thread or memory.
     pub(crate) fn start(
         config: Config,
-        source: Option<Source>,
+        source: Option<ConfigSource>,
         upgrade: bool,
     ) -> Result<Self, Failure> {
         let signals = prepare_process()?;
@@ -90,7 +94,7 @@ impl Running {
         let asked_for = config.clone();
         let mut config = config;
         let guard = guard(&config)?;
-        let doors = Doors::open(&mut config.admin, &mut inherited)?;
+        let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
         let shared = shared(&config)?;
         let begun =
             Force::begin(asked_for, config, source, inherited, shared.clone(), log.clone())?;
@@ -101,7 +105,8 @@ impl Running {
             .and_then(|()| reload::open_log(&force.config()))
             .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| force.give_up())?;
-        let tender = storage::tend(shared.cache.as_ref()).inspect_err(|_| force.give_up())?;
+        let prefault =
+            cache::start_prefault(shared.cache.as_ref()).inspect_err(|_| force.give_up())?;
         if engine.engine == Engine::Uselect {
             tracking::watch().inspect_err(|_| force.give_up())?;
         }
@@ -110,24 +115,24 @@ impl Running {
         let disks = disks.inspect_err(|_| force.give_up())?;
         let rings = std::mem::take(&mut engine.rings);
         let of_all = (engine.engine, rings, thresholds.thresholds);
-        let started = Crew::start(&force, &shared, of_all, &log, sockets, &bell);
-        let (crew, posts) = started.inspect_err(|_| force.give_up())?;
+        let started = WorkerPool::start(&force, &shared, of_all, &log, sockets, &bell);
+        let (worker_pool, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
         let (desk, errands) = Errands::new(|| Signal::User2.send_to_self());
-        let succession = Succession::new(doors, systemd);
+        let succession = Succession::new(admin_listeners, systemd);
         let mut running = Self {
             signals,
             engine,
             thresholds,
             force,
-            crew,
+            worker_pool,
             shared,
             admin: None,
             errands,
             succession,
             log,
             disks,
-            _tender: tender,
+            _prefault: prefault,
         };
         // The takeover comes last: once it is done there is nobody else who could serve.
         let begun = health_checks::start(&running.force, &running.shared)
@@ -136,7 +141,7 @@ impl Running {
             .and_then(|()| takeover.map_or(Ok(()), |takeover| takeover.finish(desk)));
         begun.inspect_err(|_| running.give_up())?;
         running.own_files();
-        running.succession.doors.attend();
+        running.succession.admin_listeners.serve();
         running.announce();
         Ok(running)
     }
@@ -223,24 +228,24 @@ impl Running {
         self.admin = Some(Arc::clone(&admin));
         let follower = Arc::clone(&admin);
         self.force.follow(move |config| follower.set_config(config::to_toml(config)));
-        self.succession.doors.prepare(admin)
+        self.succession.admin_listeners.prepare(admin)
     }
 
     fn announce(&self) {
         let engines::Picked { engine, reason, .. } = &self.engine;
-        say::error(&format!("engine {} ({reason})", engine.name()));
+        print::error(&format!("engine {} ({reason})", engine.name()));
         let config = self.force.config();
         if config.splice == Splice::Calibrated {
-            say::error(&format!("splice {}", self.thresholds));
+            print::error(&format!("splice {}", self.thresholds));
         }
         if let Some(locked) = self.force.locked() {
-            say::error(&locked.line());
+            print::error(&locked.line());
         }
         for address in &config.admin {
-            say::error(&format!("admin at {address}"));
+            print::error(&format!("admin at {address}"));
         }
         for address in self.addresses() {
-            say::error(&format!("listening on {address}"));
+            print::error(&format!("listening on {address}"));
         }
         self.succession.systemd.ready("serving");
     }
@@ -264,7 +269,7 @@ impl Running {
         if let Some(admin) = &self.admin {
             admin.set_draining();
         }
-        say::error("draining");
+        print::error("draining");
         self.succession.end();
         self.force.drain();
         self.drain_deadline()
@@ -278,17 +283,17 @@ impl Running {
     /// when it tells the workers to break off.
     fn has_drained(&mut self, deadline: &mut Instant) -> bool {
         self.release_successor();
-        if self.crew.has_ended() {
+        if self.worker_pool.has_ended() {
             return true;
         }
         if Instant::now() < *deadline {
             return false;
         }
         if self.force.was_stopped() {
-            say::error("some workers did not end");
+            print::error("some workers did not end");
             return true;
         }
-        say::error("the time for draining is over; what is left is cut off");
+        print::error("the time for draining is over; what is left is cut off");
         self.force.stop();
         *deadline = Instant::now() + BREAK_OFF;
         false
@@ -299,8 +304,8 @@ impl Running {
             return;
         }
         match self.log.reopen() {
-            Ok(()) => say::error("access log reopened"),
-            Err(error) => say::error(&format!("access log not reopened: {error}")),
+            Ok(()) => print::error("access log reopened"),
+            Err(error) => print::error(&format!("access log not reopened: {error}")),
         }
     }
 
@@ -317,7 +322,7 @@ fn prepare_process() -> Result<Signals, Failure> {
     let signals = Signals::block().map_err(|error| machine("signals", error))?;
     restart::end_on_panic();
     if let Err(error) = millrace_sys::raise_descriptor_limit() {
-        say::error(&format!("the limit of descriptors stays as it is: {error}"));
+        print::error(&format!("the limit of descriptors stays as it is: {error}"));
     }
     Ok(signals)
 }
@@ -337,15 +342,15 @@ fn shared(config: &Config) -> Result<Arc<Shared>, Failure> {
     let mut random = [0; 8];
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
-    let (congestion, cache) = (congestion::system(config), storage::open(config)?);
-    Ok(Shared::new(config.workers, pseudonym, congestion, cache, say::error, trace()))
+    let (congestion, cache) = (congestion::system(config), cache::open(config)?);
+    Ok(Shared::new(config.workers, pseudonym, congestion, cache, print::error, trace()))
 }
 
 /// Where the moves of the driver are reported to: standard error, where MILLRACE_TRACE asks for that
 /// and the build has debug assertions.
 fn trace() -> Option<fn(std::fmt::Arguments<'_>)> {
     let is_wanted = cfg!(debug_assertions) && std::env::var_os("MILLRACE_TRACE").is_some();
-    is_wanted.then_some(|line| say::error(&line.to_string()))
+    is_wanted.then_some(|line| print::error(&line.to_string()))
 }
 
 fn machine(what: &str, error: impl std::fmt::Display) -> Failure {

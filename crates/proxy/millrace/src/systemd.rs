@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use millrace_proxy::counters::Counters;
 
-use crate::say;
+use crate::print;
 
 /// The longest address of a Unix socket, in bytes (unix(7): sun_path).
 const ADDRESS_BYTES_MAX: usize = 108;
@@ -68,7 +68,7 @@ impl Systemd {
         match socket {
             Ok(socket) => Self { socket: Some(socket), given },
             Err(error) => {
-                say::error(&format!("NOTIFY_SOCKET: {error}; nobody is notified"));
+                print::error(&format!("NOTIFY_SOCKET: {error}; nobody is notified"));
                 Self::default()
             }
         }

@@ -10,7 +10,7 @@ use millrace_splice::{NEVER, Thresholds};
 
 use crate::calibrate::{self, Costs, Kind};
 use crate::engines::Engine;
-use crate::say;
+use crate::print;
 
 /// The thresholds to run with, and why they are those.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,12 +29,12 @@ impl Picked {
             0 => "spliced".to_owned(),
             _ => format!(
                 "copied; after {} spliced once a receive brings {}, until a pipe gets less than {}",
-                say::bytes(bulk_after),
-                say::bytes(bulk_min as u64),
-                say::bytes(fill_min as u64)
+                print::bytes(bulk_after),
+                print::bytes(bulk_min as u64),
+                print::bytes(fill_min as u64)
             ),
         };
-        let direct = say::bytes(DIRECT_BYTES);
+        let direct = print::bytes(DIRECT_BYTES);
         let kept = format!("into the slab (from {direct} on without a buffer) and sent from there");
         let teed = "spliced, and read out of a second pipe (tee) into the slab";
         [
@@ -51,7 +51,7 @@ fn by_length(below: &str, others: &str, min: u64) -> String {
     match min {
         NEVER => below.to_owned(),
         0 | 1 => others.to_owned(),
-        _ => format!("{below}; from {} on {others}", say::bytes(min)),
+        _ => format!("{below}; from {} on {others}", print::bytes(min)),
     }
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Picked {
     /// In one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Thresholds { alone_min, behind_min, .. } = self.thresholds;
-        let (alone, behind) = (say::bytes(alone_min), say::bytes(behind_min));
+        let (alone, behind) = (print::bytes(alone_min), print::bytes(behind_min));
         write!(f, "from {alone} on, behind a head from {behind} ({})", self.reason)
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(alone, "copied; from 32 KB on spliced");
         assert_eq!(behind, "copied; from 4.0 KB on spliced");
         assert!(stream.contains("brings 32 KB") && stream.ends_with("less than 8.0 KB"));
-        let teed = format!("; from {} on spliced", say::bytes(Thresholds::FIXED.tee_min));
+        let teed = format!("; from {} on spliced", print::bytes(Thresholds::FIXED.tee_min));
         assert!(stored.contains("(from 32 KB on without") && stored.contains(&teed), "{stored}");
         assert_eq!(plan(Splice::Never)[..3], ["copied"; 3]);
         assert_eq!(plan(Splice::Always)[..3], ["spliced"; 3]);

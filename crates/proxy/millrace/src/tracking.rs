@@ -2,7 +2,7 @@
 //! kernel from then on, and here the operator is told.
 
 use crate::failure::Failure;
-use crate::say;
+use crate::print;
 use crate::threads::spawn;
 
 /// Starts the thread that says it, which the process ends under. To be called where the process is
@@ -13,7 +13,7 @@ use crate::threads::spawn;
 pub(crate) fn watch() -> Result<(), Failure> {
     let started = spawn("uselectd", || {
         millrace_engine::wait_for_loss();
-        say::error(
+        print::error(
             "uselectd has ended: engine uselect goes on by epoll, with every connection; to use \
              uselectd again, start it and restart or upgrade",
         );

@@ -8,7 +8,7 @@ use millrace_engine::{Engine, Key, Kind, Mail, Table, Timers};
 use millrace_splice::Pipes;
 use millrace_store::{Cache, Waiter};
 
-use crate::auth::Gate;
+use crate::auth::Authenticator;
 use crate::cached::{CacheWaits, fill::Fill};
 use crate::conn::{Conn, accepting::Accepting};
 use crate::counters::Counters;
@@ -38,7 +38,7 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) fills: Table<Fill>,
     pub(crate) origins: Origins,
     pub(crate) names: Resolver<Key>,
-    pub(crate) gate: Gate<E::Waker>,
+    pub(crate) authenticator: Authenticator<E::Waker>,
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,

@@ -1,17 +1,18 @@
 //! What the admin address answers with: a status, a few fixed fields, a short body.
 
-use millrace_http1::HeadError;
+use millrace_http1::{Framing, HeadError, HeaderWriter, Http1Header, Version};
 
+use crate::http::Status;
 use crate::takeover;
 
 /// One answer.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
-    pub(super) status: &'static str,
+    pub(super) status: Status,
     pub(super) content_type: &'static str,
     pub(super) body: String,
-    /// A further field, with its line end.
-    field: String,
+    /// A further field: its name and its value.
+    field: Option<(&'static str, &'static str)>,
     /// The body is only counted, not sent.
     is_head: bool,
     /// The connection speaks, or should have spoken, something else from here on.
@@ -24,52 +25,49 @@ pub(crate) const MATCHED: &str = "Millrace-Matched";
 
 impl Answer {
     /// A line for people.
-    pub(super) fn text(status: &'static str, line: &str) -> Self {
+    pub(super) fn text(status: Status, line: &str) -> Self {
         Self::page(status, "text/plain; charset=utf-8", format!("{line}\n"))
     }
 
     /// A body of another kind.
-    pub(super) fn page(status: &'static str, content_type: &'static str, body: String) -> Self {
+    pub(super) fn page(status: Status, content_type: &'static str, body: String) -> Self {
         Self { status, content_type, body, ..Self::default() }
     }
 
     /// Adds the field [`MATCHED`].
     pub(super) fn nothing_matched(self) -> Self {
-        Self { field: format!("{MATCHED}: 0\r\n"), ..self }
+        Self { field: Some((MATCHED, "0")), ..self }
     }
 
     /// The head of the request is refused.
     pub(super) fn malformed(error: HeadError) -> Self {
         use HeadError::{BytesTooMany, FieldsTooMany, TargetTooLong};
         let status = match error {
-            BytesTooMany | FieldsTooMany | TargetTooLong => "431 Request Header Fields Too Large",
-            _ => "400 Bad Request",
+            BytesTooMany | FieldsTooMany | TargetTooLong => {
+                (431, "Request Header Fields Too Large")
+            }
+            _ => (400, "Bad Request"),
         };
         Self::text(status, &error.to_string())
     }
 
     /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
-    pub(super) fn not_allowed(allowed: &str) -> Self {
-        const STATUS: &str = "405 Method Not Allowed";
-        let answer = Self::text(STATUS, &format!("{STATUS} (allowed: {allowed})"));
-        Self { field: format!("Allow: {allowed}\r\n"), ..answer }
+    pub(super) fn not_allowed(allowed: &'static str) -> Self {
+        let line = format!("405 Method Not Allowed (allowed: {allowed})");
+        Self { field: Some(("Allow", allowed)), ..Self::text((405, "Method Not Allowed"), &line) }
     }
 
     /// A token is needed (RFC 6750 section 3).
     pub(super) fn unauthorized(line: &str) -> Self {
         Self {
-            field: "WWW-Authenticate: Bearer realm=\"millrace admin\"\r\n".to_owned(),
-            ..Self::text("401 Unauthorized", line)
+            field: Some(("WWW-Authenticate", "Bearer realm=\"millrace admin\"")),
+            ..Self::text((401, "Unauthorized"), line)
         }
     }
 
     /// The other side has to switch to the protocol of takeovers, or may (RFC 9110 section 7.8).
-    pub(super) fn switching(status: &'static str, line: &str) -> Self {
-        Self {
-            field: format!("Upgrade: {}\r\n", takeover::PROTOCOL),
-            is_switching: true,
-            ..Self::text(status, line)
-        }
+    pub(super) fn switching(status: Status, line: &str) -> Self {
+        Self { is_switching: true, ..Self::text(status, line) }
     }
 
     /// The same for HEAD: without its body.
@@ -79,22 +77,65 @@ impl Answer {
 
     /// As it goes over the wire.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let Self { status, content_type, body, field, .. } = self;
-        if self.is_switching && status.starts_with("101 ") {
-            let head = format!("HTTP/1.1 {status}\r\n{field}Connection: Upgrade\r\n\r\n");
-            return head.into_bytes();
+        let (status, reason) = self.status;
+        let mut bytes = Vec::new();
+        let mut header = Http1Header::new(&mut bytes);
+        header.response(status, reason.as_bytes());
+        if self.is_switching {
+            header.upgrade([takeover::PROTOCOL.as_bytes()].into_iter());
         }
-        let connection = if self.is_switching { "Upgrade, close" } else { "close" };
-        let mut bytes = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{field}\
-             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
-             Connection: {connection}\r\n\r\n",
-            body.len(),
-        )
-        .into_bytes();
+        // RFC 9110 section 8.6: an interim response has no Content-Length.
+        if status == 101 {
+            header.end();
+            return bytes;
+        }
+        header.field(b"Content-Type", self.content_type.as_bytes());
+        header.framing(Framing::Length(self.body.len() as u64), false);
+        if let Some((name, value)) = self.field {
+            header.field(name.as_bytes(), value.as_bytes());
+        }
+        header.field(b"Cache-Control", b"no-store");
+        header.field(b"X-Content-Type-Options", b"nosniff");
+        header.persistence(Version::Http11, false);
+        header.end();
         if !self.is_head {
-            bytes.extend_from_slice(body.as_bytes());
+            bytes.extend_from_slice(self.body.as_bytes());
         }
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(answer: &Answer) -> String {
+        String::from_utf8(answer.bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_response_has_its_length_and_closes_the_connection() {
+        let fixed = "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+                     Connection: close\r\n\r\n";
+        let expected = format!(
+            "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\n\
+             Content-Length: 39\r\nAllow: POST\r\n{fixed}"
+        );
+        let body = "405 Method Not Allowed (allowed: POST)\n";
+        assert_eq!(text(&Answer::not_allowed("POST")), format!("{expected}{body}"));
+        assert_eq!(text(&Answer::not_allowed("POST").without_body(true)), expected);
+        let matched = Answer::text((200, "OK"), "").nothing_matched();
+        assert!(text(&matched).contains("\r\nContent-Length: 1\r\nMillrace-Matched: 0\r\n"));
+    }
+
+    #[test]
+    fn a_switch_to_the_takeover_has_no_body() {
+        let upgrade = format!("Connection: Upgrade\r\nUpgrade: {}\r\n", takeover::PROTOCOL);
+        let switch = Answer::switching((101, "Switching Protocols"), "");
+        let expected = format!("HTTP/1.1 101 Switching Protocols\r\n{upgrade}\r\n");
+        assert_eq!(text(&switch), expected);
+        let required = text(&Answer::switching((426, "Upgrade Required"), "no"));
+        let expected = format!("HTTP/1.1 426 Upgrade Required\r\n{upgrade}Content-Type: ");
+        assert!(required.starts_with(&expected) && required.ends_with("close\r\n\r\nno\n"));
     }
 }

@@ -12,8 +12,8 @@ use super::Admin;
 use super::answer::Answer;
 use super::query::Query;
 use super::request::Request;
-use crate::stored::{ROWS, Unit};
-use crate::{http, say};
+use crate::cache_metrics::{ROWS, Unit};
+use crate::{http, print};
 
 /// Answers that are listed where nobody says how many, and at most.
 const LIST_OBJECTS: usize = 100;
@@ -50,7 +50,7 @@ pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
                 lines.push("... and more; narrow it by a prefix, or raise the limit".to_owned());
             }
             lines.insert(0, LINE_HEAD.to_owned());
-            Answer::text("200 OK", &lines.join("\n"))
+            Answer::text((200, "OK"), &lines.join("\n"))
         }
         false => objects_page(&lines, is_more),
     })
@@ -65,14 +65,14 @@ pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
     let (objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
     if objects.is_empty() {
         let line = format!("nothing is stored for {}", printable(url));
-        return Err(Answer::text("404 Not Found", &line));
+        return Err(Answer::text((404, "Not Found"), &line));
     }
     let now_ms = now_ms();
     let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
     Ok(match is_text {
         true => {
             let pages: Vec<_> = all.map(|(told, object)| told.page(object)).collect();
-            Answer::text("200 OK", &pages.join("\n\n"))
+            Answer::text((200, "OK"), &pages.join("\n\n"))
         }
         false => {
             let pages = all.map(|(told, object)| told.json(Some(object)).to_string());
@@ -91,13 +91,13 @@ pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
             let lines: Vec<_> = rows
                 .map(|(row, value)| {
                     let value = match row.unit {
-                        Unit::Bytes => say::bytes(value),
+                        Unit::Bytes => print::bytes(value),
                         Unit::Things => value.to_string(),
                     };
                     format!("{:<24}{value:>12}  {}", row.name, row.help)
                 })
                 .collect();
-            Answer::text("200 OK", &lines.join("\n"))
+            Answer::text((200, "OK"), &lines.join("\n"))
         }
         false => {
             let members = rows.map(|(row, value)| (row.name.to_owned(), value.into()));
@@ -116,9 +116,9 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answ
     let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
     let how = if is_soft { "made stale" } else { "purged" };
     // What was asked for, as far as a line can show it.
-    say::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
+    print::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
     if is_durable == Some(false) {
-        say::error("cache: a disk could not write a purge");
+        print::error("cache: a disk could not write a purge");
     }
     let answer = match is_text {
         true => {
@@ -131,7 +131,7 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answ
                     " in memory; a disk could not write it, and may have it again after a start"
                 }
             };
-            Answer::text("200 OK", &format!("{how}: {count}{disks}"))
+            Answer::text((200, "OK"), &format!("{how}: {count}{disks}"))
         }
         false => {
             let mut purged = json!({"purged": count, "soft": is_soft});
@@ -206,22 +206,22 @@ fn is_text(query: &Query<'_>) -> Result<bool, Answer> {
 
 fn cache(admin: &Admin) -> Result<&Arc<Cache>, Answer> {
     let cache = admin.hooks.cache.as_ref();
-    cache.ok_or_else(|| Answer::text("409 Conflict", "this process has no cache (no-cache)"))
+    cache.ok_or_else(|| Answer::text((409, "Conflict"), "this process has no cache (no-cache)"))
 }
 
 fn refused(wrong: &str) -> Answer {
-    Answer::text("400 Bad Request", wrong)
+    Answer::text((400, "Bad Request"), wrong)
 }
 
 fn page(value: &Value) -> Answer {
-    Answer::page("200 OK", "application/json", format!("{value}\n"))
+    Answer::page((200, "OK"), "application/json", format!("{value}\n"))
 }
 
 /// A page of objects, each a line of its own, so that it can be read by eye and by line.
 fn objects_page(objects: &[String], is_more: bool) -> Answer {
     let end = if objects.is_empty() { "" } else { "\n" };
     let page = format!("{{\"objects\":[{end}{}{end}],\"more\":{is_more}}}\n", objects.join(",\n"));
-    Answer::page("200 OK", "application/json", page)
+    Answer::page((200, "OK"), "application/json", page)
 }
 
 /// What the rules go by: the time of day, milliseconds since 1970.
@@ -271,7 +271,7 @@ impl Told {
     }
 
     fn size(&self) -> String {
-        self.bytes.map_or_else(|| "?".to_owned(), say::bytes)
+        self.bytes.map_or_else(|| "?".to_owned(), print::bytes)
     }
 
     fn line(&self) -> String {

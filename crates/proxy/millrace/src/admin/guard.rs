@@ -65,7 +65,7 @@ impl Guard {
     pub(super) fn may_ask(&self, request: &Request<'_>, asked: Asked) -> Result<(), Answer> {
         match (asked, request.host) {
             (Asked::Tcp(own), Some(host)) if !self.is_ours(host, own) => Err(Answer::text(
-                "421 Misdirected Request",
+                (421, "Misdirected Request"),
                 "Host has to be the address with the port of the admin address, or localhost \
                  with it, or the name that admin-name gives; a name that points here is not enough",
             )),
@@ -82,18 +82,18 @@ impl Guard {
             Asked::Unix(Some(peer)) if is_trusted(peer) => return Ok(()),
             Asked::Unix(..) => {
                 return Err(Answer::text(
-                    "403 Forbidden",
+                    (403, "Forbidden"),
                     "only the same user and root may do this",
                 ));
             }
             Asked::Tcp(_) => {}
         }
         if is_from_another_site(request) {
-            return Err(Answer::text("403 Forbidden", "a page of another site may not do this"));
+            return Err(Answer::text((403, "Forbidden"), "a page of another site may not do this"));
         }
         let Some(token) = &self.token else {
             return Err(Answer::text(
-                "403 Forbidden",
+                (403, "Forbidden"),
                 "over TCP this needs a token, and none is configured: give admin-token-file PATH, \
                  or use an admin address unix:PATH",
             ));

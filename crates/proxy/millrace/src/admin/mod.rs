@@ -7,9 +7,9 @@
 
 mod answer;
 mod cached;
-mod crowd;
-mod doors;
+mod connection_limit;
 mod guard;
+mod listeners;
 mod query;
 mod request;
 mod token;
@@ -23,20 +23,20 @@ use millrace_http1::{Method, RequestHead};
 use millrace_store::Cache;
 
 use crate::errands::{Desk, Errand};
-use crate::http::{Connection, Socket};
+use crate::http::{Connection, Socket, Status};
 use crate::metrics::{self, Metrics};
-use crate::say;
+use crate::print;
 use crate::takeover::{self, Line};
 use crate::threads::{lock, spawn};
 
 use answer::Answer;
-use crowd::{Crowd, Place};
+use connection_limit::{ConnectionLimit, Place};
 use guard::Asked;
 use request::Request;
 
 pub(crate) use answer::MATCHED;
-pub(crate) use doors::Doors;
 pub(crate) use guard::{Guard, is_trusted};
+pub(crate) use listeners::AdminListeners;
 pub(crate) use token::Token;
 
 /// What is read away of a refused request, so that its answer is not lost in a reset.
@@ -68,9 +68,9 @@ pub(crate) struct Admin {
     takeovers: Mutex<Takeovers>,
     /// Notified when none is under way any more, or may begin.
     upgraded: Condvar,
-    tcp: Arc<Crowd>,
+    tcp: Arc<ConnectionLimit>,
     /// Apart: whoever may connect there may change something, and others must not be in the way.
-    unix: Arc<Crowd>,
+    unix: Arc<ConnectionLimit>,
 }
 
 /// Who takes over from this process.
@@ -98,7 +98,7 @@ enum Path {
 /// The answer, or the refusal.
 type Page = fn(&Admin, &Request<'_>) -> Result<Answer, Answer>;
 
-const SWITCHING: &str = "101 Switching Protocols";
+const SWITCHING: Status = (101, "Switching Protocols");
 
 const PATHS: &[(&str, Path)] = &[
     ("/metrics", Path::Page(|admin, _| Ok(admin.metrics()))),
@@ -167,8 +167,8 @@ impl Admin {
     /// Answers one connection on a thread of its own, unless there are too many.
     fn take(self: &Arc<Self>, connection: Connection) {
         let is_unix = matches!(**connection.socket(), Socket::Unix(_));
-        let crowd = if is_unix { &self.unix } else { &self.tcp };
-        let Some(place) = crowd.enter(connection.socket()) else { return };
+        let limit = if is_unix { &self.unix } else { &self.tcp };
+        let Some(place) = limit.enter(connection.socket()) else { return };
         let this = Arc::clone(self);
         // The other side is gone or too slow, or there is no thread: nobody is left to be told.
         let _ = spawn("admin-connection", move || _ = this.serve(connection, &place));
@@ -195,7 +195,7 @@ impl Admin {
     fn answer(&self, head: &RequestHead, asked: Asked, place: &Place) -> Answer {
         let request = match Request::of(head) {
             Ok(request) => request,
-            Err(wrong) => return Answer::text("400 Bad Request", &wrong),
+            Err(wrong) => return Answer::text((400, "Bad Request"), &wrong),
         };
         let answer = self.answer_to(&request, asked, place).unwrap_or_else(|refusal| refusal);
         answer.without_body(request.method == Method::Head)
@@ -211,7 +211,7 @@ impl Admin {
         let path = PATHS.iter().find(|(path, _)| *path == request.path).map(|(_, path)| *path);
         let is_read = matches!(request.method, Method::Get | Method::Head);
         if request.has_body {
-            return Err(Answer::text("413 Content Too Large", "nothing here takes a body"));
+            return Err(Answer::text((413, "Content Too Large"), "nothing here takes a body"));
         }
         match path {
             Some(Path::Page(page)) if is_read => page(self, request),
@@ -222,7 +222,7 @@ impl Admin {
             Some(Path::Page(_) | Path::Private(_)) => Err(Answer::not_allowed("GET, HEAD")),
             Some(Path::Call(call)) if request.method == Method::Post => {
                 self.guard.may_change(request, asked)?;
-                say::error(&format!("admin: POST {} from {asked}", request.path));
+                print::error(&format!("admin: POST {} from {asked}", request.path));
                 // Whoever comes meanwhile does not keep it from hearing what came of it.
                 place.stay();
                 call(self, request)
@@ -235,7 +235,7 @@ impl Admin {
             None => {
                 let paths: Vec<_> = PATHS.iter().map(|(path, _)| *path).collect();
                 let line = format!("404 Not Found (expected: {})", paths.join(", "));
-                Err(Answer::text("404 Not Found", &line))
+                Err(Answer::text((404, "Not Found"), &line))
             }
         }
     }
@@ -243,11 +243,11 @@ impl Admin {
     /// Claims the one takeover that may be under way, if the other side speaks our protocol.
     fn begin_takeover(&self, request: &Request<'_>, asked: Asked) -> Result<Answer, Answer> {
         if matches!(asked, Asked::Tcp(_)) {
-            return Err(Answer::text("403 Forbidden", "this goes over a Unix socket only"));
+            return Err(Answer::text((403, "Forbidden"), "this goes over a Unix socket only"));
         }
         if request.upgrade != Some(takeover::PROTOCOL) {
             return Err(Answer::switching(
-                "426 Upgrade Required",
+                (426, "Upgrade Required"),
                 &format!("this process speaks {} only", takeover::PROTOCOL),
             ));
         }
@@ -256,11 +256,11 @@ impl Admin {
         let waited = self.upgraded.wait_timeout_while(lock(&self.takeovers), patience, is_taken);
         let (mut takeovers, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if takeovers.under_way {
-            return Err(Answer::text("409 Conflict", "another process is taking over"));
+            return Err(Answer::text((409, "Conflict"), "another process is taking over"));
         }
         if takeovers.refused {
             let wrong = "this process is ending, and hands nothing over any more";
-            return Err(Answer::text("409 Conflict", wrong));
+            return Err(Answer::text((409, "Conflict"), wrong));
         }
         takeovers.under_way = true;
         Ok(Answer::switching(SWITCHING, ""))
@@ -276,19 +276,19 @@ impl Admin {
     }
 
     fn metrics(&self) -> Answer {
-        Answer::page("200 OK", metrics::CONTENT_TYPE, self.metrics.page())
+        Answer::page((200, "OK"), metrics::CONTENT_TYPE, self.metrics.page())
     }
 
     fn health(&self) -> Answer {
         match self.is_draining() {
-            true => Answer::text("503 Service Unavailable", "draining"),
-            false => Answer::text("200 OK", "ok"),
+            true => Answer::text((503, "Service Unavailable"), "draining"),
+            false => Answer::text((200, "OK"), "ok"),
         }
     }
 
     fn config(&self) -> Answer {
         let config = lock(&self.config).clone();
-        Answer::page("200 OK", "text/plain; charset=utf-8", config)
+        Answer::page((200, "OK"), "text/plain; charset=utf-8", config)
     }
 
     fn reload(&self) -> Answer {
@@ -296,25 +296,25 @@ impl Admin {
         self.hooks.desk.ask(Errand::Reload(sender));
         match outcome.recv() {
             Ok(Ok(number)) => {
-                Answer::text("200 OK", &format!("configuration {number} is in force"))
+                Answer::text((200, "OK"), &format!("configuration {number} is in force"))
             }
-            Ok(Err(wrong)) => Answer::text("422 Unprocessable Content", &wrong),
-            Err(_) => Answer::text("503 Service Unavailable", "the process has ended"),
+            Ok(Err(wrong)) => Answer::text((422, "Unprocessable Content"), &wrong),
+            Err(_) => Answer::text((503, "Service Unavailable"), "the process has ended"),
         }
     }
 
     fn drain(&self) -> Answer {
         self.hooks.desk.ask(Errand::Drain);
-        Answer::text("202 Accepted", "draining")
+        Answer::text((202, "Accepted"), "draining")
     }
 
     fn reopen_log(&self) -> Answer {
         match (self.hooks.reopen_log)() {
-            None => Answer::text("409 Conflict", "there is no access log"),
-            Some(Ok(())) => Answer::text("200 OK", "access log reopened"),
+            None => Answer::text((409, "Conflict"), "there is no access log"),
+            Some(Ok(())) => Answer::text((200, "OK"), "access log reopened"),
             Some(Err(error)) => {
                 let line = format!("access log not reopened: {error}");
-                Answer::text("500 Internal Server Error", &line)
+                Answer::text((500, "Internal Server Error"), &line)
             }
         }
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use millrace_config::ConfigError;
+use millrace_http1::HeaderWriter;
 
 /// The shortest and the longest token, in bytes.
 const BYTES_MIN: usize = 16;
@@ -59,10 +60,12 @@ impl Token {
         }
     }
 
-    /// The line with which a request brings this token.
-    pub(crate) fn line(&self) -> String {
-        let token = std::str::from_utf8(&self.0).expect("it was read as printable ASCII");
-        format!("Authorization: Bearer {token}\r\n")
+    /// Writes the field with which a request brings this token (RFC 6750 section 2.1).
+    pub(crate) fn write(&self, header: &mut impl HeaderWriter) {
+        header.field_with(b"Authorization", |value| {
+            value.extend_from_slice(b"Bearer ");
+            value.extend_from_slice(&self.0);
+        });
     }
 
     /// Whether the value of an Authorization field brings this token. How long that takes tells
@@ -86,6 +89,7 @@ impl Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_http1::Http1Header;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -107,6 +111,9 @@ mod tests {
         }
         for text in [&b"0123456789abcdef"[..], b"0123456789abcdef\n"] {
             let token = read(text, 0o640).unwrap();
+            let mut field = Vec::new();
+            token.write(&mut Http1Header::new(&mut field));
+            assert_eq!(field, b"Authorization: Bearer 0123456789abcdef\r\n");
             assert!(
                 token.is_in("Bearer 0123456789abcdef") && token.is_in("bearer  0123456789abcdef")
             );

@@ -3,11 +3,11 @@
 //! file and system call that the configuration does not need. docs/design/privileges.md says why
 //! so.
 
-mod outlook;
-mod reach;
+mod paths;
+mod report;
 mod user;
 
-pub(crate) use reach::folder;
+pub(crate) use paths::folder;
 pub(crate) use user::check_user;
 
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use millrace_config::Config;
 use millrace_confine::{Also, Grant, Identity, LOW_PORTS};
 use millrace_sys::Errno;
 
-pub(crate) use outlook::outlook;
+pub(crate) use report::report;
 
 use crate::engines::Engine;
 use crate::failure::Failure;
-use crate::say;
-use reach::Reach;
+use crate::print;
+use paths::Paths;
 
 /// What the process is left with.
 #[derive(Debug)]
@@ -67,30 +67,30 @@ pub(crate) fn lock_in(
                 .to_owned(),
         ));
     }
-    let reach = Reach::of(config, file);
-    let identity = user::choose(&config.user, &reach)?;
+    let paths = Paths::of(config, file);
+    let identity = user::choose(&config.user, &paths)?;
     make_disks(config, identity.unwrap_or_else(Identity::current))?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
     match millrace_confine::give_up_privileges(identity, !low_ports_open.is_empty()) {
         // A service manager may have taken that system call away, and left what is harmless.
         Err(error) if Identity::current().user != 0 => {
             let error = std::io::Error::from(error);
-            say::error(&format!("capabilities stay as they are: {error}"));
+            print::error(&format!("capabilities stay as they are: {error}"));
         }
         gave_up => gave_up.map_err(|error| refused("the user or the capabilities", error))?,
     }
     let capabilities =
         millrace_confine::capabilities().map_err(|error| refused("capabilities", error))?;
     let who = user::described(Identity::current());
-    for problem in reach.problems() {
-        say::error(&format!("{who} {problem}"));
+    for problem in paths.problems() {
+        print::error(&format!("{who} {problem}"));
     }
     if !config.sandbox {
         // The kernel hides the memory of whoever changes its user; debugging tools need it.
         millrace_confine::set_dumpable(true).map_err(|error| refused("debugging", error))?;
         return Ok(Locked { who, capabilities, low_ports_open, sandbox: None });
     }
-    let sandbox = restrict(&reach, engine, abstract_sockets)?;
+    let sandbox = restrict(&paths, engine, abstract_sockets)?;
     let locked = Locked { who, capabilities, low_ports_open, sandbox: Some(sandbox) };
     debug_assert_eq!(locked.admits(config, file), Ok(()), "what is needed was left");
     Ok(locked)
@@ -108,12 +108,12 @@ fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
     Ok(())
 }
 
-fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<Sandbox, Failure> {
+fn restrict(paths: &Paths, engine: Engine, abstract_sockets: bool) -> Result<Sandbox, Failure> {
     millrace_confine::prepare_name_lookup();
     millrace_confine::refuse_new_privileges()
         .and_then(|()| millrace_confine::set_dumpable(false))
         .map_err(|error| refused("no_new_privs", error))?;
-    let grants = reach.grants(Identity::current().user == 0);
+    let grants = paths.grants(Identity::current().user == 0);
     let files = millrace_confine::landlock_version().and_then(|version| {
         millrace_confine::restrict_files(&grants, abstract_sockets)?;
         Ok(version)
@@ -121,10 +121,10 @@ fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<San
     let also = Also {
         rings: engine == Engine::Uring,
         select: engine == Engine::Select,
-        stores: reach.has_disks(),
+        stores: paths.has_disks(),
     };
     let calls = millrace_confine::restrict_calls(also);
-    Ok(Sandbox { files, calls, grants: reach::real(grants) })
+    Ok(Sandbox { files, calls, grants: paths::real(grants) })
 }
 
 impl Locked {
@@ -139,11 +139,11 @@ impl Locked {
         let Some(sandbox) = &self.sandbox else { return format!("{who}; sandbox off") };
         let files = match sandbox.files {
             Ok(version) => format!("files by Landlock {version}"),
-            Err(error) => format!("FILES NOT RESTRICTED ({})", outlook::no_landlock(error)),
+            Err(error) => format!("FILES NOT RESTRICTED ({})", report::no_landlock(error)),
         };
         let calls = match sandbox.calls {
             Ok(()) => "system calls filtered".to_owned(),
-            Err(error) => format!("SYSTEM CALLS NOT FILTERED ({})", outlook::no_seccomp(error)),
+            Err(error) => format!("SYSTEM CALLS NOT FILTERED ({})", report::no_seccomp(error)),
         };
         format!("{who}; {files}; {calls}")
     }
@@ -163,7 +163,7 @@ impl Locked {
             ));
         }
         let Some(Sandbox { files: Ok(_), grants, .. }) = &self.sandbox else { return Ok(()) };
-        if let Some(path) = Reach::of(config, file).outside(grants) {
+        if let Some(path) = Paths::of(config, file).outside(grants) {
             return Err(format!(
                 "{} is in none of the folders that the process left itself at its start \
                  (sandbox-folder would name it); restart or upgrade to use it",
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn locked(config: &Config) -> Locked {
-        let grants = reach::real(Reach::of(config, None).grants(false));
+        let grants = paths::real(Paths::of(config, None).grants(false));
         let sandbox = Sandbox { files: Ok(7), calls: Ok(()), grants };
         Locked {
             who: "user nobody".to_owned(),

@@ -6,9 +6,9 @@ use millrace_config::{ConfigError, User};
 use millrace_confine::{Identity, name_of, of_group, of_passwd};
 use millrace_sys::Errno;
 
-use super::reach::Reach;
+use super::paths::Paths;
 use crate::failure::Failure;
-use crate::say;
+use crate::print;
 
 /// Who `auto` takes, the first that there is.
 const ORDINARY: [&str; 2] = ["millrace", "nobody"];
@@ -29,7 +29,7 @@ pub(crate) fn check_user(wanted: &User) -> Result<(), ConfigError> {
 ///
 /// # Errors
 /// A name that /etc/passwd or /etc/group does not have; a user that cannot be taken.
-pub(super) fn choose(wanted: &User, reach: &Reach) -> Result<Option<Identity>, Failure> {
+pub(super) fn choose(wanted: &User, paths: &Paths) -> Result<Option<Identity>, Failure> {
     let current = Identity::current();
     let (passwd, group) = (text("/etc/passwd"), text("/etc/group"));
     let named = match wanted {
@@ -40,7 +40,7 @@ pub(super) fn choose(wanted: &User, reach: &Reach) -> Result<Option<Identity>, F
         Some(identity) if identity == current => Ok(None),
         Some(_) if current.user != 0 => {
             let who = described(current);
-            say::error(&format!("user is {wanted}, but only root can change its user: {who}"));
+            print::error(&format!("user is {wanted}, but only root can change its user: {who}"));
             Ok(None)
         }
         Some(identity) => match identity.lend(|| ()) {
@@ -48,21 +48,21 @@ pub(super) fn choose(wanted: &User, reach: &Reach) -> Result<Option<Identity>, F
             Err(error) => Err(Failure::Machine(format!("cannot become {wanted}: {}", why(error)))),
         },
         None if current.user != 0 => Ok(None),
-        None => Ok(ordinary(&passwd, reach)),
+        None => Ok(ordinary(&passwd, paths)),
     }
 }
 
 /// Who `auto` means for a process of root. Root itself, which has no capabilities then, if an
 /// ordinary user could not do what the configuration says.
-fn ordinary(passwd: &str, reach: &Reach) -> Option<Identity> {
+fn ordinary(passwd: &str, paths: &Paths) -> Option<Identity> {
     let found = ORDINARY.iter().find_map(|name| Some((*name, of_passwd(passwd, name)?)));
     let (name, identity) = found.unwrap_or(("nobody", OVERFLOW));
-    let obstacle = match identity.lend(|| reach.problems().into_iter().next()) {
+    let obstacle = match identity.lend(|| paths.problems().into_iter().next()) {
         Ok(None) => return Some(identity),
         Ok(Some(problem)) => format!("user {name} {problem}"),
         Err(error) => format!("cannot become {name}: {}", why(error)),
     };
-    say::error(&format!("{obstacle}; stays root (--user NAME decides it)"));
+    print::error(&format!("{obstacle}; stays root (--user NAME decides it)"));
     None
 }
 

@@ -7,7 +7,7 @@ use millrace_proxy::Letter;
 
 use super::succession::Succession;
 use super::{DRAIN_LOOK, Running};
-use crate::say;
+use crate::print;
 use crate::takeover::{Line, Offer};
 
 impl Running {
@@ -29,7 +29,7 @@ impl Running {
     /// is done would leave the new process without sockets, and nobody would serve.
     pub(super) fn end_soon(&mut self) {
         if !self.succession.ending && self.is_upgrading() {
-            say::error("draining begins when the takeover has ended");
+            print::error("draining begins when the takeover has ended");
         }
         self.succession.ending = true;
         if let Some(admin) = &self.admin {
@@ -39,9 +39,9 @@ impl Running {
 
     /// What a successor takes over.
     pub(super) fn offer(&self) -> std::io::Result<Offer> {
-        let Succession { doors, systemd, .. } = &self.succession;
+        let Succession { admin_listeners, systemd, .. } = &self.succession;
         let clients = self.force.copies()?;
-        Ok(Offer { clients, admin: doors.copies()?, manager: systemd.given().clone() })
+        Ok(Offer { clients, admin: admin_listeners.copies()?, manager: systemd.given().clone() })
     }
 
     /// Leaves everything to the process at the other end of `line`, which serves already. Gives the
@@ -49,21 +49,21 @@ impl Running {
     /// has happened.
     pub(super) fn hand_over(&mut self, line: Line) -> Option<Instant> {
         let process = line.peer().map_or(0, |peer| peer.process);
-        self.succession.doors.leave();
+        self.succession.admin_listeners.leave();
         self.succession.systemd.main_process(process);
         if let Err(error) = line.yours() {
-            say::error(&format!("process {process} is gone: {error}; this one goes on"));
+            print::error(&format!("process {process} is gone: {error}; this one goes on"));
             self.go_on();
             return None;
         }
-        say::error(&format!("draining: process {process} has taken over"));
+        print::error(&format!("draining: process {process} has taken over"));
         if let Some(admin) = &self.admin {
             admin.set_draining();
         }
-        let Succession { doors, successor, systemd, watchdog, .. } = &mut self.succession;
+        let Succession { admin_listeners, successor, systemd, watchdog, .. } = &mut self.succession;
         systemd.fall_silent();
         *watchdog = None;
-        doors.close();
+        admin_listeners.close();
         *successor = Some(line);
         self.force.cede();
         // It waits for them.
@@ -76,10 +76,10 @@ impl Running {
         self.succession.systemd.ready("serving");
         if let Some(admin) = &self.admin {
             admin.takeover_failed();
-            let doors = &mut self.succession.doors;
-            match doors.prepare(Arc::clone(admin)) {
-                Ok(()) => doors.attend(),
-                Err(failure) => say::error(&failure.to_string()),
+            let admin_listeners = &mut self.succession.admin_listeners;
+            match admin_listeners.prepare(Arc::clone(admin)) {
+                Ok(()) => admin_listeners.serve(),
+                Err(failure) => print::error(&failure.to_string()),
             }
         }
         self.force.remind(|| Letter::Rearm);
@@ -95,7 +95,7 @@ impl Running {
     /// Nobody else goes on with what was inherited.
     pub(super) fn own_files(&mut self) {
         self.force.own_files();
-        self.succession.doors.own_files();
+        self.succession.admin_listeners.own_files();
     }
 
     /// Ends what a takeover that failed has begun: the process that was to be succeeded goes on,

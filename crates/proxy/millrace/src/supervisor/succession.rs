@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use crate::admin::Doors;
+use crate::admin::AdminListeners;
 use crate::systemd::{Systemd, Watchdog};
 use crate::takeover::Line;
 
 /// What a successor takes over, and what it is told by.
 pub(super) struct Succession {
-    pub(super) doors: Doors,
+    pub(super) admin_listeners: AdminListeners,
     /// The one that has taken over, until nothing is accepted here any more.
     pub(super) successor: Option<Line>,
     /// The process drains as soon as it is known who serves: it, or one that is taking over.
@@ -19,9 +19,9 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    pub(super) fn new(doors: Doors, systemd: Systemd) -> Self {
+    pub(super) fn new(admin_listeners: AdminListeners, systemd: Systemd) -> Self {
         let watchdog = Watchdog::new(&systemd);
-        Self { doors, successor: None, ending: false, systemd, watchdog }
+        Self { admin_listeners, successor: None, ending: false, systemd, watchdog }
     }
 
     /// The process drains without a successor: the service manager waits for the end, for no sign

@@ -10,21 +10,23 @@ use super::frame::Kind;
 use super::{Line, SOCKETS_MAX, START, STEP};
 use crate::errands::{Desk, Errand};
 use crate::inherited::fds;
-use crate::say;
+use crate::print;
 
 /// Offers everything over `line`, waits until the new process listens, and then leaves `line` to
 /// the supervisor, who ends it. Whatever goes wrong before that is said, and changes nothing; then
 /// it gives false.
 pub(crate) fn give(mut line: Line, desk: &Desk) -> bool {
     let process = line.peer().map_or(0, |peer| peer.process);
-    say::error(&format!("process {process} takes over"));
+    print::error(&format!("process {process} takes over"));
     match offer(&line, desk).and_then(|()| wait_until_ready(&mut line)) {
         Ok(()) => {
             desk.ask(Errand::HandOver(line));
             true
         }
         Err(error) => {
-            say::error(&format!("process {process} has not taken over: {error}; this one goes on"));
+            print::error(&format!(
+                "process {process} has not taken over: {error}; this one goes on"
+            ));
             let why = error.to_string();
             let _ = line.send(Kind::Refused, &why.as_bytes()[..why.len().min(200)], &[], STEP);
             false

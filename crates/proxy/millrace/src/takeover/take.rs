@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use millrace_config::{Config, ConfigError, ListenAddress};
-use millrace_http1::{AnswerHead, HeadScan};
+use millrace_http1::{AnswerHead, HeadScan, HeaderWriter, Http1Header};
 
 use super::frame::{Frame, Kind};
 use super::{Line, PATH, PROTOCOL, SOCKETS_MAX, STEP};
@@ -16,7 +16,7 @@ use crate::errands::{Desk, Errand};
 use crate::failure::Failure;
 use crate::http::HEAD_LIMITS;
 use crate::inherited::{Inherited, Purpose, Socket};
-use crate::say;
+use crate::print;
 use crate::systemd::Given;
 use crate::threads::spawn;
 
@@ -101,7 +101,7 @@ impl Takeover {
         match self.line.receive(STEP) {
             Ok(Some(frame)) if frame.kind == Kind::Yours => {}
             // Whoever refuses says so: this is one that died, and nobody else is left to serve.
-            Ok(None) => say::error("the process before this one ended before it had drained"),
+            Ok(None) => print::error("the process before this one ended before it had drained"),
             Ok(Some(frame)) => return Err(failed(refusal(&frame))),
             Err(error) => return Err(failed(error)),
         }
@@ -127,11 +127,12 @@ fn ask(path: &Path) -> Result<Takeover> {
     if !line.peer().is_some_and(is_trusted) {
         return Err(Error::other("it is neither root's nor the same user's"));
     }
-    let request = format!(
-        "POST {PATH} HTTP/1.1\r\nHost: millrace\r\nConnection: Upgrade\r\n\
-         Upgrade: {PROTOCOL}\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes())?;
+    let mut request = Vec::new();
+    let mut header = Http1Header::new(&mut request);
+    header.request(b"POST", PATH.as_bytes(), |host| host.extend_from_slice(b"millrace"));
+    header.upgrade([PROTOCOL.as_bytes()].into_iter());
+    header.end();
+    stream.write_all(&request)?;
     let (mut head, mut scan) = (AnswerHead::default(), HeadScan::default());
     let mut received = Vec::new();
     // Byte by byte: what follows the head comes with descriptors, which a read would lose.

@@ -16,7 +16,7 @@ use crate::exchange::{Event, Exchange, Reason, Subject};
 /// # Errors
 /// The reason to refuse the request.
 pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
-    let Core { exchanges, conns, engine, gate, .. } = core;
+    let Core { exchanges, conns, engine, authenticator, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
     match exchange.access {
         Access::Unasked => {}
@@ -31,7 +31,7 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
     let judged = users.and_then(|users| {
         let value = only_value(exchange).ok_or(Reason::AuthRequired)?;
         let client = conn.client.map(|address| address.ip());
-        gate.judge(engine, snapshot.limits(), users, value, client, key)
+        authenticator.judge(engine, snapshot.limits(), users, value, client, key)
     });
     match judged {
         Ok(Some(user)) => {

@@ -7,26 +7,26 @@
 //!    └──> 407, 503                    └──> 407, 503
 //! ```
 //!
-//! A worker never runs a slow hash. It looks into its own memory of credentials (`gate.rs`), and
-//! what is not there becomes a question to the verifier: a thread of the program, or an actor of
-//! the simulator. The exchange waits until the verdict comes by mailbox, or until `auth_ms` is
-//! over. Credentials are looked at here and nowhere else: they are neither forwarded, nor logged,
-//! nor kept, except as digests under a key that only this worker has.
+//! A worker never runs a slow hash. It looks into its own memory of credentials
+//! (`authenticator.rs`), and what is not there becomes a question to the verifier: a thread of the
+//! program, or an actor of the simulator. The exchange waits until the verdict comes by mailbox, or
+//! until `auth_ms` is over. Credentials are looked at here and nowhere else: they are neither
+//! forwarded, nor logged, nor kept, except as digests under a key that only this worker has.
 
 mod admit;
+mod authenticator;
 mod cache;
 mod challenge;
 mod credentials;
-mod gate;
 mod memory;
 mod queue;
 
 use std::sync::Arc;
 
 pub(crate) use admit::{admit, verified};
+pub(crate) use authenticator::Authenticator;
+pub use authenticator::{Desk, VERDICTS_MAX};
 pub(crate) use challenge::write_challenges;
-pub(crate) use gate::Gate;
-pub use gate::{Desk, VERDICTS_MAX};
 pub use memory::Memory;
 pub use queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
 

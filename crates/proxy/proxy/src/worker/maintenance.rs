@@ -57,10 +57,10 @@ impl<E: Engine> Worker<E> {
             perform: |worker, now| worker.give_up_queued(now),
         },
         Task {
-            is_due: |worker| worker.core.gate.has_asked(),
+            is_due: |worker| worker.core.authenticator.has_asked(),
             perform: |worker, now| {
                 let snapshot = worker.core.snapshot.clone();
-                for key in worker.core.gate.give_up(now, snapshot.limits()) {
+                for key in worker.core.authenticator.give_up(now, snapshot.limits()) {
                     let event = auth::verified(&mut worker.core, key, &Err(Reason::AuthBusy));
                     worker.drive_if_any(event);
                 }
@@ -69,7 +69,7 @@ impl<E: Engine> Worker<E> {
         Task {
             is_due: |worker| !worker.core.fills.is_empty(),
             perform: |worker, now| {
-                let fills = fill::run::leave_slow_askers(&mut worker.core, now);
+                let fills = fill::run::leave_slow_leaders(&mut worker.core, now);
                 worker.drive_fills(fills, Event::Woken);
             },
         },

@@ -20,7 +20,7 @@ use millrace_engine::{
 };
 use millrace_splice::{Pipes, Thresholds, limits::PIPES_MAX};
 
-use crate::auth::{self, Desk, Gate};
+use crate::auth::{self, Authenticator, Desk};
 use crate::cached::{fill, refresh, waiting};
 use crate::conn::{Conn, client};
 use crate::core::Core;
@@ -101,8 +101,8 @@ impl<E: Engine> Worker<E> {
         origins.begin_counting();
         mail.set_wake(&engine.waker());
         inbox.set_wake(engine.waker());
-        let gate = Gate::new(desk);
-        gate.set_wake(engine.waker());
+        let authenticator = Authenticator::new(desk);
+        authenticator.set_wake(engine.waker());
         let counters = shared.counters[index].clone();
         let pipes_refused_before = counters.pipes_refused.get();
         let core = Core {
@@ -119,7 +119,7 @@ impl<E: Engine> Worker<E> {
             fills: Table::new(descriptors),
             origins,
             names,
-            gate,
+            authenticator,
             timers: Timers::new(now),
             clients: Default::default(),
             accepting: Default::default(),
@@ -333,9 +333,9 @@ impl<E: Engine> Worker<E> {
                 self.drive(subject, Event::Woken);
             }
         }
-        if self.core.gate.has_asked() {
+        if self.core.authenticator.has_asked() {
             let limits = self.core.snapshot.clone();
-            for (waiting, result) in self.core.gate.read_verdicts(now, limits.limits()) {
+            for (waiting, result) in self.core.authenticator.read_verdicts(now, limits.limits()) {
                 for key in waiting {
                     let event = auth::verified(&mut self.core, key, &result);
                     self.drive_if_any(event);

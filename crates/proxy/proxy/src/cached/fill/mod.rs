@@ -11,11 +11,11 @@
 //! A body that came with its header is whole before it is anywhere here. A large one goes to the
 //! client that caused the fill through a pipe, while that client keeps up ([`tee`]).
 
-mod asker;
+mod leader;
 pub(crate) mod run;
 mod tee;
 
-pub use asker::DIRECT_BYTES;
+pub use leader::DIRECT_BYTES;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::exchange::Exchange;
 use crate::origin::{OriginConn, OriginId, OriginUse};
 use crate::snapshot::Snapshot;
 use crate::transfer::body_progress::Rest;
-use asker::{Asker, Takes};
+use leader::{Leader, Takes};
 
 /// A body on its way into the cache.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Fill {
     /// What follows them, and is there already.
     pub(crate) after: Option<Aggregate>,
     /// The client that caused the fill, while it gets the body through a pipe.
-    pub(crate) asker: Option<Asker>,
+    pub(crate) leader: Option<Leader>,
 }
 
 impl Fill {
@@ -93,11 +93,11 @@ impl Fill {
         if !connection.wire.input.is_empty() {
             return Takes::AtHand;
         }
-        let direct_min = self.asker.as_ref().map_or(DIRECT_BYTES, Asker::direct_min);
+        let direct_min = self.leader.as_ref().map_or(DIRECT_BYTES, Leader::direct_min);
         if !is_free || comes < direct_min {
             return Takes::Received;
         }
-        asker::takes(&mut self.asker, &self.filling, exchanges, comes, now)
+        leader::takes(&mut self.leader, &self.filling, exchanges, comes, now)
     }
 
     /// Takes a body that came with its header, as far as there is memory. Returns the readers to
@@ -147,8 +147,8 @@ impl Fill {
             Some(Ok(count)) => {
                 self.rest.skip(count as u64);
                 self.bytes += count as u64;
-                if let Some(asker) = &mut self.asker {
-                    asker.course.received(count, &asker.thresholds);
+                if let Some(leader) = &mut self.leader {
+                    leader.course.received(count, &leader.thresholds);
                 }
                 Ok(count)
             }

@@ -8,7 +8,7 @@ use millrace_engine::{Buffer, Engine, Instant, Key, Kind};
 use millrace_store::Filling;
 
 use crate::cached::fill::{AT_ONCE_BYTES, Fill, Outcome, Takes};
-use crate::cached::{Answer, fill::asker::Asker, fill::tee::Way, now_ms, reader::CachedReader};
+use crate::cached::{Answer, fill::leader::Leader, fill::tee::Way, now_ms, reader::CachedReader};
 use crate::core::{Core, Parts};
 use crate::exchange::Event;
 use crate::origin::{User, h1, side};
@@ -73,8 +73,8 @@ fn of_exchange<E: Engine>(
     let origin_use = transaction.connection.take().expect("a response came on a connection");
     let id = transaction.origin.take().expect("picked before it was used");
     let rest = Rest::of(transaction.framing);
-    let is_for_asker = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
-    let asker = is_for_asker.then(|| Asker::new(key, &rest, thresholds)).flatten();
+    let is_for_leader = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
+    let leader = is_for_leader.then(|| Leader::new(key, &rest, thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
     let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
     let goes_on = fills_on || exchange.is_refresh();
@@ -91,7 +91,7 @@ fn of_exchange<E: Engine>(
         snapshot,
         bytes: 0,
         after,
-        asker,
+        leader,
     }
 }
 
@@ -130,7 +130,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key) {
                 let way = Way { engine, pipes, connection, exchanges, conns };
                 fill.tee(way, now_ms)
             }
-            Takes::AfterAsker => {
+            Takes::AfterLeader => {
                 // Its readers wake it at each step.
                 fill.filling.ahead(0, waiter);
                 Err(Outcome::Wait)
@@ -233,12 +233,12 @@ pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
 /// Ends the wait of fills for the client that caused them, where it takes what came too slowly:
 /// neither others that want the body are to wait, nor the origin. Returns those that are to be
 /// woken for it.
-pub(crate) fn leave_slow_askers<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
-    let is_slow = |fill: &Fill| fill.asker.as_ref().is_some_and(|asker| asker.is_slow(now));
+pub(crate) fn leave_slow_leaders<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
+    let is_slow = |fill: &Fill| fill.leader.as_ref().is_some_and(|leader| leader.is_slow(now));
     let keys = core.fills.keys_of(is_slow);
     for key in &keys {
         if let Some(fill) = core.fills.get_mut(*key) {
-            fill.asker = None;
+            fill.leader = None;
         }
     }
     keys

@@ -25,7 +25,7 @@ impl Fill {
         let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
         let max = spare.len().min(rest);
         let Some([mut pipe, mut aside]) = take_two(way.engine, way.pipes) else {
-            self.asker = None;
+            self.leader = None;
             return Ok(0);
         };
         let count = match way.connection.wire.fill(way.engine, &mut pipe, max) {
@@ -38,10 +38,10 @@ impl Fill {
         };
         let copied = pipe.copy(way.engine, &mut aside, spare);
         way.pipes.give(way.engine, aside);
-        let asker = self.asker.as_mut().expect("the caller has looked how it stands");
-        asker.course.filled(count, max, &asker.thresholds);
+        let leader = self.leader.as_mut().expect("the caller has looked how it stands");
+        leader.course.filled(count, max, &leader.thresholds);
         match copied {
-            Ok(true) => way.send(asker.exchange, pipe),
+            Ok(true) => way.send(leader.exchange, pipe),
             // The client is woken for these bytes like other readers.
             Ok(false) => way.pipes.give(way.engine, pipe),
             Err(_) => {
@@ -60,7 +60,7 @@ impl Fill {
             Filled::Break(_) => Err(Outcome::Cut),
             // A receive finds out what no pipe takes.
             Filled::End | Filled::Bytes(_) => {
-                self.asker = None;
+                self.leader = None;
                 Ok(0)
             }
         }

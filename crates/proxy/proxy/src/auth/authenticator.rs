@@ -54,7 +54,7 @@ type User = Arc<[u8]>;
 type Judged = Result<Option<User>, Reason>;
 
 /// What a worker remembers of credentials, and what it has asked.
-pub(crate) struct Gate<W> {
+pub(crate) struct Authenticator<W> {
     desk: Desk<W>,
     /// Random, this worker's own; made when it is first needed.
     secret: Option<[u8; 32]>,
@@ -76,7 +76,7 @@ struct Asked {
     waiting: Vec<Key>,
 }
 
-impl<W: Wake> Gate<W> {
+impl<W: Wake> Authenticator<W> {
     pub(crate) fn new(desk: Desk<W>) -> Self {
         Self {
             desk,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     struct Stage {
-        gate: Gate<SimWaker>,
+        authenticator: Authenticator<SimWaker>,
         engine: Sim,
         asked: Ear,
         verdicts: Outbox<Verdict, SimWaker>,
@@ -258,10 +258,10 @@ mod tests {
             let (verdicts, inbox) = mailbox(VERDICTS_MAX);
             let asked = Ear::default();
             let verifier = Box::new(asked.clone());
-            let gate = Gate::new(Desk { verifier, verdicts: inbox });
+            let authenticator = Authenticator::new(Desk { verifier, verdicts: inbox });
             let engine = World::new(1, Faults::None).engine(1 << 20);
-            gate.set_wake(engine.waker());
-            Self { gate, engine, asked, verdicts, limits: Limits::default() }
+            authenticator.set_wake(engine.waker());
+            Self { authenticator, engine, asked, verdicts, limits: Limits::default() }
         }
 
         fn judge(&mut self, users: &Users, value: &str, exchange: u32) -> Judged {
@@ -275,8 +275,8 @@ mod tests {
             value: &str,
             exchange: u32,
         ) -> Judged {
-            let Self { gate, engine, limits, .. } = self;
-            gate.judge(engine, limits, users, value.as_bytes(), client, key(exchange))
+            let Self { authenticator, engine, limits, .. } = self;
+            authenticator.judge(engine, limits, users, value.as_bytes(), client, key(exchange))
         }
 
         /// Answers all questions; gives how many there were.
@@ -289,7 +289,7 @@ mod tests {
         }
 
         fn read(&mut self) -> Vec<(Vec<Key>, Result<User, Reason>)> {
-            self.gate.read_verdicts(self.engine.now(), &self.limits)
+            self.authenticator.read_verdicts(self.engine.now(), &self.limits)
         }
     }
 
@@ -337,16 +337,16 @@ mod tests {
         let (mut stage, users) = (Stage::new(), users(""));
         stage.limits.auth_ms = 100;
         assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
-        assert!(stage.gate.has_asked());
+        assert!(stage.authenticator.has_asked());
         let now = stage.engine.now();
         let soon = now + Duration::from_millis(99);
         let late = now + Duration::from_millis(100);
-        assert_eq!(stage.gate.give_up(soon, &stage.limits), []);
-        assert_eq!(stage.gate.give_up(late, &stage.limits), [key(0)]);
-        assert_eq!(stage.gate.give_up(late, &stage.limits), [], "once");
+        assert_eq!(stage.authenticator.give_up(soon, &stage.limits), []);
+        assert_eq!(stage.authenticator.give_up(late, &stage.limits), [key(0)]);
+        assert_eq!(stage.authenticator.give_up(late, &stage.limits), [], "once");
         stage.answer();
         assert_eq!(stage.read(), [(vec![], Ok(b"alice"[..].into()))]);
-        assert!(!stage.gate.has_asked());
+        assert!(!stage.authenticator.has_asked());
         assert_eq!(stage.judge(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
     }
 
@@ -370,8 +370,8 @@ mod tests {
         let (mut stage, users) = (Stage::new(), users(""));
         let (verdicts, inbox) = mailbox(VERDICTS_MAX);
         let verifier = Box::new(Slow { queue: FairQueue::default(), verdicts });
-        stage.gate = Gate::new(Desk { verifier, verdicts: inbox });
-        stage.gate.set_wake(stage.engine.waker());
+        stage.authenticator = Authenticator::new(Desk { verifier, verdicts: inbox });
+        stage.authenticator.set_wake(stage.engine.waker());
         let guess = |count: u32| ALICE.replace(' ', &" ".repeat(count as usize + 2));
         let each = FairQueue::<Question>::PER_CLIENT_MAX as u32;
         for count in 0..FairQueue::<Question>::MAX as u32 {

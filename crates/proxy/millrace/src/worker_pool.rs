@@ -24,7 +24,7 @@ use crate::posts::{Post, Posts};
 use crate::reload::Force;
 use crate::restart::{Restarts, survive};
 use crate::verifier::VerifierThread;
-use crate::{rings, say};
+use crate::{print, rings};
 
 /// Letters that a mailbox holds. The supervisor sends one for each reload, and none that would not
 /// fit; workers keep what does not fit until their next turn.
@@ -36,12 +36,12 @@ const DESCRIPTORS_SPARE: u64 = 32;
 const DESCRIPTORS_PER_ENGINE: u64 = 2;
 
 /// The running worker threads.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     /// Those that have not ended.
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers. The disks
     /// reach the workers by `bell`. If the engine is uring, `rings` has one for each thread.
     ///
@@ -76,7 +76,7 @@ impl Crew {
             restarts: Restarts::default(),
         });
         let (ready, started) = channel();
-        let (mut crew, mut posts) = (Self { threads: Vec::new() }, Posts::default());
+        let (mut pool, mut posts) = (Self { threads: Vec::new() }, Posts::default());
         let (mut gates, mut rings) = (Vec::new(), rings.into_iter());
         // The disks are one more.
         let mut mails = mesh(count + 1, MAILBOX_LETTERS);
@@ -87,27 +87,27 @@ impl Crew {
             let (gate, open) = channel();
             gates.push(gate);
             let start = Start { ready: ready.clone(), open };
-            let seat = Seat { index, common: Arc::clone(&common) };
+            let slot = WorkerSlot { index, common: Arc::clone(&common) };
             let config = Arc::clone(&config);
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let ring = rings.next();
             let ring = move || ring.expect("each worker has a ring").into_watch();
             let boxes = (inbox, mail);
             let work = move || match engine {
-                Engine::Epoll => seat.work(EpollWatch::new, config, listeners, boxes, start),
-                Engine::Uring => seat.work(ring, config, listeners, boxes, start),
-                Engine::Uselect => seat.work(UselectWatch::new, config, listeners, boxes, start),
-                Engine::Poll => seat.work(PollWatch::new, config, listeners, boxes, start),
-                Engine::Select => seat.work(SelectWatch::new, config, listeners, boxes, start),
+                Engine::Epoll => slot.work(EpollWatch::new, config, listeners, boxes, start),
+                Engine::Uring => slot.work(ring, config, listeners, boxes, start),
+                Engine::Uselect => slot.work(UselectWatch::new, config, listeners, boxes, start),
+                Engine::Poll => slot.work(PollWatch::new, config, listeners, boxes, start),
+                Engine::Select => slot.work(SelectWatch::new, config, listeners, boxes, start),
             };
-            crew.threads.push(thread.spawn(work).map_err(failed)?);
+            pool.threads.push(thread.spawn(work).map_err(failed)?);
         }
         drop(ready);
         wait_until_ready(&started, count)?;
         for gate in gates {
             gate.send(()).map_err(|_| failed("it ended"))?;
         }
-        Ok((crew, posts))
+        Ok((pool, posts))
     }
 
     /// Whether every worker has ended.
@@ -134,8 +134,8 @@ struct Common {
     restarts: Restarts,
 }
 
-/// A worker's thread: whatever worker sits here.
-struct Seat {
+/// A worker's thread: whatever worker has this slot.
+struct WorkerSlot {
     index: usize,
     common: Arc<Common>,
 }
@@ -164,7 +164,7 @@ enum Replacement<W: Watch> {
     Ended,
 }
 
-impl Seat {
+impl WorkerSlot {
     /// The life of the thread, on the engine over what `watch` makes.
     fn work<W: Watch>(
         self,
@@ -176,7 +176,7 @@ impl Seat {
     ) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
         let engine = watch().and_then(|it| millrace_engine::Sockets::over(it, self.options()));
-        let worker = engine.and_then(|engine| self.sit(engine, config, listeners, boxes));
+        let worker = engine.and_then(|engine| self.create(engine, config, listeners, boxes));
         let worker = match worker {
             Ok(worker) => worker,
             Err(error) => {
@@ -213,8 +213,8 @@ impl Seat {
         None
     }
 
-    /// A worker at this seat.
-    fn sit<W: Watch>(
+    /// Creates a worker for this slot.
+    fn create<W: Watch>(
         &self,
         engine: millrace_engine::Sockets<W>,
         config: Arc<Config>,
@@ -247,7 +247,7 @@ impl Seat {
         let (index, connections) = (self.index, remains.connections);
         let found = self.common.force.of_worker(index);
         let Some((config, listeners)) = found.map_err(|error| error.to_string())? else {
-            say::error(&format!("worker {index} ended; {connections} connections were reset"));
+            print::error(&format!("worker {index} ended; {connections} connections were reset"));
             return Ok(Replacement::Ended);
         };
         let max = config.limits.worker_restarts;
@@ -259,28 +259,28 @@ impl Seat {
             format!("worker {index} was restarted; {connections} connections were reset");
         let error = match millrace_engine::Sockets::<W>::woken_by(waker.clone(), self.options()) {
             Ok(engine) => {
-                let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
-                say::error(&restarted);
+                let worker = self.create_again(engine, config, listeners, boxes, letters)?;
+                print::error(&restarted);
                 return Ok(Replacement::Same(worker));
             }
             Err(error) => error,
         };
         let engine = millrace_engine::Sockets::<EpollWatch>::woken_by(waker, self.options());
         let engine = engine.map_err(|error| error.to_string())?;
-        let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
+        let worker = self.create_again(engine, config, listeners, boxes, letters)?;
         let name = self.common.engine.name();
         let remedy = match (self.common.engine, error) {
             (Engine::Uring, Error::OutOfMemory) => format!("; {}", rings::RAISE),
             _ => String::new(),
         };
-        say::error(&format!(
+        print::error(&format!(
             "{restarted}; it uses epoll, as engine {name} cannot be created again: {error}{remedy}"
         ));
         Ok(Replacement::OnEpoll(worker))
     }
 
-    /// Like [`Seat::sit`], with the messages that the panicked worker had not read.
-    fn sit_again<W: Watch>(
+    /// Like [`WorkerSlot::create`], with the messages that the panicked worker had not read.
+    fn create_again<W: Watch>(
         &self,
         engine: millrace_engine::Sockets<W>,
         config: Arc<Config>,
@@ -288,7 +288,7 @@ impl Seat {
         boxes: Boxes,
         letters: VecDeque<Post>,
     ) -> Result<Working<W>, String> {
-        let worker = self.sit(engine, config, listeners, boxes);
+        let worker = self.create(engine, config, listeners, boxes);
         let mut worker = worker.map_err(|error| error.to_string())?;
         worker.take_over(letters);
         Ok(worker)
@@ -301,7 +301,7 @@ impl Seat {
 
     /// Whoever supervises the process starts another.
     fn end_process(&self, why: &str) -> ! {
-        say::error(&format!("worker {} cannot be restarted: {why}", self.index));
+        print::error(&format!("worker {} cannot be restarted: {why}", self.index));
         std::process::exit(1)
     }
 }

@@ -4,12 +4,12 @@ use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
 
 use millrace_config::{Asking, ListenAddress};
-use millrace_http1::declared_length;
+use millrace_http1::{HeaderWriter, Http1Header, declared_length};
 
 use crate::admin::{MATCHED, Token};
 use crate::failure::Failure;
 use crate::http::{self, Connection};
-use crate::say;
+use crate::print;
 
 /// How long the process may take. A purge walks over all that is stored.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
     let answer = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
     let Answered { status, matched_nothing, body } = answer;
     if status == 200 {
-        say::output(&body)?;
+        print::output(&body)?;
         return if matched_nothing { Err(Failure::NothingPurged) } else { Ok(()) };
     }
     Err(Failure::Machine(body.lines().next().unwrap_or("refused without a word").to_owned()))
@@ -55,16 +55,23 @@ fn unanswered(asking: &Asking, error: &Error) -> String {
     format!("cannot ask the process at {admin}: {error}{hint}")
 }
 
-fn request(asking: &Asking, token: Option<&Token>) -> String {
-    let method = if asking.is_change { "POST" } else { "GET" };
+fn request(asking: &Asking, token: Option<&Token>) -> Vec<u8> {
+    let method = if asking.is_change { &b"POST"[..] } else { b"GET" };
     let host = match &asking.admin {
         ListenAddress::Tcp(address) => address.to_string(),
         ListenAddress::Unix(_) => "millrace".to_owned(),
     };
     let pairs = asking.query.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
     let query = pairs.collect::<Vec<_>>().join("&");
-    let token = token.map(Token::line).unwrap_or_default();
-    format!("{method} {}?{query} HTTP/1.1\r\nHost: {host}\r\n{token}\r\n", asking.path)
+    let target = format!("{}?{query}", asking.path);
+    let mut request = Vec::new();
+    let mut header = Http1Header::new(&mut request);
+    header.request(method, target.as_bytes(), |value| value.extend_from_slice(host.as_bytes()));
+    if let Some(token) = token {
+        token.write(&mut header);
+    }
+    header.end();
+    request
 }
 
 /// Everything but letters, digits and marks that mean nothing in a query.
@@ -82,8 +89,8 @@ fn connect(admin: &ListenAddress) -> Result<Connection> {
 }
 
 /// Sends a request and reads the response, which has a Content-Length at every admin server.
-fn exchange(mut connection: Connection, request: &str) -> Result<Answered> {
-    connection.write_all(request.as_bytes())?;
+fn exchange(mut connection: Connection, request: &[u8]) -> Result<Answered> {
+    connection.write_all(request)?;
     let head = connection.read_response()?;
     let malformed = |wrong: &str| Error::new(ErrorKind::InvalidData, wrong);
     let body = match declared_length(&head) {
@@ -115,14 +122,14 @@ mod tests {
         };
         let expected = "POST /cache/purge?url=http://a/%3Fb%3Dc%26d%20%C3%A9&soft= HTTP/1.1\r\n\
                         Host: 127.0.0.1:9180\r\n\r\n";
-        assert_eq!(request(&asking, None), expected);
+        assert_eq!(request(&asking, None), expected.as_bytes());
         let answer = |text: &str| {
             let (mut server, client) = UnixStream::pair().unwrap();
             server.write_all(text.as_bytes()).unwrap();
             server.shutdown(Shutdown::Write).unwrap();
             let mut connection = Connection::new(client.into(), true).unwrap();
             connection.set_deadline(Instant::now() + PATIENCE);
-            exchange(connection, "")
+            exchange(connection, b"")
         };
         let sized = |length: &str| {
             answer(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nab"))

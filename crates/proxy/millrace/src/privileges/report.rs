@@ -8,7 +8,7 @@ use super::user;
 use crate::finding::{Finding, Verdict};
 
 /// The findings about users and about restrictions.
-pub(crate) fn outlook(config: &Config) -> Vec<Finding> {
+pub(crate) fn report(config: &Config) -> Vec<Finding> {
     vec![identity(config), files(config), calls(config)]
 }
 

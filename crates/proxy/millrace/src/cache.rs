@@ -9,7 +9,7 @@ use millrace_http_cache::HashKey;
 use millrace_store::{Bounds, Cache};
 
 use crate::failure::Failure;
-use crate::say;
+use crate::print;
 
 /// The cache of a configuration, if it has one. Called before the process gives its rights up: the
 /// files in memory are made here.
@@ -43,13 +43,13 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
 ///
 /// # Errors
 /// When there can be no further thread.
-pub(crate) fn tend(cache: Option<&Arc<Cache>>) -> Result<Option<Helper>, Failure> {
+pub(crate) fn start_prefault(cache: Option<&Arc<Cache>>) -> Result<Option<Helper>, Failure> {
     let Some(cache) = cache else { return Ok(None) };
     let helper = Helper::start(cache.slab());
     let failed = |error| Failure::machine("cannot start the cache's thread", error);
     let helper = helper.map_err(failed)?;
     if cache.slab().counters().small_blocks > 0 {
-        say::error("the cache has no huge pages: its hits cost more");
+        print::error("the cache has no huge pages: its hits cost more");
     }
     Ok(Some(helper))
 }

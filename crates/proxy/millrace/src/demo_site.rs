@@ -7,29 +7,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use millrace_http1::{Framing, Method, connection_options, request_framing};
+use millrace_http1::{
+    Framing, HeaderWriter, Http1Header, Method, connection_options, request_framing,
+};
 
 use crate::failure::Failure;
-use crate::http::Connection;
+use crate::http::{Connection, Status};
 use crate::threads::spawn;
 
-const PAGE: &[u8] = include_bytes!("site/index.html");
-const STYLE: &[u8] = include_bytes!("site/style.css");
-const WHEEL: &[u8] = include_bytes!("site/wheel.svg");
+const PAGE: &[u8] = include_bytes!("demo_site/index.html");
+const STYLE: &[u8] = include_bytes!("demo_site/style.css");
+const WHEEL: &[u8] = include_bytes!("demo_site/wheel.svg");
 
 /// What `/pattern` weighs.
 pub(crate) const PATTERN_BYTES: usize = 1 << 20;
 /// What is said of the style and the picture: they may be cached. The page and the pattern may not,
 /// so that what is passed on can be seen, too.
-const CACHED: &str = "Cache-Control: max-age=600\r\n";
-const ALLOWED: &str = "Allow: GET, HEAD\r\n";
+const CACHED: Option<FixedField> = Some((b"Cache-Control", b"max-age=600"));
+const ALLOWED: Option<FixedField> = Some((b"Allow", b"GET, HEAD"));
 /// Connections served at once; further ones are closed.
 const CONNECTIONS_MAX: usize = 256;
+const OK: Status = (200, "OK");
 /// The most that is read of a request body, which is of no interest.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 /// A connection is closed this long after its last request: longer than the booster keeps it, so
 /// that it is never this side that closes under a request.
 const IDLE: Duration = Duration::from_secs(300);
+
+/// The name and the value of a field.
+type FixedField = (&'static [u8], &'static [u8]);
+
+/// A status, the media type of the body, a further field, and the body.
+type Response<'a> = (Status, &'static [u8], Option<FixedField>, &'a [u8]);
 
 /// Serves the connections of `listener` until the process ends.
 ///
@@ -68,30 +77,33 @@ fn serve(stream: TcpStream, pattern: &[u8]) -> std::io::Result<()> {
         connection.set_deadline(Instant::now() + IDLE);
         let head = connection.read_request()?;
         let is_read = matches!(head.method(), Method::Get | Method::Head);
-        let (status, kind, more, body) = match head.target() {
+        let ((status, reason), kind, more, body): Response<'_> = match head.target() {
             _ if !is_read => {
-                ("405 Method Not Allowed", "text/plain", ALLOWED, &b"only GET and HEAD\n"[..])
+                ((405, "Method Not Allowed"), b"text/plain", ALLOWED, b"only GET and HEAD\n")
             }
-            b"/" | b"/index.html" => ("200 OK", "text/html", "", PAGE),
-            b"/style.css" => ("200 OK", "text/css", CACHED, STYLE),
-            b"/wheel.svg" => ("200 OK", "image/svg+xml", CACHED, WHEEL),
-            b"/pattern" => ("200 OK", "text/plain", "", pattern),
-            _ => ("404 Not Found", "text/plain", "", &b"no such page\n"[..]),
+            b"/" | b"/index.html" => (OK, b"text/html", None, PAGE),
+            b"/style.css" => (OK, b"text/css", CACHED, STYLE),
+            b"/wheel.svg" => (OK, b"image/svg+xml", CACHED, WHEEL),
+            b"/pattern" => (OK, b"text/plain", None, pattern),
+            _ => ((404, "Not Found"), b"text/plain", None, b"no such page\n"),
         };
         // A request body is not read here, so where the next request begins is not known.
         let has_body = !matches!(request_framing(&head), Ok(Framing::None | Framing::Length(0)));
         let is_last = has_body || !connection_options(&head).is_persistent(head.version());
-        let end = if is_last { "Connection: close\r\n" } else { "" };
-        let length = body.len();
-        let mut response = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-             {more}{end}\r\n"
-        )
-        .into_bytes();
-        if head.method() != Method::Head {
-            response.extend_from_slice(body);
+        let mut bytes = Vec::new();
+        let mut header = Http1Header::new(&mut bytes);
+        header.response(status, reason.as_bytes());
+        header.field(b"Content-Type", kind);
+        header.framing(Framing::Length(body.len() as u64), false);
+        if let Some((name, value)) = more {
+            header.field(name, value);
         }
-        connection.write_all(&response)?;
+        header.persistence(head.version(), !is_last);
+        header.end();
+        if head.method() != Method::Head {
+            bytes.extend_from_slice(body);
+        }
+        connection.write_all(&bytes)?;
         if is_last {
             connection.finish(BODY_BYTES_MAX);
             return Ok(());

@@ -11,7 +11,7 @@ use crate::transfer::{Waits, body_progress::Rest};
 
 /// The client that caused a fill, as long as it gets the body through a pipe.
 #[derive(Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Leader {
     pub(super) exchange: Key,
     pub(super) course: Course,
     pub(super) thresholds: Thresholds,
@@ -33,12 +33,12 @@ pub(crate) enum Takes {
     Teed,
     /// The same, once that client has taken what came before. It will, or leave, and the fill is
     /// woken.
-    AfterAsker,
+    AfterLeader,
     /// By a receive: few bytes, or lines between chunks.
     Received,
 }
 
-impl Asker {
+impl Leader {
     /// Who asked for a body; `None` where it is so short that it is copied twice for less. Of one
     /// whose length is not known each chunk is looked at when it comes.
     pub(crate) fn new(exchange: Key, rest: &Rest, thresholds: Thresholds) -> Option<Self> {
@@ -49,8 +49,8 @@ impl Asker {
         };
         let of_parts = !matches!(rest, Rest::Length(_));
         let course = Course::new(true);
-        let asker = Self { exchange, course, thresholds, of_parts, behind_since: None };
-        is_large.then_some(asker)
+        let leader = Self { exchange, course, thresholds, of_parts, behind_since: None };
+        is_large.then_some(leader)
     }
 
     /// From so many bytes on that are certain to come they are not received by the engine.
@@ -70,32 +70,32 @@ impl Asker {
             return Takes::Directly;
         }
         let is_ready = exchange.download.waits() == Waits::Source && reader.has_all_that_came();
-        if is_ready { Takes::Teed } else { Takes::AfterAsker }
+        if is_ready { Takes::Teed } else { Takes::AfterLeader }
     }
 }
 
-/// Where the next `rest` bytes of the body come from, by the state of the asker in `place`. Removes
+/// Where the next `rest` bytes of the body come from, by the state of the leader in `place`. Removes
 /// it where it is served from the cache from now on.
 pub(super) fn takes(
-    place: &mut Option<Asker>,
+    place: &mut Option<Leader>,
     filling: &Filling,
     exchanges: &Table<Box<Exchange>>,
     rest: u64,
     now: Instant,
 ) -> Takes {
-    let Some(mut asker) = place.take() else { return Takes::Directly };
-    let takes = asker.takes(filling, exchanges);
+    let Some(mut leader) = place.take() else { return Takes::Directly };
+    let takes = leader.takes(filling, exchanges);
     if takes == Takes::Directly {
         return takes;
     }
-    let is_small = asker.of_parts && !asker.thresholds.tees(rest);
+    let is_small = leader.of_parts && !leader.thresholds.tees(rest);
     let is_apart =
-        is_small || asker.course.plan(Some(rest), false, &asker.thresholds) == Plan::Copy;
-    asker.behind_since = match takes {
-        Takes::AfterAsker if !is_apart => asker.behind_since.or(Some(now)),
+        is_small || leader.course.plan(Some(rest), false, &leader.thresholds) == Plan::Copy;
+    leader.behind_since = match takes {
+        Takes::AfterLeader if !is_apart => leader.behind_since.or(Some(now)),
         _ => None,
     };
-    *place = Some(asker);
+    *place = Some(leader);
     if is_apart { Takes::Directly } else { takes }
 }
 

@@ -6,33 +6,33 @@ use std::path::PathBuf;
 
 use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, Tables};
 
-use crate::{congestion, host, users};
+use crate::{congestion, preflight, users};
 
 /// A file, with the options of the process that a command line puts before its own.
-pub(crate) struct Source {
+pub(crate) struct ConfigSource {
     /// The file.
     pub(crate) file: PathBuf,
     /// What comes before its own options.
     pub(crate) over: Tables,
 }
 
-impl Source {
+impl ConfigSource {
     /// What messages call the file.
     pub(crate) fn name(&self) -> String {
         self.file.display().to_string()
     }
 
-    /// As [`Source::read`], for a process that serves: it does not wait for somebody to write into
-    /// a pipe, which a first start may.
+    /// As [`ConfigSource::read`], for a process that serves: it does not wait for somebody to write
+    /// into a pipe, which a first start may.
     ///
     /// # Errors
-    /// As [`Source::read`], and what is no file.
+    /// As [`ConfigSource::read`], and what is no file.
     pub(crate) fn read_again(&self) -> Result<Config, ConfigError> {
         match fs::metadata(&self.file) {
             Ok(found) if !found.is_file() => Err(self.unreadable("is no file")),
             _ => {
                 let config = self.read()?;
-                host::check_folders(&config, &self.over)?;
+                preflight::check_folders(&config, &self.over)?;
                 Ok(config)
             }
         }

@@ -14,12 +14,12 @@ const CONNECTIONS_MAX: usize = 10;
 /// beyond is closed; who asks for metrics asks again.
 const THREADS_MAX: usize = 14;
 
-/// The connections of one kind.
+/// The limit of the connections of one kind, and those connections.
 #[derive(Default)]
-pub(super) struct Crowd(Mutex<Members>);
+pub(super) struct ConnectionLimit(Mutex<Connections>);
 
 #[derive(Default)]
-struct Members {
+struct Connections {
     /// What the next one is called.
     next: u64,
     /// The oldest first; `<= CONNECTIONS_MAX`
@@ -30,29 +30,29 @@ struct Members {
 
 /// A connection's place, given back when it is dropped.
 pub(super) struct Place {
-    crowd: Arc<Crowd>,
+    limit: Arc<ConnectionLimit>,
     number: u64,
 }
 
-impl Crowd {
+impl ConnectionLimit {
     /// A place for the connection of `socket`; `None`: there is none. The socket is shut down when
     /// another connection needs the place.
     pub(super) fn enter(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<Place> {
-        let mut members = lock(&self.0);
-        if members.threads >= THREADS_MAX {
+        let mut connections = lock(&self.0);
+        if connections.threads >= THREADS_MAX {
             return None;
         }
-        if members.here.len() >= CONNECTIONS_MAX
-            && let Some((_, oldest)) = members.here.pop_front()
+        if connections.here.len() >= CONNECTIONS_MAX
+            && let Some((_, oldest)) = connections.here.pop_front()
         {
             // One that is gone already is as good.
             let _ = oldest.shutdown(Shutdown::Both);
         }
-        let number = members.next;
-        members.next += 1;
-        members.threads += 1;
-        members.here.push_back((number, Arc::clone(socket)));
-        Some(Place { crowd: Arc::clone(self), number })
+        let number = connections.next;
+        connections.next += 1;
+        connections.threads += 1;
+        connections.here.push_back((number, Arc::clone(socket)));
+        Some(Place { limit: Arc::clone(self), number })
     }
 }
 
@@ -60,14 +60,14 @@ impl Place {
     /// From now on this connection makes room for nobody.
     pub(super) fn stay(&self) {
         let number = self.number;
-        lock(&self.crowd.0).here.retain(|(other, _)| *other != number);
+        lock(&self.limit.0).here.retain(|(other, _)| *other != number);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.stay();
-        lock(&self.crowd.0).threads -= 1;
+        lock(&self.limit.0).threads -= 1;
     }
 }
 
@@ -87,11 +87,11 @@ mod tests {
 
     #[test]
     fn the_oldest_makes_room_and_its_place_is_its_own_until_it_is_given_back() {
-        let crowd = Arc::new(Crowd::default());
+        let limit = Arc::new(ConnectionLimit::default());
         let (mut ends, connections): (Vec<_>, Vec<_>) =
             (0..=THREADS_MAX + 2).map(|_| connection()).unzip();
         let mut connections = connections.iter();
-        let mut enter = || crowd.enter(connections.next().unwrap().socket());
+        let mut enter = || limit.enter(connections.next().unwrap().socket());
         let mut places: Vec<_> = (0..THREADS_MAX).map(|_| enter().unwrap()).collect();
         let broken = |end: &mut UnixStream| matches!(end.read(&mut [0]), Ok(0));
         let all: Vec<_> = ends.iter_mut().map(broken).collect();
@@ -105,6 +105,6 @@ mod tests {
         places.extend([enter().unwrap(), enter().unwrap()]);
         assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));
         places.clear();
-        assert!(lock(&crowd.0).here.is_empty() && lock(&crowd.0).threads == 0);
+        assert!(lock(&limit.0).here.is_empty() && lock(&limit.0).threads == 0);
     }
 }

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::http::Connection;
 use crate::inherited::{Inherited, Purpose, Socket};
 use crate::threads::spawn;
-use crate::{listeners, say};
+use crate::{listeners, print};
 
 /// Permissions of a Unix socket's file: whoever may connect may read the configuration, and is
 /// asked who it is before it changes anything.
@@ -25,33 +25,33 @@ const ACCEPT_PAUSE_MS: u32 = 100;
 /// Connections that are taken in before the thread looks whether it is to end.
 const ACCEPTED_MAX: u32 = 64;
 
-/// What the thread's poller calls the descriptor that ends it; doors go by their index.
+/// What the thread's poller calls the descriptor that ends it; listeners go by their index.
 const LEAVE: u64 = u64::MAX;
 
 /// Open admin addresses.
 #[derive(Default)]
-pub(crate) struct Doors {
-    doors: Arc<Vec<Door>>,
+pub(crate) struct AdminListeners {
+    listeners: Arc<Vec<AdminListener>>,
     /// Files of Unix sockets that are removed at the end.
     files: Vec<PathBuf>,
     /// Those of inherited sockets: another process may yet go on with them.
     inherited: Vec<PathBuf>,
-    attended: Option<Attended>,
+    thread: Option<AdminThread>,
 }
 
-struct Door {
+struct AdminListener {
     address: ListenAddress,
     socket: Socket,
 }
 
 /// The thread that answers, what has it begin, and what ends it.
-struct Attended {
+struct AdminThread {
     thread: JoinHandle<()>,
     begin: Sender<()>,
     leave: EventFd,
 }
 
-impl Doors {
+impl AdminListeners {
     /// Opens all of `addresses`, but for those that are `inherited`, and writes the ports that the
     /// kernel picked into them.
     ///
@@ -62,7 +62,7 @@ impl Doors {
         inherited: &mut Inherited,
     ) -> Result<Self, Failure> {
         let mut opened = Self::default();
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         for address in addresses {
             let (at, mut sockets) = inherited.take(Purpose::Admin, address);
             *address = at;
@@ -77,9 +77,9 @@ impl Doors {
             if let (ListenAddress::Unix(path), false) = (&*address, socket.borrowed) {
                 files.push(path.clone());
             }
-            doors.push(Door { address: address.clone(), socket });
+            listeners.push(AdminListener { address: address.clone(), socket });
         }
-        opened.doors = Arc::new(doors);
+        opened.listeners = Arc::new(listeners);
         Ok(opened)
     }
 
@@ -93,15 +93,15 @@ impl Doors {
     /// # Errors
     /// When a descriptor cannot be had.
     pub(crate) fn copies(&self) -> std::io::Result<Vec<Socket>> {
-        self.doors.iter().map(|door| door.socket.try_clone()).collect()
+        self.listeners.iter().map(|listener| listener.socket.try_clone()).collect()
     }
 
-    /// Has a thread ready that answers whoever comes from [`Doors::attend`] on.
+    /// Has a thread ready that answers whoever comes from [`AdminListeners::serve`] on.
     ///
     /// # Errors
     /// When there is no thread or descriptor for that.
     pub(crate) fn prepare(&mut self, admin: Arc<Admin>) -> Result<(), Failure> {
-        if self.doors.is_empty() {
+        if self.listeners.is_empty() {
             return Ok(());
         }
         let failed = |error: Errno| Failure::machine("cannot wait for admin connections", error);
@@ -109,26 +109,26 @@ impl Doors {
         let leave = EventFd::new().map_err(failed)?;
         poller.add_listener(leave.as_fd(), LEAVE).map_err(failed)?;
         let (begin, begun) = channel();
-        let doors = Arc::clone(&self.doors);
+        let listeners = Arc::clone(&self.listeners);
         let thread = spawn("admin", move || {
             if begun.recv().is_ok() {
-                answer(&poller, &doors, &admin);
+                answer(&poller, &listeners, &admin);
             }
         })?;
-        self.attended = Some(Attended { thread, begin, leave });
+        self.thread = Some(AdminThread { thread, begin, leave });
         Ok(())
     }
 
     /// Answers whoever comes, until they are left.
-    pub(crate) fn attend(&self) {
-        if let Some(attended) = &self.attended {
-            attended.begin.send(()).expect("a thread that panics ends the process");
+    pub(crate) fn serve(&self) {
+        if let Some(thread) = &self.thread {
+            thread.begin.send(()).expect("a thread that panics ends the process");
         }
     }
 
     /// Leaves whoever comes from now on to a successor.
     pub(crate) fn leave(&mut self) {
-        if let Some(Attended { thread, begin, leave }) = self.attended.take() {
+        if let Some(AdminThread { thread, begin, leave }) = self.thread.take() {
             drop(begin);
             leave.signal();
             thread.join().expect("a thread that panics ends the process");
@@ -138,12 +138,12 @@ impl Doors {
     /// Closes the sockets; what waits there, and the files, is the successor's.
     pub(crate) fn close(&mut self) {
         self.leave();
-        self.doors = Arc::default();
+        self.listeners = Arc::default();
         self.files.clear();
     }
 }
 
-impl Drop for Doors {
+impl Drop for AdminListeners {
     fn drop(&mut self) {
         for file in &self.files {
             // One that is already gone is as good.
@@ -153,28 +153,28 @@ impl Drop for Doors {
 }
 
 /// Takes connections in until it is told to leave.
-fn answer(poller: &Poller, doors: &[Door], admin: &Arc<Admin>) {
-    for (door, index) in doors.iter().zip(0..) {
-        if let Err(error) = poller.add_listener(door.socket.fd.as_fd(), index) {
+fn answer(poller: &Poller, listeners: &[AdminListener], admin: &Arc<Admin>) {
+    for (listener, index) in listeners.iter().zip(0..) {
+        if let Err(error) = poller.add_listener(listener.socket.fd.as_fd(), index) {
             let error = std::io::Error::from(error);
-            say::error(&format!("admin at {}: nobody is answered: {error}", door.address));
+            print::error(&format!("admin at {}: nobody is answered: {error}", listener.address));
         }
     }
-    let mut events = Events::new(doors.len() + 1);
+    let mut events = Events::new(listeners.len() + 1);
     let mut wait_ms_max = None;
     loop {
         // EINTR is a wait that ends early.
         let _ = poller.wait(&mut events, wait_ms_max);
-        if events.any(|(door, _)| door == LEAVE) {
+        if events.any(|(token, _)| token == LEAVE) {
             return;
         }
         // Readiness is told only once, so all are tried, and tried again after an error.
-        let stuck = doors.iter().filter(|door| !door.accept_all(admin)).count();
+        let stuck = listeners.iter().filter(|listener| !listener.accept_all(admin)).count();
         wait_ms_max = (stuck > 0).then_some(ACCEPT_PAUSE_MS);
     }
 }
 
-impl Door {
+impl AdminListener {
     /// Takes in the connections that wait, up to `ACCEPTED_MAX`. False: one may be left.
     fn accept_all(&self, admin: &Arc<Admin>) -> bool {
         for _ in 0..ACCEPTED_MAX {

@@ -11,7 +11,7 @@ use millrace_sys::Errno;
 
 /// Files that a running proxy needs by its configuration.
 #[derive(Debug)]
-pub(super) struct Reach(Vec<Need>);
+pub(super) struct Paths(Vec<Need>);
 
 #[derive(Debug)]
 struct Need {
@@ -52,7 +52,7 @@ const MACHINE: [&str; 11] = [
     "/sys/fs/cgroup",
 ];
 
-impl Reach {
+impl Paths {
     /// Of `config`, which was read from `file` if it is one.
     pub(super) fn of(config: &Config, file: Option<&Path>) -> Self {
         let mut needs = Vec::new();
@@ -223,7 +223,7 @@ mod tests {
             "--disk=/d/cache:1G",
         ])
         .unwrap();
-        let reach = Reach::of(&config, Some(Path::new("/c/millrace.toml")));
+        let paths = Paths::of(&config, Some(Path::new("/c/millrace.toml")));
         let expected = [
             ("/c", Grant::Read),
             (".", Grant::Append),
@@ -234,15 +234,15 @@ mod tests {
             ("/l", Grant::Sockets),
         ];
         let expected = expected.map(|(path, grant)| (PathBuf::from(path), grant));
-        assert_eq!(reach.of_configuration(), expected);
-        let all = reach.grants(false);
+        assert_eq!(paths.of_configuration(), expected);
+        let all = paths.grants(false);
         assert!(all.contains(&("/etc".into(), Grant::Read)) && all.starts_with(&expected));
-        assert!(!reach.grants(true).contains(&("/etc".into(), Grant::Read)));
+        assert!(!paths.grants(true).contains(&("/etc".into(), Grant::Read)));
         let config = millrace_config::from_arguments(["forward", "--access-log=/dev/null"]);
-        let reach = Reach::of(&config.unwrap(), None);
-        assert_eq!(reach.of_configuration(), [("/dev/null".into(), Grant::Append)]);
+        let paths = Paths::of(&config.unwrap(), None);
+        assert_eq!(paths.of_configuration(), [("/dev/null".into(), Grant::Append)]);
         let config = millrace_config::from_arguments(["forward", "--access-log=-"]);
-        assert!(Reach::of(&config.unwrap(), None).of_configuration().is_empty());
+        assert!(Paths::of(&config.unwrap(), None).of_configuration().is_empty());
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
             "--access-log=/nowhere/log",
             "--disk=/nowhere/cache:1G",
         ]);
-        let reach = Reach::of(&config.unwrap(), Some(Path::new("/nowhere/file")));
-        assert_eq!(reach.problems(), [""; 0]);
+        let paths = Paths::of(&config.unwrap(), Some(Path::new("/nowhere/file")));
+        assert_eq!(paths.problems(), [""; 0]);
     }
 }
