@@ -301,3 +301,77 @@ impl<E: Engine> Sink<E> for Wire {
         engine.unsent(&self.fd)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use millrace_engine::{Address, Event, Kind};
+    use millrace_sim::{Ended, Faults, Read, Sim, Turn, World, run};
+
+    use super::*;
+
+    /// A worker with one wire, which sends on its own account as soon as it is connected, and again
+    /// in front of an exchange's bytes when that was sent.
+    struct Worker {
+        engine: Sim,
+        wire: Option<Wire>,
+        fd: Option<Fd>,
+        /// Whose completions came.
+        sent: Vec<bool>,
+    }
+
+    impl Turn for Worker {
+        fn turn(&mut self) -> bool {
+            self.engine.turn(None);
+            while let Some(completion) = self.engine.next() {
+                match completion.event {
+                    Event::Connected(result) => {
+                        assert_eq!(result, Ok(()));
+                        let fd = self.fd.take().expect("connects once");
+                        let wire = self.wire.insert(Wire::new(fd, completion.token));
+                        wire.own_bytes().extend_from_slice(b"own ");
+                        wire.settle(&mut self.engine);
+                    }
+                    Event::Sent(result) => {
+                        let wire = self.wire.as_mut().expect("it has sent");
+                        self.sent.push(wire.sent(&result));
+                        if self.sent.len() == 1 {
+                            assert!(!wire.is_sending());
+                            wire.own_bytes().extend_from_slice(b"first ");
+                            wire.send(&mut self.engine, &[b"exchange's", b" bytes"]);
+                            wire.settle(&mut self.engine);
+                        }
+                    }
+                    event => assert!(matches!(event, Event::Woken), "{event:?}"),
+                }
+            }
+            true
+        }
+    }
+
+    #[test]
+    fn own_bytes_go_before_those_of_exchanges_and_complete_for_none() {
+        let world = World::new(1, Faults::None);
+        let address: Address = Address::Tcp("127.0.0.1:80".parse().unwrap());
+        let listener = world.actor_listen(&address);
+        let mut engine = world.engine(1 << 20);
+        let fd = engine.connect(&address, Token::new(Kind::Origin, 0, 1)).unwrap();
+        let mut worker = Worker { engine, wire: None, fd: Some(fd), sent: Vec::new() };
+        let (mut peer, mut read) = (None, Vec::new());
+        let mut is_done = |world: &World| {
+            peer = peer.or_else(|| world.accept(listener).map(|(socket, _)| socket));
+            if let Some(peer) = peer
+                && let Read::Bytes(bytes) = world.read(peer, 100)
+            {
+                read.extend_from_slice(&bytes);
+            }
+            read.len() == b"own first exchange's bytes".len()
+        };
+        let limit = Duration::from_secs(10);
+        let ended = run(&world, &mut [&mut worker], &mut [], limit, &mut is_done);
+        assert_eq!(ended, Ended::Done);
+        assert_eq!(read, b"own first exchange's bytes");
+        assert_eq!(worker.sent, [false, true]);
+    }
+}
