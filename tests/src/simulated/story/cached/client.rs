@@ -219,8 +219,8 @@ impl Client {
                 };
                 let is_known = match complete {
                     Some(complete) => complete == said.length || record.may_look_short(),
-                    // It broke off, and its header did not say how long it is.
-                    None => record.is_cut() && said.frame != Frame::Length,
+                    // Its header did not say, and not all of it is stored.
+                    None => said.frame != Frame::Length,
                 };
                 if !is_known || last >= said.length || first > last {
                     let words = format!("{place} of {} bytes", said.length);
