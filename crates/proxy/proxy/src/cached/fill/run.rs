@@ -53,7 +53,7 @@ pub(crate) fn begin<E: Engine>(
         connection.pass_use(User::Fill(fill));
     }
     match has_room {
-        true => core.wakes.here.push_back(fill.token(Kind::Fill)),
+        true => run(core, fill),
         false => starve(core, fill),
     }
 }
