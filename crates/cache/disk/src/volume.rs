@@ -111,7 +111,7 @@ pub(super) fn read_exactly(file: &dyn VolumeFile, at: u64, bytes: &mut [u8]) -> 
     Ok(true)
 }
 
-/// Reads a file of so many bytes; `None` where it is longer than `bytes_max`, or cannot be read.
+/// Reads a file of `bytes` bytes. `None`: it is longer than `bytes_max`, or the read fails.
 pub(super) fn read_short(file: &dyn VolumeFile, bytes: u64, bytes_max: usize) -> Option<Vec<u8>> {
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= bytes_max)?;
     let mut read = vec![0; bytes];

@@ -27,7 +27,7 @@ pub enum Freshened {
 }
 
 /// Returns what is stored from now on, made of a stored response and the 304 that validated it.
-/// The request is the client's, who gets that response.
+/// `received` has the request of the client that gets the response.
 ///
 /// # Errors
 /// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it

@@ -142,8 +142,8 @@ impl RequestHead {
 }
 
 /// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
-/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it. It
-/// was read with the head, so asking again costs nothing.
+/// section 3.2.2, but `Host` has to be valid all the same: the next server may read it. It was
+/// read with the header, so a second call costs nothing.
 ///
 /// # Errors
 /// When the target does not fit the method, or the host is not certain. The method matters only

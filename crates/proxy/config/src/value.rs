@@ -51,7 +51,10 @@ pub(super) type Units = &'static [(&'static str, u64)];
 const SIZES: Units = &[("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
 const TIMES: Units = &[("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1), ("", 1)];
 
-/// A whole number with one of `units` behind it; `wrong` is said of any other text.
+/// Parses a whole number followed by one of `units`.
+///
+/// # Errors
+/// `wrong`, for any other text.
 pub(super) fn scaled(text: &str, units: Units, wrong: Wrong) -> Result<u64, Wrong> {
     let is_of_unit = |character: char| !character.is_ascii_digit();
     let (digits, unit) = text.split_at(text.find(is_of_unit).unwrap_or(text.len()));

@@ -8,8 +8,8 @@ use crate::inherited::{Inherited, Purpose, Socket};
 use crate::systemd::{Given, Systemd};
 use crate::takeover::Takeover;
 
-/// Takes what the service manager passed and, for an upgrade, what the running process has. Gives
-/// the sockets, the takeover that gave some of them, and who is notified.
+/// Takes what the service manager passed and, for an upgrade, what the running process has. Returns
+/// the sockets, the takeover that some of them came from, and the notifier of the service manager.
 ///
 /// # Errors
 /// When that cannot be had or used.

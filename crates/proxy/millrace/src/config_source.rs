@@ -22,8 +22,8 @@ impl ConfigSource {
         self.file.display().to_string()
     }
 
-    /// As [`ConfigSource::read`], for a process that serves: it does not wait for somebody to write
-    /// into a pipe, which a first start may.
+    /// As [`ConfigSource::read`], for a process that serves: it does not wait for the writer of a
+    /// pipe, as a first start may.
     ///
     /// # Errors
     /// As [`ConfigSource::read`], and what is no file.

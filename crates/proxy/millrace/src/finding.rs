@@ -13,7 +13,7 @@ pub(crate) struct Finding {
 pub(crate) enum Verdict {
     /// As it should be.
     Good,
-    /// It works, but somebody should know.
+    /// It works, with a limitation that the operator should know.
     Note,
     /// millrace cannot run.
     Bad,

@@ -93,8 +93,8 @@ impl Shard {
         self.free.push(handle);
     }
 
-    /// Puts an object in as the newest, which has heeded what was made invalid up to the number
-    /// `since`. Gives the objects of its key.
+    /// Inserts an object as the newest of its key, and returns all objects of that key. The object
+    /// already reflects the invalidations up to number `since`.
     pub(super) fn insert(
         &mut self,
         key: Key,

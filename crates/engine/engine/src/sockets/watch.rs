@@ -34,8 +34,8 @@ pub trait Watch: Sized {
     /// has forgotten it.
     fn remove(&mut self, fd: BorrowedFd<'_>, data: u64);
     /// Ends the watch of a connection, and closes it: by the end of the next [`Watch::wait`] at
-    /// the latest, its peer is told. A registration of epoll(7) ends by itself with the last
-    /// descriptor of its open file.
+    /// the latest, its peer is told. The default suffices where the kernel forgets a closed
+    /// descriptor by itself, as epoll(7) does.
     fn close(&mut self, fd: OwnedFd, _data: u64) {
         drop(fd);
     }

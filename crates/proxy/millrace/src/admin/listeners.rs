@@ -96,7 +96,7 @@ impl AdminListeners {
         self.listeners.iter().map(|listener| listener.socket.try_clone()).collect()
     }
 
-    /// Has a thread ready that answers whoever comes from [`AdminListeners::serve`] on.
+    /// Starts the thread that serves connections once [`AdminListeners::serve`] is called.
     ///
     /// # Errors
     /// When there is no thread or descriptor for that.

@@ -27,8 +27,8 @@ struct Loopback<W> {
 }
 
 impl<W: Watch> Loopback<W> {
-    /// No connection yet, on an engine whose worker may hold so many bytes, over a watch with
-    /// nothing in it. What is waited for has to come within `patience` from now.
+    /// Creates an engine over an empty watch, without connections, with a budget of `budget_bytes`.
+    /// Each wait has to end within `patience` from now.
     fn over(watch: W, budget_bytes: usize, patience: Duration) -> Result<Self, Error> {
         let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
         let engine = Sockets::over(watch, options)?;

@@ -30,6 +30,7 @@ impl Iov<'_> {
         pipe: Option<&Pipe>,
     ) -> bool {
         if !self.chunked {
+            debug_assert!(!self.owed && self.last.is_none(), "only chunks have line ends");
             let parts = [self.head, self.payload];
             match pipe {
                 None => sink.send(engine, &parts),
