@@ -53,7 +53,7 @@ pub(crate) fn begin<E: Engine>(
         connection.pass_use(User::Fill(fill));
     }
     match has_room {
-        true => run(core, fill),
+        true => core.wakes.here.push_back(fill.token(Kind::Fill)),
         false => starve(core, fill),
     }
 }
@@ -98,8 +98,8 @@ fn of_exchange<E: Engine>(
 /// Handles an event of a fill.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
     match event {
-        Event::OriginEnded => ended(core, key),
         Event::OriginBroke | Event::Due | Event::End(_) => end(core, key, false),
+        // Where the origin ended its stream, what is at hand still goes first.
         _ => run(core, key),
     }
 }
@@ -189,15 +189,12 @@ fn receive<E: Engine>(core: &mut Core<E>, key: Key, watches: bool) {
     connection.wire.receive_body(engine, Buffer::SIZE, fill.rest.expected(), watches);
 }
 
-/// The origin ended its stream.
+/// The origin ended its stream, and nothing is at hand any more.
 fn ended<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(fill) = core.fills.get_mut(key) else { return };
-    // What is at hand goes first.
-    if !fill.waits {
-        fill.may_be_kept = false;
-        let is_whole = matches!(fill.rest, Rest::UntilClose);
-        end(core, key, is_whole);
-    }
+    fill.may_be_kept = false;
+    let is_whole = matches!(fill.rest, Rest::UntilClose);
+    end(core, key, is_whole);
 }
 
 /// Ends a fill: all of the body is there, or the rest will never come.
