@@ -112,6 +112,11 @@ impl Engine for Border {
     }
 
     #[inline(never)]
+    fn unacknowledged(&self, fd: &Fd) -> usize {
+        self.0.unacknowledged(fd)
+    }
+
+    #[inline(never)]
     fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
         self.0.address_reached(fd)
     }

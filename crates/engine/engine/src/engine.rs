@@ -158,6 +158,9 @@ pub trait Engine {
     /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
     /// For deadlines that follow progress.
     fn unsent(&self, fd: &Fd) -> usize;
+    /// Bytes that the kernel took, and the peer's kernel has not acknowledged; a reset would lose
+    /// them. Costs a system call.
+    fn unacknowledged(&self, fd: &Fd) -> usize;
     /// Sets the congestion control of a connection, or of a listener for those that it accepts from
     /// then on. What has none (a Unix socket), or a name that the kernel refuses, leaves all as it
     /// was: it is a matter of speed alone, and names are tried when the process starts.

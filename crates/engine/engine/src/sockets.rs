@@ -447,6 +447,10 @@ impl<W: Watch> Engine for Sockets<W> {
         self.bytes_unsent(fd)
     }
 
+    fn unacknowledged(&self, fd: &Fd) -> usize {
+        self.look(fd).and_then(|it| sys::unacknowledged(it.fd.as_fd()).ok()).unwrap_or(0)
+    }
+
     fn set_congestion(&mut self, fd: &Fd, name: &str) {
         let _ = sys::set_congestion(self.open(fd).1.fd.as_fd(), name);
     }

@@ -28,6 +28,8 @@ pub struct ChunkedDecoder {
     /// Digits of this chunk's size so far, at most [`CHUNK_SIZE_DIGITS_MAX`].
     digits: u8,
     state: State,
+    /// Why nothing more is read.
+    failed: Option<ChunkError>,
     /// Only bodies that have trailers pay for them.
     trailers: Option<Box<Trailers>>,
 }
@@ -88,43 +90,64 @@ impl ChunkedDecoder {
     /// what was received any more. Never reads past the end of the body, and nothing after it.
     ///
     /// # Errors
-    /// See [`ChunkError`]. The payload of the failing call is lost, and the decoder with it.
+    /// See [`ChunkError`]. Payload in front of what is malformed is given first, and the error by
+    /// the next call, and every one after it: see [`ChunkedDecoder::is_malformed`].
     pub fn decode(&mut self, input: &mut [u8]) -> Result<Step, ChunkError> {
         let mut at = 0;
         let mut payload = 0..0;
-        while at < input.len() && self.state != State::Ended {
-            match self.state {
-                State::Data => {
-                    let left = input.len() - at;
-                    let len = usize::try_from(self.remaining).map_or(left, |data| data.min(left));
-                    if payload.is_empty() {
-                        payload = at..at;
-                    } else {
-                        input.copy_within(at..at + len, payload.end);
-                    }
-                    payload.end += len;
-                    at += len;
-                    self.remaining -= len as u64;
-                    if self.remaining == 0 {
-                        self.state = State::DataCr;
-                    }
+        while at < input.len() && self.state != State::Ended && self.failed.is_none() {
+            if self.state == State::Data {
+                let left = input.len() - at;
+                let len = usize::try_from(self.remaining).map_or(left, |data| data.min(left));
+                if payload.is_empty() {
+                    payload = at..at;
+                } else {
+                    input.copy_within(at..at + len, payload.end);
                 }
-                State::TrailerLine => {
-                    let trailers = self.trailers.get_or_insert_default();
-                    let (used, is_line_whole) = trailers.read(&input[at..])?;
-                    at += used;
-                    if is_line_whole {
-                        self.state = State::Trailer;
-                    }
+                payload.end += len;
+                at += len;
+                self.remaining -= len as u64;
+                if self.remaining == 0 {
+                    self.state = State::DataCr;
                 }
-                State::Trailer if input[at] != b'\r' => self.state = State::TrailerLine,
-                _ => {
-                    self.state = self.next(input[at])?;
-                    at += 1;
+            } else {
+                match self.read(&input[at..]) {
+                    Ok(used) => at += used,
+                    Err(error) => self.failed = Some(error),
                 }
             }
         }
-        Ok(Step { consumed: at, payload, ended: self.is_finished() })
+        match self.failed {
+            Some(error) if payload.is_empty() => Err(error),
+            _ => Ok(Step { consumed: at, payload, ended: self.is_finished() }),
+        }
+    }
+
+    /// Reads what is not data from the start of `input`: gives how many bytes.
+    fn read(&mut self, input: &[u8]) -> Result<usize, ChunkError> {
+        match self.state {
+            State::TrailerLine => {
+                let trailers = self.trailers.get_or_insert_default();
+                let (used, is_line_whole) = trailers.read(input)?;
+                if is_line_whole {
+                    self.state = State::Trailer;
+                }
+                Ok(used)
+            }
+            State::Trailer if input[0] != b'\r' => {
+                self.state = State::TrailerLine;
+                Ok(0)
+            }
+            _ => {
+                self.state = self.next(input[0])?;
+                Ok(1)
+            }
+        }
+    }
+
+    /// Whether the body breaks the grammar behind the payload that was given.
+    pub fn is_malformed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// Bytes of the present chunk's data that are still to come; 0 between chunks. They may be
@@ -247,8 +270,8 @@ pub fn write_chunk_size(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Checks, for any bytes: split anywhere they give the same payload, trailers, end and error as in
-/// one piece, nothing beyond the end is touched, and what comes out, written anew and read again,
+/// Checks, for any bytes: split anywhere they give the same payload, also in front of an error, and
+/// the same trailers, end and error as in one piece, nothing beyond the end is touched, and what comes out, written anew and read again,
 /// is the same.
 ///
 /// # Panics
@@ -285,18 +308,25 @@ mod fuzz {
         pub(super) ended: bool,
     }
 
-    /// Decodes in pieces of `size` bytes.
-    pub(super) fn decode(data: &[u8], size: usize) -> Result<Decoded, ChunkError> {
+    /// Decodes in pieces of `size` bytes. The error comes with the payload in front of it.
+    pub(super) fn decode(data: &[u8], size: usize) -> Result<Decoded, (ChunkError, Vec<u8>)> {
         let mut decoder = ChunkedDecoder::default();
         let (mut payload, mut consumed, mut ended) = (Vec::new(), 0, false);
         for piece in data.chunks(size) {
             let mut piece_read = piece.to_vec();
-            let step = decoder.decode(&mut piece_read)?;
+            let step = match decoder.decode(&mut piece_read) {
+                Ok(step) => step,
+                Err(error) => return Err((error, payload)),
+            };
             assert!(step.payload.end <= step.consumed && step.consumed <= piece.len());
-            assert!(step.ended || step.consumed == piece.len(), "only the end stops it");
             assert_eq!(piece_read[step.consumed..], piece[step.consumed..], "the rest is whole");
             assert!(!ended || step.consumed == 0, "nothing is read after the end");
             payload.extend_from_slice(&piece_read[step.payload]);
+            if decoder.is_malformed() {
+                let error = decoder.decode(&mut piece_read[step.consumed..]);
+                return Err((error.expect_err("it is malformed"), payload));
+            }
+            assert!(step.ended || step.consumed == piece.len(), "only the end stops it");
             consumed += step.consumed;
             ended |= step.ended;
         }
@@ -312,7 +342,18 @@ mod tests {
 
     fn decode(body: impl AsRef<[u8]>) -> Result<fuzz::Decoded, ChunkError> {
         fuzz_chunked(body.as_ref());
-        fuzz::decode(body.as_ref(), usize::MAX)
+        fuzz::decode(body.as_ref(), usize::MAX).map_err(|(error, _)| error)
+    }
+
+    #[test]
+    fn payload_in_front_of_an_error_is_given_first() {
+        let body = b"3\r\nabc\r\n2\r\nde\r\nxyz";
+        let mut input = *body;
+        let mut decoder = ChunkedDecoder::default();
+        let step = decoder.decode(&mut input).unwrap();
+        assert_eq!((&input[step.payload], decoder.is_malformed()), (&b"abcde"[..], true));
+        assert_eq!(decoder.decode(&mut input[step.consumed..]), Err(ChunkError::SizeInvalid));
+        assert_eq!(decoder.decode(&mut []), Err(ChunkError::SizeInvalid));
     }
 
     fn payload(body: impl AsRef<[u8]>) -> Option<String> {

@@ -190,10 +190,16 @@ const FCNTL: [i32; 7] = [
     libc::F_GETPIPE_SZ,
 ];
 
-/// Blocking or not, closed on exec, bytes at hand, and whether something is a terminal.
+/// Blocking or not, closed on exec, bytes at hand, bytes not acknowledged yet, and whether something
+/// is a terminal.
 #[allow(clippy::unnecessary_cast, reason = "the type is another one with another C library")]
-const IOCTL: [u64; 4] =
-    [libc::FIONBIO as u64, libc::FIOCLEX as u64, libc::FIONREAD as u64, libc::TCGETS as u64];
+const IOCTL: [u64; 5] = [
+    libc::FIONBIO as u64,
+    libc::FIOCLEX as u64,
+    libc::FIONREAD as u64,
+    libc::TIOCOUTQ as u64,
+    libc::TCGETS as u64,
+];
 
 /// io_uring(7). What a ring of the program's own may do is restricted when it is made; a worker
 /// that is restarted makes a new one.

@@ -52,7 +52,7 @@ pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,
     is_nonblocking, peek, receive, reset_on_close, send, set_nodelay, shutdown, take_error,
-    tcp_state,
+    tcp_state, unacknowledged,
 };
 
 /// What every function here gives: a value, or the kernel's error number (errno(3)).

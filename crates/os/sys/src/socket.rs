@@ -146,6 +146,20 @@ pub fn reset_on_close(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::set_socket_linger(fd, Some(Duration::ZERO))
 }
 
+/// How many bytes were sent that the peer's kernel has not acknowledged (tcp(7), SIOCOUTQ). On a
+/// Unix socket: how many the peer has not read (unix(7)).
+///
+/// # Errors
+/// ENOTTY when it is not a socket, EINVAL when it listens.
+pub fn unacknowledged(fd: BorrowedFd<'_>) -> Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int, and `bytes` outlives the call.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } {
+        0 => Ok(usize::try_from(bytes).unwrap_or(0)),
+        _ => Err(last_error()),
+    }
+}
+
 /// Whether calls on a descriptor fail with EAGAIN where they would wait (O_NONBLOCK).
 ///
 /// # Errors

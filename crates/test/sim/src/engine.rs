@@ -300,6 +300,14 @@ impl Engine for Sim {
         rest.as_ref().map_or(0, |rest| rest.len()) + then
     }
 
+    fn unacknowledged(&self, fd: &Fd) -> usize {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (connection, side) = kernel.stream_of(fd.0);
+        let connection = &kernel.connections[connection];
+        let out = &connection.sides[side].out;
+        out.sent.len() + if connection.unix { out.arrived.len() } else { 0 }
+    }
+
     fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
         let kernel = &mut *self.kernel.borrow_mut();
         match kernel.own(self.index, fd.0).object {

@@ -33,7 +33,10 @@ pub(crate) fn completed<E: Engine>(
     let uploading = || first.filter(uploads).map(Subject::Exchange);
     match completion {
         Completion::Received(result) => match conn.wire.received(engine, result) {
-            Received::Bytes if conn.standing == Standing::Lingering => {
+            Received::Bytes if conn.is_over() => {
+                if let Standing::Breaking { is_quiet } = &mut conn.standing {
+                    *is_quiet = false;
+                }
                 conn.wire.input.consume(conn.wire.input.bytes().len());
                 receive(core, key);
                 None
@@ -48,6 +51,8 @@ pub(crate) fn completed<E: Engine>(
             Received::Break if first.is_some() => {
                 Some((Subject::Exchange(first?), Event::End(Reason::ClientClosed)))
             }
+            // It may still read what is on its way to it.
+            Received::End if matches!(conn.standing, Standing::Breaking { .. }) => None,
             Received::End | Received::Break => {
                 close(core, key);
                 None
@@ -78,8 +83,7 @@ pub(crate) fn completed<E: Engine>(
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     if let Some(conn) = conns.get_mut(key) {
-        let lingers = conn.standing == Standing::Lingering;
-        let max = if lingers { Buffer::SIZE } else { RECEIVE_MAX };
+        let max = if conn.is_over() { Buffer::SIZE } else { RECEIVE_MAX };
         conn.wire.receive(engine, max);
     }
 }
@@ -98,6 +102,10 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subj
     let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
     let (now, check) = (engine.now(), snapshots.client_check);
     let conn = conns.get(key)?;
+    if let Standing::Breaking { is_quiet } = conn.standing {
+        go_on_breaking(core, key, is_quiet);
+        return None;
+    }
     match conn.deadline(snapshot.limits()) {
         Some(deadline) if deadline <= now => {
             if matches!(conn.standing, Standing::Fresh | Standing::Head) {
@@ -188,6 +196,31 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
+/// Sends nothing more, and resets the connection once its client has what was sent.
+pub(crate) fn reset_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Core { engine, conns, .. } = core;
+    let now = engine.now();
+    let Some(conn) = conns.get_mut(key) else { return };
+    conn.stand(Standing::Breaking { is_quiet: true }, now);
+    conn.wire.input.clear(engine);
+    go_on_breaking(core, key, false);
+    receive(core, key);
+}
+
+/// Resets a connection whose client has what was sent, or has not taken it for too long. A client
+/// that still sends has hardly begun to read.
+fn go_on_breaking<E: Engine>(core: &mut Core<E>, key: Key, is_quiet: bool) {
+    let Core { engine, conns, snapshot, timers, .. } = core;
+    let now = engine.now();
+    let Some(conn) = conns.get_mut(key) else { return };
+    let is_late = conn.deadline(snapshot.limits()).is_some_and(|deadline| deadline <= now);
+    if is_late || (is_quiet && conn.wire.is_delivered(engine)) {
+        return reset(core, key);
+    }
+    conn.standing = Standing::Breaking { is_quiet: true };
+    timers.set(conn.timer, now + BREAKING_TICK);
+}
+
 /// Closes a connection that serves no exchange.
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
     if let Some(conn) = remove(core, key) {
@@ -213,5 +246,7 @@ fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
     Some(conn)
 }
 
+/// How long a client that gets a reset has to be quiet before, and how often that is looked at.
+const BREAKING_TICK: Duration = Duration::from_millis(100);
 /// The most that is received of a client at once.
 const RECEIVE_MAX: usize = 16 * 1024;

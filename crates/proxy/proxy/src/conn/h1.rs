@@ -94,9 +94,13 @@ pub(crate) fn body_form(exchange: &Exchange, framing: Framing) -> (bool, bool) {
 /// first bytes or the rest of what was malformed: it must not turn the refusal into a reset.
 pub(crate) fn afterwards(exchange: &Exchange, has_more: bool) -> Afterwards {
     let refused = exchange.reason.is_some();
-    let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());
+    let unread = match exchange.tunnel {
+        // Its origin took no more.
+        true => !exchange.upload.source_is_done(),
+        false => refused || !exchange.request_was_taken(),
+    };
     match exchange {
-        Exchange { aborted: true, .. } => Afterwards::Reset,
+        Exchange { aborted: Some(afterwards), .. } => *afterwards,
         Exchange { persistent: true, .. } => Afterwards::Next,
         _ if unread || has_more => Afterwards::Linger,
         _ => Afterwards::Close,

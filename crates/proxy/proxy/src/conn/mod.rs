@@ -19,8 +19,8 @@ use millrace_config::limits::Limits;
 /// The state of a client connection.
 ///
 /// ```text
-///  accept ──> Greeting ──> Fresh ──> Head ──> Busy ──> Lingering ──> closed
-///       └────────────────────^         ^        │ └────────────────────^
+///  accept ──> Greeting ──> Fresh ──> Head ──> Busy ──> Lingering, Breaking ──> closed
+///       └────────────────────^         ^        │ └─────────────────────────────^
 ///                                    Idle <─────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +38,10 @@ pub(crate) enum Standing {
     /// The last response was sent; what the client still sends is read away, so that it can read
     /// the response before a reset reaches it (RFC 9112 section 9.6).
     Lingering,
+    /// What it gets is cut, and only a reset can say so: that waits until the client has what was
+    /// sent, and what it still sends is read away. `is_quiet`: nothing came since the timer was
+    /// set.
+    Breaking { is_quiet: bool },
 }
 
 /// A client connection.
@@ -90,12 +94,17 @@ impl Conn {
             || (self.is_idle() && now.since(self.since) >= FRESH_AT_LEAST)
     }
 
+    /// Whether what its client still sends is read away: it gets no further response.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.standing, Standing::Lingering | Standing::Breaking { .. })
+    }
+
     /// When this connection has waited long enough; `None` while an exchange decides.
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
         let wait = match self.standing {
             Standing::Greeting | Standing::Fresh | Standing::Head => limits.head_ms,
             Standing::Idle => limits.idle_ms,
-            Standing::Lingering => limits.linger_ms,
+            Standing::Lingering | Standing::Breaking { .. } => limits.linger_ms,
             Standing::Busy => return None,
         };
         Some(self.since + Duration::from_millis(wait))

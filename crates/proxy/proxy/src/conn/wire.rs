@@ -249,6 +249,11 @@ impl Wire {
         engine.reset(self.fd);
     }
 
+    /// Whether the peer's kernel has all bytes that were sent: then a reset loses none of them.
+    pub(crate) fn is_delivered<E: Engine>(&self, engine: &E) -> bool {
+        !self.is_sending() && engine.unacknowledged(&self.fd) == 0
+    }
+
     /// Whether the engine knows already that the outstanding receive will end.
     pub(crate) fn is_announced<E: Engine>(&self, engine: &E) -> bool {
         engine.is_announced(&self.fd)

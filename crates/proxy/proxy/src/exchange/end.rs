@@ -5,7 +5,7 @@ use millrace_engine::{Engine, Key};
 
 use crate::cached::{outcome, waiting};
 use crate::core::{Core, Parts};
-use crate::exchange::{Exchange, Failed, Own, Plan, Reason, Stage, Step};
+use crate::exchange::{Afterwards, Exchange, Failed, Own, Plan, Reason, Stage, Step};
 use crate::origin::{self, Share, Transaction, h1, side};
 
 /// How much of the response was delivered.
@@ -30,24 +30,31 @@ pub(crate) enum Outcome {
     StaleFallback,
     /// The client gets a response of our own that says why.
     Refuse,
-    /// The client's connection is reset, so that the client sees that the response is not whole.
+    /// The client's connection ends after the last byte that was received: the framing of the
+    /// response shows that it is not whole.
+    Finish,
+    /// The client's connection is reset, so that the client sees that the response is not whole;
+    /// but only once it has what was received.
+    ResetDelivered,
+    /// The client's connection is reset at once.
     Reset,
     /// The response is delivered to its end; only the rest of its request is given up.
     Keep,
 }
 
-use Outcome::{Keep, Refuse, Reset, Retry, StaleFallback};
+use Outcome::{Finish, Keep, Refuse, Reset, ResetDelivered, Retry, StaleFallback};
 
 /// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that
 /// is possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
-/// response is stored that may stand in, `Refuse` where the reason has a status; the others always.
+/// response is stored that may stand in, `Refuse` where the reason has a status, `Finish` where the
+/// client's framing shows the cut and nothing is on its way to it; the others always.
 const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
     (Failed::Request, [&[Refuse, Reset], &[Reset], &[Keep], &[Reset]]),
     (Failed::Client, [&[Reset], &[Reset], &[Reset], &[Reset]]),
     (Failed::Connect, [&[Retry, StaleFallback, Refuse], &[Reset], &[Reset], &[Reset]]),
     (Failed::Silence, [&[Retry, StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
     (Failed::Header, [&[StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
-    (Failed::Body, [&[Refuse, Reset], &[Reset], &[Keep], &[Reset]]),
+    (Failed::Body, [&[Refuse, Reset], &[Finish, ResetDelivered], &[Keep], &[ResetDelivered]]),
     (Failed::Proxy, [&[StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
 ];
 
@@ -79,11 +86,15 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
             }
             Refuse if reason.status() != 0 => return refuse(core, key, reason),
             Keep => return keep(core, key),
-            Reset => return reset(core, key, reason),
-            Retry | StaleFallback | Refuse => {}
+            Finish if shows_cut(core, key) => {
+                return break_off(core, key, reason, Afterwards::Linger);
+            }
+            ResetDelivered => return break_off(core, key, reason, Afterwards::ResetDelivered),
+            Reset => return break_off(core, key, reason, Afterwards::Reset),
+            Retry | StaleFallback | Refuse | Finish => {}
         }
     }
-    reset(core, key, reason)
+    break_off(core, key, reason, Afterwards::Reset)
 }
 
 impl Delivered {
@@ -169,7 +180,20 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     }
 }
 
-fn reset<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
+/// Whether the client can tell by the framing of its response that it is cut, if its connection
+/// ends here.
+fn shows_cut<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    let Parts { exchange, client, .. } = core.served(key);
+    exchange.download.shows_cut() && !client.wire.is_sending()
+}
+
+/// The response breaks off, and its connection ends as `afterwards` says.
+fn break_off<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    reason: Reason,
+    afterwards: Afterwards,
+) -> Step {
     let Parts { engine, counters, exchange, client, .. } = core.served(key);
     counters.answers_aborted.add(1);
     if client.wire.is_sending() {
@@ -178,7 +202,7 @@ fn reset<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     }
     exchange.reason.get_or_insert(reason);
     exchange.persistent = false;
-    exchange.aborted = true;
+    exchange.aborted = Some(afterwards);
     Step::Go(Stage::Log)
 }
 
@@ -205,6 +229,8 @@ mod tests {
             Retry => "retry",
             StaleFallback => "stale fallback",
             Refuse => "refuse",
+            Finish => "finish",
+            ResetDelivered => "reset when delivered",
             Reset => "reset",
             Keep => "keep",
         }
@@ -271,9 +297,9 @@ mod tests {
         for &reason in Reason::ALL {
             for cell in row_of(reason) {
                 let is_possible = match cell.last() {
-                    Some(Reset | Keep) => true,
+                    Some(Reset | ResetDelivered | Keep) => true,
                     Some(Refuse) => reason.status() != 0,
-                    Some(Retry | StaleFallback) | None => false,
+                    Some(Retry | StaleFallback | Finish) | None => false,
                 };
                 assert!(is_possible, "{reason:?}: {cell:?}");
             }

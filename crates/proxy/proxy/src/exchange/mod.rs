@@ -56,8 +56,8 @@ pub(crate) struct Exchange {
     pub(crate) persistent: bool,
     /// Whether both transfers are directions of a tunnel.
     pub(crate) tunnel: bool,
-    /// Whether it broke off, so that the client's connection is reset.
-    pub(crate) aborted: bool,
+    /// How the client's connection ends, where the response broke off.
+    pub(crate) aborted: Option<Afterwards>,
     /// Why it did not end as it should.
     pub(crate) reason: Option<Reason>,
     /// What it takes of the worker's budget: itself and the headers that it holds.

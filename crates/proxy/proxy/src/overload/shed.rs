@@ -178,7 +178,7 @@ fn standing_still<E: Engine>(core: &Core<E>) -> (Vec<(Order, Key)>, usize) {
             conn.pipeline.first().and_then(|first| core.exchanges.get(first)).map(Box::as_ref);
         let unsent = conn.wire.unsent(&core.engine);
         let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
-        let is_over = conn.standing == Standing::Lingering;
+        let is_over = conn.is_over();
         if stood >= core.overload.forgiven {
             still.push(((is_over, stood), key));
         } else {

@@ -36,7 +36,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
     core.counters.transfer_calls.add(tally.calls);
     exchange.snapshot().count_request(exchange.service, core.index, exchange.status);
     if let Some(reason) = exchange.reason
-        && (exchange.aborted || exchange.status == 0)
+        && (exchange.aborted.is_some() || exchange.status == 0)
     {
         core.counters.exchanges_aborted.add(reason);
     }

@@ -26,7 +26,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> 
 fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
     let Core { conns, exchanges, snapshot, .. } = core;
     let Some(conn) = conns.get(conn_key) else { return false };
-    let Some(last) = conn.pipeline.last() else { return conn.standing != Standing::Lingering };
+    let Some(last) = conn.pipeline.last() else { return !conn.is_over() };
     conn.pipeline.len() < snapshot.limits().pipelined
         && exchanges.get(last).is_some_and(|last| h1::lets_others_pass(last))
         && capacity::has_room_ahead(core)

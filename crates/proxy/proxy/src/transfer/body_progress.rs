@@ -83,6 +83,11 @@ impl Rest {
         }
     }
 
+    /// Whether the body breaks its framing behind what was taken.
+    pub(crate) fn is_malformed(&self) -> bool {
+        matches!(self, Self::Chunked(decoder) if decoder.is_malformed())
+    }
+
     pub(crate) fn trailers(&self) -> &[u8] {
         match self {
             Self::Chunked(decoder) => decoder.trailers(),

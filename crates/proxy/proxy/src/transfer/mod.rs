@@ -132,6 +132,11 @@ impl Transfer {
         self.waits != Waits::Off && matches!(self.rest, Rest::Nothing)
     }
 
+    /// Whether the framing of what the sink got says that more has to come.
+    pub(crate) fn shows_cut(&self) -> bool {
+        self.chunked_out || matches!(self.rest, Rest::Length(_))
+    }
+
     /// Payload bytes given to the sink.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
@@ -239,6 +244,9 @@ impl Transfer {
         let bytes = source.input.bytes_mut();
         let received = bytes.len();
         let (consumed, payload) = self.rest.take(bytes).map_err(|_| BodyError::Malformed)?;
+        if !head.is_empty() && self.rest.is_malformed() {
+            return Err(BodyError::Malformed);
+        }
         self.course.received(received, pipes.thresholds());
         let has_watched = self.watches();
         self.watches = false;

@@ -60,12 +60,12 @@ fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 #[inline(never)]
 pub(crate) fn failed<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let Parts { engine, pipes, exchange, .. } = core.parts(key);
-    if exchange.tunnel {
-        return Moved::Failed(Reason::AnswerCut);
-    }
     // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in the
     // receive queue decides. Nothing more is sent, and neither side is used again.
     exchange.upload.abandon(engine, pipes);
+    if exchange.tunnel {
+        return Moved::Ended;
+    }
     exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
     exchange.transaction.since = engine.now();
     if exchange.transaction.phase == Phase::Asked {

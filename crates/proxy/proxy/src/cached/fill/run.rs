@@ -98,14 +98,15 @@ fn of_exchange<E: Engine>(
 /// Handles an event of a fill.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
     match event {
-        Event::OriginBroke | Event::Due | Event::End(_) => end(core, key, false),
-        // Where the origin ended its stream, what is at hand still goes first.
-        _ => run(core, key),
+        Event::Due | Event::End(_) => end(core, key, false),
+        // Where the origin's stream ended or broke, what is at hand still goes first.
+        Event::OriginBroke => run(core, key, true),
+        _ => run(core, key, false),
     }
 }
 
-/// Moves what is at hand into the cache, and asks for more.
-fn run<E: Engine>(core: &mut Core<E>, key: Key) {
+/// Moves what is at hand into the cache, and asks for more, unless the origin's stream `broke`.
+fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
     let waiter = core.waiter(key, Kind::Fill);
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
@@ -152,6 +153,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key) {
     match outcome {
         Outcome::Whole => end(core, key, true),
         Outcome::Cut => end(core, key, false),
+        Outcome::Receive | Outcome::Watch if broke => end(core, key, false),
         Outcome::Receive => receive(core, key, false),
         Outcome::Watch => receive(core, key, true),
         Outcome::Ended => ended(core, key),
