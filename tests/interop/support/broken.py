@@ -1,0 +1,299 @@
+"""Origins that break off, and clients that say what of it reached them.
+
+`CutOrigin` serves bodies that end before their framing says so; `EarlyTarget` responds before it has
+read what it is sent, and closes. Both tell how much the kernel of the other side acknowledged before
+that, so that nothing is expected that the proxy's socket never had."""
+
+import array
+import dataclasses
+import fcntl
+import random
+import re
+import socket
+import ssl
+import struct
+import termios
+import threading
+import time
+
+from . import pattern
+
+SECONDS_MAX = 120
+# A queue that has not changed for so long is taken to stand still.
+QUIET_SECONDS = 0.3
+NOISE = next(pattern.blocks(pattern.BLOCK, seed=7))
+
+
+@dataclasses.dataclass
+class Cut:
+    """A body that is cut: `framing` is length, chunked or close, `how` fin or reset. Of what the
+    origin would have sent behind the header it sends `sent` bytes, and then, of a chunked body,
+    perhaps what is no chunk."""
+
+    number: int
+    framing: str
+    how: str
+    sent: int
+    chunk: int
+    stored: bool
+    malformed: bool
+
+    @staticmethod
+    def drawn(number, draw):
+        """Any cut, from a `random.Random`."""
+        framing = draw.choice(("length", "length", "chunked", "chunked", "close"))
+        return Cut(
+            number,
+            framing,
+            # The end of the stream is the end of such a body: only a reset cuts it.
+            "reset" if framing == "close" else draw.choice(("fin", "reset")),
+            draw.choice((draw.randrange(1, 300), draw.randrange(1, 9000), draw.randrange(120_000))),
+            draw.choice((7, 1000, 16_384, 100_000)),
+            draw.random() < 0.5,
+            framing == "chunked" and draw.random() < 0.2,
+        )
+
+    @property
+    def target(self):
+        return f"/{self.number}"
+
+    def header(self):
+        length = {"length": "Content-Length: 1048576\r\n", "close": ""}
+        framing = length.get(self.framing, "Transfer-Encoding: chunked\r\n")
+        stored = "max-age=600" if self.stored else "no-store"
+        return f"HTTP/1.1 200 OK\r\n{framing}Cache-Control: {stored}\r\n\r\n".encode()
+
+    def coded(self):
+        """What follows the header."""
+        if self.framing != "chunked":
+            return NOISE[: self.sent]
+        parts, at = [], 0
+        while sum(map(len, parts)) < self.sent:
+            data = NOISE[at : at + self.chunk]
+            parts.append(b"%x\r\n%s\r\n" % (len(data), data))
+            at += len(data)
+        whole = b"".join(parts)
+        return whole + b"xyz\r\n" if self.malformed else whole[: self.sent]
+
+    def payload(self, coded_bytes):
+        """How much of the body is in so many bytes of `coded`."""
+        if self.framing != "chunked":
+            return coded_bytes
+        return len(payload_of(self.coded()[:coded_bytes])[0])
+
+
+def payload_of(coded):
+    """What a client makes of chunks that may be cut: the payload, and whether the last one came."""
+    payload, at = b"", 0
+    while (end := coded.find(b"\r\n", at)) >= 0:
+        if not re.fullmatch(rb"[0-9a-fA-F]+", coded[at:end]):
+            break
+        size = int(coded[at:end], 16)
+        if size == 0:
+            return payload, coded[end:].startswith(b"\r\n\r\n")
+        payload += coded[end + 2 : end + 2 + size]
+        at = end + 2 + size + 2
+    return payload, False
+
+
+def acknowledged(connection, sent):
+    """How many of `sent` bytes the other kernel has, once that stands still."""
+    left = array.array("i", [0])
+    before, since = -1, time.monotonic()
+    while time.monotonic() - since < QUIET_SECONDS:
+        fcntl.ioctl(connection, termios.TIOCOUTQ, left)
+        if left[0] == 0:
+            break
+        if left[0] != before:
+            before, since = left[0], time.monotonic()
+        time.sleep(0.002)
+    return sent - left[0]
+
+
+def end(connection, how):
+    """Ends it in order, or by a reset."""
+    if how == "reset":
+        linger = struct.pack("ii", 1, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    connection.close()
+
+
+class Listener:
+    """Serves each connection on a thread of its own by `serve`."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.address = self.socket.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            connection.settimeout(SECONDS_MAX)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        try:
+            self.serve(connection)
+        except OSError:
+            pass
+        finally:
+            connection.close()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.address[1]}"
+
+    def stop(self):
+        self.socket.close()
+
+
+class CutOrigin(Listener):
+    """Serves the cuts that it was given. `broken` gives the payload bytes that were acknowledged,
+    once one has broken off."""
+
+    def __init__(self, cuts):
+        self.cuts = {cut.target: cut for cut in cuts}
+        self._got = {cut.target: 0 for cut in cuts}
+        self._over = {cut.target: threading.Event() for cut in cuts}
+        super().__init__()
+
+    def serve(self, connection):
+        head = header_of(connection)
+        cut = self.cuts[head.split(b" ")[1].decode()]
+        header, coded = cut.header(), cut.coded()
+        connection.sendall(header + coded)
+        taken = acknowledged(connection, len(header) + len(coded))
+        end(connection, cut.how)
+        got = len(header + coded) if cut.how == "fin" else taken
+        self._got[cut.target] = cut.payload(max(0, got - len(header)))
+        self._over[cut.target].set()
+
+    def broken(self, cut):
+        """Waits until it has broken off."""
+        if not self._over[cut.target].wait(SECONDS_MAX):
+            raise TimeoutError(f"{cut} was never asked for")
+        return self._got[cut.target]
+
+
+def header_of(connection):
+    """The bytes up to the empty line. Reads no further."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise ConnectionError(f"the stream ended in a header: {head!r}")
+        head += byte
+    return head
+
+
+def all_of(connection):
+    """What comes until the stream ends or breaks, and which of both it did."""
+    parts = []
+    while True:
+        try:
+            data = connection.recv(1 << 16)
+        except (ConnectionError, ssl.SSLError) as error:
+            return b"".join(parts), type(error).__name__
+        if not data:
+            return b"".join(parts), "end"
+        parts.append(data)
+
+
+def fetch_cut(address, origin, cut, is_late, version="1.1", prefix=""):
+    """What of a cut a client gets: a sentence if that is wrong, or nothing. `is_late`: the client
+    reads only after the origin has broken off."""
+    with socket.create_connection(address, SECONDS_MAX) as client:
+        line = f"GET {prefix}{cut.target} HTTP/{version}\r\n"
+        fields = f"Host: {address[0]}:{address[1]}\r\nConnection: close\r\n\r\n"
+        client.sendall(f"{line}{fields}".encode())
+        expected = origin.broken(cut) if is_late else 0
+        got, how = all_of(client)
+    expected = origin.broken(cut)
+    header, _, body = got.partition(b"\r\n\r\n")
+    is_chunked = b"chunked" in header.lower()
+    has_length = b"content-length" in header.lower()
+    payload, is_whole = payload_of(body) if is_chunked else (body, False)
+    if not header.startswith(b"HTTP/1.1 200"):
+        # Nothing of it was delivered: the client may get another response.
+        is_fine = expected == 0 or (cut.malformed and header.startswith(b"HTTP/1.1 502"))
+        return None if is_fine else f"{cut}: {header[:60]} {how} instead of {expected} bytes"
+    if payload != NOISE[: len(payload)] or len(payload) < expected:
+        return f"{cut}: {len(payload)} of {expected} bytes, {how}"
+    if is_whole or (how == "end" and not is_chunked and not has_length):
+        return f"{cut}: it looks whole, {how}"
+    if how != "end" and (is_chunked or has_length):
+        return f"{cut}: {how}, though the framing shows the cut"
+    return None
+
+
+EARLY = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 4000\r\n\r\n" + b"early" * 800
+
+
+class EarlyTarget(Listener):
+    """Reads `read_bytes` of what it is sent, responds, and closes with the rest unread. With a TLS
+    context it does so inside of TLS. `upgrades`: it first switches protocols."""
+
+    def __init__(self, upgrades=False, tls=None):
+        self.upgrades, self.tls = upgrades, tls
+        super().__init__()
+
+    def serve(self, connection):
+        # Bytes that the kernel holds back would be dropped by the reset of the close.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.upgrades:
+            header_of(connection)
+            connection.sendall(SWITCHED)
+        if self.tls:
+            # A client without a certificate is told by an alert, which the handshake raises here.
+            connection = self.tls.wrap_socket(connection, server_side=True)
+        connection.recv(1000)
+        connection.sendall(EARLY)
+        connection.close()
+
+
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"
+
+
+def upload_early(address, opening, upload_bytes, tls=None, waits=False):
+    """Opens a tunnel, uploads, and then reads: what was received, and how it ended. `waits`: it
+    begins to read only when all was sent, or could not be."""
+    with socket.create_connection(address, SECONDS_MAX) as client:
+        client.sendall(opening)
+        header = header_of(client)
+        if header.split(b" ")[1] not in (b"200", b"101"):
+            raise ConnectionError(f"no tunnel: {header!r}")
+        if tls:
+            client = tls.wrap_socket(client, server_hostname="localhost")
+        writer = threading.Thread(target=_write, args=(client, upload_bytes), daemon=True)
+        writer.start()
+        if waits or tls:
+            # One thread at a time: OpenSSL's objects are not to be shared.
+            writer.join(SECONDS_MAX)
+        result = all_of(client)
+        writer.join(SECONDS_MAX)
+        client.close()
+        return result
+
+
+def _write(connection, upload_bytes):
+    try:
+        connection.sendall(NOISE[:upload_bytes])
+    except OSError:
+        pass
+
+
+def connect(target):
+    """The opening of a tunnel by CONNECT."""
+    return f"CONNECT 127.0.0.1:{target} HTTP/1.1\r\nHost: 127.0.0.1:{target}\r\n\r\n".encode()
+
+
+UPGRADE = b"GET /up HTTP/1.1\r\nHost: a.test\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"
+
+
+def draws(count, seed):
+    """That many generators of random numbers, each from its own seed."""
+    return [random.Random(f"{seed}.{number}") for number in range(count)]
