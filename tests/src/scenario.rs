@@ -39,6 +39,7 @@
 //! expect head of request METHOD TARGET      (or `of answer ...`) the head alone; the rest stays
 //! expect broken answer STATUS [to METHOD]   a beginning of it, perhaps of no byte, then the end or
 //!                                a reset that shows that it is not whole
+//! expect ended answer STATUS [to METHOD]    the same, but for sure the end in order
 //! expect end                     the peer has finished in order
 //! expect reset                   the peer has reset
 //! expect cut                     the peer has finished or reset

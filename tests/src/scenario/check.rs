@@ -25,6 +25,8 @@ pub enum Extent {
     Head,
     /// A beginning, and the end of the connection before it is whole.
     Broken,
+    /// The same, and the connection ends in order.
+    Ended,
 }
 
 /// A first line.

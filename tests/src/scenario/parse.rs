@@ -247,11 +247,10 @@ fn send_for(text: &str) -> Result<Action, String> {
 }
 
 fn expect(text: &str) -> Result<Action, String> {
-    let (text, extent) = match (text.strip_prefix("head of "), text.strip_prefix("broken ")) {
-        (Some(text), _) => (text, Extent::Head),
-        (_, Some(text)) => (text, Extent::Broken),
-        _ => (text, Extent::Whole),
-    };
+    let extents =
+        [("head of ", Extent::Head), ("broken ", Extent::Broken), ("ended ", Extent::Ended)];
+    let said = extents.into_iter().find_map(|(word, it)| Some((text.strip_prefix(word)?, it)));
+    let (text, extent) = said.unwrap_or((text, Extent::Whole));
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let subject = match word {
         "bytes" => return Ok(Action::Bytes(pieces(rest)?)),

@@ -319,7 +319,7 @@ impl Play {
         if let Some(pieces) = &expected.body {
             self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
         }
-        if expected.extent == Extent::Broken {
+        if matches!(expected.extent, Extent::Broken | Extent::Ended) {
             return self.try_broken(expected);
         }
         let ended = self.end == Some(End::Finished);
@@ -340,6 +340,9 @@ impl Play {
         let Some(end) = self.end else { return Did::Wait(Wait::Read) };
         let body = self.bytes.as_deref();
         let finished = end == End::Finished;
+        if expected.extent == Extent::Ended && !finished {
+            return Did::Failed(format!("{end:?} after {}", shown(&self.inbox)));
+        }
         if matches!(expected.judge(&self.names, body, &self.inbox, finished), Verdict::Met(_)) {
             return Did::Failed(format!("it is whole: {}", shown(&self.inbox)));
         }

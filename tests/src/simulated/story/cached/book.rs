@@ -11,9 +11,9 @@ use millrace_engine::Instant;
 use millrace_sim::{Faults, World};
 
 use super::super::ledger::Moment;
-use super::super::plan::{Frame, How};
+use super::super::plan::{Break, Frame, How};
 use super::super::tally::Tally;
-use super::{Ask, CachedStory, Said};
+use super::{Ask, CachedStory, Said, origin};
 
 /// The book of one run; clones are the same book.
 #[derive(Clone)]
@@ -67,6 +67,22 @@ impl Record {
     /// Whether what came of it may be less than it is, and look whole.
     pub(super) fn may_look_short(&self) -> bool {
         !self.completed && self.said.breaks.is_some() && !self.is_cut()
+    }
+
+    /// How much of its body came before it was broken off, where that does not hang on what a reset
+    /// overtook.
+    pub(super) fn came(&self) -> Option<usize> {
+        let Break { at, how } = self.said.breaks.filter(|_| !self.completed)?;
+        let length = self.said.length;
+        let came = match self.said.frame {
+            Frame::Length | Frame::UntilClose => at % length.max(1),
+            Frame::Chunks(size) => {
+                // An x is in no line of a chunk.
+                let coded = origin::chunked(&vec![b'x'; length], size);
+                coded[..at % coded.len()].iter().filter(|byte| **byte == b'x').count()
+            }
+        };
+        (how != How::Reset).then_some(came)
     }
 
     fn ends_by_close(&self) -> bool {

@@ -8,7 +8,7 @@ use millrace_sim::{Read, Socket, World};
 
 use super::super::ledger::Moment;
 use super::super::pace::Pace;
-use super::super::plan::Frame;
+use super::super::plan::{Frame, Reader};
 use super::super::reading::{Part, Reading, Side, shown};
 use super::super::sending::{Look, Out, Sending, Sent};
 use super::book::{Book, Record};
@@ -148,7 +148,8 @@ impl Client {
             };
             match world.read(socket, max) {
                 Read::Bytes(bytes) => self.came(world, &bytes),
-                Read::End | Read::Failed(_) => return self.ended(world),
+                Read::End => return self.ended(world, false),
+                Read::Failed(_) => return self.ended(world, true),
                 Read::Nothing => return,
             }
         }
@@ -289,8 +290,23 @@ impl Client {
     }
 
     /// The stream has ended, or broken.
-    fn ended(&mut self, world: &World) {
+    fn ended(&mut self, world: &World, is_broken: bool) {
         let record = self.answer.as_ref().and_then(|answer| answer.record);
+        if let (Some(record), Some(answer)) = (record, &self.answer)
+            && !answer.is_part
+            && self.plan.reader == Reader::Eager
+            && self.is_undisturbed()
+        {
+            let came = record.came().unwrap_or(0);
+            if is_broken || answer.got < came {
+                let words = format!(
+                    "{} of {came} bytes that came of a cut answer, reset: {is_broken}",
+                    answer.got
+                );
+                return self.fail(world, "cut-short", words);
+            }
+            self.book.met("client: gets all that came of a cut answer");
+        }
         match record {
             Some(record) if record.said.breaks.is_some() => {
                 self.book.met("client: sees that an answer breaks off");
@@ -304,11 +320,16 @@ impl Client {
     fn unserved(&mut self, world: &World, words: &str) {
         let story = self.book.story();
         let breaks = story.says.iter().flatten().any(|said| said.breaks.is_some());
-        let may_cut = story.disk.is_some_and(|disk| disk.may_cut());
-        let is_cut = breaks || may_cut || self.book.was_killed(self.begins);
-        if !self.book.is_hostile() && !self.book.is_drained() && !is_cut {
+        if self.is_undisturbed() && !breaks {
             self.fail(world, "unserved", words.to_owned());
         }
+    }
+
+    /// Whether only origins may have cut anything since it began.
+    fn is_undisturbed(&self) -> bool {
+        let may_cut = self.book.story().disk.is_some_and(|disk| disk.may_cut());
+        let is_disturbed = self.book.is_hostile() || self.book.is_drained();
+        !is_disturbed && !may_cut && !self.book.was_killed(self.begins)
     }
 
     /// Nobody waits for longer than the limits allow.

@@ -271,7 +271,7 @@ fn range(value: &str, length: usize) -> Option<(usize, usize)> {
     (first <= last).then_some((first, last))
 }
 
-fn chunked(payload: &[u8], size: usize) -> Vec<u8> {
+pub(super) fn chunked(payload: &[u8], size: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for chunk in payload.chunks(size) {
         bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
