@@ -177,7 +177,9 @@ fn texts(row: &Row, matches: &ArgMatches) -> Vec<String> {
     }
     let words = matches.get_many::<String>(row.key).into_iter().flatten();
     match row.kind {
-        Kind::Origin => words.flat_map(|word| word.split(',')).map(str::to_owned).collect(),
+        Kind::Origin | Kind::Choice(_) => {
+            words.flat_map(|word| word.split(',')).map(str::to_owned).collect()
+        }
         _ => words.cloned().collect(),
     }
 }

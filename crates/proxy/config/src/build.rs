@@ -15,7 +15,8 @@ use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Wrong};
 use super::{
-    AccessLog, Config, ListenAddress, Listener, Role, Route, RouteCheck, Service, TargetRules,
+    AccessLog, Config, ListenAddress, Listener, RetryOn, Role, Route, RouteCheck, Service,
+    TargetRules,
 };
 use crate::Auth;
 use crate::limits::{Limit, Limits};
@@ -268,10 +269,23 @@ fn route(values: &Values, space: &Space) -> Result<Route, ConfigError> {
             .one_or_default("path-forward", |text| choice::PATH_FORWARD.read(text))?,
         pass_fields: values.all("pass-fields", value::pass_field)?,
         gateway_errors_fail: values.one_or_default("eject-on-errors", value::switch)?,
+        retry_on: retry_on(values)?,
         check: route_check(values)?,
         send_proxy: values.one_or_default("send-proxy", |text| choice::SEND_PROXY.read(text))?,
         cache: cache::route(values, true, space)?,
     })
+}
+
+fn retry_on(values: &Values) -> Result<Vec<RetryOn>, ConfigError> {
+    let words = values.all("retry-on", |text| choice::RETRY_ON.read(text))?;
+    if words.is_empty() {
+        return Ok(vec![RetryOn::Malformed]);
+    }
+    if words.len() > 1 && words.contains(&None) {
+        let wrong = "off is given with other values".to_owned();
+        return Err(ConfigError::rule(values.place_of("retry-on"), wrong, "off alone"));
+    }
+    Ok(words.into_iter().flatten().collect())
 }
 
 fn route_check(values: &Values) -> Result<Option<RouteCheck>, ConfigError> {

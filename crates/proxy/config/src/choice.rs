@@ -3,7 +3,7 @@
 use millrace_http_cache::SetCookie;
 
 use super::value::Wrong;
-use super::{Balance, EngineChoice, HostSent, LogFormat, PathForward, SendProxy, Splice};
+use super::{Balance, EngineChoice, HostSent, LogFormat, PathForward, RetryOn, SendProxy, Splice};
 
 /// The words of an option.
 pub(super) struct Choice<T: 'static> {
@@ -88,6 +88,18 @@ pub(super) const SEND_PROXY: Choice<SendProxy> = Choice {
     wrong: "is not a version of the PROXY protocol",
 };
 
+/// For what a request is sent to another origin; `None`: for nothing.
+pub(super) const RETRY_ON: Choice<Option<RetryOn>> = Choice {
+    words: &[
+        ("malformed", Some(RetryOn::Malformed)),
+        ("502", Some(RetryOn::Status(502))),
+        ("503", Some(RetryOn::Status(503))),
+        ("504", Some(RetryOn::Status(504))),
+        ("off", None),
+    ],
+    wrong: "is nothing for which requests are retried",
+};
+
 /// Which answers with `Set-Cookie` are kept.
 pub(super) const SET_COOKIE: Choice<SetCookie> = Choice {
     words: &[
@@ -112,10 +124,22 @@ mod tests {
                 let config =
                     from_arguments(["boost", "--origin=http://a", &option, "--access-log=-"]);
                 let written = to_toml(&config.unwrap());
-                let line = format!("{} = \"{word}\"", row.key);
+                let value = format!("\"{word}\"");
+                let value = if row.values_max > 1 { format!("[{value}]") } else { value };
+                let line = format!("{} = {value}", row.key);
                 assert!(written.lines().any(|written| written == line), "{line}: {written}");
                 assert!(from_toml(&written).is_ok());
             }
         }
+    }
+
+    #[test]
+    fn off_stands_alone() {
+        let retry_on = |value| from_arguments(["boost", "--origin=http://a", "--retry-on", value]);
+        assert!(to_toml(&retry_on("malformed,503").unwrap()).contains("[\"malformed\", \"503\"]"));
+        assert_eq!(
+            retry_on("503,off").unwrap_err().to_string(),
+            "--retry-on: off is given with other values (expected: off alone)"
+        );
     }
 }

@@ -421,6 +421,8 @@ pub struct Route {
     pub pass_fields: Vec<Box<[u8]>>,
     /// Whether answers 502, 503 and 504 are failures of the origin.
     pub gateway_errors_fail: bool,
+    /// For which responses a request is sent to another origin.
+    pub retry_on: Vec<RetryOn>,
     /// How it is found out which origins are well, beside what clients' requests show.
     pub check: Option<RouteCheck>,
     /// The PROXY protocol header that its connections begin with.
@@ -464,6 +466,15 @@ pub enum PathForward {
     AsSent,
     /// Its normal form, by which the route was selected.
     Normalised,
+}
+
+/// A response instead of which another origin is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RetryOn {
+    /// One that is malformed.
+    Malformed,
+    /// One with this status.
+    Status(u16),
 }
 
 /// Which PROXY protocol header a connection to an origin begins with.

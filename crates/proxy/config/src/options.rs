@@ -206,6 +206,19 @@ impl Row {
             "Count answers 502, 503 and 504 as failures of the origin, as if none had come. They \
              are passed on all the same.",
         ),
+        row(
+            Route,
+            "retry-on",
+            Kind::Choice(&["malformed", "502", "503", "504", "off"]),
+            "malformed",
+        )
+        .times(4)
+        .text(
+            "Send a request that may be repeated to another origin of the route if a response \
+                 is malformed, or has this status. retries and retry_percent limit how often; what \
+                 the last origin responds is passed on. Failed connections are retried in any \
+                 case.",
+        ),
         row(Route, "check", Kind::Check, "off").text(
             "Ask each origin for this path every check_interval_ms, and leave out those that fail \
              while there are others.",

@@ -1,6 +1,7 @@
 //! Every way in which an exchange ends before its response is delivered to the last byte. One table
 //! decides it: what failed, and how much was delivered. ARCHITECTURE.md shows the same table.
 
+use millrace_config::RetryOn;
 use millrace_engine::{Engine, Key};
 
 use crate::cached::{outcome, waiting};
@@ -53,7 +54,7 @@ const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
     (Failed::Client, [&[Reset], &[Reset], &[Reset], &[Reset]]),
     (Failed::Connect, [&[Retry, StaleFallback, Refuse], &[Reset], &[Reset], &[Reset]]),
     (Failed::Silence, [&[Retry, StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
-    (Failed::Header, [&[StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
+    (Failed::Header, [&[Retry, StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
     (Failed::Body, [&[Refuse, Reset], &[Finish, ResetDelivered], &[Keep], &[ResetDelivered]]),
     (Failed::Proxy, [&[StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
 ];
@@ -69,7 +70,9 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
     let retries = outcomes.first() == Some(&Retry) && may_retry(core, key, reason);
     origin::verdict::note_failure(core, key, reason);
     if retries {
-        return retry(core, key);
+        let is_silent = failed == Failed::Silence;
+        let dials = is_silent && core.exchange(key).transaction.reused;
+        return retry(core, key, dials);
     }
     if delivered == Delivered::Tunnel {
         // An orderly end would make what the origin has got of the tunnel look whole.
@@ -111,24 +114,51 @@ impl Delivered {
 /// Whether the request may be sent once more (RFC 9110 section 9.2.2, RFC 9112 section 9.5). After
 /// a failed connection nothing was sent, so any request may go to another origin. An idle
 /// connection may end at any time, and a new one that ends without a word is worth another origin.
+/// A response that is malformed is, where the route says so.
 fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let Parts { exchange, origin, .. } = core.parts(key);
-    let reused = exchange.transaction.reused;
+    let has_ended_idle = exchange.transaction.reused && reason.failed() == Failed::Silence;
     let may = match reason.failed() {
         Failed::Silence => {
             let unread = origin.is_some_and(|origin| !origin.wire.input.is_empty());
             let silent = exchange.transaction.interim == 0 && !unread;
-            h1::may_repeat(exchange) && silent && (reused || has_other_origin(exchange))
+            h1::may_repeat(exchange) && silent && (has_ended_idle || has_other_origin(exchange))
+        }
+        Failed::Header => {
+            reason.is_malformed_answer() && asks_another(exchange, RetryOn::Malformed)
         }
         _ => has_other_origin(exchange),
     };
+    may && is_granted(core, key, has_ended_idle)
+}
+
+/// Whether a response like `on` has another origin asked. Not one whose interim responses the client
+/// has got: those of the next origin would follow them.
+fn asks_another(exchange: &Exchange, on: RetryOn) -> bool {
+    let names = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
+    let is_silent = exchange.transaction.interim == 0;
+    names && is_silent && has_other_origin(exchange) && h1::may_repeat(exchange)
+}
+
+/// Sends the request to another origin instead of delivering a response whose status the route
+/// names, if that is possible.
+pub(crate) fn ask_another<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Step> {
+    let exchange = core.exchange(key);
+    let status = RetryOn::Status(exchange.answer.status());
+    let asks = asks_another(exchange, status) && is_granted(core, key, false);
+    asks.then(|| retry(core, key, false))
+}
+
+/// Whether limits and budget allow one more try.
+fn is_granted<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
+    let exchange = core.exchange(key);
     let tries_max = exchange.snapshot().limits().retries;
-    if !may || u64::from(exchange.transaction.tries) >= tries_max || exchange.upload.moved() > 0 {
+    if u64::from(exchange.transaction.tries) >= tries_max || exchange.upload.moved() > 0 {
         return false;
     }
     // An idle connection that had ended says nothing about its origin, and takes nothing of the
     // budget: it happens to a request once.
-    let granted = reused || budget_grants(core, key);
+    let granted = is_free || budget_grants(core, key);
     if !granted {
         core.counters.retries_refused.add(1);
     }
@@ -150,12 +180,13 @@ fn budget_grants<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     route.budget.borrow_mut().grant(now, route.turn.get(), share)
 }
 
-fn retry<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+/// Sends the request once more: to the same origin if only its idle connection ended and it `dials`
+/// a new one, else to another.
+fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> Step {
     core.counters.retries.add(1);
     let exchange = core.exchange(key);
     assert_eq!(exchange.stage, Stage::Fetch, "nothing has reached the client");
     let transaction = &exchange.transaction;
-    let dials = transaction.reused;
     let tried = transaction.origin.filter(|_| !dials);
     let tries = transaction.tries + 1;
     side::leave(core, key);

@@ -203,6 +203,12 @@ impl Reason {
         }
     }
 
+    /// Whether the header of the origin's response is no HTTP, or not what was asked for.
+    pub(crate) const fn is_malformed_answer(self) -> bool {
+        use Reason::*;
+        matches!(self, MalformedAnswer | MalformedAnswerFraming | UpgradeUnasked)
+    }
+
     /// The error type of Proxy-Status that says the same (RFC 9209 section 2.3).
     pub const fn error_type(self) -> &'static str {
         use Reason::*;

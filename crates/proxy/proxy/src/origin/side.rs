@@ -57,8 +57,10 @@ pub(crate) fn completed<E: Engine>(
         (Completion::Sent(result), _) => sent(core, slot, result),
         (Completion::Spliced(result), user) => match user {
             Some(User::Exchange(key)) if wire.sent(&result) => {
-                let event =
-                    result.map_or(Event::OriginFailed, |it| Event::OriginSpliced(it as u32));
+                let event = match result {
+                    Ok(count) => Event::OriginSpliced(count as u32),
+                    Err(error) => event_of_failure(exchanges.get(key)?, error),
+                };
                 Some((Subject::Exchange(key), event))
             }
             _ => None,
@@ -79,8 +81,9 @@ fn sent<E: Engine>(
     let is_exchanges = connection.wire.sent(&result);
     match connection.uses.first() {
         Some(User::Exchange(key)) if is_exchanges => {
-            if result.is_err() {
-                return Some((Subject::Exchange(key), Event::OriginFailed));
+            if let Err(error) = result {
+                let event = event_of_failure(exchanges.get(key)?, error);
+                return Some((Subject::Exchange(key), event));
             }
             let is_over = all_is_sent(engine, exchanges, conns, key);
             (!is_over).then_some((Subject::Exchange(key), Event::OriginSent))
@@ -93,6 +96,15 @@ fn sent<E: Engine>(
             }
             None
         }
+    }
+}
+
+/// The event that a failed send is. Where the memory was ours that ran out, the origin of a tunnel
+/// may go on for ever without what it is waiting for.
+fn event_of_failure(exchange: &Exchange, error: Error) -> Event {
+    match error {
+        Error::OutOfMemory if exchange.tunnel => Event::End(Reason::Overloaded),
+        _ => Event::OriginFailed,
     }
 }
 

@@ -19,7 +19,7 @@ use crate::origin::shared_health::{Board, Check, CheckMark};
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::shared::Shared;
 use millrace_config::{
-    Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service, limits::Limits,
+    Balance, CacheRoute, Config, Listener, RetryOn, Role, Route, SendProxy, Service, limits::Limits,
 };
 
 /// A numbered configuration with what a worker derives from it.
@@ -76,6 +76,8 @@ pub(crate) struct RouteOrigins {
     pub(crate) budget: RefCell<Budget>,
     /// Answers 502 to 504 are failures of the origin.
     pub(crate) gateway_errors_fail: bool,
+    /// For which responses another origin is asked.
+    pub(crate) retry_on: Vec<RetryOn>,
     /// What is found by the check of each origin; empty: the route has none.
     checks: Vec<Arc<CheckMark>>,
 }
@@ -90,6 +92,7 @@ impl RouteOrigins {
             turn: Cell::new(0),
             budget: RefCell::default(),
             gateway_errors_fail: false,
+            retry_on: vec![RetryOn::Malformed],
             checks: Vec::new(),
         }
     }
@@ -107,6 +110,7 @@ impl RouteOrigins {
             origins: of_route.collect(),
             balance: route.balance,
             gateway_errors_fail: route.gateway_errors_fail,
+            retry_on: route.retry_on.clone(),
             checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
             turn: Cell::new(turn),
             budget: RefCell::new(Budget::new(now, turn)),

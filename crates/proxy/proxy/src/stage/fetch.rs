@@ -12,10 +12,10 @@ use crate::cached::now_ms;
 use crate::cached::outcome;
 use crate::conn::{self, client};
 use crate::core::{Core, Parts};
-use crate::exchange::headers;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Plan};
+use crate::exchange::{end, headers};
 use crate::names;
 use crate::origin::h1::{self, Status};
 use crate::origin::queue::{self, Way};
@@ -293,6 +293,11 @@ fn answer_bytes(exchange: &Exchange) -> usize {
 /// The header of the final response is there.
 fn responded<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     origin::verdict::note_answer(core, key);
+    if core.exchange(key).answer.status() >= 502
+        && let Some(step) = end::ask_another(core, key)
+    {
+        return step;
+    }
     if outcome::take_in(core, key) { Step::Go(Stage::Deliver) } else { ask_again(core, key) }
 }
 
