@@ -221,10 +221,15 @@ fn go_on_breaking<E: Engine>(core: &mut Core<E>, key: Key, is_quiet: bool) {
     timers.set(conn.timer, now + BREAKING_TICK);
 }
 
-/// Closes a connection that serves no exchange.
+/// Closes a connection that serves no exchange. One that waits to be reset is reset at once: an
+/// orderly end would make what it got look whole.
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
-    if let Some(conn) = remove(core, key) {
-        conn.wire.close(&mut core.engine);
+    match remove(core, key) {
+        Some(Conn { wire, standing: Standing::Breaking { .. }, .. }) => {
+            wire.reset(&mut core.engine);
+        }
+        Some(conn) => conn.wire.close(&mut core.engine),
+        None => {}
     }
 }
 
