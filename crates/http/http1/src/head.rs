@@ -8,6 +8,7 @@ use memchr::memchr;
 use crate::connection::{ConnectionOptions, are_upgrade_protocols, nominate};
 use crate::error::HeadError;
 use crate::field::Field;
+use crate::lenient::Reading;
 use crate::line::{field, plain_field};
 use crate::name::{Name, NameSet};
 
@@ -37,6 +38,10 @@ pub struct HeadScan {
     pub(crate) fields: u32,
     /// Whether the start line was read.
     pub(crate) is_started: bool,
+    /// By which parser; lenient for responses only.
+    pub(crate) reading: Reading,
+    /// Whether the head is whole, and was read from LF line ends or folded values.
+    pub(crate) is_ambiguous: bool,
 }
 
 /// A head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps the
@@ -138,6 +143,12 @@ impl<L: StartLine> Head<L> {
 }
 
 impl HeadScan {
+    /// Whether the head that is whole now had LF line ends or folded values. Another reader may see
+    /// another message in it: such a one is not stored, and its connection not used again.
+    pub fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
     /// The input as far as a head may reach, if nothing of the next line was looked at. That is
     /// what the quick readers of whole, plain lines ask for first, so that a line which arrives in
     /// pieces is tried by them only once.
