@@ -199,7 +199,8 @@ fn response(kind: Kind, random: &mut Random) -> Vec<u8> {
         (_, 3) => &["Content-Length: 2", "content-length: 3"],
         _ => &["Content-Length: 2"],
     };
-    let status = ["HTTP/1.1 200 OK", "HTTP/1.1 304 Not Modified"][usize::from(kind == Kind::Validate)];
+    let status =
+        ["HTTP/1.1 200 OK", "HTTP/1.1 304 Not Modified"][usize::from(kind == Kind::Validate)];
     let mut lines = vec![status, "X-Mark: a b, c", "ETag: \"a\"", "Cache-Control: max-age=90"];
     lines.extend(["Set: d; e", "X-Mark: f:g"].iter().take(random.below(3)));
     if random.below(16) == 0 {

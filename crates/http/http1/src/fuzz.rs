@@ -101,7 +101,10 @@ fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(AnswerHead, us
     assert_eq!(seen, whole);
     assert_eq!(head.meaning(), piecewise.0.meaning());
     if let Some((strict, used)) = strict {
-        assert_eq!((whole, head.bytes(), scan.is_ambiguous()), (Ok(Some(used)), strict.bytes(), false));
+        assert_eq!(
+            (whole, head.bytes(), scan.is_ambiguous()),
+            (Ok(Some(used)), strict.bytes(), false)
+        );
     }
     let Ok(Some(used)) = whole else {
         assert_eq!(head.meaning(), AnswerHead::default().meaning());

@@ -62,9 +62,7 @@ impl AnswerHead {
     ) -> Result<Option<usize>, HeadError> {
         if scan.reading == Reading::Strict {
             match self.parse(input, scan, limits) {
-                Err(
-                    HeadError::BareLf | HeadError::SpaceBeforeColon | HeadError::FoldedLine,
-                ) => {}
+                Err(HeadError::BareLf | HeadError::SpaceBeforeColon | HeadError::FoldedLine) => {}
                 parsed => return parsed,
             }
         }
@@ -185,7 +183,11 @@ mod tests {
         is(strict, strict, false);
         is(&strict.replace("\r\n", "\n"), strict, true);
         is("HTTP/1.0 200\n\n", "HTTP/1.0 200\r\n\r\n", true);
-        is("HTTP/1.1 200 OK\r\nA : b\r\nC \t:d\r\n\r\n", "HTTP/1.1 200 OK\r\nA: b\r\nC:d\r\n\r\n", false);
+        is(
+            "HTTP/1.1 200 OK\r\nA : b\r\nC \t:d\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\nC:d\r\n\r\n",
+            false,
+        );
         is(
             "HTTP/1.1 200 OK\r\nA: b \t\r\n \t c\r\n\td  \r\nE:\r\n f:g\r\n\r\n",
             "HTTP/1.1 200 OK\r\nA: b c d\r\nE: f:g\r\n\r\n",

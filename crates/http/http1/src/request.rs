@@ -272,9 +272,8 @@ fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
 fn check_target(target: &[u8]) -> Result<(), HeadError> {
     let query = memchr(b'?', target).unwrap_or(target.len());
     // The latter are percent-encoded later; in an authority, that refuses them.
-    let has_only = |class: Class, bytes: &[u8]| {
-        bytes.iter().all(|&byte| class.has(byte) || !byte.is_ascii())
-    };
+    let has_only =
+        |class: Class, bytes: &[u8]| bytes.iter().all(|&byte| class.has(byte) || !byte.is_ascii());
     if has_only(PATH, &target[..query]) && has_only(QUERY, &target[query..]) {
         return Ok(());
     }
