@@ -8,7 +8,6 @@ use memchr::memchr;
 use crate::connection::{ConnectionOptions, are_upgrade_protocols, nominate};
 use crate::error::HeadError;
 use crate::field::Field;
-use crate::lenient::Reading;
 use crate::line::{field, plain_field};
 use crate::name::{Name, NameSet};
 
@@ -42,6 +41,18 @@ pub struct HeadScan {
     pub(crate) reading: Reading,
     /// Whether the head is whole, and was read from LF line ends or folded values.
     pub(crate) is_ambiguous: bool,
+}
+
+/// How a head is read, and how its lines end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Reading {
+    /// By the strict parser, as it arrives.
+    #[default]
+    Strict,
+    /// To be rewritten when it is whole; all its lines end in CR LF.
+    CrLf,
+    /// To be rewritten when it is whole; all its lines end in LF alone.
+    BareLf,
 }
 
 /// A head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps the

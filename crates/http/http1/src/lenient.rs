@@ -22,20 +22,8 @@ use memchr::memchr;
 use crate::answer::AnswerHead;
 use crate::class::trim;
 use crate::error::HeadError;
-use crate::head::{HeadLimits, HeadScan};
+use crate::head::{HeadLimits, HeadScan, Reading};
 use crate::name::{Name, NameSet};
-
-/// How a head is read, and how its lines end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Reading {
-    /// By the strict parser, as it arrives.
-    #[default]
-    Strict,
-    /// To be rewritten when it is whole; all its lines end in CR LF.
-    CrLf,
-    /// To be rewritten when it is whole; all its lines end in LF alone.
-    BareLf,
-}
 
 /// The fields whose lines have to be strict.
 const STRICT: NameSet =
