@@ -13,6 +13,7 @@ pub mod client;
 pub(crate) mod compare;
 pub mod judge;
 pub mod lane;
+pub mod lenient;
 pub mod literal;
 pub mod mutant;
 mod mutate;

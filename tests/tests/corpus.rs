@@ -12,7 +12,7 @@ use millrace_tests::corpus::client::Pace;
 use millrace_tests::corpus::lane::Lane;
 use millrace_tests::corpus::literal::{Place, Role, fill};
 use millrace_tests::corpus::mutant::Wrong;
-use millrace_tests::corpus::{judge, plan, table};
+use millrace_tests::corpus::{judge, lenient, plan, table};
 use millrace_tests::{real, strict};
 
 /// The corpus, or the cases of it, at least one, whose name holds what `CASE` says.
@@ -159,6 +159,28 @@ fn check(cases: &[Case], mut tally: Tally) {
         share % 10
     );
     assert!(share <= 20 || !shows, "too many valid messages are refused");
+}
+
+/// `MUTANTS`, `SEED` and `MUTANT` as above, with fewer mutants by default.
+#[test]
+fn faulty_responses_reach_the_client_in_the_strict_form_and_the_cache_only_if_certain() {
+    let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (seed, only) = (number("SEED").unwrap_or(1), number("MUTANT"));
+    let mutants = number("MUTANTS").unwrap_or(3_000);
+    for engine in real::engines() {
+        let tally = lenient::run(&engine, seed, mutants, only);
+        println!("attack: {engine}, {tally}");
+        assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
+        if only.is_none() && mutants >= 1_000 {
+            for (what, count) in [
+                ("rewritten", tally.rewritten),
+                ("stored", tally.stored),
+                ("refused", tally.refused),
+            ] {
+                assert!(count > tally.run / 20, "only {count} of {} were {what}", tally.run);
+            }
+        }
+    }
 }
 
 /// A check that cannot fail shows nothing: before a proxy that forwards everything the judge must

@@ -80,7 +80,9 @@ fn check_request(message: &Message, seen: &[Message], sent: &[u8]) -> Result<(),
     {
         return Err(format!("{method} came {same_method} times"));
     }
-    let known = target == "/" || target == "*" || times(target) > 0 || times(&target[1..]) > 0;
+    let encoded = percent_encoded(sent);
+    let has = |words: &str| encoded.windows(words.len()).any(|it| it == words.as_bytes());
+    let known = target == "/" || target == "*" || has(target) || has(&target[1..]);
     if times(&format!("{method} ")) == 0 || !known {
         return Err(format!("nobody asked {method} {target}"));
     }
@@ -91,6 +93,15 @@ fn check_request(message: &Message, seen: &[Message], sent: &[u8]) -> Result<(),
         true => Ok(()),
         false => Err(format!("a body that nobody sent: {}", escaped(&message.body))),
     }
+}
+
+/// What was sent, with the bytes from 0x80 in the form in which they go on in a target.
+fn percent_encoded(sent: &[u8]) -> Vec<u8> {
+    let encoded = sent.iter().flat_map(|byte| match byte {
+        0x80.. => format!("%{byte:02X}").into_bytes(),
+        _ => vec![*byte],
+    });
+    encoded.collect()
 }
 
 /// The answers of a connection of the origin's, if each has one meaning and all are whole.
@@ -151,10 +162,10 @@ fn made_up(fields: &[Field], sources: &[&[u8]], added: &[&str]) -> Option<String
 }
 
 /// Whether the bytes of `part` are in `whole` in this order, perhaps with others between: chunk
-/// sizes, folds.
+/// sizes, folds. The space that a fold becomes may have been a tab.
 fn is_within(part: &[u8], whole: &[u8]) -> bool {
     let mut whole = whole.iter();
-    part.iter().all(|byte| whole.any(|other| other == byte))
+    part.iter().all(|byte| whole.any(|other| other == byte || (*byte == b' ' && *other == b'\t')))
 }
 
 /// A check that cannot fail shows nothing.

@@ -37,9 +37,21 @@ impl Lane {
     /// # Panics
     /// If the program is missing or does not say where it listens.
     pub fn start(role: Role, engine: &str) -> Self {
+        Self::start_with(role, engine, &["--no-cache"])
+    }
+
+    /// Like [`start`](Self::start), with the program's cache.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn caching(role: Role, engine: &str) -> Self {
+        Self::start_with(role, engine, &["--cache-memory", "16M"])
+    }
+
+    fn start_with(role: Role, engine: &str, options: &[&str]) -> Self {
         let origin = Origin::start();
         let mut command = Command::new(program());
-        command.args(arguments(role, origin.address)).args(["--engine", engine]);
+        command.args(arguments(role, origin.address)).args(["--engine", engine]).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program can be started");
         let lines = BufReader::new(child.stderr.take().expect("standard error is piped"));
@@ -140,7 +152,7 @@ fn arguments(role: Role, origin: SocketAddr) -> Vec<String> {
         Role::Boost => vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{origin}")],
         Role::Forward => vec!["forward".to_owned()],
     };
-    for argument in ["--listen", "127.0.0.1:0", "--no-cache", "--workers", "1"] {
+    for argument in ["--listen", "127.0.0.1:0", "--workers", "1"] {
         arguments.push(argument.to_owned());
     }
     if role == Role::Forward {

@@ -26,7 +26,7 @@ pub(super) fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
 
 fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let at = place(bytes, random);
-    match random.below(22) {
+    match random.below(24) {
         0 => bytes[at] ^= 1 << random.below(8),
         1 => bytes[at] = random.choose(&ODD)[0],
         2 => insert(bytes, at, random.choose(&ODD)),
@@ -52,7 +52,39 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             let line = other[line].to_owned();
             insert_line(bytes, &line, random);
         }
+        21 => weaken(bytes, random),
         _ => splice(bytes, other, random),
+    }
+}
+
+/// The faults that are rewritten in responses, in all lines of the header or in one. In requests
+/// they are refused.
+fn weaken(bytes: &mut Vec<u8>, random: &mut Random) {
+    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
+    let first = line_at(bytes, 0).end.min(head);
+    match random.below(4) {
+        0 => {
+            let bare = bytes[..head].iter().copied().filter(|byte| *byte != b'\r');
+            let bare: Vec<_> = bare.collect();
+            bytes.splice(..head, bare);
+        }
+        1 if first < head => {
+            let line = line_at(bytes, first + random.below(head - first));
+            let value = bytes[line.clone()].iter().position(|byte| *byte == b':').unwrap_or(0) + 1;
+            let at = line.start + value + random.below(line.len() - value.min(line.len() - 1));
+            insert(bytes, at, random.choose(&[&b"\r\n "[..], b"\r\n\t", b" \r\n  "]));
+        }
+        2 => {
+            for at in (first..head).rev() {
+                if bytes[at] == b':' && random.below(2) == 0 {
+                    insert(bytes, at, random.choose(&[&b" "[..], b"\t"]));
+                }
+            }
+        }
+        _ => {
+            let fields = [&b"Content-Length: 2\r\n"[..], b"Content-Length: 2, 2\r\n"];
+            insert_line(bytes, random.choose(&fields), random);
+        }
     }
 }
 

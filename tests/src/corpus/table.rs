@@ -8,7 +8,8 @@ use super::case::{Case, Outcome};
 
 /// Compares the table with the corpus: a row for each case marked `valid`, and no other row.
 ///
-/// A row is `| name of the case | section | status | reason |`; other lines are prose.
+/// A row is `| name of the case | section | status | reason |`; other lines are prose. What follows
+/// below a further heading is about responses.
 ///
 /// # Errors
 /// Names the rows that are missing, superfluous or without a section or a reason.
@@ -17,7 +18,8 @@ pub fn compare(file: &Path, cases: &[Case]) -> Result<(), String> {
     let mut rows = BTreeSet::new();
     let mut wrong = Vec::new();
     // The first two lines are the heading and the rule below it.
-    for line in text.lines().filter(|line| line.starts_with("| ")).skip(2) {
+    let lines = text.lines().take_while(|line| !line.starts_with("## "));
+    for line in lines.filter(|line| line.starts_with("| ")).skip(2) {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [name, section, status, reason] = cells[..] else {
             wrong.push(format!("not four cells: {line}"));

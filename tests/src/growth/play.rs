@@ -153,7 +153,8 @@ fn configure(size: Size) -> Config {
     let Size { request, response } = size;
     let fields = message::FIELDS_MAX;
     let limits = format!(
-        "--limit fields={fields} --limit request_head_bytes={request} \
+        "--limit fields={fields} --limit answer_fields={fields} \
+         --limit request_head_bytes={request} \
          --limit answer_head_bytes={response} --limit target_bytes=65536"
     );
     let booster = format!(

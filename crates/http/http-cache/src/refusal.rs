@@ -36,6 +36,8 @@ pub enum Refusal {
     Incomplete,
     /// It announces trailers, which are not stored.
     Trailer,
+    /// Its header had line ends or folded values that another reader may take for something else.
+    Ambiguous,
     /// It is not fresh, and could not be validated either.
     Useless,
     /// It is longer than what is kept.
@@ -93,6 +95,7 @@ impl Refusal {
             Self::Range => "range",
             Self::Incomplete => "incomplete",
             Self::Trailer => "trailer",
+            Self::Ambiguous => "ambiguous",
             Self::Useless => "not-fresh",
             Self::TooLong => "size",
         }

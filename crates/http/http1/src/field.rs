@@ -19,6 +19,10 @@ impl Span {
         Self { start: range.start as u32, len: range.len() as u32 }
     }
 
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start as usize..(self.start + self.len) as usize
+    }
+
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         &bytes[self.start as usize..][..self.len as usize]
     }

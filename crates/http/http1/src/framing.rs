@@ -1,7 +1,7 @@
 //! Where a body ends, RFC 9112 section 6.3, decided from a head alone.
 //!
 //! Refused, although a rule for reading them exists: `Transfer-Encoding` together with
-//! `Content-Length`; several `Content-Length` fields or a list in one, even if equal; leading zeros
+//! `Content-Length`; in requests several lengths, in fields or a list, even if equal; leading zeros
 //! in a length, which some read as octal; lengths from 2^63 on, which are negative to some; codings
 //! other than `chunked` once; `Transfer-Encoding` in HTTP/1.0; in answers also an unknown coding,
 //! that could be read until the connection closes.
@@ -36,7 +36,7 @@ pub enum Framing {
 pub enum FramingError {
     /// `Content-Length` is not one plain decimal number below 2^63.
     LengthInvalid,
-    /// More than one `Content-Length`, in fields or in one list.
+    /// More than one `Content-Length`, in fields or in one list; in answers, if they differ.
     LengthDuplicate,
     /// Both `Transfer-Encoding` and `Content-Length`.
     Both,
@@ -73,7 +73,7 @@ impl std::error::Error for FramingError {}
 /// # Errors
 /// When two readers could find different ends.
 pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
-    let framing = declared(head, head.version())?;
+    let framing = declared(head, head.version(), single_length(head)?)?;
     match framing {
         // RFC 9110 section 9.3.6: a body would be taken for the tunnel's first bytes, or the
         // other way round.
@@ -104,7 +104,7 @@ pub fn answer_framing(head: &AnswerHead, request_method: Method) -> Result<Frami
     if request_method == Method::Connect && (200..300).contains(&status) {
         return Ok(Framing::None);
     }
-    let framing = declared(head, head.version())?;
+    let framing = declared(head, head.version(), declared_length(head)?)?;
     if status < 200 || status == 204 {
         return match framing {
             None | Some(Framing::Length(0)) => Ok(Framing::None),
@@ -117,28 +117,60 @@ pub fn answer_framing(head: &AnswerHead, request_method: Method) -> Result<Frami
     Ok(framing.unwrap_or(Framing::UntilClose))
 }
 
-/// The value of `Content-Length`, if there is one: to be passed on with answers that have no body
-/// themselves (HEAD, 304).
+/// The length that an answer declares, if it does: to be passed on, once, with answers that have no
+/// body themselves (HEAD, 304). Origins that write it twice, or as a list, mean one length if all
+/// are equal: RFC 9112 section 6.3.
 ///
 /// # Errors
 /// [`FramingError::LengthInvalid`] and [`FramingError::LengthDuplicate`].
-pub fn declared_length(fields: &Fields) -> Result<Option<u64>, FramingError> {
+pub fn declared_length(answer: &AnswerHead) -> Result<Option<u64>, FramingError> {
+    match single_length(answer) {
+        Err(FramingError::LengthDuplicate) => repeated_length(answer).map(Some),
+        single => single,
+    }
+}
+
+/// The length that all `Content-Length` fields and their members agree about.
+#[cold]
+fn repeated_length(fields: &Fields) -> Result<u64, FramingError> {
+    let values = fields.values(Name::ContentLength);
+    let mut lengths = values.flat_map(members).map(plain_length);
+    let first = lengths.next().unwrap_or(Err(FramingError::LengthInvalid))?;
+    for length in lengths {
+        if length? != first {
+            return Err(FramingError::LengthDuplicate);
+        }
+    }
+    Ok(first)
+}
+
+/// The value of the only `Content-Length`, if there is one.
+fn single_length(fields: &Fields) -> Result<Option<u64>, FramingError> {
     let mut values = fields.values(Name::ContentLength);
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(FramingError::LengthDuplicate);
     }
+    match plain_length(value) {
+        Err(_) if tokens(value).count() > 1 => Err(FramingError::LengthDuplicate),
+        length => length.map(Some),
+    }
+}
+
+fn plain_length(value: &[u8]) -> Result<u64, FramingError> {
     let is_plain = value == b"0" || !value.starts_with(b"0");
     match decimal(value) {
-        Some(length) if is_plain && length <= BODY_BYTES_MAX => Ok(Some(length)),
-        None if tokens(value).count() > 1 => Err(FramingError::LengthDuplicate),
+        Some(length) if is_plain && length <= BODY_BYTES_MAX => Ok(length),
         _ => Err(FramingError::LengthInvalid),
     }
 }
 
 /// What the two fields say together.
-fn declared(fields: &Fields, version: Version) -> Result<Option<Framing>, FramingError> {
-    let length = declared_length(fields)?;
+fn declared(
+    fields: &Fields,
+    version: Version,
+    length: Option<u64>,
+) -> Result<Option<Framing>, FramingError> {
     let mut codings = fields.values(Name::TransferEncoding);
     let Some(coding) = codings.next() else { return Ok(length.map(Framing::Length)) };
     if length.is_some() {
@@ -288,12 +320,37 @@ mod tests {
             assert_eq!(of_answer(status, Get, long), Err(FramingError::BodyForbidden));
             assert_eq!(of_answer(status, Head, chunked), Err(FramingError::BodyForbidden));
         }
-        let twice = long.repeat(2);
-        assert_eq!(of_answer(200, Head, &twice), Err(FramingError::LengthDuplicate));
+        let differ = [long, empty].concat();
+        assert_eq!(of_answer(200, Head, &differ), Err(FramingError::LengthDuplicate));
         assert_eq!(
             of_answer(200, Get, "Transfer-Encoding: x\r\n"),
             Err(FramingError::CodingInvalid)
         );
+    }
+
+    #[test]
+    fn equal_lengths_of_an_answer_are_one() {
+        let of = |values: &[&str]| {
+            let line = |value| format!("Content-Length: {value}\r\n");
+            let fields: String = values.iter().map(line).collect();
+            let framing = of_answer(200, Method::Get, &fields);
+            assert_eq!(of_answer(304, Method::Get, &fields).is_ok(), framing.is_ok());
+            framing
+        };
+        for same in [&["5", "5"][..], &["5, 5"], &["5,5", "5 \t,\t5"], &["5", "5", "5,5"]] {
+            assert_eq!(of(same), Ok(Framing::Length(5)), "{same:?}");
+        }
+        assert_eq!(of(&["0, 0"]), Ok(Framing::Length(0)));
+        for differ in [&["5", "6"][..], &["5, 6"], &["5", "5, 6"], &["5, 50"]] {
+            assert_eq!(of(differ), Err(FramingError::LengthDuplicate), "{differ:?}");
+        }
+        for odd in [&["5", ""][..], &["5,"], &[",5", "5"], &["5, 05"], &["5 5"], &["5", "+5"]] {
+            assert!(of(odd).is_err(), "{odd:?}");
+        }
+        let both = "Content-Length: 5, 5\r\nTransfer-Encoding: chunked\r\n";
+        assert_eq!(of_answer(200, Method::Get, both), Err(FramingError::Both));
+        let head = answer("HTTP/1.1 304 x\r\nContent-Length: 7, 7\r\n\r\n").unwrap();
+        assert_eq!(declared_length(&head), Ok(Some(7)));
     }
 
     #[test]

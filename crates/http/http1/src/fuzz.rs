@@ -77,9 +77,45 @@ pub fn fuzz_request_head(data: &[u8]) {
 /// When one of these does not hold.
 pub fn fuzz_answer_head(data: &[u8]) {
     let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
-    if let Some((head, used)) = fuzz_head::<StatusLine>(data, &limits) {
-        assert_eq!(used, head.bytes().len());
+    let strict = fuzz_head::<StatusLine>(data, &limits);
+    if let Some((head, used)) = &strict {
+        assert_eq!(*used, head.bytes().len());
     }
+    fuzz_lenient(data, &limits, strict);
+}
+
+/// What the lenient reader takes is what the strict one takes, or it is rewritten as such, in the
+/// same way however it is split.
+fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(AnswerHead, usize)>) {
+    let mut head = AnswerHead::default();
+    let mut scan = HeadScan::default();
+    let whole = head.parse_lenient(data, &mut scan, limits);
+    let (mut piecewise, mut seen) = ((AnswerHead::default(), HeadScan::default()), Ok(None));
+    for end in 0..=data.len().min(limits.bytes_max + 3) {
+        piecewise.0.clear();
+        seen = piecewise.0.parse_lenient(&data[..end], &mut piecewise.1, limits);
+        if seen != Ok(None) {
+            break;
+        }
+    }
+    assert_eq!(seen, whole);
+    assert_eq!(head.meaning(), piecewise.0.meaning());
+    if let Some((strict, used)) = strict {
+        assert_eq!(
+            (whole, head.bytes(), scan.is_ambiguous()),
+            (Ok(Some(used)), strict.bytes(), false)
+        );
+    }
+    let Ok(Some(used)) = whole else {
+        assert_eq!(head.meaning(), AnswerHead::default().meaning());
+        return;
+    };
+    assert_eq!(scan.is_ambiguous(), piecewise.1.is_ambiguous());
+    let has_bare = data[..used].starts_with(b"\n")
+        || data[..used].windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r');
+    assert!(scan.is_ambiguous() || !has_bare);
+    let (again, used) = fuzz_head::<StatusLine>(head.bytes(), limits).expect("it is strict");
+    assert_eq!((used, again.meaning()), (head.bytes().len(), head.meaning()));
 }
 
 /// Whatever authority is understood is written as one that is understood in the same way.

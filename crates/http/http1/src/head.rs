@@ -37,6 +37,22 @@ pub struct HeadScan {
     pub(crate) fields: u32,
     /// Whether the start line was read.
     pub(crate) is_started: bool,
+    /// By which parser; lenient for responses only.
+    pub(crate) reading: Reading,
+    /// Whether the head is whole, and was read from LF line ends or folded values.
+    pub(crate) is_ambiguous: bool,
+}
+
+/// How a head is read, and how its lines end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Reading {
+    /// By the strict parser, as it arrives.
+    #[default]
+    Strict,
+    /// To be rewritten when it is whole; all its lines end in CR LF.
+    CrLf,
+    /// To be rewritten when it is whole; all its lines end in LF alone.
+    BareLf,
 }
 
 /// A head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps the
@@ -138,6 +154,12 @@ impl<L: StartLine> Head<L> {
 }
 
 impl HeadScan {
+    /// Whether the head that is whole now had LF line ends or folded values. Another reader may see
+    /// another message in it: such a one is not stored, and its connection not used again.
+    pub fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
     /// The input as far as a head may reach, if nothing of the next line was looked at. That is
     /// what the quick readers of whole, plain lines ask for first, so that a line which arrives in
     /// pieces is tried by them only once.

@@ -5,8 +5,10 @@
 //! fields are ranges in it; nothing is allocated for a single field.
 //!
 //! Its law is RFC 9112 read strictly: bytes that two parsers could read as two different messages
-//! are an error here, never repaired. What that refuses although a grammar allows it is listed
-//! where it is decided: [`RequestHead`], [`AnswerHead`], [`target`], [`framing`] and [`chunked`].
+//! are an error here. What that refuses although a grammar allows it is listed where it is decided:
+//! [`RequestHead`], [`AnswerHead`], [`target`], [`framing`] and [`chunked`]. Two things are
+//! rewritten before they are parsed, so that only the strict form goes on: response headers with
+//! faults that origins have ([`AnswerHead::parse_lenient`]), and bytes from 0x80 in targets.
 //!
 //! The line splitting is our own and not a library's: heads arrive in pieces, each byte may be
 //! looked at only a bounded number of times, and most of what a lenient tokenizer hides (bare LF,
@@ -25,6 +27,7 @@ pub mod framing;
 mod fuzz;
 mod head;
 mod header_writer;
+mod lenient;
 mod limits;
 mod line;
 mod lists;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr2};
 
-use crate::class::{PATH, QUERY, TOKEN};
+use crate::class::{Class, PATH, QUERY, TOKEN};
 use crate::error::HeadError;
 use crate::field::Span;
 use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
@@ -36,7 +36,10 @@ pub struct RequestLine {
     version: Version,
     form: TargetForm,
     method_span: Span,
+    /// In the bytes of the head, behind those that were received if `is_raw`.
     target_span: Span,
+    /// Whether the target has bytes from 0x80, which are percent-encoded when the head is whole.
+    is_raw: bool,
     /// Read when the head is whole, with its `Host` field.
     destination: Result<Located, TargetError>,
 }
@@ -84,12 +87,34 @@ impl RequestLine {
         }
         let version = version(&rest[1..])?;
         check_target(target)?;
+        let raw = target.iter().filter(|byte| !byte.is_ascii()).count();
+        if target.len() + 2 * raw > limits.target_bytes_max {
+            return Err(HeadError::TargetTooLong);
+        }
         self.set_line(&line[..method_end], target, version);
+        self.is_raw = raw > 0;
         Ok(())
+    }
+
+    /// Appends the target to the bytes of the head, with the bytes from 0x80 in the form `%XX`.
+    #[cold]
+    fn encode_target(&mut self, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        for at in self.target_span.range() {
+            match bytes[at] {
+                byte @ 0x80.. => {
+                    let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
+                    bytes.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+                }
+                byte => bytes.push(byte),
+            }
+        }
+        self.target_span = Span::new(start..bytes.len());
     }
 
     fn set_line(&mut self, method: &[u8], target: &[u8], version: Version) {
         self.version = version;
+        self.is_raw = false;
         self.method = Method::of(method);
         self.form = target::form_of(self.method, target);
         self.method_span = Span::new(0..method.len());
@@ -108,7 +133,9 @@ impl RequestHead {
         self.line.method_span.of(&self.fields.bytes)
     }
 
-    /// The target as received: not empty, and of the bytes that [`target`] lists.
+    /// The target as received, with bytes from 0x80 percent-encoded: not empty, and of the bytes that
+    /// [`target`] lists. There is no other reading of it: what routes, matches, is logged or is a
+    /// part of a key has this form.
     pub fn target(&self) -> &[u8] {
         self.line.target_span.of(&self.fields.bytes)
     }
@@ -171,6 +198,7 @@ impl Default for RequestLine {
             form: TargetForm::default(),
             method_span: Span::default(),
             target_span: Span::default(),
+            is_raw: false,
             destination: Err(TargetError::HostMissing),
         }
     }
@@ -200,6 +228,9 @@ impl StartLine for RequestLine {
     }
 
     fn finish(&mut self, fields: &mut Fields) {
+        if self.is_raw {
+            self.encode_target(&mut fields.bytes);
+        }
         let line = (self.method, self.form, self.version);
         self.destination = target::locate(fields, line, self.target_span);
     }
@@ -240,7 +271,10 @@ fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
 
 fn check_target(target: &[u8]) -> Result<(), HeadError> {
     let query = memchr(b'?', target).unwrap_or(target.len());
-    if PATH.has_all(&target[..query]) && QUERY.has_all(&target[query..]) {
+    // The latter are percent-encoded later; in an authority, that refuses them.
+    let has_only =
+        |class: Class, bytes: &[u8]| bytes.iter().all(|&byte| class.has(byte) || !byte.is_ascii());
+    if has_only(PATH, &target[..query]) && has_only(QUERY, &target[query..]) {
         return Ok(());
     }
     Err(bare_cr_or(target, HeadError::TargetInvalid))
@@ -321,10 +355,39 @@ mod tests {
             ("GET / HTTP /1.1\r\n", VersionInvalid),
             ("GET /a#b HTTP/1.1\r\n", TargetInvalid),
             ("GET /\0 HTTP/1.1\r\n", TargetInvalid),
-            ("GET /\u{e9} HTTP/1.1\r\n", TargetInvalid),
+            ("GET /\u{e9}\x7f HTTP/1.1\r\n", TargetInvalid),
+            ("GET /\u{e9}#a HTTP/1.1\r\n", TargetInvalid),
         ] {
             assert_eq!(request(format!("{line}Host: a\r\n\r\n")).err(), Some(error), "{line:?}");
         }
+    }
+
+    #[test]
+    fn raw_bytes_of_a_target_are_encoded() {
+        let encoded = |line: &str, target: &str, path: &str| {
+            let bytes = format!("{line} HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n");
+            let head = request(&bytes).unwrap();
+            assert_eq!((head.bytes(), head.target()), (bytes.as_bytes(), target.as_bytes()));
+            assert_eq!(destination(&head).unwrap().path_and_query, path.as_bytes());
+            assert_eq!(head.find(crate::Name::Host).map(|it| head.value_of(it)), Some(&b"a"[..]));
+        };
+        encoded("GET /\u{fc}?\u{20ac}=\\", "/%C3%BC?%E2%82%AC=\\", "/%C3%BC?%E2%82%AC=\\");
+        encoded("GET http://b/\u{fc}", "http://b/%C3%BC", "/%C3%BC");
+        encoded("GET http://b?\u{fc}", "http://b?%C3%BC", "/?%C3%BC");
+        let latin1 = request(b"GET /\xfc\x80\xff HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        assert_eq!(latin1.target(), b"/%FC%80%FF");
+        for line in ["GET http://\u{fc}/", "CONNECT \u{fc}:1", "GET \u{fc}", "GET h\u{fc}://a/"] {
+            let head = request(format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+            assert!(destination(&head).is_err(), "{line}");
+        }
+        // The limit is that of the encoded form.
+        let of_length = |raw: usize, plain: usize| {
+            let target = ["\u{fc}".repeat(raw), "a".repeat(plain)].concat();
+            request(format!("GET /{target} HTTP/1.1\r\nHost: a\r\n\r\n")).err()
+        };
+        assert_eq!(of_length(170, 3), None);
+        assert_eq!(of_length(170, 4), Some(HeadError::TargetTooLong));
+        assert_eq!(of_length(511, 0), Some(HeadError::TargetTooLong));
     }
 
     #[test]

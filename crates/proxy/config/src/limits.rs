@@ -83,8 +83,11 @@ limits! {
     request_head_bytes: 32768 in 1024..=65536 "bytes";
     /// An answer head, its status line included. Above it: 502.
     answer_head_bytes: 65536 in 1024..=65536 "bytes";
-    /// Fields of a head. Above it: 431 to the client, or 502 for an answer.
+    /// Fields of a request head. Above it: 431.
     fields: 200 in 8..=4096 "fields";
+    /// Fields of an answer head; their memory is charged to the budget of connections. Above it:
+    /// 502.
+    answer_fields: 1000 in 8..=4096 "fields";
     /// A request target. Above it: 414, connection closed.
     target_bytes: 16384 in 256..=65536 "bytes";
     /// Requests of one connection under way at once, where they are pipelined and safe. Those after

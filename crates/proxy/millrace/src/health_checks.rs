@@ -229,7 +229,7 @@ fn examine(check: &Check, timeout: Duration) -> Result<(), String> {
 fn ask(check: &Check, timeout: Duration) -> std::io::Result<u16> {
     let mut connection = connect(&check.origin, Instant::now() + timeout)?;
     connection.write_all(&check.request())?;
-    let status = connection.read_response()?.status();
+    let status = connection.read_origin_response()?.status();
     // The rest is read so that the origin can end in order; how that goes decides nothing.
     let _ = connection.discard(BODY_BYTES_MAX);
     Ok(status)

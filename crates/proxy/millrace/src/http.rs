@@ -15,9 +15,12 @@ use std::time::{Duration, Instant};
 
 use millrace_http1::{AnswerHead, Fields, HeadError, HeadLimits, HeadScan, RequestHead};
 
-/// The limits of every head. Above: an error that holds a [`HeadError`].
+/// The limits of every head but those of origins. Above: an error that holds a [`HeadError`].
 pub(crate) const HEAD_LIMITS: HeadLimits =
     HeadLimits { bytes_max: 64 * 1024, fields_max: 256, target_bytes_max: 64 * 1024 };
+
+/// The limits of an origin's response head: the largest that a configuration can set.
+const ORIGIN_LIMITS: HeadLimits = HeadLimits { fields_max: 4096, ..HEAD_LIMITS };
 
 /// A status code and its reason phrase, such as `(404, "Not Found")`.
 pub(crate) type Status = (u16, &'static str);
@@ -109,6 +112,18 @@ impl Connection {
         let mut head = AnswerHead::default();
         while head.status() < 200 {
             self.read_head(|input, scan| head.parse(input, scan, &HEAD_LIMITS))?;
+        }
+        Ok(head)
+    }
+
+    /// Reads the head of an origin's final response, as leniently as the data plane does.
+    ///
+    /// # Errors
+    /// As [`read_request`](Self::read_request).
+    pub(crate) fn read_origin_response(&mut self) -> Result<AnswerHead> {
+        let mut head = AnswerHead::default();
+        while head.status() < 200 {
+            self.read_head(|input, scan| head.parse_lenient(input, scan, &ORIGIN_LIMITS))?;
         }
         Ok(head)
     }
@@ -274,14 +289,17 @@ mod tests {
             let text = "GET /1 HTTP/1.1\r\nHost: a\r\nX-Own: b\r\n\r\nPUT /2 HTTP/1.0\r\n\r\nbody";
             text.as_bytes().chunks(7).for_each(|part| client.write_all(part).unwrap());
             let last = client.read_response().unwrap();
-            (last.status(), client.read_body(2).unwrap())
+            let result = (last.status(), client.read_body(2).unwrap());
+            let status = client.read_origin_response().unwrap().status();
+            (result, status)
         });
         let first = server.read_request().unwrap();
         assert_eq!((first.target(), values(&first, "x-own").next()), (&b"/1"[..], Some(&b"b"[..])));
         assert_eq!(server.read_request().unwrap().target(), b"/2");
         assert_eq!(server.read_body(4).unwrap(), b"body");
         server.write_all(b"HTTP/1.1 103 x\r\n\r\nHTTP/1.1 200 OK\r\n\r\nok").unwrap();
-        assert_eq!(sender.join().unwrap(), (200, b"ok".to_vec()));
+        server.write_all(b"HTTP/1.1 103 x\r\n\r\nHTTP/1.1 204 x\nA : b\n\n").unwrap();
+        assert_eq!(sender.join().unwrap(), ((200, b"ok".to_vec()), 204));
         let kind = |result: Result<RequestHead>| result.unwrap_err().kind();
         assert_eq!(kind(server.read_request()), ErrorKind::UnexpectedEof);
     }

@@ -18,7 +18,7 @@ use millrace_sim::{Faults, World};
 
 pub use draw::draw_cached;
 
-use super::plan::{Break, Frame, Reader};
+use super::plan::{Break, Form, Frame, Reader};
 use super::stage::Outcome;
 
 /// A story, drawn before anything happens.
@@ -83,6 +83,8 @@ pub(super) struct Said {
     delay_ms: u64,
     drip: Option<(usize, u64)>,
     breaks: Option<Break>,
+    /// How its headers are written.
+    form: Form,
 }
 
 /// What an answer says to caches, and what that means.

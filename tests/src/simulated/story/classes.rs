@@ -5,7 +5,7 @@ use millrace_proxy::reason::Reason;
 use millrace_sim::Faults;
 
 use super::ledger::Ledger;
-use super::plan::{Conduct, Connection, Frame, How, Request, Story, Wrong};
+use super::plan::{Conduct, Connection, Form, Frame, How, Request, Story, Wrong};
 use super::words::{BAD_CHUNKS, BAD_HEADS, ODD_CHUNKS, ODD_HEADS};
 
 /// Every class of behaviour that stories have: a world in which one is never met proves nothing
@@ -26,7 +26,7 @@ pub fn classes(few: bool) -> Vec<String> {
     classes
 }
 
-const CLASSES: [&str; 105] = [
+const CLASSES: [&str; 109] = [
     "answer: 101 that nobody asked for",
     "answer: HTTP/1.0",
     "answer: a flood of interim ones",
@@ -38,7 +38,11 @@ const CLASSES: [&str; 105] = [
     "answer: closes behind it",
     "answer: drips",
     "answer: ends in the middle",
+    "answer: folded",
+    "answer: in bare LF",
+    "answer: its length twice",
     "answer: reset in the middle",
+    "answer: spaces before colons",
     "answer: stops in the middle",
     "answer: trailers",
     "answer: until close",
@@ -232,6 +236,13 @@ pub(super) fn meet_answer(ledger: &Ledger, request: &Request) {
     }
     if answer.trailers {
         ledger.met("answer: trailers");
+    }
+    match answer.form {
+        Form::Strict => {}
+        Form::BareLf => ledger.met("answer: in bare LF"),
+        Form::Folded => ledger.met("answer: folded"),
+        Form::Spaced => ledger.met("answer: spaces before colons"),
+        Form::Repeated => ledger.met("answer: its length twice"),
     }
     match answer.wrong {
         None => {}

@@ -4,8 +4,8 @@
 use millrace_sim::{Faults, Random};
 
 use super::plan::{
-    Answer, Body, Break, Conduct, Connection, Ending, Event, Frame, How, Method, Naming, Oddity,
-    Origin, Proxy, Reader, Request, Story, Temper, Wrong,
+    Answer, Body, Break, Conduct, Connection, Ending, Event, Form, Frame, How, Method, Naming,
+    Oddity, Origin, Proxy, Reader, Request, Story, Temper, Wrong,
 };
 use super::words::{BAD_CHUNKS, BAD_HEADS, ODD_CHUNKS, ODD_HEADS, STRAYS};
 
@@ -333,6 +333,7 @@ impl Draw {
             drip,
             early: self.odd(80),
             trailers: matches!(frame, Frame::Chunks(_)) && self.random.chance(200),
+            form: Form::of(size + length + self.next as usize),
             wrong,
         }
     }

@@ -14,7 +14,7 @@ use super::client::ClientSeat;
 use super::ledger::{Ledger, Waits};
 use super::origin::OriginSeat;
 use super::plain::{plain, request};
-use super::plan::{Break, Conduct, Ending, Frame, How, Method, Oddity, Story, Temper, Wrong};
+use super::plan::{Break, Conduct, Ending, Form, Frame, How, Method, Oddity, Story, Temper, Wrong};
 use super::tally::Failure;
 use super::words;
 
@@ -315,7 +315,7 @@ fn a_wrong_answer_is_noticed() {
     check("another status", &get(), honest, |it| replaced(it, "200", "201"), "wrong-answer");
     check("nobody's", &get(), honest, |it| replaced(it, "X-Id: 1\r\n", ""), "wrong-answer");
     let interim: Edit = |bytes| {
-        let interim = words::interim(1, 103);
+        let interim = words::interim(1, 103, Form::Strict);
         vec![Passes(interim.clone()), Passes(interim), Passes(bytes.to_vec())]
     };
     check("interim ones", &get(), honest, interim, "wrong-answer");

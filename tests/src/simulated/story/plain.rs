@@ -3,7 +3,7 @@
 use millrace_sim::Faults;
 
 use super::plan::{
-    Answer, Body, Conduct, Connection, Ending, Frame, Method, Naming, Origin, Proxy, Reader,
+    Answer, Body, Conduct, Connection, Ending, Form, Frame, Method, Naming, Origin, Proxy, Reader,
     Request, Story, Temper,
 };
 
@@ -58,6 +58,7 @@ pub fn request(id: u32, method: Method, length: usize, answer: usize) -> Request
             drip: None,
             early: false,
             trailers: false,
+            form: Form::Strict,
             wrong: None,
         },
     }

@@ -277,8 +277,66 @@ pub struct Answer {
     pub early: bool,
     /// Trailers follow the chunks.
     pub trailers: bool,
+    /// How its headers are written.
+    pub form: Form,
     /// What is wrong with it.
     pub wrong: Option<Wrong>,
+}
+
+/// How the headers of an answer are written: in the strict form, or with a fault that the proxy
+/// rewrites, so that the client receives the strict form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    /// As RFC 9112 has it.
+    #[default]
+    Strict,
+    /// Each line ends in LF alone.
+    BareLf,
+    /// Values are folded.
+    Folded,
+    /// White space before colons.
+    Spaced,
+    /// Content-Length twice.
+    Repeated,
+}
+
+impl Form {
+    /// One of them for a number, mostly the strict one. It takes nothing from the random sequence
+    /// of a story, which stays the story that it was.
+    pub(super) fn of(number: usize) -> Self {
+        let faulty = [Self::BareLf, Self::Folded, Self::Spaced, Self::Repeated];
+        faulty.get(number % 24).copied().unwrap_or_default()
+    }
+
+    /// Whether a cache may not rely on such a header.
+    pub(super) fn is_ambiguous(self) -> bool {
+        matches!(self, Self::BareLf | Self::Folded)
+    }
+
+    /// Writes a header, or more of them, in this form.
+    pub(super) fn write(self, header: String) -> Vec<u8> {
+        let frames = |name: &str| {
+            ["content-length", "transfer-encoding", "connection"]
+                .contains(&name.to_ascii_lowercase().as_str())
+        };
+        let write_line = |line: &str| match (self, line.split_once(": ")) {
+            (Self::Folded, Some((name, value))) if !frames(name) => {
+                format!("{name}:\r\n \t{value}\r\n")
+            }
+            (Self::Spaced, Some((name, value))) if !frames(name) => {
+                format!("{name} \t: {value}\r\n")
+            }
+            (Self::Repeated, Some(("Content-Length", value))) => {
+                format!("{line}\r\nContent-Length: {value}, {value}\r\n")
+            }
+            _ => format!("{line}\r\n"),
+        };
+        match self {
+            Self::Strict => header.into_bytes(),
+            Self::BareLf => header.replace("\r\n", "\n").into_bytes(),
+            _ => header.split_terminator("\r\n").map(write_line).collect::<String>().into_bytes(),
+        }
+    }
 }
 
 /// How the end of an answer is found.

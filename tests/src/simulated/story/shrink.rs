@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use millrace_sim::Faults;
 
-use super::plan::{Body, Calm, Conduct, Connection, Ending, Frame, Naming, Reader, Request, Story};
+use super::plan::{
+    Body, Calm, Conduct, Connection, Ending, Form, Frame, Naming, Reader, Request, Story,
+};
 use super::play_story;
 use super::tally::Failure;
 
@@ -165,7 +167,7 @@ fn details(best: &mut Best<'_>, end: Instant) {
         |it| it.reader = Reader::Eager,
         |it| it.ending = Ending::Closes,
     ];
-    const REQUEST: [OfRequest; 19] = [
+    const REQUEST: [OfRequest; 20] = [
         |it| it.breaks = None,
         |it| it.oddity = None,
         |it| it.pause_ms = 0,
@@ -176,6 +178,7 @@ fn details(best: &mut Best<'_>, end: Instant) {
         |it| (it.body.expects, it.body.trailers) = (false, false),
         |it| it.body.chunk = None,
         |it| it.answer.wrong = None,
+        |it| it.answer.form = Form::Strict,
         |it| (it.answer.length, it.answer.drip) = (it.answer.length.min(1), None),
         |it| it.answer.length /= 2,
         |it| (it.answer.delay_ms, it.answer.drip) = (0, None),

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::plan::{
-    Answer, Body, Break, Conduct, Connection, Event, Naming, Oddity, Reader, Request, Story, Wrong,
+    Answer, Body, Break, Conduct, Connection, Event, Form, Naming, Oddity, Reader, Request, Story,
+    Wrong,
 };
 use super::stage::{bytes_per_worker, command};
 use super::words;
@@ -121,6 +122,9 @@ fn tell_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
     }
     if answer.delay_ms > 0 {
         write!(f, " after {} ms", answer.delay_ms)?;
+    }
+    if answer.form != Form::Strict {
+        write!(f, ", {:?}", answer.form)?;
     }
     if let Some((size, ms)) = answer.drip {
         write!(f, ", {size} bytes every {ms} ms")?;

@@ -1,6 +1,6 @@
 //! What requests and answers of a story look like as bytes, and what of them is odd.
 
-use super::plan::{Answer, Body, Frame, Method, Oddity, Request, Wrong};
+use super::plan::{Answer, Body, Form, Frame, Method, Oddity, Request, Wrong};
 use crate::scenario::pattern;
 
 /// The payload that a client sends with request `id`.
@@ -102,8 +102,8 @@ pub(super) fn requests_in(sent: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 /// One interim answer.
-pub(super) fn interim(id: u32, status: u16) -> Vec<u8> {
-    format!("HTTP/1.1 {status} Soon\r\nX-Id: {id}\r\n\r\n").into_bytes()
+pub(super) fn interim(id: u32, status: u16, form: Form) -> Vec<u8> {
+    form.write(format!("HTTP/1.1 {status} Soon\r\nX-Id: {id}\r\n\r\n"))
 }
 
 /// The final answer to `request`, whole, as it goes over the wire.
@@ -116,7 +116,7 @@ pub(super) fn answer(request: &Request) -> Vec<u8> {
         Some(Wrong::Chunks(index)) => {
             let head =
                 format!("HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nTransfer-Encoding: chunked\r\n\r\n");
-            let mut bytes = head.into_bytes();
+            let mut bytes = answer.form.write(head);
             for chunk in downward(*id, answer.length).chunks(1000) {
                 bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
                 bytes.extend_from_slice(chunk);
@@ -151,7 +151,7 @@ fn plain(id: u32, method: Method, answer: &Answer, payload: &[u8]) -> Vec<u8> {
     }
     if has_no_body(answer.status) {
         head += "\r\n";
-        return head.into_bytes();
+        return answer.form.write(head);
     }
     match answer.frame {
         Frame::Length => head += &format!("Content-Length: {}\r\n", payload.len()),
@@ -159,7 +159,7 @@ fn plain(id: u32, method: Method, answer: &Answer, payload: &[u8]) -> Vec<u8> {
         Frame::UntilClose => {}
     }
     head += "\r\n";
-    let mut bytes = head.into_bytes();
+    let mut bytes = answer.form.write(head);
     if method != Method::Head {
         match answer.frame {
             Frame::Chunks(size) => bytes.extend(chunks(payload, size, answer.trailers)),
@@ -248,7 +248,7 @@ pub(super) const ODD_CHUNKS: [&str; 12] = [
 ];
 
 /// Heads of answers that must not reach a client.
-pub(super) const BAD_HEADS: [&str; 18] = [
+pub(super) const BAD_HEADS: [&str; 21] = [
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nwrong",
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5, 6\r\n\r\nwrong",
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: +5\r\n\r\nwrong",
@@ -268,6 +268,9 @@ pub(super) const BAD_HEADS: [&str; 18] = [
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nno colon\r\nContent-Length: 5\r\n\r\nwrong",
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nX: {long}\r\nContent-Length: 5\r\n\r\nwrong",
     "wrong\r\n\r\n",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\nX-Id: {id}\nContent-Length: 5\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length:\r\n 5\r\n\r\nwrong",
 ];
 
 /// How chunks of an answer go wrong after some that are right.

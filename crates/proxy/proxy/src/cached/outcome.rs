@@ -56,16 +56,20 @@ pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let receipt = &Receipt { request_ms, response_ms, scheme: Scheme::Http, hash: *cache.hash() };
     let arrival = Arrival { cache, route, receipt, asked_for };
     let exchange = core.exchange(key);
+    let is_ambiguous = exchange.transaction.is_ambiguous;
     match status {
         101 => {
             waiting::leave(core, key);
             true
         }
-        304 if exchange.caching.validates => validated(core, key, arrival),
-        206 if exchange.caching.completes.is_some() => joined(core, key, arrival),
+        // An ambiguous header changes nothing of what is stored.
+        304 if exchange.caching.validates => !is_ambiguous && validated(core, key, arrival),
+        206 if exchange.caching.completes.is_some() => !is_ambiguous && joined(core, key, arrival),
         // That is about our own conditions. The part is of no use, or this would come again.
         304 | 412 | 416 if exchange.caching.completes.is_some() => {
-            drop_part(exchange, arrival);
+            if !is_ambiguous {
+                drop_part(exchange, arrival);
+            }
             false
         }
         status if is_failure(status) && serve_stale(core, key) => {
@@ -95,6 +99,9 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
     let Arrival { cache, route, asked_for, .. } = arrival;
     let exchange = core.exchange(key);
     make_invalid(exchange, cache, route);
+    if exchange.transaction.is_ambiguous {
+        return refused(core, key, arrival, Refusal::Ambiguous);
+    }
     if exchange.request.method() == Method::Head {
         // RFC 9111 section 4.3.5.
         let received = arrival.received(&exchange.request, &exchange.answer);

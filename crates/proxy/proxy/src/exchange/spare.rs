@@ -1,5 +1,7 @@
 //! Ended exchanges, kept for the memory of their headers.
 
+use millrace_http1::Fields;
+
 use crate::exchange::Exchange;
 
 /// Exchanges to be used again.
@@ -17,7 +19,8 @@ impl SpareExchanges {
 
     /// Takes an ended exchange back, whose transfers hold no pipe.
     pub(crate) fn put(&mut self, mut exchange: Box<Exchange>) {
-        let headers = exchange.request.bytes().len() + exchange.answer.bytes().len();
+        let bytes = |head: &Fields| head.bytes().len() + size_of_val(head.fields());
+        let headers = bytes(&exchange.request) + bytes(&exchange.answer);
         if self.exchanges.len() < SPARE_MAX && headers <= SPARE_BYTES_MAX {
             exchange.reset();
             self.exchanges.push(exchange);

@@ -40,11 +40,13 @@ pub(crate) fn status(exchange: &mut Exchange) -> Result<Status, Reason> {
 /// the last byte of the request body was sent: an origin that never reads the body would take
 /// the rest of it for a request, and the next client on the connection would get the response.
 /// Without a body the engine may report later that the request was sent; the connection serves
-/// no other request before.
+/// no other request before. Nor may the response be ambiguous: what follows the end of its header
+/// here may be a part of the header to its origin.
 pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
     exchange.request_was_taken()
         && exchange.transaction.early_bytes == 0
         && exchange.transaction.framing != Framing::UntilClose
+        && !exchange.transaction.is_ambiguous
         && !says_close(exchange)
         && !authenticates_connection(&exchange.answer)
         && !authenticates_connection(&exchange.request)

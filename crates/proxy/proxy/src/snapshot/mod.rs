@@ -151,17 +151,17 @@ impl Snapshot {
         let mut routes = config.services.iter().flat_map(Service::routes);
         let limits = &config.limits;
         let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
-        let head_limits = |bytes: u64| HeadLimits {
+        let head_limits = |bytes: u64, fields: u64| HeadLimits {
             bytes_max: bytes as usize,
-            fields_max: limits.fields as usize,
+            fields_max: fields as usize,
             target_bytes_max: limits.target_bytes as usize,
         };
         Self {
             listeners: by_number(&config.listeners),
             rules: rules.into(),
             services: services.into(),
-            request_limits: head_limits(limits.request_head_bytes),
-            answer_limits: head_limits(limits.answer_head_bytes),
+            request_limits: head_limits(limits.request_head_bytes, limits.fields),
+            answer_limits: head_limits(limits.answer_head_bytes, limits.answer_fields),
             client_check: shortest(&[
                 limits.head_ms,
                 limits.idle_ms,

@@ -253,9 +253,10 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
         let Exchange { transaction, answer, snapshot, .. } = &mut *exchange;
         let input = &mut origin.wire.input;
         let limits = &snapshot.as_ref().expect("set at its beginning").answer_limits;
-        let length = match answer.parse(input.bytes(), &mut transaction.scan, limits) {
+        let length = match answer.parse_lenient(input.bytes(), &mut transaction.scan, limits) {
             Ok(Some(length)) => {
                 input.consume(length);
+                transaction.is_ambiguous |= transaction.scan.is_ambiguous();
                 transaction.scan = HeadScan::default();
                 length
             }

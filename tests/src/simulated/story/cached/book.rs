@@ -213,6 +213,9 @@ impl Book {
         if record.said.control.own {
             return Err(("private", words(&format!("which is for {} alone", record.asker))));
         }
+        if record.said.form.is_ambiguous() {
+            return Err(("ambiguous", words("which must not be stored")));
+        }
         if asked.valid_from.is_some_and(|from| touched.at < from) {
             return Err(("invalid", words("which was made invalid before")));
         }

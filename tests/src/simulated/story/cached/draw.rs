@@ -4,7 +4,7 @@ use millrace_disk::SimFaults;
 use millrace_sim::{Faults, Random};
 
 use super::{Ask, Asker, CachedStory, Control, DiskPlan, Said};
-use crate::simulated::plan::{Break, Frame, How, Reader};
+use crate::simulated::plan::{Break, Form, Frame, How, Reader};
 
 const fn control(text: &'static str, fresh_s: u64, spare_s: u64, own: bool) -> Control {
     Control { text, fresh_s, spare_s, own }
@@ -157,6 +157,7 @@ impl Draw {
             delay_ms: self.random.choose(&[0, 0, 1, 50, 1000, 4000]),
             drip: drips.then_some((step, every)),
             breaks: breaks.then_some(Break { at, how }),
+            form: Form::of(length + size + at),
         }
     }
 

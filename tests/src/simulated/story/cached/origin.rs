@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use millrace_engine::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
-use super::super::plan::{Break, Frame, How};
+use super::super::plan::{Break, Form, Frame, How};
 use super::super::reading::{Part, Reading, Side};
 use super::super::sending::{Look, Out, Sending, Sent};
 use super::Said;
@@ -189,8 +189,11 @@ impl Line {
         let head = format!(
             "HTTP/1.1 304 Not Modified\r\nETag: \"{serial}\"\r\nCache-Control: {control}\r\n\r\n"
         );
-        self.sending.add(Out::Bytes(head.into_bytes()));
-        self.mark(serial, Some(said));
+        self.sending.add(Out::Bytes(said.form.write(head)));
+        // An ambiguous one says nothing about what is stored.
+        if !said.form.is_ambiguous() {
+            self.mark(serial, Some(said));
+        }
     }
 
     fn change(&mut self, asker: u32, url: usize, said: Said) {
@@ -236,7 +239,10 @@ impl Line {
         };
         head += "\r\n";
         self.book.met(format!("answer: {}", said.control.text));
-        self.sending.add(Out::Bytes(head.into_bytes()));
+        if said.form != Form::Strict {
+            self.book.met(format!("answer: {:?}", said.form));
+        }
+        self.sending.add(Out::Bytes(said.form.write(head)));
         self.mark(serial, None);
         match (said.breaks, said.drip) {
             (Some(breaks), _) => self.break_off(bytes, breaks),

@@ -22,7 +22,7 @@ impl Line {
         let floods = matches!(answer.wrong, Some(Wrong::Floods));
         for count in 0..if floods { 100 } else { answer.interims } {
             let status = if floods { 103 } else { [103, 102, 100][count as usize % 3] };
-            self.sending.add(Out::Bytes(words::interim(request.id, status)));
+            self.sending.add(Out::Bytes(words::interim(request.id, status, answer.form)));
         }
         let mut bytes = words::answer(&request);
         if let Some(Wrong::Goes(index)) = answer.wrong {

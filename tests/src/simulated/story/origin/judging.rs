@@ -3,7 +3,7 @@
 use millrace_sim::World;
 
 use super::super::ledger::Moment;
-use super::super::plan::{Conduct, How, Oddity};
+use super::super::plan::{Conduct, Form, How, Oddity};
 use super::super::reading::{Part, shown};
 use super::super::sending::Out;
 use super::super::words;
@@ -99,7 +99,7 @@ impl Line {
         let length = if request.method.is_tunnel() { 0 } else { request.body.length };
         self.want = words::upward(id, length);
         if request.body.expects && !request.answer.early {
-            self.sending.add(Out::Bytes(words::interim(id, 100)));
+            self.sending.add(Out::Bytes(words::interim(id, 100, Form::Strict)));
         }
         let early = request.answer.early;
         self.at = At::Request(Box::new(request));

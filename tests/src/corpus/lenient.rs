@@ -1,0 +1,321 @@
+//! Responses with the faults that the program rewrites, and with mutations on top, before its cache:
+//! whatever the client receives has one meaning, and nothing is stored, or updates what is stored,
+//! that was read from LF line ends or folded values.
+//!
+//! A mutant is up to three requests for one target. The second one is answered by the mutated
+//! response; the third shows what the cache made of it. The judge of the client is
+//! [`crate::strict`]. What is ambiguous is decided here, from the bytes that the origin sent.
+
+use std::fmt;
+use std::thread;
+
+use super::answers::read_answers;
+use super::client::{Client, Pace};
+use super::lane::Lane;
+use super::literal::{Literal, Role, Step, escaped};
+use super::mutate::mutate;
+use super::random::Random;
+use crate::strict::{Asked, Message};
+
+/// Lanes side by side, half of them of either role.
+const LANES: u64 = 6;
+
+/// Failures after which a lane gives up.
+const FAILURES_MAX: usize = 8;
+
+/// The response that an update is about: stored, and fresh for a minute.
+const STORED: &str = "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nCache-Control: max-age=60\r\n\
+                      Content-Length: 2\r\n\r\nok";
+/// The response to the last request, if it reaches the origin.
+const LAST: &str = "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 4\r\n\r\nlast";
+/// A field of mutated responses alone.
+const MARK: &str = "x-mark";
+
+/// What the mutated response is to the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// New, and may be stored for all that its fields say.
+    Store,
+    /// A 304 to a request that validates what is stored.
+    Validate,
+    /// The response to a HEAD, which may update what is stored.
+    Head,
+}
+
+/// What came of mutants.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// How many were run.
+    pub run: u64,
+    /// Ambiguous responses that reached the client in the strict form.
+    pub rewritten: u64,
+    /// Responses that were stored, or updated what is stored.
+    pub stored: u64,
+    /// Responses that were answered with 502.
+    pub refused: u64,
+    /// What is wrong, with the mutant.
+    pub failures: Vec<String>,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, rewritten, stored, refused, failures } = self;
+        write!(
+            f,
+            "{run} faulty responses: {rewritten} ambiguous ones rewritten, {stored} stored, {refused} \
+             refused, {} wrong",
+            failures.len()
+        )
+    }
+}
+
+/// Runs `mutants` of the sequence that begins at `seed`, or `only` one of them.
+///
+/// # Panics
+/// If a lane cannot be started.
+pub fn run(engine: &str, seed: u64, mutants: u64, only: Option<u64>) -> Tally {
+    let lanes = if only.is_some() { 1 } else { LANES };
+    thread::scope(|scope| {
+        let lane = |first: u64| {
+            scope.spawn(move || {
+                let first = only.unwrap_or(first);
+                let end = only.map_or(mutants, |only| only + 1);
+                run_lane(engine, seed, (first..end).step_by(lanes as usize))
+            })
+        };
+        let lanes: Vec<_> = (0..lanes).map(lane).collect();
+        let mut all = Tally::default();
+        for lane in lanes {
+            let tally = lane.join().expect("a lane's thread ends");
+            all.run += tally.run;
+            all.rewritten += tally.rewritten;
+            all.stored += tally.stored;
+            all.refused += tally.refused;
+            all.failures.extend(tally.failures);
+        }
+        all
+    })
+}
+
+fn run_lane(engine: &str, seed: u64, mutants: impl Iterator<Item = u64>) -> Tally {
+    let mut tally = Tally::default();
+    let mut lane: Option<Lane> = None;
+    for index in mutants {
+        let role = if index % 2 == 0 { Role::Boost } else { Role::Forward };
+        let lane = lane.get_or_insert_with(|| Lane::caching(role, engine));
+        let mut random = Random::of(seed, index);
+        let kind = [Kind::Store, Kind::Store, Kind::Validate, Kind::Head][random.below(4)];
+        let said = response(kind, &mut random);
+        if let Err(why) = play(kind, &said, &format!("/{index}"), lane, &mut tally) {
+            let said = escaped(&said);
+            let title = format!("ENGINE={engine} SEED={seed} MUTANT={index}, {role:?}, {kind:?}");
+            tally.failures.push(format!("{title}: {why}\n  origin says: {said}"));
+        }
+        if let Some(why) = lane.ended() {
+            tally.failures.push(why);
+        }
+        tally.run += 1;
+        if tally.failures.len() >= FAILURES_MAX {
+            break;
+        }
+    }
+    tally
+}
+
+fn play(
+    kind: Kind,
+    said: &[u8],
+    target: &str,
+    lane: &Lane,
+    tally: &mut Tally,
+) -> Result<(), String> {
+    if kind != Kind::Store {
+        ask(lane, ("GET", ""), target, STORED.as_bytes())?;
+    }
+    let asked = match kind {
+        Kind::Store => ("GET", ""),
+        Kind::Validate => ("GET", "Cache-Control: no-cache\r\n"),
+        Kind::Head => ("HEAD", "Cache-Control: no-cache\r\n"),
+    };
+    let (answers, _) = ask(lane, asked, target, said)?;
+    let last = answers.last();
+    let is_own = last.is_none_or(|answer| !answer.fields.iter().any(|field| field.is("via")));
+    let faults = Faults::of(said);
+    if faults.mixes_line_ends && !is_own {
+        return Err("a header with mixed line ends was forwarded".to_owned());
+    }
+    tally.refused += u64::from(last.is_some_and(|answer| answer.status() == 502 && is_own));
+    tally.rewritten += u64::from(faults.is_ambiguous && !is_own && answers.iter().any(is_marked));
+    let (answers, is_hit) = ask(lane, ("GET", ""), target, LAST.as_bytes())?;
+    let is_from_mutant = is_hit && answers.iter().any(is_marked);
+    if is_from_mutant && faults.is_ambiguous {
+        return Err("an ambiguous response is in the cache".to_owned());
+    }
+    tally.stored += u64::from(is_from_mutant);
+    Ok(())
+}
+
+fn is_marked(answer: &Message) -> bool {
+    answer.fields.iter().any(|field| field.is(MARK))
+}
+
+/// Sends one request on a connection of its own. Gives what the client received, and whether the
+/// origin saw nothing of it.
+fn ask(
+    lane: &Lane,
+    (method, fields): (&str, &str),
+    target: &str,
+    said: &[u8],
+) -> Result<(Vec<Message>, bool), String> {
+    let mut literal = Literal::of(said.to_owned());
+    literal.steps.push(Step::Close);
+    lane.origin.begin(vec![(target.to_owned(), literal)]);
+    let place = lane.place();
+    let host = &place.host;
+    let prefix = if place.role == Role::Forward { format!("http://{host}") } else { String::new() };
+    let request = format!("{method} {prefix}{target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+    let mut client = Client::connect(lane.address)?;
+    client.send(&[Step::Bytes(request.into_bytes())], Pace::Whole, &lane.origin)?;
+    client.finish();
+    let received = client.rest()?;
+    let answers = read_answers(&received, &[Asked::with(method)])
+        .map_err(|doubt| format!("DOUBTFUL at the client ({doubt}): {}", escaped(&received)))?;
+    let is_hit = lane.origin.settle()?.is_empty();
+    Ok((answers, is_hit))
+}
+
+/// A response of this kind, mostly with some of the faults that are rewritten, and mutated half of
+/// the time.
+fn response(kind: Kind, random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if random.below(6) == 0 {
+        header(&["HTTP/1.1 103 Early Hints", "Link: </a>; rel=preload"], &mut bytes, random);
+    }
+    let framing = match (kind, random.below(8)) {
+        (Kind::Validate, _) => &[][..],
+        (_, 0) => &["Content-Length: 2", "Content-Length: 2"],
+        (_, 1) => &["Content-Length: 2, 2"],
+        (_, 2) => &["Transfer-Encoding: chunked"],
+        (_, 3) => &["Content-Length: 2", "content-length: 3"],
+        _ => &["Content-Length: 2"],
+    };
+    let status =
+        ["HTTP/1.1 200 OK", "HTTP/1.1 304 Not Modified"][usize::from(kind == Kind::Validate)];
+    let mut lines = vec![status, "X-Mark: a b, c", "ETag: \"a\"", "Cache-Control: max-age=90"];
+    lines.extend(["Set: d; e", "X-Mark: f:g"].iter().take(random.below(3)));
+    if random.below(16) == 0 {
+        lines.extend(std::iter::repeat_n("F: 1", 200 + random.below(850)));
+    }
+    lines.extend(framing);
+    header(&lines, &mut bytes, random);
+    if kind == Kind::Store {
+        let is_chunked = framing.iter().any(|line| line.starts_with("Transfer"));
+        bytes.extend_from_slice(if is_chunked { b"2\r\nok\r\n0\r\n\r\n" } else { b"ok" });
+    }
+    if random.below(2) == 0 {
+        mutate(&mut bytes, STORED.as_bytes(), random);
+    }
+    bytes
+}
+
+/// Writes a header, each fault of it with some probability.
+fn header(lines: &[&str], out: &mut Vec<u8>, random: &mut Random) {
+    let ends = ["\r\n", "\n"];
+    let end = ends[usize::from(random.below(3) == 0)];
+    // One line ends otherwise than the others.
+    let odd = if random.below(8) == 0 { random.below(lines.len() + 1) } else { usize::MAX };
+    let (spaces, folds) = (random.below(3) == 0, random.below(3) == 0);
+    for (number, line) in lines.iter().enumerate() {
+        let mut line = (*line).to_owned();
+        if let Some(colon) = line.find(':').filter(|_| number > 0) {
+            if folds && random.below(3) == 0 {
+                let at = colon + 1 + random.below(line.len() - colon);
+                line.insert_str(at, &format!("{end}{}", random.choose(&[" ", "\t", "  \t"])));
+            }
+            if spaces && random.below(3) == 0 {
+                line.insert_str(colon, random.choose(&[" ", "\t", " \t "]));
+            }
+        }
+        out.extend_from_slice(line.as_bytes());
+        let is_odd = (end == "\n") != (number == odd);
+        out.extend_from_slice(ends[usize::from(is_odd)].as_bytes());
+    }
+    let is_odd = (end == "\n") != (lines.len() == odd);
+    out.extend_from_slice(ends[usize::from(is_odd)].as_bytes());
+}
+
+/// What is wrong with the headers of a response as sent, up to the final one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Faults {
+    /// A line ends in LF alone, or begins with white space.
+    is_ambiguous: bool,
+    /// Lines of one header end in CR LF, and others in LF alone.
+    mixes_line_ends: bool,
+}
+
+impl Faults {
+    /// Reads lines until the first empty one, whichever way it ends, and goes on behind it if the
+    /// response is interim.
+    fn of(said: &[u8]) -> Self {
+        let mut faults = Self::default();
+        let mut rest = said;
+        loop {
+            let is_interim = rest.get(9) == Some(&b'1') && !rest[9..].starts_with(b"101");
+            let (mut crlf, mut bare) = (false, false);
+            loop {
+                let Some(line_feed) = rest.iter().position(|byte| *byte == b'\n') else {
+                    return faults;
+                };
+                let (line, after) = (&rest[..line_feed], &rest[line_feed + 1..]);
+                rest = after;
+                let has_cr = line.ends_with(b"\r");
+                crlf |= has_cr;
+                bare |= !has_cr;
+                let is_folded = line.starts_with(b" ") || line.starts_with(b"\t");
+                faults.is_ambiguous |= bare || is_folded;
+                if line.is_empty() || line == b"\r" {
+                    break;
+                }
+            }
+            faults.mixes_line_ends |= crlf && bare;
+            if !is_interim {
+                return faults;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_seen_in_what_was_sent() {
+        let faults = |said: &str| {
+            let Faults { is_ambiguous, mixes_line_ends } = Faults::of(said.as_bytes());
+            (is_ambiguous, mixes_line_ends)
+        };
+        assert_eq!(faults(STORED), (false, false));
+        assert_eq!(faults("HTTP/1.1 200 OK\r\nA : b\r\n\r\n\n b\n"), (false, false));
+        assert_eq!(faults("HTTP/1.1 200 OK\nA: b\n\n\r\n"), (true, false));
+        assert_eq!(faults("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n"), (true, false));
+        assert_eq!(faults("HTTP/1.1 200 OK\r\nA: b\n\r\n"), (true, true));
+        assert_eq!(faults("HTTP/1.1 200 OK\r\nA: b\r\n\n"), (true, true));
+        assert_eq!(faults("HTTP/1.1 103 x\n\nHTTP/1.1 200 OK\r\n\r\n"), (true, false));
+        assert_eq!(faults("HTTP/1.1 103 x\r\n\r\nHTTP/1.1 200 OK\n\n"), (true, false));
+        assert_eq!(faults("HTTP/1.1 103 x\r\n\r\nHTTP/1.1 200 OK\n\r\n"), (true, true));
+    }
+
+    #[test]
+    fn responses_have_each_fault_and_none() {
+        let mut random = Random::new(1);
+        let said: Vec<_> = (0..1000).map(|_| response(Kind::Store, &mut random)).collect();
+        let count = |is: &dyn Fn(&[u8]) -> bool| said.iter().filter(|said| is(said)).count();
+        assert!(count(&|said| Faults::of(said) == Faults::default()) > 200);
+        assert!(count(&|said| Faults::of(said).is_ambiguous) > 300);
+        assert!(count(&|said| Faults::of(said).mixes_line_ends) > 50);
+        let has = |said: &[u8], part: &[u8]| said.windows(part.len()).any(|it| it == part);
+        assert!(count(&|said| has(said, b" : ") || has(said, b"\t: ")) > 100);
+        assert!(count(&|said| said.len() > 1000) > 20);
+    }
+}
