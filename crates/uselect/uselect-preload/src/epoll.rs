@@ -11,6 +11,8 @@
 //! of it, so all is left to the kernel then.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::slice;
 use std::time::Duration;
 
 use libc::{epoll_event, sigset_t, timespec};
@@ -19,6 +21,7 @@ use uselect::{Errno, Event, SignalSet};
 use crate::inside::Inside;
 use crate::instance::{self, Instance};
 use crate::kinds::{self, Kind};
+use crate::pointer::{can_read, can_write};
 use crate::real::{self, aside, set_errno};
 use crate::socket::learn;
 use crate::wait::{code, milliseconds, nanoseconds, signals};
@@ -67,16 +70,13 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     if is_add && matches!(kinds::kind(fd), Kind::Epoll | Kind::Inherited) {
         ours::hand_over(fd);
     }
-    let is_ours = ours::is_ours(epoll);
-    // SAFETY: null, or an event, by this function's contract.
-    let given = unsafe { event.as_ref() };
-    let changed = match (given, operation) {
-        _ if !is_ours => None,
-        (Some(given), libc::EPOLL_CTL_ADD) => add(epoll, fd, given),
-        (Some(given), libc::EPOLL_CTL_MOD) => {
+    let changed = match operation {
+        _ if !ours::is_ours(epoll) => None,
+        libc::EPOLL_CTL_ADD => given(event).and_then(|given| add(epoll, fd, &given)),
+        libc::EPOLL_CTL_MOD => given(event).and_then(|given| {
             aside(|| Some(Instance::of(epoll)?.watcher().modify(fd, given.events, given.u64)))
-        }
-        (_, libc::EPOLL_CTL_DEL) => aside(|| Some(Instance::of(epoll)?.watcher().remove(fd))),
+        }),
+        libc::EPOLL_CTL_DEL => aside(|| Some(Instance::of(epoll)?.watcher().remove(fd))),
         _ => None,
     };
     match changed {
@@ -88,6 +88,12 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
         // SAFETY: by this function's contract.
         None => unsafe { real::epoll_ctl(epoll, operation, fd, event) },
     }
+}
+
+/// The program's event; `None` if the pointer is bad, so that the kernel fails the call.
+fn given(event: *const epoll_event) -> Option<epoll_event> {
+    // SAFETY: it can be read, and any bytes are an event.
+    can_read(event, 1).then(|| unsafe { event.read_unaligned() })
 }
 
 /// `None`: the call is the C library's, as nothing in the instance is tracked.
@@ -132,10 +138,10 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: null, or a mask, by this function's contract.
-    let set = unsafe { signals(mask) };
-    // SAFETY: by this function's contract.
-    let answered = unsafe { wait(epoll, events, max, milliseconds(timeout), set) };
+    let answered = signals(mask).and_then(|set| {
+        // SAFETY: by this function's contract.
+        unsafe { wait(epoll, events, max, milliseconds(timeout), set) }
+    });
     // SAFETY: by this function's contract.
     answered.unwrap_or_else(|| unsafe { real::epoll_pwait(epoll, events, max, timeout, mask) })
 }
@@ -152,10 +158,8 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: null, or a time, by this function's contract.
-    let answered = nanoseconds(unsafe { timeout.as_ref() }).and_then(|left| {
-        // SAFETY: null, or a mask, by this function's contract.
-        let set = unsafe { signals(mask) };
+    let answered = left(timeout).and_then(|left| {
+        let set = signals(mask)?;
         // SAFETY: by this function's contract.
         unsafe { wait(epoll, events, max, left, set) }
     });
@@ -163,10 +167,19 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     answered.unwrap_or_else(|| unsafe { real::epoll_pwait2(epoll, events, max, timeout, mask) })
 }
 
+/// The program's timeout, as [`nanoseconds`]; the outer `None` also if the pointer is bad.
+fn left(timeout: *const timespec) -> Option<Option<Duration>> {
+    if !timeout.is_null() && !can_read(timeout, 1) {
+        return None;
+    }
+    // SAFETY: null, or a time that can be read.
+    nanoseconds(unsafe { timeout.as_ref() })
+}
+
 /// `None`: the call is the C library's.
 ///
 /// # Safety
-/// `events` is null or has room for `max`.
+/// Where there is memory at `events`, there is room for `max`.
 unsafe fn wait(
     epoll: c_int,
     events: *mut epoll_event,
@@ -175,8 +188,8 @@ unsafe fn wait(
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
     process::counted(timeout, || {
-        let max = usize::try_from(max).ok().filter(|max| *max > 0)?;
-        if events.is_null() || !ours::is_ours(epoll) {
+        let max = usize::try_from(max).ok().filter(|max| (1..=MAX).contains(max))?;
+        if !ours::is_ours(epoll) {
             return None;
         }
         let instance = Instance::of(epoll)?;
@@ -185,9 +198,25 @@ unsafe fn wait(
             // memory knows the kernel's instance tells nothing.
             return Some(code(Err(Errno::INTR)));
         };
-        let mut found = [Event::default(); EVENTS_MAX];
-        let room = max.min(EVENTS_MAX);
-        let answered = instance.watcher().wait(&mut found[..room], timeout, mask.as_ref());
+        let mut room = max.min(EVENTS_MAX);
+        if !can_write(events, room) {
+            room = fitting(events, room);
+        }
+        if room == 0 {
+            drop(inside);
+            drop(instance);
+            // The kernel waits for an event before it finds that it cannot store it, and keeps it. So
+            // its instance must have all descriptors.
+            ours::hand_over(epoll);
+            return None;
+        }
+        let mut found = MaybeUninit::<[Event; EVENTS_MAX]>::uninit();
+        // One memset(3): a loop that stores the fields of each takes 500 instructions.
+        // SAFETY: there are at least as many, and all fields are numbers, which may be 0.
+        unsafe { found.as_mut_ptr().cast::<Event>().write_bytes(0, room) };
+        // SAFETY: these were initialised above; the array outlives the slice.
+        let found = unsafe { slice::from_raw_parts_mut(found.as_mut_ptr().cast::<Event>(), room) };
+        let answered = instance.watcher().wait(found, timeout, mask.as_ref());
         drop(inside);
         drop(instance);
         for (at, event) in found[..answered.unwrap_or(0)].iter().enumerate() {
@@ -200,5 +229,13 @@ unsafe fn wait(
     })
 }
 
+/// How many events fit into the memory at `events`, if not all of `room` do.
+#[cold]
+fn fitting(events: *mut epoll_event, room: usize) -> usize {
+    (0..room).take_while(|at| can_write(events.wrapping_add(*at), 1)).count()
+}
+
 /// So many events are told by a wait at most, as epoll_wait(2) may; the next one tells the rest.
 const EVENTS_MAX: usize = 128;
+/// The kernel takes no larger number, EP_MAX_EVENTS.
+const MAX: usize = c_int::MAX as usize / size_of::<epoll_event>();

@@ -46,6 +46,7 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// `None` if it has no watcher.
+    #[inline]
     pub(crate) fn of(epoll: i32) -> Option<Self> {
         let place = PLACES.get(usize::try_from(epoll).ok()?)?;
         if place.watcher.load(Ordering::Relaxed).is_null() {
@@ -154,6 +155,11 @@ pub(crate) fn share(epoll: i32) -> bool {
     }
     let flag = flag(&SHARED, epoll);
     flag.inspect(|flag| flag.store(0, Ordering::Relaxed)).is_some()
+}
+
+/// Whether this process has had an epoll descriptor, made by itself or by its parent.
+pub(crate) fn has_been() -> bool {
+    !SHARED.load(Ordering::Acquire).is_null() || !PARENTS.load(Ordering::Acquire).is_null()
 }
 
 /// Whether another process uses an epoll descriptor that this one has made.

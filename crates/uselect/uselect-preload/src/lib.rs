@@ -20,6 +20,7 @@ mod instance;
 mod kinds;
 mod ours;
 mod output;
+mod pointer;
 mod process;
 mod real;
 mod report;

@@ -14,6 +14,7 @@ pub(crate) fn begin(epoll: i32) -> bool {
 
 /// Whether an epoll descriptor is one of which memory may know something. One that another process
 /// uses as well is left to the kernel here.
+#[inline]
 pub(crate) fn is_ours(epoll: i32) -> bool {
     // What a child of fork(2) does first makes it an inherited one.
     process::made();
@@ -34,6 +35,7 @@ pub(crate) fn is_ours(epoll: i32) -> bool {
 }
 
 /// Leaves all that is in an epoll instance to the kernel, for good. Nothing happens if it is none.
+#[cold]
 pub(crate) fn hand_over(epoll: i32) {
     let kind = kinds::kind(epoll);
     if kind == Kind::Inherited {

@@ -84,6 +84,7 @@ fn page() -> Option<&'static AtomicU8> {
 }
 
 /// The process as it is registered, if it is; in a child of fork(2) it is not.
+#[inline]
 pub(crate) fn made() -> Option<&'static Process> {
     let page = page()?;
     match page.load(Ordering::Acquire) {
@@ -113,6 +114,7 @@ pub(crate) fn make() -> Option<&'static Process> {
 }
 
 /// What a child of fork(2) does first, in whichever of its threads.
+#[cold]
 fn clean(page: &AtomicU8) {
     let (wiped, cleaning) = (stage::WIPED, stage::CLEANING);
     if page.compare_exchange(wiped, cleaning, Ordering::Acquire, Ordering::Relaxed).is_err() {

@@ -99,24 +99,28 @@ fn find(found: &AtomicPtr<c_void>, name: &'static str) -> Option<*mut c_void> {
 
 /// The calling thread's errno.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: it takes nothing, and what it gives is the calling thread's.
-    let place = unsafe { libc::__errno_location() };
     // SAFETY: it points to the thread's errno as long as the thread lives.
-    unsafe { place.read() }
+    unsafe { place().read() }
 }
 
 /// Stores the calling thread's errno.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: as in errno().
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: as in errno().
-    unsafe { place.write(errno) }
+    unsafe { place().write(errno) }
 }
 
 /// Does what the caller of the C library has not asked for, with errno left as it was.
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
-    let kept = errno();
+    let place = place();
+    // SAFETY: as in errno().
+    let kept = unsafe { place.read() };
     let done = work();
-    set_errno(kept);
+    // SAFETY: as in errno(); the thread is still the same.
+    unsafe { place.write(kept) };
     done
+}
+
+fn place() -> *mut c_int {
+    // SAFETY: it takes nothing, and what it gives is the calling thread's.
+    unsafe { libc::__errno_location() }
 }

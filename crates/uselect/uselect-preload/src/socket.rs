@@ -2,14 +2,16 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::slice;
 
-use libc::{msghdr, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use libc::{cmsghdr, msghdr, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 
 use crate::inside::Inside;
 use crate::kinds::{self, Kind};
+use crate::pointer::can_read;
 use crate::process::{self, Process};
 use crate::real::{self, aside};
-use crate::{ours, table};
+use crate::{instance, ours, table};
 
 /// socket(2).
 ///
@@ -185,43 +187,42 @@ pub unsafe extern "C-unwind" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: null, or a message, by this function's contract.
-    if let Some(message) = unsafe { message.as_ref() }
-        && !message.msg_control.is_null()
-    {
-        // SAFETY: what it says of its control messages is true, by this function's contract.
-        unsafe { pass(message) };
+    // A TCP socket passes no descriptors on, and this concerns epoll descriptors alone.
+    let may_pass = !matches!(kinds::kind(fd), Kind::Left | Kind::Tracked | Kind::Listener)
+        && instance::has_been();
+    if may_pass && can_read(message, 1) {
+        // SAFETY: it can be read, and any bytes are a message.
+        let message = unsafe { message.read_unaligned() };
+        pass(message.msg_control.cast(), message.msg_controllen);
     }
     // SAFETY: by this function's contract.
     unsafe { real::sendmsg(fd, message, flags) }
 }
 
-/// Looks for descriptors in what is sent.
-///
-/// # Safety
-/// The message has as many bytes of control messages as it says.
-unsafe fn pass(message: &msghdr) {
-    // SAFETY: by this function's contract.
-    let mut part = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: null, or a whole header within the message.
-    while let Some(header) = unsafe { part.as_ref() } {
+/// Looks for epoll descriptors in control messages. If the pointer is bad, or the messages are
+/// malformed, the kernel fails the call.
+fn pass(control: *const u8, bytes: usize) {
+    if bytes == 0 || bytes > CONTROL_MAX || !can_read(control, bytes) {
+        return;
+    }
+    // SAFETY: as many bytes can be read, by the check above.
+    let mut left = unsafe { slice::from_raw_parts(control, bytes) };
+    while let Some(header) = left.first_chunk::<{ size_of::<cmsghdr>() }>() {
+        // SAFETY: they are as many bytes, and any are a header.
+        let header = unsafe { header.as_ptr().cast::<cmsghdr>().read_unaligned() };
+        // The kernel rejects a message that is shorter than its header, or longer than what is left.
+        let Some(data) = left.get(size_of::<cmsghdr>()..header.cmsg_len) else { return };
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: the header is one of the message.
-            let start = unsafe { libc::CMSG_DATA(part) }.cast::<c_int>();
-            // SAFETY: it takes no pointer.
-            let bytes = header.cmsg_len - unsafe { libc::CMSG_LEN(0) } as usize;
-            for at in 0..bytes / size_of::<c_int>() {
-                // SAFETY: it is within the header's bytes.
-                let place = unsafe { start.add(at) };
-                // SAFETY: as above; it need not be aligned.
-                let fd = unsafe { place.read_unaligned() };
-                ours::hand_over(fd);
-            }
+            let (fds, _) = data.as_chunks();
+            fds.iter().for_each(|fd| ours::hand_over(c_int::from_ne_bytes(*fd)));
         }
-        // SAFETY: the header is one of the message.
-        part = unsafe { libc::CMSG_NXTHDR(message, part) };
+        let next = header.cmsg_len.next_multiple_of(size_of::<usize>());
+        left = left.get(next..).unwrap_or_default();
     }
 }
+
+/// The kernel's own limit is lower by default (sysctl net.core.optmem_max).
+const CONTROL_MAX: usize = 1 << 20;
 
 /// Makes a call that gives a TCP socket.
 fn open(call: impl FnOnce() -> c_int) -> c_int {

@@ -9,6 +9,7 @@ use uselect::{Errno, PollFd, Sets, SignalSet};
 
 use crate::inside::Inside;
 use crate::kinds;
+use crate::pointer::{can_read, can_write};
 use crate::process::{self, Process};
 use crate::real::{self, set_errno};
 use crate::socket::{learn_all, learn_waited};
@@ -38,8 +39,7 @@ pub unsafe extern "C-unwind" fn ppoll(
 ) -> c_int {
     // SAFETY: null, or a time, by this function's contract.
     let answered = nanoseconds(unsafe { timeout.as_ref() }).and_then(|wait| {
-        // SAFETY: null, or a mask, by this function's contract.
-        let mask = unsafe { signals(mask) };
+        let mask = signals(mask)?;
         // SAFETY: by this function's contract.
         unsafe { upoll(fds, count, wait, mask) }
     });
@@ -131,8 +131,7 @@ pub unsafe extern "C-unwind" fn pselect(
 ) -> c_int {
     // SAFETY: null, or a time, by this function's contract.
     let answered = nanoseconds(unsafe { timeout.as_ref() }).and_then(|wait| {
-        // SAFETY: null, or a mask, by this function's contract.
-        let mask = unsafe { signals(mask) };
+        let mask = signals(mask)?;
         // SAFETY: by this function's contract.
         unsafe { uselect(count, [read, write, except], wait, mask) }
     });
@@ -143,7 +142,7 @@ pub unsafe extern "C-unwind" fn pselect(
 /// `None`: the call is the C library's.
 ///
 /// # Safety
-/// `fds` is null or has `count` entries.
+/// Where there is memory at `fds`, it is an array of `count` entries.
 unsafe fn upoll(
     fds: *mut pollfd,
     count: nfds_t,
@@ -152,23 +151,25 @@ unsafe fn upoll(
 ) -> Option<c_int> {
     process::counted(timeout, || {
         let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
-        if fds.is_null() || count == 0 {
+        if count == 0 || !can_write(fds, count) {
             return None;
         }
         let inside = Inside::enter()?;
-        // SAFETY: it is not null, and has as many entries by this function's contract; the two types
-        // have the same fields.
+        // SAFETY: it has as many entries by this function's contract; the two types have the same
+        // fields.
         let fds = unsafe { slice::from_raw_parts_mut(fds.cast::<PollFd>(), count) };
         // Most are tracked, and the first one usually is.
         let is_tracked = |process: &Process| fds.iter().any(|fd| process.tracker.is_tracked(fd.fd));
-        let is_any = process::made().is_some_and(is_tracked);
+        let made = process::made();
+        let is_any = made.is_some_and(is_tracked);
         if !is_any && !learn_all(fds.iter().map(|entry| entry.fd), &inside) {
             return None;
         }
         let learn = |fd| {
             learn_waited(fd, &inside);
         };
-        let answered = process::made()?.tracker.upoll_learning(fds, timeout, mask.as_ref(), learn);
+        let process = made.or_else(process::made)?;
+        let answered = process.tracker.upoll_learning(fds, timeout, mask.as_ref(), learn);
         drop(inside);
         Some(code(answered))
     })
@@ -177,7 +178,7 @@ unsafe fn upoll(
 /// As [`upoll`].
 ///
 /// # Safety
-/// Each of `sets` is null or has `count` bits, in whole words.
+/// Each of `sets` where there is memory has `count` bits, in whole words.
 unsafe fn uselect(
     count: c_int,
     sets: [*mut fd_set; 3],
@@ -186,19 +187,23 @@ unsafe fn uselect(
 ) -> Option<c_int> {
     process::counted(timeout, || {
         let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
-        if count == 0 {
+        let words = count.div_ceil(64);
+        let is_good = |set: &*mut fd_set| set.is_null() || can_write(set.cast::<u64>(), words);
+        if count == 0 || !sets.iter().all(is_good) {
             return None;
         }
         let inside = Inside::enter()?;
         let [read, write, except] = sets.map(|set| {
-            let words = if set.is_null() { 0 } else { count.div_ceil(64) };
+            let words = if set.is_null() { 0 } else { words };
             let set = if set.is_null() { std::ptr::dangling_mut() } else { set.cast::<u64>() };
             // SAFETY: there are as many words by this function's contract, or none.
             unsafe { slice::from_raw_parts_mut(set, words) }
         });
         let mut sets = Sets { read, write, except };
         let kept = clip(&mut sets, count);
-        let answered = if learn_all(asked(&sets), &inside) {
+        let mut is_any = false;
+        for_each_asked(&sets, |fd| is_any |= learn_waited(fd, &inside));
+        let answered = if is_any {
             process::made()
                 .map(|process| process.tracker.uselect(&mut sets, timeout, mask.as_ref()))
         } else {
@@ -228,23 +233,18 @@ fn give_back(sets: &mut Sets<'_>, kept: [u64; 3]) {
     }
 }
 
-/// The descriptors that are in any of the sets.
-fn asked(sets: &Sets<'_>) -> impl Iterator<Item = c_int> {
+/// Calls `work` with each descriptor that is in any of the sets.
+fn for_each_asked(sets: &Sets<'_>, mut work: impl FnMut(c_int)) {
     let sets = [&*sets.read, &*sets.write, &*sets.except];
-    let words = sets.iter().map(|set| set.len()).max().unwrap_or(0);
-    (0..words).flat_map(move |at| {
-        let word = sets.iter().map(|set| set.get(at).copied().unwrap_or(0)).fold(0, |a, b| a | b);
-        bits(word).map(move |bit| (at * 64 + bit) as c_int)
-    })
-}
-
-/// The places of the bits of a word.
-fn bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
-        word &= word - 1;
-        Some(bit)
-    })
+    let words = sets[0].len().max(sets[1].len()).max(sets[2].len());
+    for at in 0..words {
+        let [read, write, except] = sets.map(|set| set.get(at).copied().unwrap_or(0));
+        let mut left = read | write | except;
+        while left != 0 {
+            work((at * 64) as c_int + left.trailing_zeros() as c_int);
+            left &= left - 1;
+        }
+    }
 }
 
 /// As the C library gives it. After a signal a thread that is to be cancelled is, as it would be in
@@ -271,17 +271,16 @@ fn cancel_point() {
     unsafe { pthread_testcancel() }
 }
 
-/// A mask as the kernel has it, which is how one of the C library begins.
-///
-/// # Safety
-/// `mask` is null, or a set of signals.
-pub(crate) unsafe fn signals(mask: *const sigset_t) -> Option<SignalSet> {
+/// A mask as the kernel has it, which is how one of the C library begins. The outer `None`: the
+/// pointer is bad, so that the kernel fails the call.
+pub(crate) fn signals(mask: *const sigset_t) -> Option<Option<SignalSet>> {
     const { assert!(size_of::<sigset_t>() >= size_of::<u64>()) };
     if mask.is_null() {
-        return None;
+        return Some(None);
     }
-    // SAFETY: it is a set, by this function's contract, and no shorter.
-    Some(SignalSet(unsafe { mask.cast::<u64>().read_unaligned() }))
+    let set = mask.cast::<u64>();
+    // SAFETY: it can be read, and any bytes are a set.
+    can_read(set, 1).then(|| Some(SignalSet(unsafe { set.read_unaligned() })))
 }
 
 /// `None`: for ever.
@@ -326,7 +325,9 @@ mod tests {
         let (mut read, mut except) = ([1 << 63, 0b1101], [0, 0b100]);
         let mut sets = Sets { read: &mut read, write: &mut [], except: &mut except };
         let kept = clip(&mut sets, 66);
-        assert_eq!(asked(&sets).collect::<Vec<_>>(), [63, 64]);
+        let mut asked = Vec::new();
+        for_each_asked(&sets, |fd| asked.push(fd));
+        assert_eq!(asked, [63, 64]);
         give_back(&mut sets, kept);
         assert_eq!((read, except), ([1 << 63, 0b1101], [0, 0b100]));
     }

@@ -44,6 +44,7 @@ impl Passes {
 
     /// Whether a wait may be answered from memory alone. Time is of no matter to who has nothing
     /// that memory does not know.
+    #[inline]
     pub(crate) fn may_pass(&self, has_others: bool) -> bool {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         if count >= self.count_max.load(Ordering::Relaxed) {

@@ -139,9 +139,11 @@ impl<Learn: FnMut(i32)> Question for Poll<'_, Learn> {
         let Self { fds, remembered, told, learn } = self;
         let (mut look, bits) = (Look::default(), view.bits());
         let Some(remembered) = remembered else {
-            fds.iter_mut().for_each(|entry| entry.revents = 0);
-            for entry in fds.iter_mut().filter(|entry| entry.fd >= 0) {
-                look_at(view, entry, &mut look, learn);
+            for entry in fds.iter_mut() {
+                entry.revents = 0;
+                if entry.fd >= 0 {
+                    look_at(view, entry, &mut look, learn);
+                }
             }
             return look;
         };

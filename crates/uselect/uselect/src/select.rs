@@ -56,18 +56,20 @@ impl Tracker {
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
         let words = sets.read.len().max(sets.write.len()).max(sets.except.len());
-        // What the thread's last wait has left.
-        let mut asked = ASKED.take();
-        asked.clear();
-        let mut select = Select { sets, asked, words };
-        let waited = wait(self.inner(), &mut select, timeout, mask);
-        if waited.is_err() {
-            for (at, asked) in select.asked.iter().enumerate() {
-                select.sets.put(at, *asked);
+        ASKED.with(|kept| {
+            // What the thread's last wait has left.
+            let mut asked = kept.take();
+            asked.clear();
+            let mut select = Select { sets, asked, words };
+            let waited = wait(self.inner(), &mut select, timeout, mask);
+            if waited.is_err() {
+                for (at, asked) in select.asked.iter().enumerate() {
+                    select.sets.put(at, *asked);
+                }
             }
-        }
-        ASKED.set(select.asked);
-        waited
+            kept.set(select.asked);
+            waited
+        })
     }
 }
 
@@ -123,7 +125,9 @@ impl Part {
     }
 
     fn ready(&self) -> usize {
-        self.found.iter().map(|bits| bits.count_ones() as usize).sum()
+        // Most words of most sets are 0, and many machines count bits by a dozen instructions.
+        let found = self.found.iter().filter(|bits| **bits != 0);
+        found.map(|bits| bits.count_ones() as usize).sum()
     }
 
     /// The bits of poll(2) that a descriptor is asked about for.
@@ -168,10 +172,12 @@ impl Question for Select<'_, '_> {
     fn look(&mut self, view: View<'_>) -> Look {
         let mut look = Look::default();
         for at in 0..self.words {
-            if at == self.asked.len() {
-                self.asked.push(self.sets.get(at));
-            }
-            let part = Part::of(view, self.asked[at], at);
+            let asked = self.asked.get(at).copied().unwrap_or_else(|| {
+                let asked = self.sets.get(at);
+                self.asked.push(asked);
+                asked
+            });
+            let part = Part::of(view, asked, at);
             self.sets.put(at, part.found);
             look.ready += part.ready();
             look.has_guesses |= part.guesses != 0;

@@ -195,6 +195,7 @@ impl Tracker {
     }
 
     /// Whether waits for a descriptor can be answered from memory.
+    #[inline]
     pub fn is_tracked(&self, fd: i32) -> bool {
         match &self.0.memory {
             Memory::Bpf(region) => region.is_live() && region.pages.index(fd).is_some(),
@@ -324,6 +325,7 @@ impl Inner {
     }
 
     /// What a wait that begins can see.
+    #[inline]
     pub(crate) fn view(&self) -> Option<View<'_>> {
         match &self.memory {
             Memory::Bpf(region) => region.begins_live().then_some(View::Region(region)),

@@ -1,0 +1,165 @@
+//! Checks of the program's pointers. A call with a bad pointer goes to the C library as it is, so
+//! that the kernel fails it with EFAULT.
+//!
+//! The kernel checks each page once, by a call that changes nothing. A table keeps the good pages, so
+//! a wait with the same arrays as before makes no additional call. A page is never taken out: a
+//! program that unmaps it, or makes it read-only, and then passes a pointer to it ends by SIGSEGV.
+//!
+//! It never dereferences a pointer, and never answers for a page that the kernel has not checked.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::real::{aside, errno};
+
+/// Whether `count` values at `place` can be read. They need not be aligned.
+#[inline]
+pub(crate) fn can_read<T>(place: *const T, count: usize) -> bool {
+    is_there::<READ>(place.addr(), count * size_of::<T>())
+}
+
+/// Whether `count` values at `place` can be read and written. They need not be aligned.
+#[inline]
+pub(crate) fn can_write<T>(place: *mut T, count: usize) -> bool {
+    is_there::<WRITE>(place.addr(), count * size_of::<T>())
+}
+
+/// Kinds of access, as the low bits of an entry in the table.
+const READ: usize = 1;
+const WRITE: usize = 3;
+
+/// The smallest page of any machine; larger ones take several entries.
+const PAGE_BYTES: usize = 4096;
+const PAGES_BITS: u32 = 14;
+
+/// The table, by a hash of a page's address: that address and the kind of access. 0: an empty entry.
+/// A page replaces another page with the same hash. `Relaxed`: an entry stands for itself.
+static PAGES: [AtomicUsize; 1 << PAGES_BITS] = [const { AtomicUsize::new(0) }; 1 << PAGES_BITS];
+
+#[inline]
+fn is_there<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
+    let is_one_page = bytes <= PAGE_BYTES && place % PAGE_BYTES <= PAGE_BYTES - bytes;
+    is_one_page && is_known::<ACCESS>(place) || are_there::<ACCESS>(place, bytes)
+}
+
+/// Whether the table says that the page at this address is good.
+#[inline]
+fn is_known<const ACCESS: usize>(place: usize) -> bool {
+    let known = slot(place).load(Ordering::Relaxed);
+    // A page that can be written can be read as well.
+    (known | (WRITE ^ ACCESS)) == (place & !(PAGE_BYTES - 1) | WRITE)
+}
+
+#[inline]
+fn slot(place: usize) -> &'static AtomicUsize {
+    const PAGES_MAX: usize = 1 << PAGES_BITS;
+    let page = place / PAGE_BYTES;
+    // The distance between stacks of threads is a power of two, 2048 pages by default.
+    &PAGES[(page ^ page >> 11) % PAGES_MAX]
+}
+
+#[inline(never)]
+fn are_there<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
+    let Some(last) = place.checked_add(bytes.saturating_sub(1)) else { return false };
+    let mut pages = (place / PAGE_BYTES..=last / PAGE_BYTES).map(|page| page * PAGE_BYTES);
+    pages.all(|page| is_known::<ACCESS>(page) || ask::<ACCESS>(place, page))
+}
+
+/// Has the kernel check the page at this address: the page of `place`, or one after it.
+#[cold]
+fn ask<const ACCESS: usize>(place: usize, page: usize) -> bool {
+    // The aligned word of four bytes with the first byte of the program's data in that page.
+    let word = place.max(page) & !3;
+    let is_bad = aside(|| match ACCESS {
+        READ => reads_fault(page),
+        _ => writes_fault(word),
+    });
+    if !is_bad {
+        slot(page).store(page | ACCESS, Ordering::Relaxed);
+    }
+    !is_bad
+}
+
+/// Whether a read of this page fails. rt_sigprocmask(2) reads the set before it rejects an operation
+/// that does not exist (EINVAL). Other errors, as from a filter of system calls, count as success.
+fn reads_fault(page: usize) -> bool {
+    const NO_OPERATION: i32 = -1;
+    const BYTES: usize = 8;
+    // Never null, which would mean that there is no set.
+    let set = page + BYTES;
+    let old: *mut u64 = null_mut();
+    // SAFETY: the kernel checks the address; it changes no mask, as there is no such operation.
+    let code = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_OPERATION, set, old, BYTES) };
+    code != 0 && errno() == libc::EFAULT
+}
+
+/// Whether a write of this word fails. futex(2) adds 0 to it in one atomic step, so a write by another
+/// thread is not lost. It wakes no thread, as none waits for a word of such an array.
+fn writes_fault(word: usize) -> bool {
+    const WAKE: i32 = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+    const ADD_0: i32 = libc::FUTEX_OP_ADD << 28;
+    // SAFETY: the kernel checks the address; the value of the word does not change.
+    let code = unsafe { libc::syscall(libc::SYS_futex, word, WAKE, 0, 0, word, ADD_0) };
+    code < 0 && errno() == libc::EFAULT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages that can be written, followed by one that has this protection.
+    fn pages(count: usize, protection: i32) -> *mut u8 {
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        let first =
+            unsafe { libc::mmap(null_mut(), (count + 1) * PAGE_BYTES, access, flags, -1, 0) };
+        assert_ne!(first, libc::MAP_FAILED);
+        let last = first.cast::<u8>().wrapping_add(count * PAGE_BYTES);
+        // SAFETY: the page was mapped above, and nobody uses it.
+        assert_eq!(unsafe { libc::mprotect(last.cast(), PAGE_BYTES, protection) }, 0);
+        first.cast()
+    }
+
+    #[test]
+    fn memory_is_there_as_far_as_it_is_mapped() {
+        let first = pages(2, libc::PROT_NONE);
+        // Twice: as it is asked about, and as it is known.
+        for _ in 0..2 {
+            assert!(can_write(first, 2 * PAGE_BYTES) && can_read(first, 2 * PAGE_BYTES));
+            assert!(can_write(first.wrapping_add(PAGE_BYTES - 2), 4));
+            assert!(!can_write(first, 2 * PAGE_BYTES + 1) && !can_read(first, 2 * PAGE_BYTES + 1));
+            assert!(!can_read(first.wrapping_add(2 * PAGE_BYTES), 1));
+        }
+    }
+
+    #[test]
+    fn what_is_read_only_can_be_read() {
+        let first = pages(1, libc::PROT_READ);
+        let last = first.wrapping_add(PAGE_BYTES);
+        for _ in 0..2 {
+            assert!(can_read(first, 2 * PAGE_BYTES) && can_write(first, PAGE_BYTES));
+            assert!(can_read(last, PAGE_BYTES) && !can_write(last, 1));
+            assert!(!can_write(first, 2 * PAGE_BYTES));
+        }
+    }
+
+    #[test]
+    fn nothing_is_at_null_or_beyond_the_last_address() {
+        let null = std::ptr::null_mut::<u64>();
+        for bad in [null, null.wrapping_byte_add(1), null.wrapping_byte_sub(16)] {
+            assert!(!can_read(bad, 1) && !can_write(bad, 1));
+            assert!(!can_read(bad, 1 << 20) && !can_write(bad, 1 << 20));
+        }
+        let mut value = 1_u64;
+        assert!(!can_write(&raw mut value, usize::MAX / 16));
+        assert!(can_write(&raw mut value, 1) && value == 1);
+    }
+
+    #[test]
+    fn errno_stays() {
+        crate::real::set_errno(libc::EXDEV);
+        assert!(!can_read(std::ptr::null::<u8>(), 1) && !can_write(null_mut::<u8>(), 1));
+        assert_eq!(errno(), libc::EXDEV);
+    }
+}

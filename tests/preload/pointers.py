@@ -1,0 +1,484 @@
+"""Makes each call with each kind of bad pointer, in children, and prints the outcomes.
+
+A line is the name of a case (call, argument, kind of pointer, what is waited for), a tab, and what
+the call returned, its errno, and what it left behind; or the signal that ended the child.
+"""
+
+import ctypes
+import errno
+import itertools
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+
+from calls._pair import tcp_pair
+
+PAGE = mmap.PAGESIZE
+SECONDS_MAX = 20
+LANES = 4
+FAR = 100  # A descriptor's number: the kernel then looks at more than one word of a set.
+
+library = ctypes.CDLL(None, use_errno=True)
+library.mmap.restype = ctypes.c_void_p
+library.sendmsg.restype = ctypes.c_ssize_t
+MAP_FIXED_NOREPLACE = 0x100000
+# Addresses of what is tried. The kernel maps nothing there by itself, so that an unmapped page
+# stays unmapped. No two cases share a page.
+TRIED = itertools.count(0x1000_0000_0000, 16 * PAGE)
+NONE, READ, WRITE = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
+
+
+def pages(count, place=0):
+    """Mapped where the kernel likes, unless a place is named at which there is nothing."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_FIXED_NOREPLACE if place else 0)
+    size = ctypes.c_size_t(count * PAGE)
+    mapped = library.mmap(address(place), size, WRITE, flags, -1, ctypes.c_long(0))
+    assert mapped != ctypes.c_size_t(-1).value and place in (0, mapped)
+    return mapped
+
+
+def protect(place, protection):
+    assert library.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(PAGE), protection) == 0
+
+
+def unmap(place):
+    assert library.munmap(ctypes.c_void_p(place), ctypes.c_size_t(PAGE)) == 0
+
+
+def put(place, content):
+    ctypes.memmove(place, content, len(content))
+    return place
+
+
+def place_of(kind, content):
+    """An address of this kind, with as much of the content as there is memory for."""
+    first = pages(3, next(TRIED))
+    second = first + PAGE
+    if kind in ("good", "unmapped-since", "read-only-since"):
+        return put(first, content)
+    if kind == "read-only":
+        put(first, content)
+        protect(first, READ)
+        return first
+    if kind in ("fits", "half"):
+        there = content if kind == "fits" else content[: len(content) // 2]
+        protect(second, NONE)
+        return put(second - len(there), there)
+    if kind == "half-read-only":
+        place = put(second - len(content) // 2, content)
+        protect(second, READ)
+        return place
+    if kind == "unmapped":
+        unmap(second)
+        return second
+    if kind == "no-access":
+        protect(second, NONE)
+        return second
+    return {"null": 0, "low": 8, "kernel": 0xFFFF_8000_0000_0000, "last": (1 << 64) - 8}[kind]
+
+
+KINDS = (
+    "good", "fits", "null", "low", "unmapped", "no-access", "read-only", "half", "half-read-only",
+    "kernel", "last",
+)  # fmt: skip
+# Memory that an earlier call was given, too.
+SINCE = ("unmapped-since", "read-only-since")
+
+
+def spoil(kind, place):
+    if kind == "unmapped-since":
+        unmap(place)
+    else:
+        protect(place, READ)
+
+
+def done(code):
+    number = ctypes.get_errno() if code == -1 else 0
+    return f"{code} {errno.errorcode[number]}" if number else str(code)
+
+
+def address(place):
+    return ctypes.c_void_p(place)
+
+
+class Waited:
+    """Two descriptors that a case waits for, in the process that makes it."""
+
+    def __init__(self, state):
+        self.far = []
+        if state == "pipe":
+            pipes = [os.pipe(), os.pipe()]
+            self.fds = [read for read, _ in pipes]
+            [os.write(write, b"x") for _, write in pipes]
+        else:
+            pairs = [tcp_pair(), tcp_pair()]
+            self.fds = [near.detach() for near, _ in pairs]
+            self.far = [far for _, far in pairs]
+            # By poll, which has the library look at them.
+            self.poll(0)
+            if state != "idle":
+                [far.send(b"x") for far in self.far]
+                while self.poll(1000) != [select.POLLIN] * 2:
+                    pass
+        os.dup2(os.open("/dev/null", os.O_RDONLY), FAR)
+
+    def poll(self, timeout):
+        asked = select.poll()
+        [asked.register(fd, select.POLLIN) for fd in self.fds]
+        return [event for _, event in asked.poll(timeout)]
+
+    def epoll(self, flags=0):
+        epoll = select.epoll()
+        [epoll.register(fd, select.EPOLLIN | flags) for fd in self.fds]
+        return epoll
+
+
+# What is given where a pointer is not the one that is tried.
+TIME = struct.pack("qq", 0, 30_000_000)
+SHORT = struct.pack("qq", 0, 30_000)
+MASK = bytes(128)
+MILLISECONDS = 30
+
+
+class Wait:
+    """A wait of some form, for `state`, in which `argument` is of `kind`."""
+
+    def __init__(self, state, argument, kind):
+        self.argument, self.kind, self.waited = argument, kind, Waited(state)
+        self.bad = None
+
+    def give(self, argument, content):
+        if argument != self.argument:
+            return address(put(pages(1), content))
+        if self.bad is None:
+            self.bad = place_of(self.kind, content)
+        return address(self.bad)
+
+    def run(self, call):
+        outcome = call(self)
+        if self.kind in SINCE:
+            spoil(self.kind, self.bad)
+            outcome += ", " + call(self)
+        return outcome
+
+
+def entries(wait):
+    return b"".join(struct.pack("ihh", fd, select.POLLIN, 0) for fd in wait.waited.fds)
+
+
+def poll(wait):
+    return done(library.poll(wait.give("fds", entries(wait)), 2, MILLISECONDS))
+
+
+def poll_checked(wait):
+    size = ctypes.c_size_t(16)
+    return done(library.__poll_chk(wait.give("fds", entries(wait)), 2, MILLISECONDS, size))
+
+
+def ppoll(wait):
+    fds, time = wait.give("fds", entries(wait)), wait.give("timeout", TIME)
+    return done(library.ppoll(fds, 2, time, wait.give("mask", MASK[:8])))
+
+
+def ppoll_checked(wait):
+    fds, time = wait.give("fds", entries(wait)), wait.give("timeout", TIME)
+    return done(library.__ppoll_chk(fds, 2, time, wait.give("mask", MASK[:8]), ctypes.c_size_t(16)))
+
+
+def sets(wait):
+    bits = sum(1 << fd for fd in wait.waited.fds)
+    content = {"read": bits.to_bytes(16, "little")}
+    return [wait.give(name, content.get(name, bytes(16))) for name in ("read", "write", "except")]
+
+
+def select_(wait):
+    return done(library.select(FAR + 1, *sets(wait), wait.give("timeout", SHORT)))
+
+
+def pselect(wait):
+    time, mask = wait.give("timeout", TIME), wait.give("mask", MASK[:8])
+    return done(library.pselect(FAR + 1, *sets(wait), time, mask))
+
+
+def epoll_form(call, flags=0):
+    """What a wait that failed has not taken out is told by the next one."""
+
+    def form(wait):
+        if not hasattr(wait, "epoll"):
+            wait.epoll = wait.waited.epoll(flags)
+        events = wait.give("events", bytes(24))
+        outcome = done(call(wait, wait.epoll.fileno(), events))
+        return outcome + f" then {len(wait.epoll.poll(0))}"
+
+    return form
+
+
+def epoll_wait(wait, epoll, events):
+    return library.epoll_wait(epoll, events, 2, MILLISECONDS)
+
+
+def epoll_wait_long(wait, epoll, events):
+    return library.epoll_wait(epoll, events, 100_000_000, MILLISECONDS)
+
+
+def epoll_wait_too_long(wait, epoll, events):
+    return library.epoll_wait(epoll, events, 0x7FFF_FFFF, MILLISECONDS)
+
+
+def epoll_pwait(wait, epoll, events):
+    return library.epoll_pwait(epoll, events, 2, MILLISECONDS, wait.give("mask", MASK[:8]))
+
+
+def epoll_pwait2(wait, epoll, events):
+    time, mask = wait.give("timeout", TIME), wait.give("mask", MASK[:8])
+    return library.epoll_pwait2(epoll, events, 2, time, mask)
+
+
+def epoll_ctl(operation):
+    def form(wait):
+        fd = wait.waited.fds[0]
+        epoll = select.epoll()
+        # Of the two, so that the instance has something in memory.
+        epoll.register(wait.waited.fds[1], 0)
+        if operation != select_add:
+            epoll.register(fd, 0)
+        event = wait.give("event", struct.pack("=IQ", select.EPOLLIN, fd))
+        return done(library.epoll_ctl(epoll.fileno(), operation, fd, event)) + (
+            f" then {epoll.poll(0)}".replace(str(fd), "fd")
+        )
+
+    return form
+
+
+select_add, select_delete, select_modify = 1, 2, 3
+
+ET, ONESHOT = select.EPOLLET, select.EPOLLONESHOT
+FDS, SETS = ("fds",), ("read", "write", "except")
+# Name, call, arguments that are pointers.
+WAITS = [
+    ("poll", poll, FDS),
+    ("__poll_chk", poll_checked, FDS),
+    ("ppoll", ppoll, ("fds", "timeout", "mask")),
+    ("__ppoll_chk", ppoll_checked, ("fds", "timeout", "mask")),
+    ("select", select_, (*SETS, "timeout")),
+    ("pselect", pselect, (*SETS, "timeout", "mask")),
+    ("epoll_wait", epoll_form(epoll_wait), ("events",)),
+    ("epoll_wait-edge", epoll_form(epoll_wait, ET), ("events",)),
+    ("epoll_wait-once", epoll_form(epoll_wait, ONESHOT), ("events",)),
+    ("epoll_wait-long", epoll_form(epoll_wait_long), ("events",)),
+    ("epoll_wait-too-long", epoll_form(epoll_wait_too_long), ("events",)),
+    ("epoll_pwait", epoll_form(epoll_pwait), ("events", "mask")),
+    ("epoll_pwait2", epoll_form(epoll_pwait2), ("events", "timeout", "mask")),
+    ("epoll_ctl-add", epoll_ctl(select_add), ("event",)),
+    ("epoll_ctl-mod", epoll_ctl(select_modify), ("event",)),
+    ("epoll_ctl-del", epoll_ctl(select_delete), ("event",)),
+]
+
+
+def wait_cases():
+    for name, call, arguments in WAITS:
+        for argument in arguments:
+            for state in ("ready", "idle", "pipe"):
+                for kind in KINDS + SINCE:
+                    if (argument, state, kind) == ("timeout", "idle", "null"):
+                        # For ever.
+                        continue
+                    run = lambda s=state, a=argument, k=kind, c=call: Wait(s, a, k).run(c)
+                    yield f"{name} {argument} {kind} {state}", run
+
+
+def accept(call):
+    """The connection is lost where the address cannot be stored."""
+
+    def form(give):
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        client = socket.create_connection(listener.getsockname())
+        length = give("length", struct.pack("I", 16))
+        code = call(listener.fileno(), give("address", bytes(16)), length)
+        outcome = done(min(code, 0))
+        try:
+            listener.accept()
+            return outcome + " then another"
+        except BlockingIOError:
+            return outcome + f" then none, open {client.fileno() >= 0}"
+
+    return form
+
+
+def getsockopt(name):
+    def form(give):
+        near, _ = tcp_pair()
+        length = give("length", struct.pack("I", 4))
+        value = give("value", bytes(4))
+        return done(library.getsockopt(near.fileno(), socket.SOL_SOCKET, name, value, length))
+
+    return form
+
+
+def setsockopt(give):
+    near, _ = tcp_pair()
+    value = give("value", struct.pack("i", 65536))
+    return done(library.setsockopt(near.fileno(), socket.SOL_SOCKET, socket.SO_RCVBUF, value, 4))
+
+
+def connect(give):
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    near = socket.socket()
+    to = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, bytes([127, 0, 0, 1]))
+    return done(library.connect(near.fileno(), give("address", to), 16))
+
+
+def fcntl(give):
+    file = os.open("/dev/null", os.O_RDWR)
+    lock = give("lock", struct.pack("hhqqi4x", 0, 0, 0, 0, 0))
+    return done(library.fcntl(file, 5, lock))
+
+
+def sendmsg(domain, size=None, header=None):
+    """Passes an epoll descriptor on; what the peer has got by then."""
+
+    def form(give):
+        near, far = tcp_pair() if domain == socket.AF_INET else socket.socketpair()
+        far.setblocking(False)
+        epoll = select.epoll()
+        tracked, _ = tcp_pair()
+        epoll.register(tracked.fileno(), select.EPOLLIN)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, epoll.fileno())
+        control = struct.pack("Qiii4x", header or 20, *rights)
+        byte = give("byte", b"x")
+        vector = give("vector", struct.pack("QQ", byte.value or 0, 1))
+        parts = [0, 0, vector.value or 0, 1]
+        if domain != socket.AF_INET or size:
+            parts += [give("control", control).value or 0, len(control) if size is None else size]
+        else:
+            parts += [0, 0]
+        message = give("message", struct.pack("QI4xQQQQi4x", *parts, 0))
+        outcome = done(library.sendmsg(near.fileno(), message, 0))
+        try:
+            data, passed, _, _ = far.recvmsg(10, 100)
+            return outcome + f" then {len(data)} {len(passed)}"
+        except BlockingIOError:
+            return outcome + " then none"
+
+    return form
+
+
+def fclose(give):
+    return done(library.fclose(give("stream", bytes(256))))
+
+
+OTHERS = [
+    ("accept", accept(lambda *of: library.accept(*of)), ("address", "length")),
+    ("accept4", accept(lambda *of: library.accept4(*of, 0)), ("address", "length")),
+    ("getsockopt-error", getsockopt(socket.SO_ERROR), ("value", "length")),
+    ("getsockopt-type", getsockopt(socket.SO_TYPE), ("value", "length")),
+    ("setsockopt", setsockopt, ("value",)),
+    ("connect", connect, ("address",)),
+    ("fcntl", fcntl, ("lock",)),
+    ("sendmsg-tcp", sendmsg(socket.AF_INET), ("message", "vector", "byte")),
+    ("sendmsg-unix", sendmsg(socket.AF_UNIX), ("message", "vector", "byte", "control")),
+    ("sendmsg-long", sendmsg(socket.AF_UNIX, size=8 * PAGE), ("control",)),
+    ("sendmsg-too-long", sendmsg(socket.AF_UNIX, size=1 << 62), ("control",)),
+    ("sendmsg-short-header", sendmsg(socket.AF_UNIX, header=3), ("control",)),
+    ("sendmsg-long-header", sendmsg(socket.AF_UNIX, header=1 << 62), ("control",)),
+    ("fclose", fclose, ("stream",)),
+]
+
+
+class Once:
+    """A call of some form in which `argument` is of `kind`."""
+
+    def __init__(self, argument, kind):
+        self.argument, self.kind, self.bad = argument, kind, None
+
+    def give(self, argument, content):
+        if argument != self.argument:
+            return address(put(pages(1), content))
+        if self.bad is None:
+            self.bad = place_of(self.kind, content)
+        return address(self.bad)
+
+    def run(self, call):
+        outcome = call(self.give)
+        if self.kind in SINCE:
+            spoil(self.kind, self.bad)
+            outcome += ", " + call(self.give)
+        return outcome
+
+
+def other_cases():
+    for name, call, arguments in OTHERS:
+        for argument in arguments:
+            for kind in KINDS + SINCE:
+                if name == "fclose" and kind not in ("null", "unmapped", "no-access", "kernel"):
+                    continue
+                run = lambda a=argument, k=kind, c=call: Once(a, k).run(c)
+                yield f"{name} {argument} {kind}", run
+
+
+def forked(work):
+    """A child that does this with the end of a pipe, and the other end."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            work(write)
+        finally:
+            os._exit(0)
+    os.close(write)
+    return child, read
+
+
+def ended(child, read):
+    """What a child has written, by lines, and the signal that has ended it, or 0."""
+    with open(read) as file:
+        lines = file.read().splitlines()
+    _, status = os.waitpid(child, 0)
+    return lines, os.WTERMSIG(status)
+
+
+def make(cases, write):
+    """Makes one call after another, until one ends the process."""
+    first = write + 1
+    for name, run in cases:
+        signal.alarm(SECONDS_MAX)
+        try:
+            said = run()
+        except Exception as error:
+            said = repr(error)
+        os.write(write, f"{name}\t{said}\n".encode())
+        os.closerange(first, FAR + 1)
+
+
+def make_all(cases, write):
+    while cases:
+        lines, number = ended(*forked(lambda end: make(cases, end)))
+        assert lines or number, cases[0][0]
+        if number:
+            lines.append(f"{cases[len(lines)][0]}\t{signal.Signals(number).name}")
+        os.write(write, "".join(f"{line}\n" for line in lines).encode())
+        cases = cases[len(lines) :]
+
+
+def main(words):
+    # Ends by signals are what is looked for.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    cases = [*wait_cases(), *other_cases()]
+    asked = [case for case in cases if all(word in case[0].split() for word in words)]
+    lanes = [asked[lane::LANES] for lane in range(LANES)]
+    for lane in [forked(lambda end, lane=lane: make_all(lane, end)) for lane in lanes]:
+        print("\n".join(ended(*lane)[0]))
+    # The process of which `uselect run --stats` says how it waited.
+    Waited("ready")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

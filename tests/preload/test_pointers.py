@@ -1,0 +1,76 @@
+"""Bad pointers: each call of pointers.py has the same outcome with the preload as without, except
+for the differences that uselect(1) lists under LIMITS. An unlisted difference fails the test, and so
+does a listed one that no longer exists."""
+
+import pathlib
+import subprocess
+import sys
+import unittest
+
+from preloaded import BACKEND, LINE, PROGRAMS, SECONDS_MAX, PreloadCase
+
+SCRIPT = pathlib.Path(__file__).resolve().parent / "pointers.py"
+
+WAITED_FOR = ("ready", "idle", "pipe")
+TRACKED = ("ready", "idle")
+# Cases that end by SIGSEGV with the preload alone: calls, arguments, what became of memory that an
+# earlier call was given, and what is waited for.
+DOCUMENTED = [
+    ("poll __poll_chk ppoll __ppoll_chk", "fds", "unmapped-since", WAITED_FOR),
+    ("poll __poll_chk ppoll __ppoll_chk", "fds", "read-only-since", TRACKED),
+    ("select pselect", "read write except", "unmapped-since read-only-since", WAITED_FOR),
+    ("ppoll __ppoll_chk pselect epoll_pwait epoll_pwait2", "mask", "unmapped-since", WAITED_FOR),
+    ("epoll_pwait2", "timeout", "unmapped-since", WAITED_FOR),
+    (
+        "epoll_wait epoll_wait-long epoll_pwait epoll_pwait2",
+        "events",
+        "unmapped-since read-only-since",
+        ("ready",),
+    ),
+    ("epoll_ctl-add epoll_ctl-mod", "event", "unmapped-since", WAITED_FOR),
+    ("sendmsg-unix", "message control", "unmapped-since", ("",)),
+    ("sendmsg-short-header sendmsg-long-header", "control", "unmapped-since", ("",)),
+]
+
+
+def documented():
+    return {
+        f"{call} {argument} {kind} {state}".strip()
+        for calls, arguments, kinds, states in DOCUMENTED
+        for call in calls.split()
+        for argument in arguments.split()
+        for kind in kinds.split()
+        for state in states
+    }
+
+
+class Pointers(PreloadCase):
+    def test_outcomes_are_those_without_the_preload(self):
+        plain, _ = self.outcomes()
+        preload = [PROGRAMS / "uselect", "run", "--stats", *self.options, "--"]
+        loaded, said = self.outcomes(*preload)
+        lines = LINE.findall(said)
+        self.assertTrue(any(line[4] == f"backend {BACKEND}" for line in lines), said)
+        self.assertEqual(plain.keys(), loaded.keys())
+        # Of the program itself nothing must have failed.
+        self.assertEqual([case for case in plain.items() if "Error" in case[1]], [])
+        differ = {case for case in plain if plain[case] != loaded[case]}
+        print(f"{len(plain)} calls, {len(differ)} differ, {len(documented())} are documented")
+        new = {case: (plain[case], loaded[case]) for case in sorted(differ - documented())}
+        self.assertEqual(new, {}, "differences that uselect(1) does not have")
+        gone = sorted(documented() - differ)
+        self.assertEqual(gone, [], "differences that uselect(1) has, and are no more")
+        ends = {loaded[case] for case in differ}
+        self.assertEqual(ends, {"SIGSEGV"})
+
+    def outcomes(self, *preload):
+        command = [*preload, sys.executable, SCRIPT]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_MAX, stdin=subprocess.DEVNULL
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return dict(line.split("\t") for line in done.stdout.splitlines()), done.stderr
+
+
+if __name__ == "__main__":
+    unittest.main()
