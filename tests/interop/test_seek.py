@@ -4,7 +4,10 @@ has to send for them, and that every request with a range reaches it with that r
 import concurrent.futures
 import email.utils
 import http.server
+import os
 import re
+import signal
+import struct
 import subprocess
 import threading
 
@@ -12,6 +15,7 @@ from support import wire
 from support.case import InteropCase
 from support.nginx import free_port
 from support.server import LocalServer
+from test_browser import FLAGS
 
 MB = 1 << 20
 LENGTH = 30 * MB
@@ -60,6 +64,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer(self, film):
+        if self.path == "/":
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(film.page)))
+            self.end_headers()
+            return self.wfile.write(film.page)
         fields = film.paths.get(self.path, film.fields)
         is_same = any(
             value and self.headers.get(name) == value
@@ -88,14 +98,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if status == 200 and first >= film.held_from:
                 film.gate.wait(300)
             end = min(first + 65535, last)
-            self.wfile.write(noise(first, end))
+            head = film.head[first : end + 1]
+            self.wfile.write(head + noise(first + len(head), end))
             film.count(end - first + 1)
             first = end + 1
 
 
 class Film(LocalServer):
-    """An origin that has one film at each path; `paths` has the fields of those that have others.
-    `sent` counts the bytes of bodies that the kernel
+    """An origin that has one film at each path, which begins with `head`; `paths` has the fields of
+    those that have others, and `/` is the `page`. `sent` counts the bytes of bodies that the kernel
     took. A whole film is held at the byte `held_from` until `gate` is set."""
 
     def __init__(
@@ -103,7 +114,7 @@ class Film(LocalServer):
     ):
         self.fields = {"Cache-Control": control, "Content-Type": "video/mp4", **fields}
         self.length, self.has_ranges, self.held_from = length, has_ranges, held_from
-        self.paths = {}
+        self.paths, self.page, self.head = {}, b"", b""
         self.gate, self._lock = threading.Event(), threading.Lock()
         self.seen, self.sent, self.open = [], 0, 0
         super().__init__(Handler)
@@ -134,6 +145,41 @@ class Film(LocalServer):
         self.gate.set()
         self.shutdown()
         self.server_close()
+
+
+# Three minutes of sound in which a browser goes from place to place, and reports its end.
+SECONDS = [150, 30, 120, 60, 170, 10, 90]
+PLAYER = """<!DOCTYPE html><html><body><script>
+const film = new Audio();
+const heard = (name) => new Promise((done, failed) => {
+  film.addEventListener(name, done, {once: true});
+  film.addEventListener("error", () => failed(film.error.message), {once: true});
+});
+(async () => {
+  let said = "it played";
+  try {
+    const ready = heard("loadedmetadata");
+    film.src = "film";
+    await ready;
+    for (const place of %s) {
+      const there = heard("seeked");
+      film.currentTime = place;
+      await there;
+    }
+  } catch (error) {
+    said = String(error);
+  }
+  await fetch("%s", {method: "POST", mode: "no-cors", body: said});
+})();
+</script></body></html>
+"""
+
+
+def wave(length):
+    """The header of a WAV file of so many bytes: 16 bits, two channels, 44,100 times a second."""
+    kind = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 2, 44_100, 176_400, 4, 16)
+    return (struct.pack("<4sI4s", b"RIFF", length - 8, b"WAVE") + kind
+            + struct.pack("<4sI", b"data", length - 44))
 
 
 LIGHTTPD = """
@@ -182,6 +228,8 @@ class Lighttpd:
 
 
 class Seek(InteropCase):
+    programs = ("chromium",)
+
     def film(self, *arguments, **fields):
         film = Film(*arguments, **fields)
         self.addCleanup(film.stop)
@@ -374,4 +422,43 @@ class Seek(InteropCase):
             self.seek({**direct, **self.ways(origin.url)}[name])
             origin.stop()
             sent[name] = origin.sent()
+        self.assert_cheap(sent)
+
+    def browse(self, number, url, *flags):
+        """Starts a browser in a session of its own; gives what ends it."""
+        said = open(self.folder / f"chromium-{number}.log", "wb")
+        flags = [flag for flag in FLAGS if "bypass" not in flag] + list(flags)
+        profile = f"--user-data-dir={self.folder / f'profile-{number}'}"
+        browser = subprocess.Popen(
+            ["chromium", *flags, profile, url], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            env=self.environment(), start_new_session=True,
+        )
+
+        def end():
+            if browser.poll() is None:
+                os.killpg(browser.pid, signal.SIGKILL)
+                browser.wait(30)
+
+        self.addCleanup(end)
+        return end
+
+    def test_chromium_seeks(self):
+        reports = self.origin()
+        film = self.film("no-cache", **VALIDATORS["strong"])
+        film.fields["Content-Type"] = "audio/wav"
+        film.head = wave(LENGTH)
+        film.page = (PLAYER % (SECONDS, f"{reports.url}/report")).encode()
+        boost, forward = self.boost(film.url), self.forward()
+        bypass = "--proxy-bypass-list=<-loopback>"
+        sent = {}
+        for number, (name, url, flags) in enumerate([
+            ("direct", film.url, []), ("boost", boost.url, []),
+            ("forward", film.url, [f"--proxy-server={forward.url}", bypass]),
+        ]):
+            before = self.sent(film)
+            end = self.browse(number, f"{url}/", *flags)
+            self.wait_until("the page's report", lambda: len(reports.bodies) > number, 180)
+            end()
+            self.assertEqual(reports.bodies[number], b"it played")
+            sent[name] = self.sent(film) - before
         self.assert_cheap(sent)
