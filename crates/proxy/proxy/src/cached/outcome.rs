@@ -140,9 +140,9 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
 /// instead, unless both are of the same bytes. A whole response would otherwise stay beside the part
 /// and be found before it. A refresh removes it anyway: nothing has said how long it holds now.
 fn drop_outdated(exchange: &Exchange, part: &Stored, arrival: Arrival<'_>) {
-    let old = exchange.caching.object.as_ref().filter(|_| exchange.caching.validates);
-    if let Some(old) = old
-        && (exchange.is_refresh() || !is_same_strongly(&old.stored, part))
+    let (caching, is_refresh) = (&exchange.caching, exchange.is_refresh());
+    if let Some(old) = &caching.object
+        && (is_refresh || (caching.validates && !is_same_strongly(&old.stored, part)))
     {
         arrival.cache.remove_object(arrival.asked_for, old);
     }
