@@ -12,13 +12,20 @@ OPTIMAL_SHARE_MIN = 0.95
 UNBARRED = {"surrogate-control"}
 # A check asks how a cache does it; neither answer is wrong.
 PASSED = {"pass", "yes"}
-LISTS = ("unsatisfiable", "opted_in", "miss")
+# What a correct cache does not pass: either nobody can, or the RFC asks for the opposite.
+EXEMPT = ("unsatisfiable", "superseded")
+LISTS = (*EXEMPT, "opted_in", "miss")
+
+
+def exempt(known):
+    """The names of the tests that no bar holds for because a correct cache does not pass them."""
+    return {name for kind in EXEMPT for entry in known.get(kind, []) for name in entry["tests"]}
 
 
 def asked(tests, known):
     """The tests that a bar holds for: those of shared caches whose outcome is right or wrong, and
-    that a correct cache can pass."""
-    impossible = {name for entry in known.get("unsatisfiable", []) for name in entry["tests"]}
+    that a correct cache passes."""
+    impossible = exempt(known)
     return [
         test for test in tests
         if test["kind"] != "check" and not test["browser"] and test["suite"] not in UNBARRED
@@ -63,9 +70,9 @@ def by_default(tests):
 def complaints(tests, known, subject):
     """What is wrong with the outcome of `subject`, a sentence each; nothing if it conforms.
 
-    `known` has three lists, `miss`, `opted_in` and `unsatisfiable`, of dictionaries with `tests`,
-    `section`, `reason` and, if they hold for some subjects only, `on`. Entries of `opted_in` also
-    have `options`, and their tests must fail without these.
+    `known` has four lists, `miss`, `opted_in`, `unsatisfiable` and `superseded`, of dictionaries
+    with `tests`, `section`, `reason` and, if they hold for some subjects only, `on`. Entries of
+    `opted_in` also have `options`, and their tests must fail without these.
     """
     said = []
     by_id = {test["id"]: test for test in tests}
@@ -83,7 +90,7 @@ def complaints(tests, known, subject):
             listed.add(name)
             if kind == "miss":
                 excused.add(name)
-            if name not in by_id or (kind != "unsatisfiable" and name not in may_be_missed):
+            if name not in by_id or (kind not in EXEMPT and name not in may_be_missed):
                 said.append(f"{name} is listed, and no test that a bar holds for has this name")
             elif kind == "opted_in":
                 if by_id[name].get("by_default", "pass") in PASSED:
@@ -131,7 +138,6 @@ def table(tests, known):
     lines = ["| tests | passed | failed | not shown | of |", "| --- | --- | --- | --- | --- |"]
     shared = [test for test in tests if not test["browser"]]
     barred = asked(tests, known)
-    impossible = {name for entry in known.get("unsatisfiable", []) for name in entry["tests"]}
     groups = [(kind, [test for test in barred if test["kind"] == kind])
               for kind in ("required", "optimal")]
     if any("by_default" in test for test in tests):
@@ -140,7 +146,9 @@ def table(tests, known):
                                     and test["suite"] not in UNBARRED])]
     groups += [(f"{suite}, no bar", [test for test in shared if test["suite"] == suite])
                for suite in sorted(UNBARRED)]
-    groups += [("unsatisfiable, no bar", [test for test in shared if test["id"] in impossible])]
+    for kind in EXEMPT:
+        listed = {name for entry in known.get(kind, []) for name in entry["tests"]}
+        groups += [(f"{kind}, no bar", [test for test in shared if test["id"] in listed])]
     for name, group in groups:
         passed = sum(test["verdict"] in PASSED for test in group)
         failed = sum(test["verdict"] in ("fail", "no") for test in group)

@@ -73,14 +73,16 @@ class Complaints(unittest.TestCase):
         tests, _ = failed(1)
         self.assertTrue(self.said([test("a"), *tests], misses("o0", "o0")))
 
-    def test_unsatisfiable_tests_have_no_bar_and_must_not_pass(self):
-        known = {"unsatisfiable": [entry("a")]}
-        tests = [test("a", verdict="fail"), test("b"), *OPTIMAL]
-        self.assertEqual(self.said(tests, known), [])
-        self.assertTrue(self.said([test("a"), test("b"), *OPTIMAL], known))
-        self.assertTrue(self.said([test("b"), *OPTIMAL], known))
-        self.assertTrue(self.said(tests, {"unsatisfiable": [entry("a", reason="")]}))
-        self.assertTrue(self.said(tests, {**known, **misses("a")}))
+    def test_exempt_tests_have_no_bar_and_must_not_pass(self):
+        for kind in ("unsatisfiable", "superseded"):
+            known = {kind: [entry("a")]}
+            tests = [test("a", verdict="fail"), test("b"), *OPTIMAL]
+            self.assertEqual(self.said(tests, known), [])
+            self.assertTrue(self.said([test("a"), test("b"), *OPTIMAL], known))
+            self.assertTrue(self.said([test("b"), *OPTIMAL], known))
+            self.assertTrue(self.said(tests, {kind: [entry("a", reason="")]}))
+            self.assertTrue(self.said(tests, {**known, **misses("a")}))
+            self.assertIn(f"| {kind}, no bar | 0 | 1 | 0 | 1 |", judge.table(tests, known))
 
     def test_opted_in_tests_fail_by_default_and_pass_with_their_options(self):
         known = {"opted_in": [entry("a", options="--b c")]}

@@ -121,6 +121,50 @@ class Cache(ShopCase):
             self.assertIn(b"\r\n\r\n" + noise[first : last + 1] + b"\r\n--" + boundary, body)
         self.assertEqual(self.shop.count("/a"), 1)
 
+    def test_the_first_member_of_age_counts(self):
+        """RFC 9111 section 5.1: also in several lines; what is no number is ignored. A HEAD and a 304
+        say it as a GET does."""
+        for number, (age, is_fresh) in enumerate([
+            ("5, 9000", True), (["5", "9000"], True), ("0, 0", True), ("abc", True), ("-9000", True),
+            (["abc", "9000"], True), ("9000;a=b", True), ("9000.0", True),
+            ("9000, 0", False), (["9000", "0"], False), (", 9000", False),
+        ]):
+            path = f"/{number}"
+            self.answers[path] = Answer(b"one", Cache_Control="max-age=600", ETag='"1"', Age=age)
+            with self.subTest(age=age):
+                asks = [(), (), ("--header", "Cache-Control: no-cache"), (),
+                        ("--head", "--header", "Cache-Control: no-cache"), ()]
+                for arguments in asks:
+                    _, fields, body = self.get(path, *arguments)
+                    self.assertTrue("--head" in arguments or body == b"one", body)
+                self.assertEqual("hit" in fields["cache-status"], is_fresh, fields)
+                self.assertEqual(self.shop.count(path), 3 if is_fresh else 6)
+
+    def test_a_targeted_field_of_the_wrong_type_allows_nothing(self):
+        """RFC 9213: max-age is an Integer. What is stored by a 304 or left by a HEAD heeds it, too."""
+        for number, (value, control, asked) in enumerate([
+            ("max-age=600", "no-store", 1), ('max-age="600"', "no-store", 2),
+            ("max-age=600.0", "no-store", 2), ("max-age", "no-store", 2),
+            ('public, s-maxage="600"', "no-store", 2), ("max-age=600, public=1", "no-store", 2),
+            ('max-age=600, private="a"', "no-store", 1), ('max-age="0"', "max-age=600", 1),
+            ('max-age="600", private', "max-age=600", 2), ("max-age=600 600", "no-store", 2),
+            ('x="600", max-age=600', "no-store", 1),
+        ]):
+            path = f"/{number}"
+            self.answers[path] = Answer(
+                b"one", Cache_Control=control, ETag='"1"', CDN_Cache_Control=value
+            )
+            for _ in range(2):
+                self.assertEqual(self.body(path), b"one")
+            self.assertEqual(self.shop.count(path), asked, value)
+        fields = {"Cache_Control": "no-store", "CDN_Cache_Control": 'max-age="600"'}
+        for path, how in ("/304", ()), ("/head", ("--head",)):
+            self.fill(path, ETag='"1"')
+            self.answers[path] = Answer(b"two", ETag='"1"', **fields)
+            self.get(path, *how, "--header", "Cache-Control: no-cache")
+            self.answers[path] = Answer(b"two", ETag='"2"', Cache_Control=MINUTE)
+            self.assertEqual(self.body(path), b"two", path)
+
     def test_an_operators_lifetime_goes_before_the_origins(self):
         """For what may be cached without being asked for; never for what must not be stored."""
         proxy = self.boost(

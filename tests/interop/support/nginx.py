@@ -16,7 +16,8 @@ http {{
   types {{ text/html html; text/css css; text/javascript js; image/svg+xml svg;
            application/json json; }}
   default_type application/octet-stream;
-  log_format seen '$request_method|$request_uri|$status|$http_via|$http_host|$connection';
+  log_format seen '$request_method|$request_uri|$status|$http_via|$http_host|$connection'
+                  '|$bytes_sent';
   access_log {folder}/access.log seen;
   sendfile on;
   keepalive_timeout 300s;
@@ -115,8 +116,9 @@ class Nginx:
         return f"{self.scheme}://{self.host}:{self.port}"
 
     def requests(self):
-        """What it has seen: dictionaries with method, target, status, via, host, connection."""
-        names = ("method", "target", "status", "via", "host", "connection")
+        """What it has seen: dictionaries with method, target, status, via, host, connection, and the
+        bytes that it sent."""
+        names = ("method", "target", "status", "via", "host", "connection", "sent")
         text = (self.folder / "access.log").read_text()
         return [dict(zip(names, line.split("|"))) for line in text.splitlines()]
 

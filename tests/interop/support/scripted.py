@@ -9,7 +9,8 @@ from .server import LocalServer
 
 class Answer:
     """Status, fields and body of an answer; one that is held waits for `Scripted.go`, one that is
-    halved does so after half of its body. With a validator, conditions are answered with 304."""
+    halved does so after half of its body. With a validator, conditions are answered with 304. A
+    field may have several lines: a list of values."""
 
     def __init__(self, body=b"", status=200, held=False, halved=False, **fields):
         self.body, self.status, self.held, self.halved = body, status, held, halved
@@ -33,8 +34,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         is_same = etag and self.headers.get("If-None-Match") == etag
         body = b"" if is_same else answer.body
         self.send_response(304 if is_same else answer.status)
-        for name, value in answer.fields.items():
-            self.send_header(name, value)
+        for name, values in answer.fields.items():
+            for value in [values] if isinstance(values, str) else values:
+                self.send_header(name, value)
         if not is_same:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -23,8 +23,6 @@ pub(super) fn expected(name: &str, shape: Shape, kind: Kind) -> Seen {
         },
         "vary" if kind == Kind::Hit && has_many_names(shape) => Some(seen(200, 1)),
         "trailer" if kind == Kind::Hit => Some(seen(200, 1)),
-        // Two lines of `Age` make the age unknown.
-        "age" if kind == Kind::Hit && shape == Shape::Lines => Some(validated(200)),
         "authorization"
         | "if-match"
         | "if-unmodified-since"

@@ -22,6 +22,8 @@ pub struct Object {
     pub name: Arc<[u8]>,
     /// What it may be purged by besides its name.
     pub tags: Arc<[TagHash]>,
+    /// Whether its body comes, or came, from a disk.
+    pub is_from_disk: bool,
 }
 
 impl Object {

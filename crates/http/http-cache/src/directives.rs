@@ -104,7 +104,8 @@ pub struct AnswerDirectives {
     pub(super) omitted: Names,
 }
 
-/// The names of what [`AnswerDirectives`] has.
+/// The names of what [`AnswerDirectives`] has: first those with a number, then those that forbid or
+/// allow something.
 const DIRECTIVES: [&str; 12] = [
     "max-age",
     "s-maxage",
@@ -119,19 +120,24 @@ const DIRECTIVES: [&str; 12] = [
     "must-understand",
     "immutable",
 ];
+/// How many of them have a number.
+const NUMBERS: usize = 4;
 
 impl AnswerDirectives {
-    /// Reads an answer's. `targets` are the names of targeted fields in lower case: the first that
-    /// is there, is a dictionary and is not empty counts alone, RFC 9213 section 2.2.
+    /// Reads a response's. `targets` are the names of targeted fields in lower case: the first that
+    /// is there and is valid counts alone, RFC 9213 section 2.2.
     pub fn of(answer: &AnswerHead, targets: &[Box<[u8]>]) -> Self {
-        let targeted = |name: &[u8]| {
-            let value = structured::combined(structured::lines_named(answer, name))?;
-            structured::dictionary(&value, &DIRECTIVES).map(Self::of_members)
-        };
-        if let Some(directives) = targets.iter().find_map(|name| targeted(name)) {
-            return directives;
-        }
         let mut directives = Self::default();
+        for name in targets {
+            let value = structured::combined(structured::lines_named(answer, name));
+            let members = value.as_ref().and_then(|it| structured::dictionary(it, &DIRECTIVES));
+            let Some(members) = members else { continue };
+            let targeted = Self::of_members(&members);
+            if are_valid(&members) {
+                return targeted;
+            }
+            directives.forbid_as(&targeted);
+        }
         for item in answer.values(Name::CacheControl).flat_map(items) {
             let (name, argument) = split(item);
             directives.apply(name, argument);
@@ -142,14 +148,25 @@ impl AnswerDirectives {
         directives
     }
 
-    fn of_members(members: [Option<Argument<'_>>; DIRECTIVES.len()]) -> Self {
+    fn of_members(members: &[Option<Argument<'_>>; DIRECTIVES.len()]) -> Self {
         let mut directives = Self { is_targeted: true, ..Self::default() };
-        let present = DIRECTIVES.iter().zip(members);
-        for (name, argument) in present.filter_map(|(name, it)| Some((name, it?))) {
-            directives.apply(name.as_bytes(), argument);
+        for (name, argument) in DIRECTIVES.iter().zip(members) {
+            if let Some(argument) = argument.filter(|it| *it != Argument::False) {
+                directives.apply(name.as_bytes(), argument);
+            }
         }
         directives.omitted.sort();
         directives
+    }
+
+    /// Forbids what a targeted field forbids that is not valid otherwise. RFC 9213 lets such a field
+    /// be ignored; but a cache may always do less, and the origin meant this one.
+    fn forbid_as(&mut self, targeted: &Self) {
+        self.no_store |= targeted.no_store;
+        self.no_cache |= targeted.no_cache || targeted.omitted != Names::default();
+        self.private |= targeted.private;
+        self.must_revalidate |= targeted.must_revalidate;
+        self.proxy_revalidate |= targeted.proxy_revalidate;
     }
 
     /// Whether a field of this name is not to be stored.
@@ -204,10 +221,28 @@ impl Argument<'_> {
                 None if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => u64::MAX,
                 None => return None,
             },
-            Self::None | Self::Odd => return None,
+            Self::None | Self::False | Self::Odd => return None,
         };
         Some(number.min(u64::from(DELTA_S_MAX)) as u32)
     }
+}
+
+/// Whether the members of a targeted field have the types of their directives, RFC 9213 section 2.1:
+/// an Integer where there is a number, the Boolean true elsewhere, or a String with names of fields.
+/// A value of another type is not to be used, and neither is the field then: it would still silence
+/// `Cache-Control`. False is taken as if the directive were not there.
+fn are_valid(members: &[Option<Argument<'_>>; DIRECTIVES.len()]) -> bool {
+    let (numbers, others) = members.split_at(NUMBERS);
+    let are_numbers =
+        numbers.iter().flatten().all(|argument| matches!(argument, Argument::Number(_)));
+    let names_fields = ["no-cache", "private"];
+    let mut others = DIRECTIVES[NUMBERS..].iter().zip(others);
+    are_numbers
+        && others.all(|(name, argument)| match argument {
+            None | Some(Argument::None | Argument::False) => true,
+            Some(Argument::Text(_)) => names_fields.contains(name),
+            Some(Argument::Number(_) | Argument::Odd) => false,
+        })
 }
 
 /// Whether a string begins in a member of a list and does not end: it took the rest of the line.
@@ -396,12 +431,41 @@ mod tests {
         assert_eq!(targeted.max_age_s, Some(60));
         assert_eq!(cdn("max-age=60\r\nCDN-Cache-Control: max-age=6").max_age_s, Some(6));
         assert_eq!(cdn("max-age=-1").max_age_s, Some(0));
-        assert_eq!(cdn("max-age").max_age_s, Some(0));
-        assert_eq!(cdn("s-maxage=\"7\"").s_maxage_s, Some(7));
-        for ignored in ["", "max-age=60 60", "MAX-AGE=60", "max-age =60"] {
+        for ignored in ["", "max-age=60 60", "MAX-AGE=60", "max-age =60", "max-age=60,"] {
             let read = cdn(ignored);
             assert!(!read.is_targeted && read.no_store, "{ignored}");
         }
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_not_used_rfc_9213_section_2_1() {
+        let read = |value: &str| {
+            allowed(&format!("Cache-Control: max-age=1\r\nCDN-Cache-Control: {value}\r\n"))
+        };
+        for name in &DIRECTIVES[..NUMBERS] {
+            for wrong in ["=\"600\"", "", "=600.0", "=a", "=(600)", "=?0", "=:YQ==:"] {
+                let value = format!("{name}{wrong}");
+                assert_eq!(read(&value), read(""), "{value}");
+                assert_eq!(read(&format!("public, {value}")), read(""), "{value}");
+                let forbids = read(&format!("private, max-age=9, {value}"));
+                assert!(forbids.private && forbids.max_age_s == Some(1), "{value}");
+            }
+        }
+        for name in ["public", "must-understand", "immutable"] {
+            for wrong in ["=1", "=\"a\"", "=a"] {
+                assert_eq!(read(&format!("max-age=9, {name}{wrong}")), read(""), "{name}{wrong}");
+            }
+        }
+        for (value, mut expected) in [("no-store=1", read("")), ("no-store=\"a\"", read(""))] {
+            expected.no_store = true;
+            assert_eq!(read(&format!("max-age=9, {value}")), expected, "{value}");
+        }
+        for value in ["private=a", "private=1", "private=(a)"] {
+            assert!(read(value).private && !read(value).is_targeted, "{value}");
+        }
+        // Members that are not known, and false, are as if they were not there.
+        assert!(read("other=\"600\", max-age=9, no-store=?0").is_targeted);
+        assert_eq!(read("max-age=9, no-store=?0, x=1.5").max_age_s, Some(9));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How long an answer is fresh and how old it is, RFC 9111 section 4.2.
 
-use millrace_http1::{AnswerHead, Name, decimal};
+use millrace_http1::{AnswerHead, Name, decimal, items};
 
 use super::date::http_date;
 use super::directives::AnswerDirectives;
@@ -101,37 +101,28 @@ fn unsaid(received: &Received<'_>, directives: &AnswerDirectives) -> Lifetime {
     Lifetime::Heuristic(seconds.min(u64::from(seconds_max)) as u32)
 }
 
-/// How old an answer was when it was received, RFC 9111 section 4.2.3: by its `Age` and the time
-/// that it took to come, or by its `Date`, whichever is more. `None`: it has an `Age` that cannot
-/// be relied on.
-pub(super) fn initial_age_s(received: &Received<'_>, date_s: u64) -> Option<u32> {
+/// How old a response was when it was received, RFC 9111 section 4.2.3: by its `Age` and the time
+/// that it took to arrive, or by its `Date`, whichever is more.
+pub(super) fn initial_age_s(received: &Received<'_>, date_s: u64) -> u32 {
     let Receipt { request_ms, response_ms, .. } = *received.receipt;
     let apparent_s = received.time_s().saturating_sub(date_s);
     let delay_s = response_ms.saturating_sub(request_ms) / 1000;
-    let corrected_s = u64::from(age_s(received.answer)?).saturating_add(delay_s);
-    Some(apparent_s.max(corrected_s).min(u64::from(DELTA_S_MAX)) as u32)
+    let corrected_s = age_s(received.answer).saturating_add(delay_s);
+    apparent_s.max(corrected_s).min(u64::from(DELTA_S_MAX)) as u32
 }
 
-/// The value of `Age`, 0 where there is none, `None` where nobody knows.
+/// The value of `Age`; 0 where there is none that can be read.
 ///
-/// RFC 9111 section 5.1 asks to take the first of a list and to ignore what is no number. The first
-/// is done where one sender wrote the list. Where several did, be it in lines or in lines that
-/// somebody has joined (RFC 9110 section 5.3: by a comma and a space), two caches disagree. Then,
-/// and where there is no number, the answer counts as stale, as section 4.2.1 encourages: ignoring
-/// the field would serve an answer of unknown age as a new one.
-fn age_s(answer: &AnswerHead) -> Option<u32> {
-    let mut values = answer.values(Name::Age);
-    let Some(value) = values.next() else { return Some(0) };
-    let is_joined = value.windows(2).any(|pair| matches!(pair, [b',', b' ' | b'\t']));
-    if is_joined || values.next().is_some() {
-        return None;
+/// RFC 9111 section 5.1: of a list the first member counts, whether the list is in one line or in
+/// several, and a field whose first member is no number is ignored. A list may have empty members
+/// (RFC 9110 section 5.6.1.2), which do not count. `Date` limits what an ignored field can hide.
+fn age_s(answer: &AnswerHead) -> u64 {
+    let mut members = answer.values(Name::Age).flat_map(items);
+    let Some(digits) = members.next() else { return 0 };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return 0;
     }
-    let digits = value.split(|&byte| byte == b',').next()?;
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let seconds = decimal(digits).unwrap_or(u64::MAX);
-    Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
+    decimal(digits).unwrap_or(u64::MAX).min(u64::from(DELTA_S_MAX))
 }
 
 /// Whether an answer that sets a cookie may be stored. What the operator says of lifetimes is said
@@ -268,35 +259,51 @@ mod tests {
         }
     }
 
-    fn age_of(answer: &AnswerHead, receipt: &Receipt) -> Option<u32> {
+    fn age_of(answer: &AnswerHead, receipt: &Receipt) -> u32 {
         let (request, policy) = (&get(""), &Policy::default());
         let received = Received { request, answer, receipt, policy };
         initial_age_s(&received, date_s(&received))
     }
 
-    fn age(fields: &str) -> Option<u32> {
+    fn age(fields: &str) -> u32 {
         age_of(&answer(200, fields), &RECEIPT)
     }
 
     #[test]
     fn age_is_what_is_more_section_4_2_3() {
-        assert_eq!(age(DATE), Some(0));
-        assert_eq!(age(&format!("Date: {}\r\nAge: 25\r\n", date(-10))), Some(25));
-        assert_eq!(age(&format!("Date: {}\r\nAge: 5\r\n", date(-10))), Some(10));
-        assert_eq!(age(&format!("Date: {}\r\nAge: 15\r\n", date(10))), Some(15));
+        assert_eq!(age(DATE), 0);
+        assert_eq!(age(&format!("Date: {}\r\nAge: 25\r\n", date(-10))), 25);
+        assert_eq!(age(&format!("Date: {}\r\nAge: 5\r\n", date(-10))), 10);
+        assert_eq!(age(&format!("Date: {}\r\nAge: 15\r\n", date(10))), 15);
         let slow = Receipt { request_ms: RECEIPT.response_ms - 2500, ..RECEIPT };
-        assert_eq!(age_of(&answer(200, "Age: 5\r\n"), &slow), Some(7));
+        assert_eq!(age_of(&answer(200, "Age: 5\r\n"), &slow), 7);
     }
 
     #[test]
-    fn an_age_nobody_can_rely_on_is_none_section_5_1() {
-        assert_eq!(age("Age: 99999999999999999999\r\n"), Some(1 << 31));
-        assert_eq!((age("Age: 7200,0\r\n"), age("Age: 0,7200\r\n")), (Some(7200), Some(0)));
-        for odd in ["abc", "-7200", "7200.0", "7200;foo=bar", "0, 0", "3600, 3600", "", ",0"] {
-            assert_eq!(age(&format!("Age: {odd}\r\n")), None, "{odd}");
+    fn the_first_member_of_age_counts_section_5_1() {
+        assert_eq!(age("Age: 99999999999999999999\r\n"), 1 << 31);
+        for (value, expected) in [
+            ("7200,0", 7200),
+            ("7200, 0", 7200),
+            ("0, 7200", 0),
+            (", 25, 0", 25),
+            ("25, abc", 25),
+            ("25\r\nAge: 0", 25),
+            ("0\r\nAge: 25", 0),
+            ("25\r\nAge: abc", 25),
+            ("\r\nAge: 25", 25),
+        ] {
+            assert_eq!(age(&format!("Age: {value}\r\n")), expected, "{value}");
         }
-        for two in ["Age: 7200\r\nAge: 0\r\n", "Age: 0\r\nAge: 7200\r\n", "Age: 0\r\nAge: 0\r\n"] {
-            assert_eq!(age(two), None, "{two}");
+    }
+
+    #[test]
+    fn an_invalid_age_is_ignored_section_5_1() {
+        let odd = ["abc", "-7200", "7200.0", "7200;foo=bar", "7200 0", "\"25\"", "+5", "", ","];
+        for odd in odd.into_iter().chain(["abc, 7200", "abc\r\nAge: 7200"]) {
+            assert_eq!(age(&format!("Age: {odd}\r\n")), 0, "{odd}");
+            let dated = format!("Date: {}\r\nAge: {odd}\r\n", date(-10));
+            assert_eq!(age(&dated), 10, "{odd}");
         }
     }
 }

@@ -68,7 +68,7 @@ pub use lookup::{Bypass, bypass};
 pub use meta::{EtagAt, Extent, Flags, Meta};
 pub use meta_bytes::META_BYTES;
 pub use multipart::Multipart;
-pub use partial::{Remainder, combine, finish, remainder};
+pub use partial::{Remainder, combine, finish, is_same_strongly, remainder};
 pub use policy::{Policy, SetCookie, StatusTtl, Ttl, Unkeyed};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use received::{Receipt, Received};

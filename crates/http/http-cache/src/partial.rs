@@ -25,7 +25,12 @@ pub fn finish(
     declared: Option<u64>,
 ) -> Result<(), Refusal> {
     match meta.extent {
-        Some(extent) => meta.extent = Some(shortened(extent, length)?),
+        Some(extent) => {
+            let came = shortened(extent, length)?;
+            // The same words ask for more than that.
+            meta.range_tag = if came == extent { meta.range_tag } else { 0 };
+            meta.extent = Some(came);
+        }
         None if is_whole => {}
         None if meta.status != 200 || length == 0 || !meta.has_strong_validator() => {
             return Err(Refusal::Incomplete);
@@ -94,7 +99,7 @@ fn union(old: Extent, new: Extent) -> Option<Extent> {
 }
 
 /// Whether two are of the same bytes, RFC 9111 section 3.4.
-fn is_same_strongly(old: &Stored, new: &Stored) -> bool {
+pub fn is_same_strongly(old: &Stored, new: &Stored) -> bool {
     match (old.etag(), new.etag()) {
         (Some(old), Some(new)) => old.matches_strongly(new),
         (None, None) => {
@@ -160,8 +165,12 @@ mod tests {
         let mut meta = part("bytes 4-9/10", "").unwrap().meta;
         assert_eq!(finish(&mut meta, 7, true, None), Err(Refusal::Range));
         assert_eq!(finish(&mut meta, 0, false, None), Err(Refusal::Incomplete));
+        let (whole, tag) = (meta.extent, meta.range_tag);
+        assert_eq!(finish(&mut meta, 6, true, None), Ok(()));
+        assert_eq!((meta.extent, meta.range_tag), (whole, tag));
         assert_eq!(finish(&mut meta, 2, false, None), Ok(()));
-        assert_eq!(meta.extent, extent(4, 5, Some(10)));
+        assert_eq!((meta.extent, meta.range_tag), (extent(4, 5, Some(10)), 0));
+        assert_ne!(tag, 0);
     }
 
     #[test]

@@ -36,18 +36,20 @@ pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<
 pub(super) enum Argument<'a> {
     /// Nothing; in a dictionary it is true.
     None,
-    /// A token, or what is between quotes, without escapes.
+    /// A token of `Cache-Control`, or what is between quotes, without escapes.
     Text(&'a [u8]),
     Number(i64),
+    /// The boolean false of a dictionary.
+    False,
     /// Something else: blanks around the `=`, a quote that is not closed, escapes, a type that no
     /// directive has.
     Odd,
 }
 
 /// Reads a dictionary, and returns its members of these names, in the order of the names: the last
-/// of several members of one name counts, and one that is false is none. Members of other names are
-/// read and dropped, so that a dictionary takes no memory, however many members it has. `None` for
-/// what is none, and for an empty one.
+/// of several members of one name counts. Members of other names are read and dropped, so that a
+/// dictionary takes no memory, however many members it has. `None` for what is none, and for an
+/// empty one. A Token is odd: no directive has one.
 pub(super) fn dictionary<'a, const COUNT: usize>(
     value: &'a [u8],
     names: &[&str; COUNT],
@@ -60,10 +62,9 @@ pub(super) fn dictionary<'a, const COUNT: usize>(
         let Some(place) = names.iter().position(|known| *known == name) else { continue };
         members[place] = match member {
             Value::Integer(number) => Some(Argument::Number(number)),
-            Value::Bool(is_set) => is_set.then_some(Argument::None),
-            Value::String { range, escape: false } | Value::Token(range) => {
-                Some(Argument::Text(&value[range]))
-            }
+            Value::Bool(true) => Some(Argument::None),
+            Value::Bool(false) => Some(Argument::False),
+            Value::String { range, escape: false } => Some(Argument::Text(&value[range])),
             _ => Some(Argument::Odd),
         };
     }
@@ -97,9 +98,9 @@ mod tests {
         let expected = [
             Some(Argument::Number(7)),
             Some(Argument::None),
-            None,
+            Some(Argument::False),
             Some(Argument::Text(b"b, c")),
-            Some(Argument::Text(b"e")),
+            Some(Argument::Odd),
             None,
         ];
         assert_eq!(dictionary(value, &NAMES), Some(expected));

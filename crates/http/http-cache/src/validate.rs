@@ -1,21 +1,28 @@
 //! Asking the origin whether a stored answer still holds, RFC 9111 section 4.3.
 
-use millrace_http1::HeaderWriter;
+use millrace_http1::{HeaderWriter, Name, RequestHead};
 
 use super::stored::Stored;
 
 /// Writes the fields that make a request ask whether a stored answer still holds; gives whether
-/// there are any. The client's own conditions must not go with them: its answer is made from what
-/// is stored then.
+/// there are any. The client's own `If-None-Match` and `If-Modified-Since` must not go with them:
+/// its answer is made from what is stored then.
 ///
 /// RFC 9111 section 4.3.1: the entity tag, and the time of modification for origins that know
-/// nothing else. What is a part is not asked about: the whole is what is wanted.
+/// nothing else. A stored part is asked about only for a request with `Range`, which the caller has
+/// found it to answer: others want the whole. `Range` and `If-Range` of the request go with these
+/// fields. RFC 9110 section 13.2.2: the origin judges these first, and where it has another
+/// representation now it sends the range of that one.
 ///
 /// Section 4.3.4: a 304 to these fields is about this answer, whatever the 304 has: the origin has
 /// compared what was sent, and a tag of its own in the 304 does not unsay it (such a tag is not
 /// taken over, [`freshen`](super::freshen())).
-pub fn write_validation(out: &mut impl HeaderWriter, stored: &Stored) -> bool {
-    if stored.meta.extent.is_some() {
+pub fn write_validation(
+    out: &mut impl HeaderWriter,
+    request: &RequestHead,
+    stored: &Stored,
+) -> bool {
+    if stored.meta.extent.is_some() && request.find(Name::Range).is_none() {
         return false;
     }
     let (tag, date) = (stored.etag_bytes(), stored.last_modified());
@@ -32,7 +39,8 @@ pub fn write_validation(out: &mut impl HeaderWriter, stored: &Stored) -> bool {
 mod tests {
     use millrace_http1::Http1Header;
 
-    use super::super::samples::kept;
+    use super::super::policy::Policy;
+    use super::super::samples::{answer, get, kept, store_by};
     use super::*;
 
     const MODIFIED: &str = "Last-Modified: Thursday, 01-Jan-26 00:00:00 GMT\r\n";
@@ -40,7 +48,7 @@ mod tests {
     fn asked(fields: &str) -> (String, bool) {
         let stored = kept(&format!("Cache-Control: max-age=60\r\n{fields}"));
         let mut out = Vec::new();
-        let is_asked = write_validation(&mut Http1Header::new(&mut out), &stored);
+        let is_asked = write_validation(&mut Http1Header::new(&mut out), &get(""), &stored);
         (String::from_utf8(out).unwrap(), is_asked)
     }
 
@@ -53,5 +61,25 @@ mod tests {
         let both = asked(&format!("{MODIFIED}ETag: \"a\"\r\n")).0;
         assert!(both.starts_with("If-None-Match: \"a\"\r\nIf-Modified-Since: Thu"), "{both}");
         assert_eq!(asked("Last-Modified: x\r\n"), (String::new(), false));
+    }
+
+    #[test]
+    fn a_part_is_validated_for_a_range_section_4_3_1() {
+        let range = get("Range: bytes=0-4\r\n");
+        for (field, expected) in [
+            ("ETag: W/\"a\"", "If-None-Match: W/\"a\"\r\n"),
+            ("ETag: \"a\"", "If-None-Match: \"a\"\r\n"),
+            (MODIFIED.trim_end(), "If-Modified-Since: Thursday, 01-Jan-26 00:00:00 GMT\r\n"),
+        ] {
+            let fields =
+                format!("Cache-Control: no-cache\r\nContent-Range: bytes 0-4/9\r\n{field}\r\n");
+            let part = store_by(&Policy::default(), &range, &answer(206, &fields)).unwrap();
+            let mut out = Vec::new();
+            assert!(write_validation(&mut Http1Header::new(&mut out), &range, &part));
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+            let mut out = Vec::new();
+            assert!(!write_validation(&mut Http1Header::new(&mut out), &get(""), &part));
+            assert!(out.is_empty());
+        }
     }
 }

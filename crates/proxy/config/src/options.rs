@@ -374,7 +374,8 @@ impl Row {
              answers to them.",
         ),
         row(Cache, "cache-finish", Kind::Switch, "on").text(
-            "Receive an answer to its end, and store it, when the client that asked for it leaves.",
+            "Receive an answer to its end, and store it, when the client that asked for it leaves; a \
+             part (206) is never received further than a client reads it.",
         ),
         row(Cache, "cache-status", Kind::Switch, "on")
             .text("Say in Cache-Status (RFC 9211) of each answer what the cache did."),

@@ -75,7 +75,8 @@ impl Cache {
             stored.meta.invalidate();
         }
         self.recent.apply(&mut stored.meta, since, &name, &tags, now_ms);
-        let object = Object { stored, variant, declared, body: filler.body().clone(), name, tags };
+        let (body, is_from_disk) = (filler.body().clone(), false);
+        let object = Object { stored, variant, declared, body, name, tags, is_from_disk };
         let gone = self.replaced_by(&mut shard, key, &object);
         let (size, number) = (size + object.overhead(), self.number());
         let object = Arc::new(object);

@@ -236,7 +236,11 @@ impl Model {
         let kept = &self.variants[&key][at].stored;
         let is_head = request.method() == Method::Head;
         let out = &mut Http1Header::new(&mut conditions);
-        let is_asked = !is_head && write_validation(out, kept);
+        let selection = ranges(request, kept, 0, &HASH);
+        if request.find(Name::Range).is_some() && !is_head && selection == Selection::Absent {
+            return Some((0, self.fetch(request, key, Forward::Partial, origin)?));
+        }
+        let is_asked = !is_head && write_validation(out, request, kept);
         let head = forwarded(request, &conditions, !is_asked);
         let answer = origin(&head)?;
         if answer.head.status() != 304 || !is_asked {
@@ -354,12 +358,12 @@ impl Model {
     }
 }
 
-/// The request as it goes to the origin.
+/// The request as it goes to the origin, with its range if it has one.
 fn forwarded(request: &RequestHead, extra: &[u8], keeps_conditions: bool) -> Vec<u8> {
     let target = destination(request).unwrap().path_and_query;
     let mut head = [request.method_bytes(), b" ", target, b" HTTP/1.1\r\n"].concat();
     forwarded_runs(request, |field| match field.known {
-        Name::IfNoneMatch | Name::IfModifiedSince | Name::IfRange | Name::Range => keeps_conditions,
+        Name::IfNoneMatch | Name::IfModifiedSince => keeps_conditions,
         _ => true,
     })
     .for_each(|run| Http1Header::new(&mut head).run(run));

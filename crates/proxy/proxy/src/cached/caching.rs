@@ -48,8 +48,8 @@ pub(crate) struct Caching {
     pub(crate) is_stale_fallback: bool,
     /// Where the response comes from.
     pub(crate) answer: Answer,
-    /// Whether the origin was asked for all of it, whatever the client asked for.
-    pub(crate) asks_for_all: bool,
+    /// Whether the origin was asked without the client's own conditions.
+    pub(crate) is_unconditional: bool,
     /// Why the origin was asked; `None`: it was not.
     pub(crate) forward: Option<Forward>,
     /// The origin's status, where the client gets another one.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http_cache::{
-    self as rules, Forward, Key as CacheKey, Receipt, Received, Refusal, Scheme, SetCookie, Site,
-    Stored, combine, extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure,
-    is_not_modified, tag_hashes, updated_tags,
+    self as rules, Forward, Key as CacheKey, Receipt, Received, Refusal, Scheme, Selection,
+    SetCookie, Site, Stored, combine, extent_of, freshen, group_hash, group_invalidations,
+    invalidated, is_failure, is_not_modified, is_same_strongly, ranges, tag_hashes, updated_tags,
 };
 use millrace_http1::{
     AnswerHead, Framing, Method, Name, OriginRequest, RequestHead, destination, path,
 };
-use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
+use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Unkept};
 
 use crate::cached::{Answer, fill, now_ms, waiting};
 use crate::core::{Core, Parts};
@@ -108,10 +108,6 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
         let (sent, since) = (exchange.origin_request(), exchange.caching.since);
         cache.update_by_head(asked_for, &sent, &received, since);
     }
-    if exchange.caching.asks_for_all && exchange.answer.status() == 206 {
-        // A part, and nobody has asked for one.
-        return refused(core, key, arrival, Refusal::Range);
-    }
     let stored = match rules::store(&arrival.received(&exchange.request, &exchange.answer)) {
         // Trailers are not stored, and whoever announces some means them to arrive.
         Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
@@ -124,6 +120,13 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
         Ok(stored) => stored,
         Err(refusal) => return refused(core, key, arrival, refusal),
     };
+    if stored.meta.extent.is_some() {
+        drop_outdated(exchange, &stored, arrival);
+        if exchange.is_refresh() {
+            // Nobody reads that part. The next client that wants one asks for its own.
+            return refused(core, key, arrival, Refusal::Range);
+        }
+    }
     let declared = match exchange.transaction.framing {
         Framing::Length(length) => Some(length),
         Framing::None => Some(0),
@@ -135,19 +138,35 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
     let draft = draft(exchange, arrival, stored, declared);
     let Some(filling) = publish(core, key, arrival, draft) else { return };
     let exchange = core.exchange(key);
-    exchange.caching.answer = if wants_less(exchange) { Answer::Stored } else { Answer::Filled };
+    let wants_less = wants_less(exchange, cache);
+    exchange.caching.answer = if wants_less { Answer::Stored } else { Answer::Filled };
     fill::run::begin(core, key, filling, None);
 }
 
-/// Whether the origin was asked for more than the client wants of what is now stored. If not, the
-/// client gets the header that came: what is kept from being stored is for it (RFC 9111 section
-/// 5.2.2.4).
-fn wants_less(exchange: &Exchange) -> bool {
+/// Removes what is stored where the origin was asked whether it still holds and sent this part
+/// instead, unless both are of the same bytes. A whole response would otherwise stay beside the part
+/// and be found before it. A refresh removes it anyway: nothing has said how long it holds now.
+fn drop_outdated(exchange: &Exchange, part: &Stored, arrival: Arrival<'_>) {
+    let (caching, is_refresh) = (&exchange.caching, exchange.is_refresh());
+    if let Some(old) = &caching.object
+        && (is_refresh || (caching.validates && !is_same_strongly(&old.stored, part)))
+    {
+        arrival.cache.remove_object(arrival.asked_for, old);
+    }
+}
+
+/// Whether the origin has sent more than the client wants of what is now stored: it was asked
+/// without the client's conditions, or has not heeded `Range`. If not, the client gets the header
+/// that came: what is kept from being stored is for it (RFC 9111 section 5.2.2.4).
+fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
     let Exchange { request, caching, .. } = exchange;
-    let has_less = |object: &Object| {
-        request.find(Name::Range).is_some() || is_not_modified(request, &object.stored)
-    };
-    caching.asks_for_all && caching.object.as_deref().is_some_and(has_less)
+    let Some(object) = &caching.object else { return false };
+    if caching.is_unconditional && is_not_modified(request, &object.stored) {
+        return true;
+    }
+    let length = object.length().filter(|_| object.meta().extent.is_none());
+    let selection = length.map(|length| ranges(request, &object.stored, length, cache.hash()));
+    matches!(selection, Some(Selection::Part(_) | Selection::Unsatisfiable))
 }
 
 /// A 206 that brings what is missing of a part. False: it does not fit.

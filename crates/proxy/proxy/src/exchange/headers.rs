@@ -40,11 +40,15 @@ pub(crate) fn write_request(
         }
     });
     // A booster has what others wait for whole, whatever this client has of it already.
-    let is_whole = stored.is_some() || (boosting && exchange.caching.claim.is_some());
+    let is_unconditional = stored.is_some() || (boosting && exchange.caching.claim.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
     let mut left_out = NameSet::default();
-    if is_whole {
+    if is_unconditional {
         left_out = left_out.with(&CONDITIONS);
+        if exchange.is_refresh() || request.find(Name::Range).is_none() {
+            // No client gets what a refresh brings, and without a range the field means nothing.
+            left_out = left_out.with(&NameSet::of(&[Name::IfRange]));
+        }
     }
     if counts_hops {
         left_out = left_out.with(&NameSet::of(&[Name::MaxForwards]));
@@ -60,7 +64,7 @@ pub(crate) fn write_request(
         out.field(b"Range", &rest.range);
         out.field(b"If-Range", &rest.if_range);
     }
-    let asks = |stored: Arc<Object>| write_validation(out, &stored.stored);
+    let asks = |stored: Arc<Object>| write_validation(out, request, &stored.stored);
     let validates = rest.is_none() && stored.is_some_and(asks);
     write_via(out, request.version(), snapshot);
     out.framing(exchange.framing, exchange.framing == Framing::Chunked);
@@ -72,13 +76,13 @@ pub(crate) fn write_request(
     }
     out.end();
     exchange.caching.validates = validates;
-    exchange.caching.asks_for_all = is_whole;
+    exchange.caching.is_unconditional = is_unconditional;
     upgrade
 }
 
-/// Fields by which a request asks for less than all.
-const CONDITIONS: NameSet =
-    NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince, Name::IfRange, Name::Range]);
+/// Conditions of a client that has the response already. `Range` always goes on: an origin sends no
+/// more than the client asks for.
+const CONDITIONS: NameSet = NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince]);
 
 fn write_place(host: &mut Vec<u8>, place: &Place) {
     match place {

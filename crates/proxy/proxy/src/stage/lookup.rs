@@ -9,7 +9,7 @@ use millrace_http_cache::{
     Bypass, Flags, Forward, Meta, RequestDirectives, Selection, bypass, may_claim, ranges,
     remainder,
 };
-use millrace_http1::{Method, Name, RequestHead};
+use millrace_http1::{Method, Name, RequestHead, has_token};
 use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
 
 use crate::cached::{key_of, now_ms, refresh, waiting};
@@ -106,10 +106,15 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
             core.wake(claim.map(Claim::release).into_iter().flatten());
             return Some(Found::Nothing { why, claim: None });
         }
-        // A part stands in for nothing else.
         Found::Validate { object, is_spare, claim } => {
-            let is_spare = is_spare && !is_absent(request, &object, cache);
-            return Some(Found::Validate { object, is_spare, claim });
+            let is_absent = is_absent(request, &object, cache);
+            if !is_absent || !wants_range(request) {
+                // A part stands in for nothing else.
+                let is_spare = is_spare && !is_absent;
+                return Some(Found::Validate { object, is_spare, claim });
+            }
+            // Whether it still holds is nothing to this client.
+            (object, claim)
         }
         Found::Stored(object) => (object, None),
         Found::Stale(object, claim) if is_absent(request, &object, cache) => (object, claim),
@@ -118,12 +123,17 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     if !is_absent(request, &object, cache) {
         return Some(Found::Stored(object));
     }
-    // A part of it is stored, and not the one that is asked for.
+    // A part of it is stored, or there by now, and not the one that is asked for.
     counters.cache_misses.add(1);
-    (caching.forward, caching.claim) = (Some(Forward::Partial), claim);
-    let wants_all = request.method() == Method::Get && request.find(Name::Range).is_none();
-    let rest = remainder(&object.stored);
-    caching.completes = rest.filter(|_| wants_all && object.body.bytes().is_some());
+    caching.forward = Some(Forward::Partial);
+    if wants_range(request) {
+        // Nobody waits for another part.
+        core.wake(claim.map(Claim::release).into_iter().flatten());
+        return None;
+    }
+    caching.claim = claim;
+    let is_completed = request.method() == Method::Get && object.body.bytes().is_some();
+    caching.completes = remainder(&object.stored).filter(|_| is_completed);
     caching.object = Some(object).filter(|_| caching.completes.is_some());
     None
 }
@@ -183,11 +193,11 @@ fn find(
         true => RequestDirectives::of(request),
         false => RequestDirectives::default(),
     };
+    let refreshes = request.method() == Method::Get && !is_bound;
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
-    let refreshes =
-        request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
     // Nor may others wait for an exchange that itself waits for its turn.
-    let claims = refreshes && is_first && may_claim(request, &asked, &route.policy);
+    let is_for_others = refreshes && !wants_range(request) && is_first;
+    let claims = is_for_others && may_claim(request, &asked, &route.policy);
     let asks_disks = !caching.has_asked_disks;
     let asked = &asked;
     Some(cache.lookup(&Question {
@@ -202,16 +212,45 @@ fn find(
     }))
 }
 
-/// Whether what is stored is a part of what is asked for, and not enough of it; or enough for
-/// several ranges, which are sent of what has arrived only.
-fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
-    object.meta().extent.is_some()
-        && match ranges(request, &object.stored, 0, cache.hash()) {
-            Selection::Absent => true,
-            Selection::Parts(_) => object.body.bytes().is_none(),
-            _ => false,
-        }
+/// Whether the request is for a range, which goes to the origin with it wherever it does.
+fn wants_range(request: &RequestHead) -> bool {
+    request.method() == Method::Get && request.find(Name::Range).is_some()
 }
+
+/// Whether what is stored does not serve the request: it is a part, and not the one that is asked
+/// for; or what is asked for has not arrived, and will not soon.
+fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+    let extent = object.meta().extent;
+    if extent.is_none() && !wants_range(request) {
+        return false;
+    }
+    let is_arriving = object.body.bytes().is_none();
+    if extent.is_none() && !(is_arriving && !object.is_from_disk && has_ranges(object)) {
+        return false;
+    }
+    let Some(length) = extent.map_or(object.length(), |_| Some(0)) else { return false };
+    match ranges(request, &object.stored, length, cache.hash()) {
+        Selection::Absent => true,
+        // They are sent of what has arrived only.
+        Selection::Parts(_) => is_arriving,
+        Selection::Part(range) => {
+            let first = range.first - extent.map_or(0, |extent| extent.first);
+            is_arriving && first > object.body.arrived() + NEAR_BYTES
+        }
+        _ => false,
+    }
+}
+
+/// Whether the origin has said that it sends ranges of a response. One that does not would send all
+/// of it again.
+fn has_ranges(object: &Object) -> bool {
+    let mut lines = object.stored.lines();
+    lines.any(|line| line.known == Name::AcceptRanges && has_token(line.value, b"bytes"))
+}
+
+/// A range that begins so far behind what has arrived is waited for. One that begins later is asked
+/// for: a client that seeks waits for nothing that it skips.
+const NEAR_BYTES: u64 = 64 * 1024;
 
 /// Whether the request has conditions of the client's, which the origin is to see: the response to
 /// them serves no other request. A booster asks for the whole response where others may wait.

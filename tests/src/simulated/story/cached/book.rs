@@ -96,6 +96,7 @@ struct Asked {
     at: Moment,
     /// What was said before is invalid.
     valid_from: Option<Instant>,
+    range: Option<(usize, usize)>,
 }
 
 impl Book {
@@ -142,8 +143,14 @@ impl Book {
     /// A client begins to send a request.
     pub(super) fn ask(&self, world: &World, ask: &Ask) {
         let pages = &mut *self.pages.borrow_mut();
-        let asked = Asked { at: Moment::now(world), valid_from: pages.changed[ask.url] };
+        let valid_from = pages.changed[ask.url];
+        let asked = Asked { at: Moment::now(world), valid_from, range: ask.range };
         pages.asked.insert(ask.id, asked);
+    }
+
+    /// The range that a request asks for; `None`: all of it.
+    pub(super) fn range_of(&self, asker: u32) -> Option<(usize, usize)> {
+        self.pages.borrow().asked.get(&asker)?.range
     }
 
     /// The origin answers: gives the serial number.

@@ -227,6 +227,11 @@ impl Client {
                     let words = format!("{place} of {} bytes", said.length);
                     return self.fail(world, "wrong-bytes", words);
                 }
+                let wanted = ask.range.map(|(first, last)| (first, last.min(said.length - 1)));
+                if !record.may_look_short() && wanted != Some((first, last)) {
+                    let words = format!("{place} for bytes {:?}", ask.range);
+                    return self.fail(world, "wrong-part", words);
+                }
                 self.book.met("client: gets a part");
                 answer.is_part = true;
                 answer.want = origin::body(serial, said.length)[first..=last].to_vec();

@@ -201,9 +201,11 @@ impl Draw {
             4 => "max-stale",
             _ => "",
         };
-        let first = self.random.length(20_000) - 1;
+        // Far behind what has arrived, too: a body has up to 600,000 bytes.
+        let max = self.random.choose(&[20_000, 20_000, 600_000]);
+        let first = self.random.length(max) - 1;
         let last = first + self.random.length(20_000) - 1;
-        let range = method == "GET" && self.random.chance(100);
+        let range = method == "GET" && self.random.chance(200);
         let pause = self.random.choose(&[0, 0, 0, 100, 2000, 12_000, 40_000]);
         Ask {
             id: self.next,

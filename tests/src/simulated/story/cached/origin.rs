@@ -134,6 +134,14 @@ impl Line {
             let words = format!("{} came, which nobody asked for", request.target());
             return self.book.fail(world, "unasked", words);
         };
+        if let Some((first, last)) = self.book.range_of(asker) {
+            let sent = value("range");
+            if sent != Some(format!("bytes={first}-{last}")) {
+                let words = format!("request {asker} for bytes {first}-{last} comes with {sent:?}");
+                return self.book.fail(world, "range-lost", words);
+            }
+            self.book.met("origin: is asked for a range");
+        }
         let language = u8::from(value("accept-language").is_some_and(|it| it == "l1"));
         let says = &story.says[url];
         let said = says[self.book.answers(url) % says.len()];
@@ -216,7 +224,7 @@ impl Line {
             None => (said.status, payload),
         };
         let mut head = format!("HTTP/1.1 {status} So\r\nX-Serial: {serial}\r\n");
-        head += &format!("Cache-Control: {}\r\n", said.control.text);
+        head += &format!("Cache-Control: {}\r\nAccept-Ranges: bytes\r\n", said.control.text);
         if said.tagged || range.is_some() {
             head += &format!("ETag: \"{serial}\"\r\n");
         }

@@ -68,5 +68,6 @@ pub(super) fn from_disk(head: &StoredHead, body: Arc<Body>, hash: &HashKey) -> O
         body,
         name: (*head.name).into(),
         tags: tags.into(),
+        is_from_disk: true,
     })
 }

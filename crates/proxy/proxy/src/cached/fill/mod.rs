@@ -43,6 +43,9 @@ pub(crate) struct Fill {
     pub(crate) may_be_kept: bool,
     /// Whether it goes on without readers.
     pub(crate) goes_on: bool,
+    /// How far it may be ahead of its readers while it does not; `None`: as far as it wants, where
+    /// the body is stored.
+    pub(crate) ahead_max: Option<u64>,
     /// When the present wait for the origin began.
     pub(crate) since: Instant,
     /// Whether it waits for room instead of the origin.
@@ -72,12 +75,13 @@ impl Fill {
             return None;
         }
         let most = self.snapshot.limits().fill_ahead_bytes;
+        let ahead_max = self.ahead_max.or(Some(most).filter(|_| !self.filling.is_kept()));
         // A reader that is that far behind the fastest would keep all between the two in memory.
         self.filling.cut_behind(BEHIND * most);
         // Waits even if there is nothing to do: the fill must notice when its last reader leaves.
         match self.filling.ahead(0, waiter) {
             None => Some(Outcome::Cut),
-            Some(ahead) if !self.filling.is_kept() && ahead >= most => Some(Outcome::Wait),
+            Some(ahead) if ahead_max.is_some_and(|max| ahead >= max) => Some(Outcome::Wait),
             Some(_) => None,
         }
     }
@@ -172,6 +176,10 @@ pub(crate) enum Outcome {
     /// There is no memory just now.
     NoRoom,
 }
+
+/// How far a part may be ahead of its readers: whoever asks for one may want no more than its
+/// beginning, as players do that seek, and the origin is not to send the rest.
+const PART_AHEAD_BYTES: u64 = 64 * 1024;
 
 /// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
 const BEHIND: u64 = 16;

@@ -7,7 +7,7 @@ use iolite::Aggregate;
 use millrace_engine::{Buffer, Engine, Instant, Key, Kind};
 use millrace_store::Filling;
 
-use crate::cached::fill::{AT_ONCE_BYTES, Fill, Outcome, Takes};
+use crate::cached::fill::{AT_ONCE_BYTES, Fill, Outcome, PART_AHEAD_BYTES, Takes};
 use crate::cached::{Answer, fill::leader::Leader, fill::tee::Way, now_ms, reader::CachedReader};
 use crate::core::{Core, Parts};
 use crate::exchange::Event;
@@ -77,7 +77,9 @@ fn of_exchange<E: Engine>(
     let leader = is_for_leader.then(|| Leader::new(key, &rest, thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
     let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
-    let goes_on = fills_on || exchange.is_refresh();
+    let is_part = filling.object().meta().extent.is_some();
+    let goes_on = (fills_on && !is_part) || exchange.is_refresh();
+    let ahead_max = is_part.then_some(PART_AHEAD_BYTES);
     Fill {
         origin_use,
         id,
@@ -85,6 +87,7 @@ fn of_exchange<E: Engine>(
         rest,
         may_be_kept,
         goes_on,
+        ahead_max,
         since,
         waits: false,
         starved: None,

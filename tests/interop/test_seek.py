@@ -1,0 +1,464 @@
+"""Ranges of what has to be validated at each use, as players ask for them that seek: what the origin
+has to send for them, and that every request with a range reaches it with that range."""
+
+import concurrent.futures
+import email.utils
+import http.server
+import os
+import re
+import signal
+import struct
+import subprocess
+import threading
+
+from support import wire
+from support.case import InteropCase
+from support.nginx import free_port
+from support.server import LocalServer
+from test_browser import FLAGS
+
+MB = 1 << 20
+LENGTH = 30 * MB
+# What is stored as a whole without more memory.
+SHORT = 4 * MB
+DATE = email.utils.formatdate(1_700_000_000, usegmt=True)
+VALIDATORS = {
+    "strong": {"ETag": '"film"'},
+    "weak": {"ETag": 'W/"film"'},
+    "date": {"Last-Modified": DATE},
+    "none": {},
+}
+# Where a player goes, and how much of it it reads before it goes elsewhere.
+SEEKS = [place * MB for place in (0, 20, 5, 28, 12, 5, 25, 1, 17, 20)]
+READ = 300_000
+PLACES = [place * 100_000 for place in (0, 20, 5, 28, 12, 35, 41)]
+# What the buffers of two more sockets may hold of a range whose client leaves.
+SURPLUS = 3 * MB
+
+
+def noise(first, last):
+    """The bytes of the film from `first` to `last`, both of them included."""
+    block = bytes(range(251))
+    whole = block * ((last - first) // 251 + 2)
+    start = first % 251
+    return whole[start : start + last - first + 1]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Conditions and ranges as Flask's `send_file` answers them."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 300
+
+    def log_message(self, *_):
+        """Stays quiet; what was asked is in `Film.seen`."""
+
+    def do_GET(self):
+        film = self.server
+        film.note(self.command, dict(self.headers.items()))
+        try:
+            self._answer(film)
+        finally:
+            film.ended()
+
+    do_HEAD = do_GET
+
+    def _answer(self, film):
+        if self.path == "/":
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(film.page)))
+            self.end_headers()
+            return self.wfile.write(film.page)
+        fields = film.paths.get(self.path, film.fields)
+        is_same = any(
+            value and self.headers.get(name) == value
+            for name, value in (("If-None-Match", fields.get("ETag")),
+                                ("If-Modified-Since", fields.get("Last-Modified")))
+        )
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        first, last, status = 0, film.length - 1, 200
+        if is_same:
+            status = 304
+        elif asked and film.has_ranges and self.command == "GET":
+            first, last, status = int(asked[1]), int(asked[2] or last), 206
+        self.send_response(status)
+        for name, value in fields.items():
+            self.send_header(name, value)
+        if film.has_ranges:
+            self.send_header("Accept-Ranges", "bytes")
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{film.length}")
+        if status != 304:
+            self.send_header("Content-Length", str(last - first + 1))
+        self.end_headers()
+        if is_same or self.command == "HEAD":
+            return
+        while first <= last:
+            if status == 200 and first >= film.held_from:
+                film.gate.wait(300)
+            end = min(first + 65535, last)
+            head = film.head[first : end + 1]
+            self.wfile.write(head + noise(first + len(head), end))
+            film.count(end - first + 1)
+            first = end + 1
+
+
+class Film(LocalServer):
+    """An origin that has one film at each path, which begins with `head`; `paths` has the fields of
+    those that have others, and `/` is the `page`. `sent` counts the bytes of bodies that the kernel
+    took. A whole film is held at the byte `held_from` until `gate` is set."""
+
+    def __init__(
+        self, control, *, length=LENGTH, has_ranges=True, held_from=LENGTH, **fields
+    ):
+        self.fields = {"Cache-Control": control, "Content-Type": "video/mp4", **fields}
+        self.length, self.has_ranges, self.held_from = length, has_ranges, held_from
+        self.paths, self.page, self.head = {}, b"", b""
+        self.gate, self._lock = threading.Event(), threading.Lock()
+        self.seen, self.sent, self.open = [], 0, 0
+        super().__init__(Handler)
+
+    def note(self, method, fields):
+        with self._lock:
+            self.seen.append((method, {name.lower(): value for name, value in fields.items()}))
+            self.open += 1
+
+    def count(self, length):
+        with self._lock:
+            self.sent += length
+
+    def ended(self):
+        with self._lock:
+            self.open -= 1
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def ranges(self):
+        """The ranges that were asked for; `None` for the whole."""
+        with self._lock:
+            return [fields.get("range") for method, fields in self.seen if method == "GET"]
+
+    def stop(self):
+        self.gate.set()
+        self.shutdown()
+        self.server_close()
+
+
+# Three minutes of sound in which a browser goes from place to place, and reports its end.
+SECONDS = [150, 30, 120, 60, 170, 10, 90]
+PLAYER = """<!DOCTYPE html><html><body><script>
+const film = new Audio();
+const heard = (name) => new Promise((done, failed) => {
+  film.addEventListener(name, done, {once: true});
+  film.addEventListener("error", () => failed(film.error.message), {once: true});
+});
+(async () => {
+  let said = "it played";
+  try {
+    const ready = heard("loadedmetadata");
+    film.src = "film";
+    await ready;
+    for (const place of %s) {
+      const there = heard("seeked");
+      film.currentTime = place;
+      await there;
+    }
+  } catch (error) {
+    said = String(error);
+  }
+  await fetch("%s", {method: "POST", mode: "no-cors", body: said});
+})();
+</script></body></html>
+"""
+
+
+def wave(length):
+    """The header of a WAV file of so many bytes: 16 bits, two channels, 44,100 times a second."""
+    kind = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 2, 44_100, 176_400, 4, 16)
+    return (struct.pack("<4sI4s", b"RIFF", length - 8, b"WAVE") + kind
+            + struct.pack("<4sI", b"data", length - 44))
+
+
+LIGHTTPD = """
+server.modules = ("mod_accesslog", "mod_setenv")
+server.bind = "127.0.0.1"
+server.port = {port}
+server.document-root = "{root}"
+accesslog.filename = "{folder}/access.log"
+accesslog.format = "%O"
+setenv.add-response-header = ("Cache-Control" => "no-cache")
+"""
+
+
+class Lighttpd:
+    """Debian's lighttpd over `root`."""
+
+    def __init__(self, folder, root):
+        self.folder, self.port = folder / "lighttpd", free_port()
+        self.folder.mkdir()
+        configuration = self.folder / "lighttpd.conf"
+        configuration.write_text(LIGHTTPD.format(port=self.port, root=root, folder=self.folder))
+        self.process = subprocess.Popen(
+            ["/usr/sbin/lighttpd", "-D", "-f", configuration], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def is_listening(self):
+        try:
+            wire.Connection(("127.0.0.1", self.port)).close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self):
+        """Ends it, which writes its log."""
+        self.process.terminate()
+        self.process.wait(30)
+
+    def sent(self):
+        """The bytes that it sent, once it has ended."""
+        return sum(map(int, (self.folder / "access.log").read_text().split()))
+
+
+class Seek(InteropCase):
+    programs = ("chromium",)
+
+    def film(self, *arguments, **fields):
+        film = Film(*arguments, **fields)
+        self.addCleanup(film.stop)
+        return film
+
+    def sent(self, film):
+        """The bytes of bodies that a film has sent, once all of its answers have ended."""
+        self.wait_until("the end of all answers", lambda: film.open == 0)
+        return film.sent
+
+    def ways(self, origin, *options):
+        """How a client comes to the origin: an address, and what stands before its path."""
+        boost, forward = self.boost(origin, *options), self.forward(*options)
+        return {"boost": (boost.address, ""), "forward": (forward.address, origin)}
+
+    def part(self, way, path, first, last, extra=""):
+        address, before = way
+        connection = wire.Connection(address)
+        try:
+            connection.get(before + path, extra=f"Range: bytes={first}-{last}\r\n{extra}")
+            return connection.answer()
+        finally:
+            connection.close()
+
+    def assert_part(self, way, path, first, last, extra="", length=LENGTH):
+        answer = self.part(way, path, first, last, extra)
+        self.assertEqual(answer.status, 206, answer.fields)
+        self.assertEqual(answer.fields["content-range"], f"bytes {first}-{last}/{length}")
+        self.assertEqual(answer.body, noise(first, last))
+        return answer
+
+    def test_a_range_costs_no_more_than_that_range(self):
+        """Each of them reaches the origin as the client asked for it, whatever is stored."""
+        ranges = [(0, 99), (5_000_000, 5_000_099), (5_000_000, 5_000_099), (5_000_010, 5_000_019),
+                  (0, 99), (100, 100_099), (LENGTH - 10, LENGTH - 1)]
+        sent = [f"bytes={first}-{last}" for first, last in ranges]
+        film = self.film("no-cache")
+        for kind, fields in VALIDATORS.items():
+            for control in ("no-cache", "max-age=0"):
+                film.paths[f"/{kind}/{control}"] = {"Cache-Control": control, **fields}
+        for limit in ([], ["--limit", "object_bytes=1000000"]):
+            for name, way in self.ways(film.url, *limit).items():
+                for path in film.paths:
+                    with self.subTest(path=path, limit=limit, way=name):
+                        asked, before = len(film.ranges()), self.sent(film)
+                        for first, last in ranges:
+                            self.assert_part(way, path, first, last)
+                        self.assertEqual(film.ranges()[asked:], sent)
+                        most = sum(last - first + 1 for first, last in ranges)
+                        # What is stored is validated, and not sent again.
+                        again = 0 if "none" in path else 110
+                        self.assertEqual(self.sent(film) - before, most - again)
+
+    def test_a_head_and_conditions_between_ranges(self):
+        film = self.film("no-cache", **VALIDATORS["weak"])
+        for name, way in self.ways(film.url).items():
+            with self.subTest(way=name):
+                address, before = way
+                self.assert_part(way, "/film", 10, 19)
+                connection = wire.Connection(address)
+                connection.send(f"HEAD {before}/film HTTP/1.1\r\nHost: interop.test\r\n\r\n".encode())
+                head = connection.answer(method="HEAD")
+                self.assertEqual(head.fields["content-length"], str(LENGTH))
+                connection.close()
+                same = self.part(way, "/film", 10, 19, 'If-None-Match: W/"film"\r\n')
+                self.assertEqual((same.status, same.fields["etag"]), (304, 'W/"film"'))
+                film.fields["ETag"] = 'W/"other"'
+                other = self.assert_part(way, "/film", 10, 19)
+                self.assertEqual(other.fields["etag"], 'W/"other"')
+                # It is what is validated from now on.
+                sent = self.sent(film)
+                self.assert_part(way, "/film", 12, 13)
+                self.assertEqual(self.sent(film), sent)
+                film.fields["ETag"] = 'W/"film"'
+
+    def assert_short(self, way, first):
+        """A hundred bytes of a short film."""
+        return self.assert_part(way, "/film", first, first + 99, length=SHORT)
+
+    def test_parts_of_a_whole_that_is_stored(self):
+        film = self.film("no-cache", length=SHORT, **VALIDATORS["weak"])
+        for name, way in self.ways(film.url).items():
+            with self.subTest(way=name):
+                address, before = way
+                whole = wire.Connection(address)
+                whole.get(f"{before}/film")
+                self.assertEqual(whole.answer().length, SHORT)
+                whole.close()
+                sent, asked = self.sent(film), len(film.ranges())
+                for first in PLACES:
+                    self.assert_short(way, first)
+                self.assertEqual(self.sent(film), sent)
+                ranges = [f"bytes={first}-{first + 99}" for first in PLACES]
+                self.assertEqual(film.ranges()[asked:], ranges)
+
+    def test_a_part_of_an_answer_that_ignores_the_range(self):
+        film = self.film("no-cache", length=SHORT, has_ranges=False, **VALIDATORS["strong"])
+        for name, way in self.ways(film.url).items():
+            with self.subTest(way=name):
+                for first in PLACES:
+                    self.assert_short(way, first)
+
+    def test_a_range_does_not_wait_for_the_whole(self):
+        """While a client gets the whole, which its origin holds back, others get their parts."""
+        control = "max-age=600"
+        film = self.film(control, length=SHORT, held_from=MB // 2, **VALIDATORS["strong"])
+        for name, way in self.ways(film.url).items():
+            with self.subTest(way=name):
+                address, before = way
+                film.gate.clear()
+                whole = wire.Connection(address)
+                whole.get(f"{before}/film")
+                self.assertIn("stored", whole.head()[2]["cache-status"])
+                whole.exactly(MB // 4, lambda piece: None)
+                asked = len(film.ranges())
+                with concurrent.futures.ThreadPoolExecutor(len(PLACES)) as clients:
+                    parts = list(clients.map(lambda first: self.assert_short(way, first), PLACES))
+                self.assertIn("hit", parts[0].fields["cache-status"])
+                self.assertIn("fwd=partial", parts[-1].fields["cache-status"])
+                self.assertNotIn(None, film.ranges()[asked:])
+                film.gate.set()
+                whole.exactly(SHORT - MB // 4, lambda piece: None)
+                whole.close()
+                self.assertIn("hit", self.assert_short(way, PLACES[-1]).fields["cache-status"])
+
+    def test_a_stale_part_is_refreshed_by_its_range(self):
+        control = "max-age=60, stale-while-revalidate=600"
+        film = self.film(control, Age="100", **VALIDATORS["weak"])
+        for name, way in self.ways(film.url).items():
+            with self.subTest(way=name):
+                asked = len(film.ranges())
+                self.assert_part(way, "/film", 5, 9)
+                stale = self.assert_part(way, "/film", 5, 9)
+                self.assertIn("hit; ttl=-", stale.fields["cache-status"])
+                self.wait_until("a refresh", lambda: len(film.ranges()) > asked + 1)
+                self.assertEqual(film.ranges()[asked:], ["bytes=5-9"] * 2)
+                self.assertEqual(film.seen[-1][1]["if-none-match"], 'W/"film"')
+
+    def seek(self, way):
+        """Plays a little at each place, and leaves each time."""
+        address, before = way
+        for first in SEEKS:
+            connection = wire.Connection(address, receive_buffer=128 * 1024)
+            connection.get(f"{before}/film", extra=f"Range: bytes={first}-\r\n")
+            _, status, fields = connection.head()
+            place = f"bytes {first}-{LENGTH - 1}/{LENGTH}"
+            self.assertEqual((status, fields["content-range"]), (206, place))
+            connection.exactly(READ, lambda piece: None)
+            connection.close()
+
+    def assert_cheap(self, sent):
+        """`sent`: by way, what the origin sent for all seeks."""
+        most = sent["direct"] + SURPLUS * len(SEEKS)
+        for name, count in sent.items():
+            self.assertLessEqual(count, most, sent)
+
+    def test_a_player_seeks_before_a_python_server(self):
+        film = self.film("no-cache", **VALIDATORS["strong"])
+        ways = {"direct": (film.server_address, ""), **self.ways(film.url)}
+        sent = {}
+        for name, way in ways.items():
+            before = self.sent(film)
+            self.seek(way)
+            sent[name] = self.sent(film) - before
+        self.assert_cheap(sent)
+
+    def test_a_player_seeks_before_nginx(self):
+        (self.site / "film").write_bytes(noise(0, LENGTH - 1))
+        sent = {}
+        for name in ("direct", "boost", "forward"):
+            nginx = self.nginx(location="add_header Cache-Control no-cache;")
+            direct = {"direct": (("127.0.0.1", nginx.port), "")}
+            self.seek({**direct, **self.ways(nginx.url)}[name])
+            self.wait_until("the log", lambda: len(nginx.requests()) == len(SEEKS))
+            sent[name] = sum(int(request["sent"]) for request in nginx.requests())
+            nginx.stop()
+        self.assert_cheap(sent)
+
+    def test_a_player_seeks_before_lighttpd(self):
+        (self.site / "film").write_bytes(noise(0, LENGTH - 1))
+        sent = {}
+        for name in ("direct", "boost", "forward"):
+            folder = self.folder / name
+            folder.mkdir()
+            origin = Lighttpd(folder, self.site)
+            self.addCleanup(origin.process.wait, 30)
+            self.addCleanup(origin.process.terminate)
+            self.wait_until("lighttpd", origin.is_listening)
+            direct = {"direct": (("127.0.0.1", origin.port), "")}
+            self.seek({**direct, **self.ways(origin.url)}[name])
+            origin.stop()
+            sent[name] = origin.sent()
+        self.assert_cheap(sent)
+
+    def browse(self, number, url, *flags):
+        """Starts a browser in a session of its own; gives what ends it."""
+        said = open(self.folder / f"chromium-{number}.log", "wb")
+        flags = [flag for flag in FLAGS if "bypass" not in flag] + list(flags)
+        profile = f"--user-data-dir={self.folder / f'profile-{number}'}"
+        browser = subprocess.Popen(
+            ["chromium", *flags, profile, url], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            env=self.environment(), start_new_session=True,
+        )
+
+        def end():
+            if browser.poll() is None:
+                os.killpg(browser.pid, signal.SIGKILL)
+                browser.wait(30)
+
+        self.addCleanup(end)
+        return end
+
+    def test_chromium_seeks(self):
+        reports = self.origin()
+        film = self.film("no-cache", **VALIDATORS["strong"])
+        film.fields["Content-Type"] = "audio/wav"
+        film.head = wave(LENGTH)
+        film.page = (PLAYER % (SECONDS, f"{reports.url}/report")).encode()
+        boost, forward = self.boost(film.url), self.forward()
+        bypass = "--proxy-bypass-list=<-loopback>"
+        sent = {}
+        for number, (name, url, flags) in enumerate([
+            ("direct", film.url, []), ("boost", boost.url, []),
+            ("forward", film.url, [f"--proxy-server={forward.url}", bypass]),
+        ]):
+            before = self.sent(film)
+            end = self.browse(number, f"{url}/", *flags)
+            self.wait_until("the page's report", lambda: len(reports.bodies) > number, 180)
+            end()
+            self.assertEqual(reports.bodies[number], b"it played")
+            sent[name] = self.sent(film) - before
+        self.assert_cheap(sent)
