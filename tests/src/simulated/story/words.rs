@@ -284,3 +284,15 @@ pub(super) const BAD_CHUNKS: [&str; 8] = [
     "0\r\n folded\r\n\r\n",
     "0\r\nX\0: 1\r\n\r\n",
 ];
+
+/// The payload in chunks of so many bytes, with the last one.
+pub(super) fn chunked(payload: &[u8], size: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for chunk in payload.chunks(size) {
+        bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        bytes.extend_from_slice(chunk);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"0\r\n\r\n");
+    bytes
+}

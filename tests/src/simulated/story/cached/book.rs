@@ -13,7 +13,8 @@ use millrace_sim::{Faults, World};
 use super::super::ledger::Moment;
 use super::super::plan::{Break, Frame, How};
 use super::super::tally::Tally;
-use super::{Ask, CachedStory, Said, origin};
+use super::super::words::chunked;
+use super::{Ask, CachedStory, Said};
 
 /// The book of one run; clones are the same book.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ impl Record {
             Frame::Length | Frame::UntilClose => at % length.max(1),
             Frame::Chunks(size) => {
                 // An x is in no line of a chunk.
-                let coded = origin::chunked(&vec![b'x'; length], size);
+                let coded = chunked(&vec![b'x'; length], size);
                 coded[..at % coded.len()].iter().filter(|byte| **byte == b'x').count()
             }
         };

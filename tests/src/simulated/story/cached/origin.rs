@@ -8,6 +8,7 @@ use millrace_sim::{Read, Socket, World};
 use super::super::plan::{Break, Form, Frame, How};
 use super::super::reading::{Part, Reading, Side};
 use super::super::sending::{Look, Out, Sending, Sent};
+use super::super::words::chunked;
 use super::Said;
 use super::book::Book;
 use crate::scenario::pattern;
@@ -283,15 +284,4 @@ fn range(value: &str, length: usize) -> Option<(usize, usize)> {
     let end = length.checked_sub(1)?;
     let last = if last.is_empty() { end } else { last.parse::<usize>().ok()?.min(end) };
     (first <= last).then_some((first, last))
-}
-
-pub(super) fn chunked(payload: &[u8], size: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for chunk in payload.chunks(size) {
-        bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
-        bytes.extend_from_slice(chunk);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes.extend_from_slice(b"0\r\n\r\n");
-    bytes
 }
