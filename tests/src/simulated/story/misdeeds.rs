@@ -340,7 +340,8 @@ fn a_wrong_answer_is_noticed() {
 #[test]
 fn what_is_cut_and_looks_whole_is_noticed() {
     let cut: Edit = |it| vec![Passes(half(it)), Ends];
-    check("a length", &get(), honest, cut, "looks-whole");
+    // Its framing shows it; but nothing was to be cut here.
+    check("a length", &get(), honest, cut, "unserved");
     check("until close", &until_close(), honest, cut, "looks-whole");
     check("a tunnel's answer", &tunnel(), honest, cut, "looks-whole");
     let cut_up: Edit =
