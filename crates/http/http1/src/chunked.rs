@@ -93,56 +93,65 @@ impl ChunkedDecoder {
     /// See [`ChunkError`]. Payload in front of what is malformed is given first, and the error by
     /// the next call, and every one after it: see [`ChunkedDecoder::is_malformed`].
     pub fn decode(&mut self, input: &mut [u8]) -> Result<Step, ChunkError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
         let mut at = 0;
         let mut payload = 0..0;
-        while at < input.len() && self.state != State::Ended && self.failed.is_none() {
-            if self.state == State::Data {
-                let left = input.len() - at;
-                let len = usize::try_from(self.remaining).map_or(left, |data| data.min(left));
-                if payload.is_empty() {
-                    payload = at..at;
-                } else {
-                    input.copy_within(at..at + len, payload.end);
+        while at < input.len() && self.state != State::Ended {
+            match self.state {
+                State::Data => {
+                    let left = input.len() - at;
+                    let len = usize::try_from(self.remaining).map_or(left, |data| data.min(left));
+                    if payload.is_empty() {
+                        payload = at..at;
+                    } else {
+                        input.copy_within(at..at + len, payload.end);
+                    }
+                    payload.end += len;
+                    at += len;
+                    self.remaining -= len as u64;
+                    if self.remaining == 0 {
+                        self.state = State::DataCr;
+                    }
                 }
-                payload.end += len;
-                at += len;
-                self.remaining -= len as u64;
-                if self.remaining == 0 {
-                    self.state = State::DataCr;
+                State::TrailerLine => {
+                    let trailers = self.trailers.get_or_insert_default();
+                    let (used, is_line_whole) = match trailers.read(&input[at..]) {
+                        Ok(read) => read,
+                        Err(error) => return self.fail(error, at, payload),
+                    };
+                    at += used;
+                    if is_line_whole {
+                        self.state = State::Trailer;
+                    }
                 }
-            } else {
-                match self.read(&input[at..]) {
-                    Ok(used) => at += used,
-                    Err(error) => self.failed = Some(error),
+                State::Trailer if input[at] != b'\r' => self.state = State::TrailerLine,
+                _ => {
+                    self.state = match self.next(input[at]) {
+                        Ok(state) => state,
+                        Err(error) => return self.fail(error, at, payload),
+                    };
+                    at += 1;
                 }
             }
         }
-        match self.failed {
-            Some(error) if payload.is_empty() => Err(error),
-            _ => Ok(Step { consumed: at, payload, ended: self.is_finished() }),
-        }
+        Ok(Step { consumed: at, payload, ended: self.is_finished() })
     }
 
-    /// Reads what is not data from the start of `input`: gives how many bytes.
-    fn read(&mut self, input: &[u8]) -> Result<usize, ChunkError> {
-        match self.state {
-            State::TrailerLine => {
-                let trailers = self.trailers.get_or_insert_default();
-                let (used, is_line_whole) = trailers.read(input)?;
-                if is_line_whole {
-                    self.state = State::Trailer;
-                }
-                Ok(used)
-            }
-            State::Trailer if input[0] != b'\r' => {
-                self.state = State::TrailerLine;
-                Ok(0)
-            }
-            _ => {
-                self.state = self.next(input[0])?;
-                Ok(1)
-            }
+    /// The body is malformed at `at`: what comes of the payload in front of it.
+    #[cold]
+    fn fail(
+        &mut self,
+        error: ChunkError,
+        at: usize,
+        payload: Range<usize>,
+    ) -> Result<Step, ChunkError> {
+        self.failed = Some(error);
+        if payload.is_empty() {
+            return Err(error);
         }
+        Ok(Step { consumed: at, payload, ended: false })
     }
 
     /// Whether the body breaks the grammar behind the payload that was given.

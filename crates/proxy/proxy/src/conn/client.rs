@@ -34,9 +34,7 @@ pub(crate) fn completed<E: Engine>(
     match completion {
         Completion::Received(result) => match conn.wire.received(engine, result) {
             Received::Bytes if conn.is_over() => {
-                if let Standing::Breaking { is_quiet } = &mut conn.standing {
-                    *is_quiet = false;
-                }
+                conn.is_quiet = false;
                 conn.wire.input.consume(conn.wire.input.bytes().len());
                 receive(core, key);
                 None
@@ -52,7 +50,7 @@ pub(crate) fn completed<E: Engine>(
                 Some((Subject::Exchange(first?), Event::End(Reason::ClientClosed)))
             }
             // It may still read what is on its way to it.
-            Received::End if matches!(conn.standing, Standing::Breaking { .. }) => None,
+            Received::End if conn.standing == Standing::Breaking => None,
             Received::End | Received::Break => {
                 close(core, key);
                 None
@@ -102,8 +100,8 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subj
     let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
     let (now, check) = (engine.now(), snapshots.client_check);
     let conn = conns.get(key)?;
-    if let Standing::Breaking { is_quiet } = conn.standing {
-        go_on_breaking(core, key, is_quiet);
+    if conn.standing == Standing::Breaking {
+        go_on_breaking(core, key);
         return None;
     }
     match conn.deadline(snapshot.limits()) {
@@ -201,31 +199,33 @@ pub(crate) fn reset_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
-    conn.stand(Standing::Breaking { is_quiet: true }, now);
+    conn.stand(Standing::Breaking, now);
+    conn.is_quiet = false;
     conn.wire.input.clear(engine);
-    go_on_breaking(core, key, false);
+    go_on_breaking(core, key);
     receive(core, key);
 }
 
 /// Resets a connection whose client has what was sent, or has not taken it for too long. A client
 /// that still sends has hardly begun to read.
-fn go_on_breaking<E: Engine>(core: &mut Core<E>, key: Key, is_quiet: bool) {
+fn go_on_breaking<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
     let is_late = conn.deadline(snapshot.limits()).is_some_and(|deadline| deadline <= now);
-    if is_late || (is_quiet && conn.wire.is_delivered(engine)) {
+    if is_late || (conn.is_quiet && conn.wire.is_delivered(engine)) {
         return reset(core, key);
     }
-    conn.standing = Standing::Breaking { is_quiet: true };
+    conn.is_quiet = true;
     timers.set(conn.timer, now + BREAKING_TICK);
 }
 
 /// Closes a connection that serves no exchange. One that waits to be reset is reset at once: an
 /// orderly end would make what it got look whole.
+#[inline(never)]
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
     match remove(core, key) {
-        Some(Conn { wire, standing: Standing::Breaking { .. }, .. }) => {
+        Some(Conn { wire, standing: Standing::Breaking, .. }) => {
             wire.reset(&mut core.engine);
         }
         Some(conn) => conn.wire.close(&mut core.engine),

@@ -39,9 +39,8 @@ pub(crate) enum Standing {
     /// the response before a reset reaches it (RFC 9112 section 9.6).
     Lingering,
     /// What it gets is cut, and only a reset can say so: that waits until the client has what was
-    /// sent, and what it still sends is read away. `is_quiet`: nothing came since the timer was
-    /// set.
-    Breaking { is_quiet: bool },
+    /// sent, and what it still sends is read away.
+    Breaking,
 }
 
 /// A client connection.
@@ -58,6 +57,8 @@ pub(crate) struct Conn {
     /// The client that it counts for in the limits; `None`: a Unix socket.
     pub(crate) counted_as: Option<Client>,
     pub(crate) standing: Standing,
+    /// Whether nothing came of a client that is to be reset since its timer was set.
+    pub(crate) is_quiet: bool,
     /// When `standing` began.
     pub(crate) since: Instant,
     pub(crate) timer: TimerId,
@@ -96,7 +97,7 @@ impl Conn {
 
     /// Whether what its client still sends is read away: it gets no further response.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.standing, Standing::Lingering | Standing::Breaking { .. })
+        matches!(self.standing, Standing::Lingering | Standing::Breaking)
     }
 
     /// When this connection has waited long enough; `None` while an exchange decides.
@@ -104,7 +105,7 @@ impl Conn {
         let wait = match self.standing {
             Standing::Greeting | Standing::Fresh | Standing::Head => limits.head_ms,
             Standing::Idle => limits.idle_ms,
-            Standing::Lingering | Standing::Breaking { .. } => limits.linger_ms,
+            Standing::Lingering | Standing::Breaking => limits.linger_ms,
             Standing::Busy => return None,
         };
         Some(self.since + Duration::from_millis(wait))

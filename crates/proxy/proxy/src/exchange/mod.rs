@@ -101,7 +101,8 @@ impl Exchange {
         answer.clear();
         (*conn, *next, *snapshot, *started, *reason) = Default::default();
         (*stage, *service, *plan, *sender, *framing) = Default::default();
-        (*request_is_whole, *status, *persistent, *tunnel, *aborted) = Default::default();
+        (*request_is_whole, *status, *persistent, *tunnel) = Default::default();
+        *aborted = None;
         *transaction = Default::default();
         *upload = Default::default();
         *download = Default::default();

@@ -19,13 +19,19 @@ impl SpareExchanges {
 
     /// Takes an ended exchange back, whose transfers hold no pipe.
     pub(crate) fn put(&mut self, mut exchange: Box<Exchange>) {
-        let bytes = |head: &Fields| head.bytes().len() + size_of_val(head.fields());
-        let headers = bytes(&exchange.request) + bytes(&exchange.answer);
-        if self.exchanges.len() < SPARE_MAX && headers <= SPARE_BYTES_MAX {
+        if self.exchanges.len() < SPARE_MAX && is_small(&exchange) {
             exchange.reset();
             self.exchanges.push(exchange);
         }
     }
+}
+
+/// Whether its headers are worth keeping. Few bytes have few fields.
+fn is_small(exchange: &Exchange) -> bool {
+    let bytes = exchange.request.bytes().len() + exchange.answer.bytes().len();
+    let fields = |header: &Fields| size_of_val(header.fields());
+    let all = || bytes + fields(&exchange.request) + fields(&exchange.answer);
+    bytes <= SPARE_BYTES_MAX / 4 || all() <= SPARE_BYTES_MAX
 }
 
 /// The most exchanges that are kept, and the size of headers above which one is dropped.

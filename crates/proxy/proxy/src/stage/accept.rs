@@ -92,6 +92,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         peer,
         counted_as,
         standing: if proxied { Standing::Greeting } else { Standing::Fresh },
+        is_quiet: false,
         since: now,
         timer,
         pipeline: Pipeline::default(),

@@ -219,11 +219,15 @@ fn wants_range(request: &RequestHead) -> bool {
 
 /// Whether what is stored does not serve the request: it is a part, and not the one that is asked
 /// for; or what is asked for has not arrived, and will not soon.
+#[inline(always)]
 fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+    let is_of_part = object.meta().extent.is_some() || wants_range(request);
+    is_of_part && is_part_absent(request, object, cache)
+}
+
+#[inline(never)]
+fn is_part_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     let extent = object.meta().extent;
-    if extent.is_none() && !wants_range(request) {
-        return false;
-    }
     let is_arriving = object.body.bytes().is_none();
     if extent.is_none() && !(is_arriving && !object.is_from_disk && has_ranges(object)) {
         return false;
