@@ -8,7 +8,7 @@ import ssl
 from support import broken, tls
 from support.case import InteropCase
 
-CASES = int(os.environ.get("CASES", "100"))
+CASES = int(os.environ.get("CASES", "40"))
 SEED = os.environ.get("SEED", "1")
 AT_ONCE = 8
 UPLOADS = (2_000, 60_000, 400_000)
