@@ -76,7 +76,8 @@ enum State {
 /// What one call of [`ChunkedDecoder::decode`] did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// How many bytes from the start of the input were read: all of them, unless the body ended.
+    /// How many bytes from the start of the input were read: all of them, unless the body ended or
+    /// is malformed.
     pub consumed: usize,
     /// Where in the input the payload lies now, in one piece. May be empty.
     pub payload: Range<usize>,
@@ -280,8 +281,8 @@ pub fn write_chunk_size(out: &mut Vec<u8>, len: usize) {
 }
 
 /// Checks, for any bytes: split anywhere they give the same payload, also in front of an error, and
-/// the same trailers, end and error as in one piece, nothing beyond the end is touched, and what comes out, written anew and read again,
-/// is the same.
+/// the same trailers, end and error as in one piece; nothing beyond the end is touched; and what
+/// comes out, written anew and read again, is the same.
 ///
 /// # Panics
 /// When one of these does not hold.

@@ -203,9 +203,10 @@ impl HeadScan {
 /// The fields of a head, in their order, and the bytes that they are ranges of.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    /// The head as received; a request may keep a little of its own behind it.
+    /// The head in its strict form: as received, unless it had to be rewritten. A request may keep a
+    /// little of its own behind it.
     pub(crate) bytes: Vec<u8>,
-    /// How many of `bytes` were received: `received <= bytes.len()`.
+    /// How many of `bytes` are the head's: `received <= bytes.len()`.
     pub(crate) received: usize,
     list: Vec<Field>,
     /// The names of all in `list`.

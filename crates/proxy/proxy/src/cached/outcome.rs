@@ -145,11 +145,13 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
 
 /// Removes what is stored where the origin was asked whether it still holds and sent this part
 /// instead, unless both are of the same bytes. A whole response would otherwise stay beside the part
-/// and be found before it. A refresh removes it anyway: nothing has said how long it holds now.
+/// and be found before it. Where nothing was there to ask by, what is stored stays: no client may
+/// remove a response that others share.
 fn drop_outdated(exchange: &Exchange, part: &Stored, arrival: Arrival<'_>) {
-    let (caching, is_refresh) = (&exchange.caching, exchange.is_refresh());
+    let caching = &exchange.caching;
     if let Some(old) = &caching.object
-        && (is_refresh || (caching.validates && !is_same_strongly(&old.stored, part)))
+        && caching.validates
+        && !is_same_strongly(&old.stored, part)
     {
         arrival.cache.remove_object(arrival.asked_for, old);
     }
@@ -223,7 +225,7 @@ fn draft(
     let sent = &exchange.origin_request();
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, answer));
     let space = &route.key.space;
-    let old = caching.object.as_deref().filter(|_| answer.status() == 206);
+    let old = caching.object.as_deref().filter(|_| caching.completes.is_some());
     let tags = match old {
         None => tag_hashes(cache.hash(), space, request, answer),
         Some(old) => updated_tags(cache.hash(), space, request, answer, &stored.head)

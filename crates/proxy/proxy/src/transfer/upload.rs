@@ -63,6 +63,10 @@ pub(crate) fn failed<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in the
     // receive queue decides. Nothing more is sent, and neither side is used again.
     exchange.upload.abandon(engine, pipes);
+    if exchange.tunnel && exchange.download.has_ended() {
+        // What the client sent is lost, which an orderly end would hide.
+        return Moved::Failed(Reason::AnswerCut);
+    }
     if exchange.tunnel {
         return Moved::Ended;
     }
