@@ -124,7 +124,8 @@ class Listener:
     def __init__(self):
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.address = self.socket.getsockname()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def _accept(self):
         while True:
@@ -148,6 +149,10 @@ class Listener:
         return f"http://127.0.0.1:{self.address[1]}"
 
     def stop(self):
+        """Ends the thread first: one that is in accept(2) keeps a socket listening that is closed,
+        and another socket may get its number."""
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
         self.socket.close()
 
 

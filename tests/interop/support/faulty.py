@@ -130,7 +130,8 @@ class Origin:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._serve, daemon=True)
+        self._acceptor.start()
 
     def _serve(self):
         while True:
@@ -162,6 +163,10 @@ class Origin:
                 pass
 
     def stop(self):
+        """Ends the thread first: one that is in accept(2) keeps a socket listening that is closed,
+        and another socket may get its number."""
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
         self.listener.close()
 
 
