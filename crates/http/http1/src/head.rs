@@ -37,7 +37,7 @@ pub struct HeadScan {
     pub(crate) fields: u32,
     /// Whether the start line was read.
     pub(crate) is_started: bool,
-    /// By which parser; lenient for responses only.
+    /// By which parser the head is read. Requests are always read by the strict one.
     pub(crate) reading: Reading,
     /// Whether the head is whole, and was read from LF line ends or folded values.
     pub(crate) is_ambiguous: bool,

@@ -114,11 +114,9 @@ fn write_route(out: &mut String, route: &Route) {
     let fields = route.pass_fields.iter().map(|name| String::from_utf8_lossy(name).into_owned());
     line(out, "pass-fields", list(fields));
     line(out, "eject-on-errors", route.gateway_errors_fail);
-    let retried = route.retry_on.iter().map(|it| choice::RETRY_ON.word(Some(*it)).to_owned());
-    match route.retry_on.is_empty() {
-        true => line(out, "retry-on", list(["off".to_owned()].into_iter())),
-        false => line(out, "retry-on", list(retried)),
-    }
+    let off = route.retry_on.is_empty().then_some(None);
+    let retried = route.retry_on.iter().map(|it| Some(*it)).chain(off);
+    line(out, "retry-on", list(retried.map(|it| choice::RETRY_ON.word(it).to_owned())));
     if let Some(check) = &route.check {
         line(out, "check", quoted(&check.path));
         line(out, "check-status", quoted(&write_statuses(check.statuses)));

@@ -116,7 +116,7 @@ mod tests {
             unsafe { libc::mmap(null_mut(), (count + 1) * PAGE_BYTES, access, flags, -1, 0) };
         assert_ne!(first, libc::MAP_FAILED);
         let last = first.cast::<u8>().wrapping_add(count * PAGE_BYTES);
-        // SAFETY: the page was mapped above, and nobody uses it.
+        // SAFETY: the page was mapped above, and no reference to it exists.
         assert_eq!(unsafe { libc::mprotect(last.cast(), PAGE_BYTES, protection) }, 0);
         first.cast()
     }

@@ -123,7 +123,7 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
     if stored.meta.extent.is_some() {
         drop_outdated(exchange, &stored, arrival);
         if exchange.is_refresh() {
-            // Nobody reads that part. The next client that wants one asks for its own.
+            // A refresh has no reader. The next request for a part fetches that part.
             return refused(core, key, arrival, Refusal::Range);
         }
     }

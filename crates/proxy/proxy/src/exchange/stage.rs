@@ -137,6 +137,6 @@ pub(crate) enum Afterwards {
     Close,
     /// It closes so that the client sees that it broke.
     Reset,
-    /// The same, once the client has what was sent.
+    /// It is reset once the client's kernel has acknowledged what was sent.
     ResetDelivered,
 }

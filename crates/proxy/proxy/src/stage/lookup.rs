@@ -113,7 +113,7 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
                 let is_spare = is_spare && !is_absent;
                 return Some(Found::Validate { object, is_spare, claim });
             }
-            // Whether it still holds is nothing to this client.
+            // This client needs another part, so the stored one is not validated.
             (object, claim)
         }
         Found::Stored(object) => (object, None),
@@ -127,7 +127,7 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     counters.cache_misses.add(1);
     caching.forward = Some(Forward::Partial);
     if wants_range(request) {
-        // Nobody waits for another part.
+        // The fetch of this part serves no other request: the claim is released.
         core.wake(claim.map(Claim::release).into_iter().flatten());
         return None;
     }
