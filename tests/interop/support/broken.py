@@ -17,8 +17,8 @@ import threading
 import time
 
 from . import pattern
+from .server import SECONDS_MAX, Listener
 
-SECONDS_MAX = 120
 # A queue that has not changed for so long is taken to stand still.
 QUIET_SECONDS = 0.3
 NOISE = next(pattern.blocks(pattern.BLOCK, seed=7))
@@ -116,44 +116,6 @@ def end(connection, how):
         linger = struct.pack("ii", 1, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     connection.close()
-
-
-class Listener:
-    """Serves each connection on a thread of its own by `serve`."""
-
-    def __init__(self):
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.address = self.socket.getsockname()
-        self._acceptor = threading.Thread(target=self._accept, daemon=True)
-        self._acceptor.start()
-
-    def _accept(self):
-        while True:
-            try:
-                connection, _ = self.socket.accept()
-            except OSError:
-                return
-            connection.settimeout(SECONDS_MAX)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection):
-        try:
-            self.serve(connection)
-        except OSError:
-            pass
-        finally:
-            connection.close()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.address[1]}"
-
-    def stop(self):
-        """Ends the thread first: one that is in accept(2) keeps a socket listening that is closed,
-        and another socket may get its number."""
-        self.socket.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join()
-        self.socket.close()
 
 
 class CutOrigin(Listener):

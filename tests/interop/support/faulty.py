@@ -4,7 +4,8 @@ them. `peers/faulty-responses` plays them through other proxies too."""
 import collections
 import re
 import socket
-import threading
+
+from .server import Listener
 
 PATIENCE_SECONDS = 30
 
@@ -121,53 +122,33 @@ TARGETS = [
 ]
 
 
-class Origin:
+class Origin(Listener):
     """Sends the response of case N to a request whose target begins with /N, then closes. Keeps the
     targets in `targets`."""
 
     def __init__(self):
         self.targets = []
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = self.listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._acceptor = threading.Thread(target=self._serve, daemon=True)
-        self._acceptor.start()
+        super().__init__()
 
-    def _serve(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
+    @property
+    def port(self):
+        return self.address[1]
+
+    def serve(self, connection):
+        request = b""
+        while b"\r\n\r\n" not in request:
+            data = connection.recv(65536)
+            if not data:
                 return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-
-    def _answer(self, connection):
-        with connection:
-            connection.settimeout(PATIENCE_SECONDS)
-            request = b""
-            try:
-                while b"\r\n\r\n" not in request:
-                    data = connection.recv(65536)
-                    if not data:
-                        return
-                    request += data
-                target = request.split(b" ")[1]
-                self.targets.append(target)
-                number = re.match(rb"/(\d+)", target)
-                plain = _response(LENGTH)
-                connection.sendall(CASES[int(number[1])].response if number else plain)
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):
-                    pass
-            except OSError:
-                pass
-
-    def stop(self):
-        """Ends the thread first: one that is in accept(2) keeps a socket listening that is closed,
-        and another socket may get its number."""
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join()
-        self.listener.close()
+            request += data
+        target = request.split(b" ")[1]
+        self.targets.append(target)
+        number = re.match(rb"/(\d+)", target)
+        plain = _response(LENGTH)
+        connection.sendall(CASES[int(number[1])].response if number else plain)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
 
 
 class Received:

@@ -1,8 +1,11 @@
-"""An HTTP server on loopback, for origins that the tests write themselves."""
+"""Servers on loopback, for origins that the tests write themselves."""
 
 import http.server
 import socket
 import threading
+
+# A peer that is silent for so long has failed.
+SECONDS_MAX = 120
 
 
 class LocalServer(http.server.ThreadingHTTPServer):
@@ -24,3 +27,41 @@ class LocalServer(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request, client_address):
         """Connections that end early are part of the tests."""
+
+
+class Listener:
+    """Serves each connection on a thread of its own by `serve`."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.address = self.socket.getsockname()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            connection.settimeout(SECONDS_MAX)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        try:
+            self.serve(connection)
+        except OSError:
+            pass
+        finally:
+            connection.close()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.address[1]}"
+
+    def stop(self):
+        """Ends the thread first: one that is in accept(2) keeps a socket listening that is closed,
+        and another socket may get its number."""
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
+        self.socket.close()
