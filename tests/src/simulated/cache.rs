@@ -7,7 +7,7 @@ use iolite::Slab;
 use millrace_config::{CacheSettings, Config};
 use millrace_http_cache::HashKey;
 use millrace_proxy::Shared;
-use millrace_store::{Bounds, Cache, Cleared};
+use millrace_store::{Bounds, Cache, Cleared, HotCopies};
 
 /// What keys are hashed with: the same in every world, so that runs repeat.
 const HASH: HashKey = HashKey::new([7; 16]);
@@ -28,7 +28,10 @@ pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
         variants: config.limits.variants as usize,
         tends: true,
     };
-    Ok(Some(Cache::new(slab, HASH, bounds)))
+    let cache = Cache::new(slab, HASH, bounds);
+    // Twice as much can be wrong as by reference alone.
+    cache.copy_hot(HotCopies::ALL);
+    Ok(Some(cache))
 }
 
 /// Once all workers have ended: nobody fetches or waits for anybody, all bodies are whole, and no

@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use iolite::{Aggregate, Buffer, Extent, Kind, Refusal, Slab, Slice};
@@ -28,11 +29,13 @@ pub struct Waiter {
 }
 
 /// A body. Shared by the one who fills it and all who read it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Body {
     /// All of it, once it is whole: read without a lock.
     whole: OnceLock<Aggregate>,
     inner: Mutex<Inner>,
+    /// See [`Body::note_sent`].
+    sent_at: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -116,7 +119,7 @@ impl Body {
     /// One that is whole from the beginning.
     pub fn whole(bytes: Aggregate) -> Self {
         let inner = Inner { length: bytes.len(), end: Some(End::Whole), ..Inner::default() };
-        Self { whole: OnceLock::from(bytes), inner: Mutex::new(inner) }
+        Self { whole: OnceLock::from(bytes), inner: Mutex::new(inner), ..Self::default() }
     }
 
     /// All of its bytes, if it is whole.
@@ -132,6 +135,13 @@ impl Body {
     /// How its arrival ended; `None` while it goes on.
     pub fn end(&self) -> Option<End> {
         if self.whole.get().is_some() { Some(End::Whole) } else { self.lock().end }
+    }
+
+    /// Notes where its owner was, by a count that is never 0 and only grows, when it sent the body.
+    /// Gives where that was the time before.
+    pub fn note_sent(&self, at: u64) -> Option<u64> {
+        let before = self.sent_at.swap(at, Ordering::Relaxed);
+        (before != 0).then_some(before)
     }
 
     /// Poisoned only by a panic of somebody who held it: nothing it guards is ever half changed.
@@ -339,7 +349,7 @@ impl Filler {
     /// A body that is to be filled, and the one who fills it. `length`: where it is known; `tag`
     /// names the object to [`Slab::condemn`].
     pub fn new(slab: &Slab, kind: Kind, length: Option<u64>, tag: u64) -> Self {
-        let body = Body { whole: OnceLock::new(), inner: Mutex::default() };
+        let body = Body::default();
         Self {
             body: Arc::new(body),
             slab: slab.clone(),

@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 pub mod evict;
+mod heat;
 mod index;
 mod object;
 
+pub use heat::{HOT_BYTES, HotCopies, LARGE_BYTES};
 pub use index::{
     BRIEFLY_MS, Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Purged,
     Question, Stat, Unkept, Waker, Which,

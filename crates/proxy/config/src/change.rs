@@ -1,7 +1,7 @@
 //! What a running process can follow of a new configuration, and what needs another process.
 
 use super::Config;
-use super::cache::{memory_written, reads_written, write_disk};
+use super::cache::{memory_written, reads_written, send_written, write_disk};
 use super::choice;
 use super::error::ConfigError;
 use super::lines::list;
@@ -25,7 +25,7 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 15] {
+fn fixed(config: &Config) -> [(&'static str, String); 16] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
     let token = config.admin_token_file.as_ref();
@@ -43,6 +43,7 @@ fn fixed(config: &Config) -> [(&'static str, String); 15] {
         ("cache-memory", memory_written(cache)),
         ("disk", list(disks.iter().map(write_disk))),
         ("disk-reads", reads_written(cache).to_owned()),
+        ("cache-send", send_written(cache).to_owned()),
         ("admin", admin),
         ("user", config.user.to_string()),
         ("sandbox", choice::SANDBOX.word(config.sandbox).to_owned()),
@@ -89,6 +90,7 @@ mod tests {
             ("cache-memory", Config { cache: None, ..old.clone() }),
             ("disk", config("--admin=127.0.0.1:0 --disk=/a:1G")),
             ("disk-reads", config("--admin=127.0.0.1:0 --disk-reads=always")),
+            ("cache-send", config("--admin=127.0.0.1:0 --cache-send=copy")),
             ("sandbox", Config { sandbox: false, ..old.clone() }),
             ("admin", Config { admin: Vec::new(), ..old.clone() }),
             ("admin-token-file", Config { admin_token_file: Some("/a".into()), ..old.clone() }),

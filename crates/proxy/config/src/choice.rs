@@ -3,7 +3,9 @@
 use millrace_http_cache::SetCookie;
 
 use super::value::Wrong;
-use super::{Balance, EngineChoice, HostSent, LogFormat, PathForward, RetryOn, SendProxy, Splice};
+use super::{
+    Balance, CacheSend, EngineChoice, HostSent, LogFormat, PathForward, RetryOn, SendProxy, Splice,
+};
 
 /// The words of an option.
 pub(super) struct Choice<T: 'static> {
@@ -55,6 +57,15 @@ pub(super) const SANDBOX: Choice<bool> =
 /// Whether what is on disks is read again though it is in memory.
 pub(super) const DISK_READS: Choice<bool> =
     Choice { words: &[("once", false), ("always", true)], wrong: "is neither once nor always" };
+
+pub(super) const CACHE_SEND: Choice<CacheSend> = Choice {
+    words: &[
+        ("auto", CacheSend::Auto),
+        ("copy", CacheSend::Copy),
+        ("reference", CacheSend::Reference),
+    ],
+    wrong: "is no way to send what is stored",
+};
 
 pub(super) const LOG_FORMAT: Choice<LogFormat> = Choice {
     words: &[

@@ -41,7 +41,7 @@ use crate::users::Users;
 pub use arguments::Command;
 pub use asking::{Asking, LIST_OBJECTS_MAX};
 pub use build::{from_tables, process_from_tables};
-pub use cache::{CacheRoute, CacheSettings, Disk};
+pub use cache::{CacheRoute, CacheSend, CacheSettings, Disk};
 pub use change::check_change;
 pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;

@@ -480,6 +480,13 @@ impl Row {
              have, read and compared again though it is in memory. That is slower: for tests, and \
              for memory that nobody trusts.",
         ),
+        row(Process, "cache-send", Kind::Choice(&["auto", "copy", "reference"]), "auto").text(
+            "How a hot body of 16 KB to 8 MB goes from memory to a client: one that was sent lately, \
+             so that the processor's cache has it. auto takes the cheaper of copy and reference \
+             (sendfile(2)), which depends on the processor: it measures both for some milliseconds \
+             at start, and says what it took. Other bodies are sent by copy below 16 KB and by \
+             reference from there on.",
+        ),
         row(Process, "access-log", Kind::Log, "off").text(
             "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP \
              too.",

@@ -6,17 +6,17 @@ use iolite::{Helper, Slab};
 use millrace_config::Config;
 use millrace_disk::Disks;
 use millrace_http_cache::HashKey;
-use millrace_store::{Bounds, Cache};
+use millrace_store::{Bounds, Cache, HotCopies};
 
 use crate::failure::Failure;
 use crate::print;
 
-/// The cache of a configuration, if it has one. Called before the process gives its rights up: the
+/// The cache of a configuration, if it has one, with these hot bodies sent by copy. Called before the process gives its rights up: the
 /// files in memory are made here.
 ///
 /// # Errors
 /// When the kernel refuses the memory.
-pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
+pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cache>>, Failure> {
     let Some(settings) = &config.cache else { return Ok(None) };
     let bytes = usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX);
     let slab = Slab::new(bytes);
@@ -33,6 +33,7 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
     let folders: Vec<_> = settings.disks.iter().map(|disk| disk.folder.as_path()).collect();
     let hash = Disks::hash_key_of(&folders).unwrap_or(HashKey::new(random));
     let cache = Cache::new(slab, hash, bounds);
+    cache.copy_hot(copies);
     if settings.rereads {
         cache.reread_disks();
     }

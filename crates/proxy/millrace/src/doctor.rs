@@ -1,5 +1,5 @@
 //! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads,
-//! and for --engine auto and --splice calibrated sends itself a few messages, and asks uselectd for
+//! and for --engine auto, --cache-send auto and --splice calibrated sends itself a few messages, and asks uselectd for
 //! a registration, which ends with it; it opens nothing that could disturb a running proxy.
 
 use std::fs;
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::finding::{Finding, Verdict};
 use crate::privileges;
 use crate::worker_pool::{descriptors_of_a_worker, files_of_disks};
-use crate::{print, rings, thresholds};
+use crate::{hot_bodies, print, rings, thresholds};
 
 /// Prints the findings about this machine for a process with this configuration.
 ///
@@ -130,6 +130,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         memory(machine, config),
         memlock(machine, config, used),
         moving(&bodies),
+        hot_bodies(config),
         pipes(machine, config, &bodies),
         names(machine),
         congestion(machine),
@@ -246,6 +247,17 @@ fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
 fn moving(bodies: &thresholds::Picked) -> Finding {
     let rows = bodies.plan().map(|(kind, what)| format!("{kind:<21}{what}"));
     Finding::new("bodies", Verdict::Good, &bodies.reason, rows.join("\n"))
+}
+
+/// How hot bodies go from the cache to clients.
+fn hot_bodies(config: &Config) -> Finding {
+    match &config.cache {
+        None => Finding::new("hot bodies", Verdict::Good, "there is no cache", ""),
+        Some(cache) => {
+            let picked = hot_bodies::pick(cache.send);
+            Finding::new("hot bodies", Verdict::Good, picked.plan(), picked.reason)
+        }
+    }
 }
 
 /// Bytes of a page of a pipe.

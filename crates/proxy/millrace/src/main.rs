@@ -20,6 +20,7 @@ mod errands;
 mod failure;
 mod finding;
 mod health_checks;
+mod hot_bodies;
 mod http;
 mod inherited;
 mod listeners;

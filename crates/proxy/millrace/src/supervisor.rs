@@ -21,6 +21,7 @@ use millrace_config::{self as config, Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};
+use millrace_store::HotCopies;
 use millrace_sys::{Signal, Signals};
 
 use crate::admin::{Admin, AdminListeners, Guard, Hooks, Token};
@@ -35,7 +36,7 @@ use crate::health_checks;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::worker_pool::WorkerPool;
-use crate::{cache, outages, print, restart, thresholds, tracking};
+use crate::{cache, hot_bodies, outages, print, restart, thresholds, tracking};
 use succession::Succession;
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
@@ -64,6 +65,8 @@ pub(crate) struct Running {
     signals: Signals,
     engine: engines::Picked,
     thresholds: thresholds::Picked,
+    /// `None`: there is no cache.
+    hot_bodies: Option<hot_bodies::Picked>,
     force: Arc<Force>,
     worker_pool: WorkerPool,
     shared: Arc<Shared>,
@@ -90,12 +93,14 @@ impl Running {
         let (mut inherited, takeover, systemd) = begin(&config, upgrade)?;
         let mut engine = engines::pick(&config)?;
         let thresholds = thresholds::pick(config.splice, engine.engine);
+        let hot_bodies = config.cache.as_ref().map(|cache| hot_bodies::pick(cache.send));
         let log = LogSink::closed();
         let asked_for = config.clone();
         let mut config = config;
         let guard = guard(&config)?;
         let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
-        let shared = shared(&config)?;
+        let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |picked| picked.copies);
+        let shared = shared(&config, copies)?;
         let begun =
             Force::begin(asked_for, config, source, inherited, shared.clone(), log.clone())?;
         let (force, sockets) = (Arc::new(begun.0), begun.1);
@@ -124,6 +129,7 @@ impl Running {
             signals,
             engine,
             thresholds,
+            hot_bodies,
             force,
             worker_pool,
             shared,
@@ -238,6 +244,9 @@ impl Running {
         if config.splice == Splice::Calibrated {
             print::error(&format!("splice {}", self.thresholds));
         }
+        if let Some(hot_bodies) = &self.hot_bodies {
+            print::error(&format!("hot bodies {hot_bodies}"));
+        }
         if let Some(locked) = self.force.locked() {
             print::error(&locked.line());
         }
@@ -338,11 +347,11 @@ fn guard(config: &Config) -> Result<Guard, Failure> {
 
 /// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that
 /// no two proxies take each other's requests for their own.
-fn shared(config: &Config) -> Result<Arc<Shared>, Failure> {
+fn shared(config: &Config, copies: HotCopies) -> Result<Arc<Shared>, Failure> {
     let mut random = [0; 8];
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
-    let (congestion, cache) = (congestion::system(config), cache::open(config)?);
+    let (congestion, cache) = (congestion::system(config), cache::open(config, copies)?);
     Ok(Shared::new(config.workers, pseudonym, congestion, cache, print::error, trace()))
 }
 

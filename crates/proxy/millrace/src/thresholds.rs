@@ -133,9 +133,9 @@ fn crossing(costs: &[&Costs]) -> Option<u64> {
     }
 }
 
-/// What splicing is, beside copying.
+/// What the other way is, beside copying.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+pub(crate) enum Verdict {
     Cheaper,
     Dearer,
     /// The rounds do not agree.
@@ -143,8 +143,8 @@ enum Verdict {
 }
 
 /// What three of four rounds say, each of which compares what was measured within a millisecond.
-fn verdict(rounds: &[(Duration, Duration)]) -> Verdict {
-    let cheaper = rounds.iter().filter(|(copied, spliced)| spliced < copied).count();
+pub(crate) fn verdict(rounds: &[(Duration, Duration)]) -> Verdict {
+    let cheaper = rounds.iter().filter(|(copied, other)| other < copied).count();
     match () {
         () if 4 * cheaper >= 3 * rounds.len() => Verdict::Cheaper,
         () if 4 * cheaper <= rounds.len() => Verdict::Dearer,
@@ -154,17 +154,20 @@ fn verdict(rounds: &[(Duration, Duration)]) -> Verdict {
 
 /// Medians, for people: what the shortest and the longest take.
 fn told(what: &str, costs: &[&Costs]) -> String {
-    let median = |of: fn(&(Duration, Duration)) -> Duration, costs: &Costs| {
-        let mut all: Vec<Duration> = costs.rounds.iter().map(of).collect();
-        all.sort_unstable();
-        all.get(all.len() / 2).map_or(0.0, |middle| middle.as_nanos() as f64 / 1000.0)
-    };
     let of = |costs: &&Costs| {
-        let (copied, spliced) = (median(|it| it.0, costs), median(|it| it.1, costs));
+        let copied = median_us(costs.rounds.iter().map(|round| round.0));
+        let spliced = median_us(costs.rounds.iter().map(|round| round.1));
         format!("{} KB {copied:.1} us copied, {spliced:.1} us spliced", costs.bytes / 1024)
     };
     let ends = [costs.first(), costs.last()].into_iter().flatten().map(of);
     format!("{what} of {}", ends.collect::<Vec<_>>().join(", of "))
+}
+
+/// The median in microseconds.
+pub(crate) fn median_us(times: impl Iterator<Item = Duration>) -> f64 {
+    let mut all: Vec<Duration> = times.collect();
+    all.sort_unstable();
+    all.get(all.len() / 2).map_or(0.0, |middle| middle.as_nanos() as f64 / 1000.0)
 }
 
 #[cfg(test)]

@@ -277,9 +277,16 @@ fn the_doctor_says_what_it_found() {
     let found = output("doctor --limit connections=100");
     let text = String::from_utf8(found.stdout).unwrap();
     assert!(found.status.success(), "{text}");
-    for name in
-        ["kernel", "engine", "workers", "descriptors", "memory", "name servers", "congestion"]
-    {
+    for name in [
+        "kernel",
+        "engine",
+        "hot bodies",
+        "workers",
+        "descriptors",
+        "memory",
+        "name servers",
+        "congestion",
+    ] {
         assert!(text.contains(name), "{name} is missing in {text}");
     }
     refused("doctor --engine kqueue", 2, &["auto, epoll"]);
@@ -355,13 +362,18 @@ fn request_under_way(origin: &TcpListener, running: &Running) -> (TcpStream, Tcp
     let mut client = TcpStream::connect(&running.addresses[0]).unwrap();
     client.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let (mut asked, _) = origin.accept().unwrap();
+    read_head(&mut asked);
+    (client, asked)
+}
+
+/// Reads a head to its end, and no further.
+fn read_head(stream: &mut TcpStream) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        asked.read_exact(&mut byte).unwrap();
+        stream.read_exact(&mut byte).unwrap();
         head.extend_from_slice(&byte);
     }
-    (client, asked)
 }
 
 #[test]
@@ -418,12 +430,7 @@ fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
     let (mut client, mut asked) = request_under_way(&origin, &running);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n{fields}\r\n");
     asked.write_all(head.as_bytes()).unwrap();
-    let mut got = Vec::new();
-    while !got.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        client.read_exact(&mut byte).unwrap();
-        got.push(byte[0]);
-    }
+    read_head(&mut client);
     let sent: Vec<u8> = (0..body).map(|at| (at % 251) as u8).collect();
     let (writing, mut got) = (sent.clone(), vec![0; body]);
     let writing = std::thread::spawn(move || asked.write_all(&writing).unwrap());
@@ -480,6 +487,69 @@ fn what_a_client_gets_through_a_pipe_and_the_cache_keeps_is_told() {
     assert_eq!((told(&record, "bytes_kept"), told(&record, "bytes_teed")), (1 << 20, 0));
     assert_eq!(told(&record, "bytes_copied"), 1 << 20);
     assert_eq!(metric(&running, "bytes_teed_total"), 0);
+}
+
+/// How many bytes of a stored body of each length are copied when it is asked for three times more,
+/// the last time without its first byte.
+fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]; N] {
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (running, mut log) = logged(&origin, &format!("--cache-send {send}"));
+    for (index, body) in bodies.into_iter().enumerate() {
+        let sent: Vec<u8> = (0..body).map(|at| (at % 251) as u8).collect();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {body}\r\nCache-Control: max-age=60\r\n\r\n"
+        );
+        let answer = [answer.as_bytes(), &sent].concat();
+        let mut client = TcpStream::connect(&running.addresses[0]).unwrap();
+        let mut origin = Some(&origin);
+        for first in [0, 0, 0, 1] {
+            let range = if first > 0 { "Range: bytes=1-\r\n" } else { "" };
+            let request = format!("GET /{index} HTTP/1.1\r\nHost: a\r\n{range}\r\n");
+            client.write_all(request.as_bytes()).unwrap();
+            // Whoever asks first is the only one whose request the origin sees.
+            let writing = origin.take().map(|origin| {
+                let (mut asked, _) = origin.accept().unwrap();
+                read_head(&mut asked);
+                let answer = answer.clone();
+                std::thread::spawn(move || asked.write_all(&answer).unwrap())
+            });
+            read_head(&mut client);
+            let mut got = vec![0; body - first];
+            client.read_exact(&mut got).unwrap();
+            assert!(got == sent[first..], "{body} bytes, {send}");
+            if let Some(writing) = writing {
+                writing.join().unwrap();
+            }
+        }
+    }
+    bodies.map(|_| {
+        let [_, hits @ ..] = [(); 4].map(|()| {
+            let mut record = String::new();
+            log.read_line(&mut record).unwrap();
+            told(&record, "bytes_copied")
+        });
+        hits
+    })
+}
+
+#[test]
+fn an_option_says_how_hot_bodies_are_sent() {
+    let bodies @ [short, medium, large] = [1 << 10, 64 << 10, 1 << 20];
+    let of_short = [short, short, short - 1];
+    let copied = [of_short, [0, medium, 0], [0, large, 0]];
+    assert_eq!(copied_of_hits(bodies, "copy"), copied);
+    let referred = [of_short, [0; 3], [0; 3]];
+    assert_eq!(copied_of_hits(bodies, "reference"), referred);
+    for (index, measured) in copied_of_hits(bodies, "auto").into_iter().enumerate() {
+        assert!(measured == copied[index] || measured == referred[index], "{measured:?}");
+    }
+    let words = "boost --origin http://127.0.0.1:1 --listen 127.0.0.1:0 --cache-send copy";
+    let mut running = Running::start(words, 0);
+    // It says so before it listens.
+    let lines = std::iter::from_fn(|| Some(running.line()));
+    let lines: Vec<String> = lines.take_while(|line| !line.contains("listening on")).collect();
+    let expected = "millrace: hot bodies by copy (asked for)";
+    assert!(lines.iter().any(|line| line == expected), "{lines:?}");
 }
 
 #[test]

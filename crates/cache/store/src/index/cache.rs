@@ -12,6 +12,7 @@ use super::recent::Recent;
 use super::shard::{Shard, Slot};
 use super::tier::Beneath;
 use crate::evict::{Eviction, PASSES_MAX};
+use crate::heat::Heat;
 use crate::object::Object;
 
 /// The stored answers of a process. Shared by its workers.
@@ -40,6 +41,7 @@ pub struct Cache {
     /// Waiters for something whose owner was dropped: see [`Cache::take_orphans`].
     pub(super) orphans: Mutex<Vec<Waiter>>,
     pub(super) beneath: Beneath,
+    pub(crate) heat: Heat,
 }
 
 /// How much is kept.
@@ -74,6 +76,7 @@ impl Cache {
             purged: AtomicU64::new(0),
             orphans: Mutex::default(),
             beneath: Beneath::default(),
+            heat: Heat::default(),
         })
     }
 

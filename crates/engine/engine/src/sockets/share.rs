@@ -1,6 +1,6 @@
 //! Bytes sent from where they rest: by reference to the pages of their file, or by copy.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_sys::{self as sys, Errno};
 
@@ -11,8 +11,8 @@ use super::{Counters, Sockets, Watch, completion};
 use crate::{Completion, Event, Fd, Key, Shared, Token};
 
 impl<W: Watch> Sockets<W> {
-    /// Both go out in one call of ours where the socket has room, so that nothing of `parts` is
-    /// kept back for longer than that takes.
+    /// Both go out at once where the socket has room, by copy in one call, so that nothing of
+    /// `parts` is kept back for longer than that takes.
     pub(super) fn begin_send_shared(
         &mut self,
         fd: &Fd,
@@ -20,30 +20,21 @@ impl<W: Watch> Sockets<W> {
         shared: &dyn Shared,
         token: Token,
     ) {
-        let total: usize = parts.iter().map(|part| part.len()).sum();
         let key = self.open(fd).0;
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert_eq!(descriptor.role, Role::Stream, "a datagram is sent from memory");
         descriptor.begin_sending(Sending::Idle);
-        let (mut taken, mut sent) = (0, 0);
-        let result = if descriptor.writable {
-            send_parts(descriptor, parts, true, &mut self.counters).and_then(|count| {
-                taken = count;
-                if taken < total {
-                    return Ok(false);
-                }
-                send_bytes(descriptor, shared, &mut sent, &mut self.counters)
-            })
-        } else {
-            Ok(false)
+        let mut sent = Sent::default();
+        let result = match descriptor.writable {
+            true => sent.send(descriptor, parts, shared, &mut self.counters),
+            false => Ok(false),
         };
-        self.moved += taken + sent;
-        self.counters.bytes_sent += taken as u64;
+        self.moved += sent.before + sent.shared;
         if result == Ok(false) {
             descriptor.lack_room(&mut self.watch);
             self.counters.short_sends += 1;
-            let before = hold(&self.budget, parts, taken);
-            let rest = Box::new(Rest { before, shared: shared.share(), sent });
+            let before = hold(&self.budget, parts, sent.before);
+            let rest = Box::new(Rest { before, shared: shared.share(), sent: sent.shared });
             descriptor.sending = Sending::SendShared { token, rest };
             return;
         }
@@ -71,6 +62,40 @@ impl<W: Watch> Sockets<W> {
     }
 }
 
+/// Bytes that a socket took of what goes before shared bytes, and of those.
+#[derive(Default)]
+struct Sent {
+    before: usize,
+    shared: usize,
+}
+
+impl Sent {
+    /// Sends `parts` and what is shared, until the socket is full: whether that was all.
+    fn send(
+        &mut self,
+        descriptor: &Descriptor,
+        parts: &[&[u8]],
+        shared: &dyn Shared,
+        counters: &mut Counters,
+    ) -> Result<bool, Errno> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let bytes = shared.bytes();
+        let Some(file) = shared.file() else {
+            let all: Vec<&[u8]> = parts.iter().copied().chain([bytes]).collect();
+            let count = send_parts(descriptor, &all, false, counters)?;
+            counters.bytes_sent += count as u64;
+            (self.before, self.shared) = (count.min(total), count.saturating_sub(total));
+            return Ok(self.shared == bytes.len());
+        };
+        self.before = send_parts(descriptor, parts, true, counters)?;
+        counters.bytes_sent += self.before as u64;
+        if self.before < total {
+            return Ok(false);
+        }
+        send_file(descriptor, file, bytes.len(), &mut self.shared, counters)
+    }
+}
+
 impl Rest {
     /// Whether all of it was sent.
     fn send_on(&mut self, descriptor: &Descriptor, counters: &mut Counters) -> Result<bool, Errno> {
@@ -93,14 +118,24 @@ fn send_bytes(
     sent: &mut usize,
     counters: &mut Counters,
 ) -> Result<bool, Errno> {
-    let length = shared.bytes().len();
-    let Some((file, start)) = shared.file() else {
-        let rest = &shared.bytes()[*sent..];
-        let count = send_parts(descriptor, &[rest], false, counters)?;
-        *sent += count;
-        counters.bytes_sent += count as u64;
-        return Ok(count == rest.len());
-    };
+    if let Some(file) = shared.file() {
+        return send_file(descriptor, file, shared.bytes().len(), sent, counters);
+    }
+    let rest = &shared.bytes()[*sent..];
+    let count = send_parts(descriptor, &[rest], false, counters)?;
+    *sent += count;
+    counters.bytes_sent += count as u64;
+    Ok(count == rest.len())
+}
+
+/// The same by reference, from a file that has `length` bytes of it from a place on.
+fn send_file(
+    descriptor: &Descriptor,
+    (file, start): (BorrowedFd<'_>, u64),
+    length: usize,
+    sent: &mut usize,
+    counters: &mut Counters,
+) -> Result<bool, Errno> {
     while *sent < length {
         let at = start + *sent as u64;
         match sys::send_file(descriptor.fd.as_fd(), file, at, length - *sent) {

@@ -24,6 +24,7 @@ pub(crate) fn settings(
     let bytes = cache_memory(process, memory_bytes, workers)?;
     let disks = disks(process)?;
     let rereads = process.one_or_default("disk-reads", |text| choice::DISK_READS.read(text))?;
+    let send = process.one_or_default("cache-send", |text| choice::CACHE_SEND.read(text))?;
     if is_off {
         return Ok(None);
     }
@@ -33,7 +34,7 @@ pub(crate) fn settings(
         let allowed = format!("{option} of at least {least}, or no disk");
         return Err(ConfigError::rule(process.place_of("disk"), wrong, allowed));
     }
-    Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks, rereads }))
+    Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks, rereads, send }))
 }
 
 /// The cache's share of a memory. Pools keep what they cannot do without: a share in percent ends

@@ -14,7 +14,9 @@ use super::{Role, Service};
 use crate::limits::Limits;
 
 pub(super) use build::{route, settings};
-pub(super) use write::{memory_written, reads_written, write_disk, write_route, write_settings};
+pub(super) use write::{
+    memory_written, reads_written, send_written, write_disk, write_route, write_settings,
+};
 
 /// What the cache may take of the machine. None of it can change while the process runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +28,19 @@ pub struct CacheSettings {
     pub disks: Vec<Disk>,
     /// Whether what is on them is read again each time, though it is in memory.
     pub rereads: bool,
+    /// How hot bodies are sent.
+    pub send: CacheSend,
+}
+
+/// How bodies that are hot, so that the processor's cache has them, are sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheSend {
+    /// The way that a measurement at start finds cheaper.
+    Auto,
+    /// By copy.
+    Copy,
+    /// By reference, as all others.
+    Reference,
 }
 
 impl CacheSettings {

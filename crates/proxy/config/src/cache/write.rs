@@ -1,7 +1,7 @@
 //! Writes what a configuration says of the cache; see [`write`](crate::write).
 
 use super::value::{write_feature, write_lifetime, write_seconds};
-use super::{CacheRoute, CacheSettings, Disk};
+use super::{CacheRoute, CacheSend, CacheSettings, Disk};
 use crate::choice;
 use crate::lines::{line, list, quoted};
 use crate::value::write_size;
@@ -12,11 +12,17 @@ pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>)
     let disks = settings.map_or(&[][..], |settings| &settings.disks);
     line(out, "disk", list(disks.iter().map(write_disk)));
     line(out, "disk-reads", quoted(reads_written(settings)));
+    line(out, "cache-send", quoted(send_written(settings)));
 }
 
 /// What is asked of the disks, as it is given.
 pub(crate) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
     choice::DISK_READS.word(settings.is_some_and(|settings| settings.rereads))
+}
+
+/// How hot bodies are sent, as it is given.
+pub(crate) fn send_written(settings: Option<&CacheSettings>) -> &'static str {
+    choice::CACHE_SEND.word(settings.map_or(CacheSend::Auto, |settings| settings.send))
 }
 
 /// The memory of the cache as it is given.

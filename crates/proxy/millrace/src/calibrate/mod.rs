@@ -3,6 +3,7 @@
 
 mod bounce;
 mod forward;
+mod hot;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +17,7 @@ use millrace_sys::Errno;
 
 pub(crate) use bounce::cost;
 pub(crate) use forward::{Costs, Kind, costs};
+pub(crate) use hot::{SendCosts, send_costs};
 
 /// An engine with connections over the loopback network.
 struct Loopback<W> {

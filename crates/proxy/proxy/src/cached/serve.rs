@@ -47,6 +47,8 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
     start.write_rest(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
+    let is_hot_copy = matches!(form, Form::Whole)
+        && object.length().is_some_and(|bytes| cache.is_hot_copy(&object.body, bytes));
     let reader = match form {
         Form::NotModified | Form::Head | Form::Unsatisfiable => None,
         Form::Whole => CachedReader::new(&object.body, None, waiter),
@@ -63,7 +65,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
         return Moved::Failed(Reason::AnswerCut);
     }
     let before = std::mem::take(&mut exchange.caching.reader);
-    let is_copied = before.is_some();
+    let is_copied = before.is_some() || is_hot_copy;
     exchange.caching.reader = if is_copied { reader.map(CachedReader::by_copy) } else { reader };
     core.wake(before.and_then(CachedReader::leave));
     download::pump(core, key, true)

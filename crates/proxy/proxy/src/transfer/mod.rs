@@ -300,7 +300,7 @@ impl Transfer {
             Next::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
                 self.rest.skip(count as u64);
-                self.tally.calls += 2;
+                self.tally.calls += if slice.is_copied() { 1 } else { 2 };
                 self.tally.copied += if slice.is_copied() { count as u64 } else { 0 };
                 self.owes_line_end = iov.send_shared(engine, sink, slice);
                 self.gave(engine, sink, count);
