@@ -8,8 +8,8 @@ use millrace_http1::target::push_encoded;
 use super::key::{Scheme, Site};
 
 /// The path and query that a reference means, if it is of the same origin as its base: `site` and a
-/// path and query that begins with `/`, as requests have it. `None` for another origin, and for what
-/// is no reference. RFC 3986 section 5.2.2.
+/// path and query that begins with `/`, as requests have it. `None` for another origin, and for
+/// what is no reference. RFC 3986 section 5.2.2.
 pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<Vec<u8>> {
     let end = memchr(b'#', reference).unwrap_or(reference.len());
     let reference = &reference[..end];

@@ -202,8 +202,8 @@ impl fmt::Display for Host<'_> {
 }
 
 /// Appends a byte of a path or query as targets have it: percent-encoded from 0x80 on (RFC 3986
-/// section 2.1). A URL from anywhere else than a target, such as `Location`, has to pass here before
-/// it is compared with one.
+/// section 2.1). A URL from anywhere else than a target, such as `Location`, has to pass here
+/// before it is compared with one.
 pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
     if byte.is_ascii() {
         out.push(byte);

@@ -144,9 +144,9 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
 }
 
 /// Removes what is stored where the origin was asked whether it still holds and sent this part
-/// instead, unless both are of the same bytes. A whole response would otherwise stay beside the part
-/// and be found before it. Where nothing was there to ask by, what is stored stays: no client may
-/// remove a response that others share.
+/// instead, unless both are of the same bytes. A whole response would otherwise stay beside the
+/// part and be found before it. Where nothing was there to ask by, what is stored stays: no client
+/// may remove a response that others share.
 fn drop_outdated(exchange: &Exchange, part: &Stored, arrival: Arrival<'_>) {
     let caching = &exchange.caching;
     if let Some(old) = &caching.object
@@ -308,8 +308,8 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> b
     true
 }
 
-/// Whether a stored part is not the one that the client asks for. The lookup stage has found that it
-/// is, but `If-Range` may not match the `Last-Modified` that the 304 has brought.
+/// Whether a stored part is not the one that the client asks for. The lookup stage has found that
+/// it is, but `If-Range` may not match the `Last-Modified` that the 304 has brought.
 fn is_other_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     object.meta().extent.is_some()
         && !is_not_modified(request, &object.stored)
