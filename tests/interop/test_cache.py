@@ -228,11 +228,14 @@ class Cache(ShopCase):
         base = self.proxy.url
         self.fill("/a/1", "/a/2", "/ab", Surrogate_Key="x common")
         self.fill("/b/1", "/b/2", Cache_Tag="y, common", Cache_Groups='"g"')
-        everything = ["/a/1", "/a/2", "/ab", "/b/1", "/b/2"]
+        self.fill("/%C3%BC/1", Surrogate_Key="common")
+        everything = ["/%C3%BC/1", "/a/1", "/a/2", "/ab", "/b/1", "/b/2"]
         self.assertEqual(self.kept(), everything)
         for words, gone in [
             ((f"{base}/a/1",), ["/a/1"]),
             (("--prefix", f"{base}/a/"), ["/a/1", "/a/2"]),
+            ((f"{base}/ü/1",), ["/%C3%BC/1"]),
+            (("--prefix", f"{base}/ü"), ["/%C3%BC/1"]),
             (("--tag", "x"), ["/a/1", "/a/2", "/ab"]),
             (("--tag", "common"), everything),
             (("--group", "g", "--site", base), ["/b/1", "/b/2"]),

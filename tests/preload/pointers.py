@@ -145,12 +145,11 @@ MASK = bytes(128)
 MILLISECONDS = 30
 
 
-class Wait:
-    """A wait of some form, for `state`, in which `argument` is of `kind`."""
+class Tried:
+    """A call in which `argument` is of `kind`, and each other pointer is good."""
 
-    def __init__(self, state, argument, kind):
-        self.argument, self.kind, self.waited = argument, kind, Waited(state)
-        self.bad = None
+    def __init__(self, argument, kind):
+        self.argument, self.kind, self.bad = argument, kind, None
 
     def give(self, argument, content):
         if argument != self.argument:
@@ -165,6 +164,14 @@ class Wait:
             spoil(self.kind, self.bad)
             outcome += ", " + call(self)
         return outcome
+
+
+class Wait(Tried):
+    """A wait of some form, for `state`."""
+
+    def __init__(self, state, argument, kind):
+        super().__init__(argument, kind)
+        self.waited = Waited(state)
 
 
 def entries(wait):
@@ -392,34 +399,13 @@ OTHERS = [
 ]
 
 
-class Once:
-    """A call of some form in which `argument` is of `kind`."""
-
-    def __init__(self, argument, kind):
-        self.argument, self.kind, self.bad = argument, kind, None
-
-    def give(self, argument, content):
-        if argument != self.argument:
-            return address(put(pages(1), content))
-        if self.bad is None:
-            self.bad = place_of(self.kind, content)
-        return address(self.bad)
-
-    def run(self, call):
-        outcome = call(self.give)
-        if self.kind in SINCE:
-            spoil(self.kind, self.bad)
-            outcome += ", " + call(self.give)
-        return outcome
-
-
 def other_cases():
     for name, call, arguments in OTHERS:
         for argument in arguments:
             for kind in KINDS + SINCE:
                 if name == "fclose" and kind not in ("null", "unmapped", "no-access", "kernel"):
                     continue
-                run = lambda a=argument, k=kind, c=call: Once(a, k).run(c)
+                run = lambda a=argument, k=kind, c=call: Tried(a, k).run(lambda it: c(it.give))
                 yield f"{name} {argument} {kind}", run
 
 

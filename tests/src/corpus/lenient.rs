@@ -1,6 +1,6 @@
-//! Responses with the faults that the program rewrites, and with mutations on top, before its cache:
-//! whatever the client receives has one meaning, and nothing is stored, or updates what is stored,
-//! that was read from LF line ends or folded values.
+//! Responses with the faults that the program rewrites, and with mutations on top, before its
+//! cache: whatever the client receives has one meaning, and nothing is stored, or updates what is
+//! stored, that was read from LF line ends or folded values.
 //!
 //! A mutant is up to three requests for one target. The second one is answered by the mutated
 //! response; the third shows what the cache made of it. The judge of the client is
@@ -62,8 +62,8 @@ impl fmt::Display for Tally {
         let Self { run, rewritten, stored, refused, failures } = self;
         write!(
             f,
-            "{run} faulty responses: {rewritten} ambiguous ones rewritten, {stored} stored, {refused} \
-             refused, {} wrong",
+            "{run} faulty responses: {rewritten} ambiguous ones rewritten, {stored} stored, \
+             {refused} refused, {} wrong",
             failures.len()
         )
     }
@@ -155,8 +155,8 @@ fn play(
     Ok(())
 }
 
-/// Whether a stored response has something of the mutant. Of a response to HEAD the cache takes over
-/// the fields of freshness alone.
+/// Whether a stored response has something of the mutant. Of a response to HEAD the cache takes
+/// over the fields of freshness alone.
 fn has_update(kind: Kind, answer: &Message) -> bool {
     let renews = |field: &Field| field.is("cache-control") && field.value.ends_with(b"max-age=90");
     is_marked(answer) || (kind == Kind::Head && answer.fields.iter().any(renews))
@@ -186,7 +186,7 @@ fn ask(
     client.finish();
     let received = client.rest()?;
     let answers = read_answers(&received, &[Asked::with(method)])
-        .map_err(|doubt| format!("DOUBTFUL at the client ({doubt}): {}", escaped(&received)))?;
+        .map_err(|why| format!("AMBIGUOUS at the client ({why}): {}", escaped(&received)))?;
     let is_hit = lane.origin.settle()?.is_empty();
     Ok((answers, is_hit))
 }

@@ -125,15 +125,17 @@ const NUMBERS: usize = 4;
 
 impl AnswerDirectives {
     /// Reads a response's. `targets` are the names of targeted fields in lower case: the first that
-    /// is there and is valid counts alone, RFC 9213 section 2.2.
+    /// is there and is valid counts alone, RFC 9213 section 2.2, but for what fields before it with
+    /// a value of the wrong type forbid.
     pub fn of(answer: &AnswerHead, targets: &[Box<[u8]>]) -> Self {
         let mut directives = Self::default();
         for name in targets {
             let value = structured::combined(structured::lines_named(answer, name));
             let members = value.as_ref().and_then(|it| structured::dictionary(it, &DIRECTIVES));
             let Some(members) = members else { continue };
-            let targeted = Self::of_members(&members);
+            let mut targeted = Self::of_members(&members);
             if are_valid(&members) {
+                targeted.forbid_as(&directives);
                 return targeted;
             }
             directives.forbid_as(&targeted);
@@ -159,8 +161,8 @@ impl AnswerDirectives {
         directives
     }
 
-    /// Forbids what a targeted field forbids that is not valid otherwise. RFC 9213 lets such a field
-    /// be ignored; but a cache may always do less, and the origin meant this one.
+    /// Forbids what a targeted field forbids whose other values have the wrong types. RFC 9213 lets
+    /// such a field be ignored; but a cache may always do less, and the origin meant this one.
     fn forbid_as(&mut self, targeted: &Self) {
         self.no_store |= targeted.no_store;
         self.no_cache |= targeted.no_cache || targeted.omitted != Names::default();
@@ -227,10 +229,10 @@ impl Argument<'_> {
     }
 }
 
-/// Whether the members of a targeted field have the types of their directives, RFC 9213 section 2.1:
-/// an Integer where there is a number, the Boolean true elsewhere, or a String with names of fields.
-/// A value of another type is not to be used, and neither is the field then: it would still silence
-/// `Cache-Control`. False is taken as if the directive were not there.
+/// Whether the members of a targeted field have the types of their directives, RFC 9213 section
+/// 2.1: an Integer where there is a number, the Boolean true elsewhere, or a String with names of
+/// fields. A value of another type is not to be used, and neither is the field then: it would still
+/// silence `Cache-Control`. False is taken as if the directive were not there.
 fn are_valid(members: &[Option<Argument<'_>>; DIRECTIVES.len()]) -> bool {
     let (numbers, others) = members.split_at(NUMBERS);
     let are_numbers =
@@ -471,9 +473,29 @@ mod tests {
     #[test]
     fn targets_are_looked_for_in_their_order_rfc_9213_section_2_2() {
         let targets = [(*b"mine-cache-control").into(), (*b"cdn-cache-control").into()];
-        let read = |fields: &str| AnswerDirectives::of(&answer(200, fields), &targets).max_age_s;
+        let read = |fields: &str| AnswerDirectives::of(&answer(200, fields), &targets);
         let both = "CDN-Cache-Control: max-age=1\r\nMine-Cache-Control: max-age=2\r\n";
-        assert_eq!(read(both), Some(2));
-        assert_eq!(read("CDN-Cache-Control: max-age=1\r\nMine-Cache-Control: \r\n"), Some(1));
+        assert_eq!(read(both).max_age_s, Some(2));
+        let after = |mine: &str| {
+            read(&format!("CDN-Cache-Control: max-age=1\r\nMine-Cache-Control: {mine}\r\n"))
+        };
+        let alone = after("");
+        assert_eq!(alone.max_age_s, Some(1));
+        assert_eq!(after("no-store, max-age="), alone, "what cannot be parsed is as if absent");
+        // What a field forbids that is not selected holds for the one that is.
+        for (mine, forbid) in [
+            ("no-store", (|it| it.no_store = true) as fn(&mut AnswerDirectives)),
+            ("no-cache", |it| it.no_cache = true),
+            ("no-cache=\"a\"", |it| it.no_cache = true),
+            ("private", |it| it.private = true),
+            ("must-revalidate", |it| it.must_revalidate = true),
+            ("proxy-revalidate", |it| it.proxy_revalidate = true),
+            ("public", |_| {}),
+            ("stale-if-error=9", |_| {}),
+        ] {
+            let mut expected = alone.clone();
+            forbid(&mut expected);
+            assert_eq!(after(&format!("{mine}, max-age=\"9\"")), expected, "{mine}");
+        }
     }
 }

@@ -3,12 +3,13 @@
 use memchr::memchr;
 use millrace_http1::Authority;
 use millrace_http1::path::{remove_dot_segments, split_query};
+use millrace_http1::target::push_encoded;
 
 use super::key::{Scheme, Site};
 
 /// The path and query that a reference means, if it is of the same origin as its base: `site` and a
-/// path and query that begins with `/`. `None` for another origin, and for what is no reference.
-/// RFC 3986 section 5.2.2.
+/// path and query that begins with `/`, as requests have it. `None` for another origin, and for
+/// what is no reference. RFC 3986 section 5.2.2.
 pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<Vec<u8>> {
     let end = memchr(b'#', reference).unwrap_or(reference.len());
     let reference = &reference[..end];
@@ -20,7 +21,7 @@ pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<
     };
     let (base_path, _) = split_query(base);
     let (path, query) = split_query(local);
-    let mut target = match path {
+    let path = match path {
         [b'/', ..] => remove_dot_segments(path),
         [] if local.len() < reference.len() => b"/".to_vec(),
         [] if query.is_empty() => return Some(base.to_vec()),
@@ -30,7 +31,8 @@ pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<
             remove_dot_segments(&[&base_path[..folder_len], path].concat())
         }
     };
-    target.extend_from_slice(query);
+    let mut target = Vec::with_capacity(path.len() + query.len());
+    path.iter().chain(query).for_each(|&byte| push_encoded(&mut target, byte));
     Some(target)
 }
 
@@ -89,6 +91,9 @@ mod tests {
             ("//a.example:8080/x", "/x"),
             ("/a:b", "/a:b"),
             ("./a:b", "/b/c/a:b"),
+            ("../\u{fc}?\u{20ac}#\u{fc}", "/b/%C3%BC?%E2%82%AC"),
+            ("//a.example:8080/%fc\u{fc}", "/%fc%C3%BC"),
+            ("?\u{fc}", "/b/c/d;p?%C3%BC"),
         ] {
             assert_eq!(resolved(reference).as_deref(), Some(expected), "{reference}");
         }

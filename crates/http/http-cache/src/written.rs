@@ -1,12 +1,13 @@
 //! URLs as people write them, to name what is stored.
 
 use millrace_http1::Authority;
+use millrace_http1::target::push_encoded;
 
 use super::key::{Scheme, Site};
 
 /// The text that the keys of a URL begin with, up to the line of their first part: the host in
-/// lower case, without the port that goes without saying, and with a path. Without a scheme,
-/// `http` is meant. `None` where it is no URL of a site.
+/// lower case, without the port that goes without saying, and with a path, in which bytes from 0x80
+/// are percent-encoded. Without a scheme, `http` is meant. `None` where it is no URL of a site.
 pub fn written_url(text: &[u8]) -> Option<Vec<u8>> {
     let (site, local) = split(text)?;
     let mut url = Vec::new();
@@ -14,7 +15,7 @@ pub fn written_url(text: &[u8]) -> Option<Vec<u8>> {
     if !local.starts_with(b"/") {
         url.push(b'/');
     }
-    url.extend_from_slice(local);
+    local.iter().for_each(|&byte| push_encoded(&mut url, byte));
     Some(url)
 }
 
@@ -53,10 +54,13 @@ mod tests {
             ("example.com/a", "http://example.com/a"),
             ("localhost:8080", "http://localhost:8080/"),
             ("[::FFFF:0:1]:8080/a/../b", "http://[::ffff:0.0.0.1]:8080/a/../b"),
+            ("a/\u{fc}%fc?\u{20ac}#\u{fc}", "http://a/%C3%BC%fc?%E2%82%AC"),
         ] {
             assert_eq!(url(text).as_deref(), Some(expected), "{text}");
         }
-        for text in ["", "/a", "http://", "http:///a", "ftp://a/", "http://a b/", "http://a/\n"] {
+        for text in
+            ["", "/a", "http://", "http:///a", "ftp://a/", "http://a b/", "http://a/\n", "\u{fc}/"]
+        {
             assert_eq!(url(text), None, "{text:?}");
         }
         assert!(written_site(b"a").unwrap().is_same(&written_site(b"http://A:80/x").unwrap()));

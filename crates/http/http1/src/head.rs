@@ -203,8 +203,8 @@ impl HeadScan {
 /// The fields of a head, in their order, and the bytes that they are ranges of.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    /// The head in its strict form: as received, unless it had to be rewritten. A request may keep a
-    /// little of its own behind it.
+    /// The head in its strict form: as received, unless it had to be rewritten. A request may keep
+    /// a little of its own behind it.
     pub(crate) bytes: Vec<u8>,
     /// How many of `bytes` are the head's: `received <= bytes.len()`.
     pub(crate) received: usize,
@@ -299,6 +299,11 @@ impl Fields {
             self.offers_upgrade = are_upgrade_protocols(self.values(Name::Upgrade))?;
         }
         Ok(())
+    }
+
+    /// Bytes of memory that the head has, used or not: clearing it keeps them.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.list.capacity() * size_of::<Field>()
     }
 
     /// The fields as they came.

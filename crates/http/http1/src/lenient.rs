@@ -13,9 +13,9 @@
 //! The latter two are refused in the fields that decide where the message or its connection ends:
 //! a reader that does not know the form would not see them.
 //!
-//! The header ends at its first empty line, which ends as all its lines do. Each header is judged by
-//! itself: an interim response may end its lines otherwise than the final one, since a gateway sends
-//! the first and a program behind it the second.
+//! The header ends at its first empty line, which ends as all its lines do. Each header is judged
+//! by itself: an interim response may end its lines otherwise than the final one, since a gateway
+//! sends the first and a program behind it the second.
 
 use memchr::memchr;
 
@@ -30,13 +30,13 @@ const STRICT: NameSet =
     NameSet::of(&[Name::ContentLength, Name::TransferEncoding, Name::Connection]);
 
 impl AnswerHead {
-    /// Like [`parse`](Self::parse), but also reads headers that can be rewritten in the strict form.
-    /// [`bytes`](crate::Fields::bytes) and all ranges are those of the strict form then, and
+    /// Like [`parse`](Self::parse), but also reads headers that can be rewritten in the strict
+    /// form. [`bytes`](crate::Fields::bytes) and all ranges are those of the strict form then, and
     /// [`HeadScan::is_ambiguous`] says whether a cache may rely on it.
     ///
     /// A header that has to be rewritten costs one copy for the time of the call, of at most
-    /// [`HeadLimits::bytes_max`] bytes and one for each line. The limits apply to the bytes received
-    /// and to the strict form.
+    /// [`HeadLimits::bytes_max`] bytes and one for each line. The limits apply to the bytes
+    /// received and to the strict form.
     ///
     /// # Errors
     /// As of `parse`. Once a line was seen that has to be rewritten, most errors come when the
@@ -109,8 +109,8 @@ fn find_end(
     }
 }
 
-/// The strict form of a whole header, and whether a value was folded. Whatever else is wrong with
-/// the header is still wrong with it.
+/// Returns the strict form of a whole header, and whether a value was folded. Other faults of the
+/// header stay in it, and the strict parser refuses them.
 fn rewrite(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
     let mut strict = Vec::with_capacity(head.len() + 64);
     let mut lines = head.split_inclusive(|&byte| byte == b'\n').map(|line| {
@@ -118,7 +118,7 @@ fn rewrite(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
         line.strip_suffix(b"\r").unwrap_or(line)
     });
     strict.extend_from_slice(lines.next().expect("a header has a status line"));
-    // Whether the field at hand, if there is one, may be folded.
+    // Whether the line at hand may continue the field before it. Before the first field it may not.
     let mut may_fold = false;
     let mut has_folds = false;
     for line in lines {
@@ -134,7 +134,7 @@ fn rewrite(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
             continue;
         }
         strict.extend_from_slice(b"\r\n");
-        // Without a colon, the line is refused by the strict parser, as the empty line is not.
+        // A line without a colon is copied: the strict parser refuses it, but for the empty line.
         let (name, value) = line.split_at(memchr(b':', line).unwrap_or(0));
         let trimmed = trim(name);
         may_fold = !name.is_empty() && !STRICT.has(Name::of(trimmed));
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::samples::LIMITS;
 
-    /// The strict form, and whether it is doubtful.
+    /// The strict form, and whether the header is ambiguous.
     fn read(head: &str) -> Result<(String, bool), HeadError> {
         let (mut answer, mut scan) = (AnswerHead::default(), HeadScan::default());
         let input = [head.as_bytes(), b"\r\n\n: body"].concat();

@@ -101,13 +101,8 @@ impl RequestLine {
     fn encode_target(&mut self, bytes: &mut Vec<u8>) {
         let start = bytes.len();
         for at in self.target_span.range() {
-            match bytes[at] {
-                byte @ 0x80.. => {
-                    let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
-                    bytes.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
-                }
-                byte => bytes.push(byte),
-            }
+            let byte = bytes[at];
+            target::push_encoded(bytes, byte);
         }
         self.target_span = Span::new(start..bytes.len());
     }
@@ -133,9 +128,9 @@ impl RequestHead {
         self.line.method_span.of(&self.fields.bytes)
     }
 
-    /// The target as received, with bytes from 0x80 percent-encoded: not empty, and of the bytes that
-    /// [`target`] lists. There is no other reading of it: what routes, matches, is logged or is a
-    /// part of a key has this form.
+    /// The target as received, with bytes from 0x80 percent-encoded: not empty, and of the bytes
+    /// that [`target`] lists. There is no other reading of it: what routes, matches, is logged or
+    /// is a part of a key has this form.
     pub fn target(&self) -> &[u8] {
         self.line.target_span.of(&self.fields.bytes)
     }
@@ -271,7 +266,8 @@ fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
 
 fn check_target(target: &[u8]) -> Result<(), HeadError> {
     let query = memchr(b'?', target).unwrap_or(target.len());
-    // The latter are percent-encoded later; in an authority, that refuses them.
+    // Bytes from 0x80 are valid here, as they are percent-encoded later. In an authority they are
+    // refused then, because a host has no percent-encoding.
     let has_only =
         |class: Class, bytes: &[u8]| bytes.iter().all(|&byte| class.has(byte) || !byte.is_ascii());
     if has_only(PATH, &target[..query]) && has_only(QUERY, &target[query..]) {

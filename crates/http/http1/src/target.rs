@@ -201,6 +201,18 @@ impl fmt::Display for Host<'_> {
     }
 }
 
+/// Appends a byte of a path or query as targets have it: percent-encoded from 0x80 on (RFC 3986
+/// section 2.1). A URL from anywhere else than a target, such as `Location`, has to pass here
+/// before it is compared with one.
+pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
+    if byte.is_ascii() {
+        out.push(byte);
+    } else {
+        let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
+        out.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+    }
+}
+
 /// Reads what [`destination`](crate::destination()) gives, once a head is whole. May append a path
 /// to its bytes.
 pub(crate) fn locate(

@@ -190,8 +190,8 @@ const FCNTL: [i32; 7] = [
     libc::F_GETPIPE_SZ,
 ];
 
-/// Blocking or not, closed on exec, bytes at hand, bytes not acknowledged yet, and whether something
-/// is a terminal.
+/// Blocking or not, closed on exec, bytes at hand, bytes not acknowledged yet, and whether
+/// something is a terminal.
 #[allow(clippy::unnecessary_cast, reason = "the type is another one with another C library")]
 const IOCTL: [u64; 5] = [
     libc::FIONBIO as u64,

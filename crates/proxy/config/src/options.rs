@@ -374,8 +374,9 @@ impl Row {
              answers to them.",
         ),
         row(Cache, "cache-finish", Kind::Switch, "on").text(
-            "Receive an answer to its end, and store it, when the client that asked for it leaves; a \
-             part (206) is received at most 64 KiB ahead of its readers, and only while it has some.",
+            "Receive an answer to its end, and store it, when the client that asked for it leaves; \
+             a part (206) is received at most 64 KiB ahead of its readers, and only while it has \
+             some.",
         ),
         row(Cache, "cache-status", Kind::Switch, "on")
             .text("Say in Cache-Status (RFC 9211) of each answer what the cache did."),

@@ -205,8 +205,8 @@ unsafe fn wait(
         if room == 0 {
             drop(inside);
             drop(instance);
-            // The kernel waits for an event before it finds that it cannot store it, and keeps it. So
-            // its instance must have all descriptors.
+            // The kernel waits for an event before it finds that it cannot store it, and keeps it.
+            // So its instance must have all descriptors.
             ours::hand_over(epoll);
             return None;
         }

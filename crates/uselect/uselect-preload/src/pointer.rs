@@ -1,8 +1,8 @@
 //! Checks of the program's pointers. A call with a bad pointer goes to the C library as it is, so
 //! that the kernel fails it with EFAULT.
 //!
-//! The kernel checks each page once, by a call that changes nothing. A table keeps the good pages, so
-//! a wait with the same arrays as before makes no additional call. A page is never taken out: a
+//! The kernel checks each page once, by a call that changes nothing. A table keeps the good pages,
+//! so a wait with the same arrays as before makes no additional call. A page is never taken out: a
 //! program that unmaps it, or makes it read-only, and then passes a pointer to it ends by SIGSEGV.
 //!
 //! It never dereferences a pointer, and never answers for a page that the kernel has not checked.
@@ -32,8 +32,8 @@ const WRITE: usize = 3;
 const PAGE_BYTES: usize = 4096;
 const PAGES_BITS: u32 = 14;
 
-/// The table, by a hash of a page's address: that address and the kind of access. 0: an empty entry.
-/// A page replaces another page with the same hash. `Relaxed`: an entry stands for itself.
+/// The table, by a hash of a page's address: that address and the kind of access. 0: an empty
+/// entry. A page replaces another page with the same hash. `Relaxed`: an entry stands for itself.
 static PAGES: [AtomicUsize; 1 << PAGES_BITS] = [const { AtomicUsize::new(0) }; 1 << PAGES_BITS];
 
 #[inline]
@@ -80,8 +80,9 @@ fn ask<const ACCESS: usize>(place: usize, page: usize) -> bool {
     !is_bad
 }
 
-/// Whether a read of this page fails. rt_sigprocmask(2) reads the set before it rejects an operation
-/// that does not exist (EINVAL). Other errors, as from a filter of system calls, count as success.
+/// Whether a read of this page fails. rt_sigprocmask(2) reads the set before it rejects an
+/// operation that does not exist (EINVAL). Other errors, as from a filter of system calls, count as
+/// success.
 fn reads_fault(page: usize) -> bool {
     const NO_OPERATION: i32 = -1;
     const BYTES: usize = 8;
@@ -93,8 +94,8 @@ fn reads_fault(page: usize) -> bool {
     code != 0 && errno() == libc::EFAULT
 }
 
-/// Whether a write of this word fails. futex(2) adds 0 to it in one atomic step, so a write by another
-/// thread is not lost. It wakes no thread, as none waits for a word of such an array.
+/// Whether a write of this word fails. futex(2) adds 0 to it in one atomic step, so a write by
+/// another thread is not lost. It wakes no thread, as none waits for a word of such an array.
 fn writes_fault(word: usize) -> bool {
     const WAKE: i32 = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
     const ADD_0: i32 = libc::FUTEX_OP_ADD << 28;

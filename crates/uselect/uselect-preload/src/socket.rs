@@ -210,7 +210,8 @@ fn pass(control: *const u8, bytes: usize) {
     while let Some(header) = left.first_chunk::<{ size_of::<cmsghdr>() }>() {
         // SAFETY: they are as many bytes, and any are a header.
         let header = unsafe { header.as_ptr().cast::<cmsghdr>().read_unaligned() };
-        // The kernel rejects a message that is shorter than its header, or longer than what is left.
+        // The kernel rejects a message that is shorter than its header, or longer than what is
+        // left.
         let Some(data) = left.get(size_of::<cmsghdr>()..header.cmsg_len) else { return };
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             let (fds, _) = data.as_chunks();

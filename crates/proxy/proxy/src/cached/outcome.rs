@@ -12,7 +12,7 @@ use millrace_http_cache::{
 use millrace_http1::{
     AnswerHead, Framing, Method, Name, OriginRequest, RequestHead, destination, path,
 };
-use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Unkept};
+use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
 use crate::cached::{Answer, fill, now_ms, waiting};
 use crate::core::{Core, Parts};
@@ -144,9 +144,9 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
 }
 
 /// Removes what is stored where the origin was asked whether it still holds and sent this part
-/// instead, unless both are of the same bytes. A whole response would otherwise stay beside the part
-/// and be found before it. Where nothing was there to ask by, what is stored stays: no client may
-/// remove a response that others share.
+/// instead, unless both are of the same bytes. A whole response would otherwise stay beside the
+/// part and be found before it. Where nothing was there to ask by, what is stored stays: no client
+/// may remove a response that others share.
 fn drop_outdated(exchange: &Exchange, part: &Stored, arrival: Arrival<'_>) {
     let caching = &exchange.caching;
     if let Some(old) = &caching.object
@@ -264,34 +264,35 @@ fn publish<E: Engine>(
     Some(filling)
 }
 
-/// A 304 to our own conditions. False: it is about something else than what is stored.
+/// A 304 to our own conditions. False: it is about something else than what is stored, or what is
+/// stored is not the response to the client's request.
 fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool {
     let Arrival { cache, route, receipt, asked_for } = arrival;
     let waiter = core.waiter(key, Kind::Exchange);
     let exchange = core.exchange(key);
+    let has_client = !exchange.is_refresh();
     let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
-    let object = caching.object.clone().expect("what is validated is at hand");
-    if !caching.serve(object.clone(), waiter) {
+    let old = caching.object.clone().expect("what is validated is at hand");
+    let (object, refusal) = match freshen(&arrival.received(request, answer), &old.stored) {
+        Ok(stored) => {
+            let (heads, since) = ((&sent, &*answer), caching.since);
+            (cache.update(asked_for, &old, stored, heads, since), None)
+        }
+        Err(refusal) => (old, Some(refusal)),
+    };
+    let is_other = has_client && is_other_part(request, &object, cache);
+    if is_other || !caching.serve(object.clone(), waiter) {
         return false;
     }
     caching.forward_status = Some(304);
-    caching.adds_fields_for_client = true;
-    let mut is_personal = false;
-    match freshen(&arrival.received(request, answer), &object.stored) {
-        Ok(stored) => {
-            let (heads, since) = ((&sent, &*answer), caching.since);
-            caching.object = Some(cache.update(asked_for, &object, stored, heads, since));
-            caching.is_stored = true;
-            caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
-        }
-        Err(refusal) => {
-            is_personal = rules::is_personal(request, answer, &route.policy);
-            if refusal.drops_stored(object.meta().status) && !is_personal {
-                cache.remove(asked_for);
-            }
-        }
+    caching.is_stored = refusal.is_none();
+    caching.adds_fields_for_client =
+        refusal.is_some() || route.policy.set_cookie != SetCookie::Explicit;
+    let is_personal = refusal.is_some() && rules::is_personal(request, answer, &route.policy);
+    if refusal.is_some_and(|it| it.drops_stored(object.meta().status)) && !is_personal {
+        cache.remove(asked_for);
     }
     let claim = caching.claim.take();
     core.counters.cache_validated.add(1);
@@ -305,6 +306,14 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> b
     side::finish(core, key);
     end_upload(core, key);
     true
+}
+
+/// Whether a stored part is not the one that the client asks for. The lookup stage has found that
+/// it is, but `If-Range` may not match the `Last-Modified` that the 304 has brought.
+fn is_other_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+    object.meta().extent.is_some()
+        && !is_not_modified(request, &object.stored)
+        && ranges(request, &object.stored, 0, cache.hash()) == Selection::Absent
 }
 
 /// The exchange has no origin any more, which may have answered before anybody heard that all of

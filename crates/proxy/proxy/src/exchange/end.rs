@@ -132,8 +132,8 @@ fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     may && is_granted(core, key, has_ended_idle)
 }
 
-/// Whether a response like `on` has another origin asked. Not one whose interim responses the client
-/// has got: those of the next origin would follow them.
+/// Whether a response like `on` has another origin asked. Not one whose interim responses the
+/// client has got: those of the next origin would follow them.
 fn asks_another(exchange: &Exchange, on: RetryOn) -> bool {
     let names = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
     let is_silent = exchange.transaction.interim == 0;

@@ -1,6 +1,5 @@
-//! Ended exchanges, kept for the memory of their headers.
-
-use millrace_http1::Fields;
+//! Ended exchanges, kept for the memory of their headers. The worker's budget does not count this
+//! memory: `SPARE_MAX` and `SPARE_BYTES_MAX` bound it.
 
 use crate::exchange::Exchange;
 
@@ -26,14 +25,50 @@ impl SpareExchanges {
     }
 }
 
-/// Whether its headers are worth keeping. Few bytes have few fields.
+/// Whether the memory of its headers is little enough to be kept: also what an exchange before it
+/// has left unused.
 fn is_small(exchange: &Exchange) -> bool {
-    let bytes = exchange.request.bytes().len() + exchange.answer.bytes().len();
-    let fields = |header: &Fields| size_of_val(header.fields());
-    let all = || bytes + fields(&exchange.request) + fields(&exchange.answer);
-    bytes <= SPARE_BYTES_MAX / 4 || all() <= SPARE_BYTES_MAX
+    exchange.request.memory_bytes() + exchange.answer.memory_bytes() <= SPARE_BYTES_MAX
 }
 
-/// The most exchanges that are kept, and the size of headers above which one is dropped.
+/// The most exchanges that a worker keeps, and the memory of both headers above which one is
+/// dropped: 4 MiB in all, beside the exchanges themselves.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_http1::{HeadLimits, HeadScan};
+
+    /// An exchange whose request and response have so many fields of so many bytes.
+    fn exchange(fields: usize, bytes: usize) -> Box<Exchange> {
+        let limits = HeadLimits { bytes_max: 1 << 20, fields_max: 1000, target_bytes_max: 100 };
+        let field = format!("a:{}\r\n", "b".repeat(bytes - 4));
+        let head = |line: &str| format!("{line}\r\n{}\r\n", field.repeat(fields)).into_bytes();
+        let mut exchange = Box::<Exchange>::default();
+        let (request, answer) = (head("GET / HTTP/1.0"), head("HTTP/1.1 200 OK"));
+        let used = exchange.request.parse(&request, &mut HeadScan::default(), &limits);
+        assert_eq!(used, Ok(Some(request.len())));
+        let used = exchange.answer.parse(&answer, &mut HeadScan::default(), &limits);
+        assert_eq!(used, Ok(Some(answer.len())));
+        exchange
+    }
+
+    fn is_kept(exchange: Box<Exchange>) -> bool {
+        let mut spare = SpareExchanges::default();
+        spare.put(exchange);
+        !spare.exchanges.is_empty()
+    }
+
+    #[test]
+    fn what_takes_little_memory_is_kept() {
+        assert!(is_kept(exchange(20, 40)));
+        assert!(!is_kept(exchange(1, 20_000)), "many bytes");
+        assert!(!is_kept(exchange(400, 4)), "many fields in few bytes");
+        let mut cleared = exchange(400, 4);
+        cleared.request.clear();
+        cleared.answer.clear();
+        assert!(!is_kept(cleared), "memory of what was there before");
+    }
+}

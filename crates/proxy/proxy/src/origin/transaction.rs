@@ -69,9 +69,9 @@ pub(crate) struct Transaction {
     pub(crate) waiting_since: Option<Instant>,
     /// How far the response's header was looked at.
     pub(crate) scan: HeadScan,
-    /// Whether a header of the response, interim ones included, was read from LF line ends or folded
-    /// values: another reader may find another message there. The response is neither stored nor
-    /// does it update what is stored, and the connection serves no other request.
+    /// Whether a header of the response, interim ones included, was read from LF line ends or
+    /// folded values: another reader may find another message there. The response is neither stored
+    /// nor does it update what is stored, and the connection serves no other request.
     pub(crate) is_ambiguous: bool,
     /// Unread bytes that arrived before the last byte of the request body was sent. They stay
     /// counted once they have begun the final response: such an origin may never read the body, and

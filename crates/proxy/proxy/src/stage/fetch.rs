@@ -312,7 +312,8 @@ fn read_ahead<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     Step::Wait
 }
 
-/// The response does not apply to what is stored: the same request again, without conditions.
+/// The response does not apply to what is stored, or what is stored does not serve the request: the
+/// same request again, without our conditions.
 fn ask_again<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     match core.exchange(key).transaction.framing {
         Framing::None | Framing::Length(0) => side::finish(core, key),

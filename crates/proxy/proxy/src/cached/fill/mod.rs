@@ -177,8 +177,8 @@ pub(crate) enum Outcome {
     NoRoom,
 }
 
-/// How far a part may be ahead of its readers. A player that seeks requests a part to the end of the
-/// file and reads only its beginning: the origin must not send the rest.
+/// How far a part may be ahead of its readers. A player that seeks requests a part to the end of
+/// the file and reads only its beginning: the origin must not send the rest.
 const PART_AHEAD_BYTES: u64 = 64 * 1024;
 
 /// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
