@@ -10,8 +10,8 @@ import unittest
 
 from preloaded import BACKEND, LINE, PROGRAMS, SECONDS_MAX, PreloadCase
 
-# Processes that make the calls, each with a daemon of its own: a daemon takes a tenth of a second for
-# a process that ends and the next one, most of which it waits for the kernel.
+# Processes that make the calls, each with a daemon of its own: a daemon takes a tenth of a second
+# for a process that ends and the next one, most of which it waits for the kernel.
 LANES = 4
 SCRIPT = pathlib.Path(__file__).resolve().parent / "pointers.py"
 

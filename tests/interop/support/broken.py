@@ -242,8 +242,9 @@ SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgra
 
 
 def upload_early(address, opening, upload_bytes, tls=None, waits=False):
-    """Opens a tunnel, unless the connection is one (no `opening`), uploads, and then reads: what was
-    received, and how it ended. `waits`: it begins to read only when all was sent, or could not be."""
+    """Opens a tunnel, unless the connection is one (no `opening`), uploads, and then reads: what
+    was received, and how it ended. `waits`: it begins to read only when all was sent, or could not
+    be."""
     with socket.create_connection(address, SECONDS_MAX) as client:
         if opening:
             client.sendall(opening)

@@ -90,8 +90,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Film(LocalServer):
     """An origin that has one film at each path, which begins with `head`; `paths` has the fields of
-    those that have others, and `/` is the `page`. A whole film is held at the byte `held_from` until
-    `gate` is set."""
+    those that have others, and `/` is the `page`. A whole film is held at the byte `held_from`
+    until `gate` is set."""
 
     def __init__(
         self, control, *, length=LENGTH, has_ranges=True, held_from=LENGTH, **fields
