@@ -201,7 +201,7 @@ class Ours:
     @contextlib.contextmanager
     def started(self, role, origin, other=0):
         """Its address, before the origin at this port, and for `retry` before another one."""
-        ports = [] if role == "connect" else [origin, other][: 1 + (role == "retry")]
+        ports = {"connect": [], "retry": [origin, other]}.get(role, [origin])
         origins = [word for port in ports for word in ("--origin", f"http://127.0.0.1:{port}")]
         command = "boost" if origins else "forward"
         millrace = Millrace(command, *origins, "--listen", "127.0.0.1:0", *self.roles[role])
