@@ -284,6 +284,7 @@ class Seek(InteropCase):
         sent = collections.Counter()
         for target, count in requests:
             sent[target.rpartition("?")[2]] += int(count)
+        self.assertEqual(sent.keys(), {"direct", "boost", "forward"})
         self.assert_cheap(sent)
 
     def test_a_player_seeks_before_nginx(self):
