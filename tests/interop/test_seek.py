@@ -23,8 +23,8 @@ PLACES = [place * 100_000 for place in (0, 20, 5, 28, 12, 35, 41)]
 # What the buffers of two more sockets may hold of a range whose client leaves. All ranges together
 # have 167 MB.
 SURPLUS = 6 * MB
-# What a browser makes an origin send is 35 to 90 MB, with a proxy or without one; where a proxy
-# leaves ranges out it is 150 MB and more.
+# What a browser makes an origin send is 35 to 90 MB, with a proxy or without one. A proxy that fetches
+# the whole for each of seven places makes it 210 MB.
 BROWSED = 4 * LENGTH
 
 
