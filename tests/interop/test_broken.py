@@ -1,7 +1,6 @@
 """Origins that break off, and targets that respond early: whatever the proxy received of them
 reaches the client. CASES is how many of each kind are tried."""
 
-import concurrent.futures
 import os
 import ssl
 
@@ -10,14 +9,6 @@ from support.case import InteropCase
 
 CASES = int(os.environ.get("CASES", "40"))
 SEED = os.environ.get("SEED", "1")
-AT_ONCE = 8
-UPLOADS = (2_000, 60_000, 400_000)
-
-
-def each(items, function):
-    """The results of `function` for each item, a few at a time."""
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(function, items))
 
 
 class CutBodies(InteropCase):
@@ -33,7 +24,7 @@ class CutBodies(InteropCase):
         def fetch(number):
             return broken.fetch_cut(proxy.address, origin, cuts[number], late[number], version)
 
-        return [failure for failure in each(range(CASES), fetch) if failure]
+        return [failure for failure in broken.each(range(CASES), fetch) if failure]
 
     def test_what_was_received_reaches_the_client_and_the_cut_is_visible(self):
         self.assertEqual(self.failures("1.1"), [])
@@ -46,20 +37,7 @@ class EarlyResponses(InteropCase):
     programs = ("openssl",)
 
     def lost(self, address, opening, client_tls=None):
-        """How often the early response did not arrive, and what came instead."""
-
-        def upload(number):
-            size, waits = UPLOADS[number % len(UPLOADS)], number % 2 == 0
-            got, how = broken.upload_early(address, opening, size, client_tls, waits)
-            return None if got == broken.EARLY else f"{size}: {len(got)} bytes, {how}"
-
-        return [lost for lost in each(range(CASES), upload) if lost]
-
-    def contexts(self, **asked):
-        authority, pair = tls.certificate(self.folder)
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.load_cert_chain(*pair)
-        return server, ssl.create_default_context(cafile=authority)
+        return broken.lost_early(address, opening, CASES, client_tls)
 
     def target(self, **how):
         target = broken.EarlyTarget(**how)
@@ -69,27 +47,27 @@ class EarlyResponses(InteropCase):
     def test_connect(self):
         target = self.target()
         proxy = self.forward()
-        self.assertEqual(self.lost(proxy.address, broken.connect(target.address[1])), [])
+        self.assertEqual(self.lost(proxy.address, broken.connect(target.port)), [])
 
     def test_connect_with_tls_inside(self):
-        server, client = self.contexts()
+        server, client = tls.contexts(self.folder)
         target = self.target(tls=server)
         proxy = self.forward()
-        self.assertEqual(self.lost(proxy.address, broken.connect(target.address[1]), client), [])
+        self.assertEqual(self.lost(proxy.address, broken.connect(target.port), client), [])
 
     def test_connect_with_an_alert_of_tls(self):
         """A target that asks for a certificate says that there is none by an alert."""
-        server, client = self.contexts()
+        server, client = tls.contexts(self.folder)
         server.verify_mode = ssl.CERT_REQUIRED
         target = self.target(tls=server)
         proxy = self.forward()
-        opening = broken.connect(target.address[1])
+        opening = broken.connect(target.port)
 
         def upload(number):
-            size = UPLOADS[number % len(UPLOADS)]
+            size = broken.UPLOADS[number % len(broken.UPLOADS)]
             return broken.upload_early(proxy.address, opening, size, client)[1]
 
-        self.assertEqual(set(each(range(CASES), upload)), {"SSLError"})
+        self.assertEqual(set(broken.each(range(CASES), upload)), {"SSLError"})
 
     def test_upgrade(self):
         target = self.target(upgrades=True)
@@ -97,7 +75,7 @@ class EarlyResponses(InteropCase):
         self.assertEqual(self.lost(proxy.address, broken.UPGRADE), [])
 
     def test_upgrade_with_tls_inside(self):
-        server, client = self.contexts()
+        server, client = tls.contexts(self.folder)
         target = self.target(upgrades=True, tls=server)
         proxy = self.boost(target.url)
         self.assertEqual(self.lost(proxy.address, broken.UPGRADE, client), [])

@@ -70,9 +70,9 @@ class Responses(InteropCase):
 
     def test_the_table_says_what_millrace_does(self):
         """docs/refused.md has a row for each case, in this order, as a run of
-        peers/faulty-responses wrote it."""
+        peers/behaviour wrote it."""
         text = (PROJECT / "docs" / "refused.md").read_text()
-        lines = text.split("<!-- faulty-responses -->")[1].strip().splitlines()
+        lines = text.split("<!-- responses -->")[1].strip().splitlines()
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
         self.assertEqual([row[:2] for row in rows], [[case.name, case.section] for case in faulty.CASES])
         for row, case in zip(rows, faulty.CASES):
@@ -93,7 +93,11 @@ class Targets(InteropCase):
             self.assertEqual(faulty.ask(boost.address, raw).status, 200)
             self.assertEqual(faulty.ask(forward.address, self.source.url.encode() + raw).status, 200)
             self.assertEqual(self.source.targets[-2:], [encoded, encoded])
-            self.wait_until("its record", lambda: encoded in log.read_bytes())
+        self.wait_until(
+            "all records",
+            lambda: all(encoded in log.read_bytes() for _, encoded in faulty.TARGETS),
+        )
+        for raw, _ in faulty.TARGETS:
             self.assertNotIn(raw, log.read_bytes())
 
     def test_hosts_with_raw_bytes_are_refused(self):

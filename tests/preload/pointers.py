@@ -1,4 +1,5 @@
-"""Makes each call with each kind of bad pointer, in children, and prints the outcomes.
+"""pointers.py LANE/LANES [WORD...]: makes each call with each kind of bad pointer, in children, and
+prints the outcomes; of all cases, or those that have the words, every LANESth one.
 
 A line is the name of a case (call, argument, kind of pointer, what is waited for), a tab, and what
 the call returned, its errno, and what it left behind; or the signal that ended the child.
@@ -20,7 +21,6 @@ from calls._pair import tcp_pair
 
 PAGE = mmap.PAGESIZE
 SECONDS_MAX = 20
-LANES = 4
 FAR = 100  # A descriptor's number: the kernel then looks at more than one word of a set.
 
 library = ctypes.CDLL(None, use_errno=True)
@@ -139,10 +139,10 @@ class Waited:
 
 
 # What is given where a pointer is not the one that is tried.
-TIME = struct.pack("qq", 0, 30_000_000)
-SHORT = struct.pack("qq", 0, 30_000)
+TIME = struct.pack("qq", 0, 10_000_000)
+SHORT = struct.pack("qq", 0, 10_000)
 MASK = bytes(128)
-MILLISECONDS = 30
+MILLISECONDS = 10
 
 
 class Tried:
@@ -219,8 +219,11 @@ def epoll_form(call, flags=0):
         if not hasattr(wait, "epoll"):
             wait.epoll = wait.waited.epoll(flags)
         events = wait.give("events", bytes(24))
-        outcome = done(call(wait, wait.epoll.fileno(), events))
-        return outcome + f" then {len(wait.epoll.poll(0))}"
+        code = call(wait, wait.epoll.fileno(), events)
+        while code == -1 and ctypes.get_errno() == errno.EINTR:
+            # The process was stopped, and continues: signal(7).
+            code = call(wait, wait.epoll.fileno(), events)
+        return done(code) + f" then {len(wait.epoll.poll(0))}"
 
     return form
 
@@ -337,6 +340,8 @@ def setsockopt(give):
 def connect(give):
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
+    # It listens until the case ends, which may connect to it once more.
+    listener.detach()
     near = socket.socket()
     to = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, bytes([127, 0, 0, 1]))
     return done(library.connect(near.fileno(), give("address", to), 16))
@@ -444,27 +449,26 @@ def make(cases, write):
         os.closerange(first, FAR + 1)
 
 
-def make_all(cases, write):
+def make_all(cases):
     while cases:
         lines, number = ended(*forked(lambda end: make(cases, end)))
         assert lines or number, cases[0][0]
         if number:
             lines.append(f"{cases[len(lines)][0]}\t{signal.Signals(number).name}")
-        os.write(write, "".join(f"{line}\n" for line in lines).encode())
+        print("\n".join(lines))
         cases = cases[len(lines) :]
 
 
-def main(words):
+def main(share, *words):
     # Ends by signals are what is looked for.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     cases = [*wait_cases(), *other_cases()]
     asked = [case for case in cases if all(word in case[0].split() for word in words)]
-    lanes = [asked[lane::LANES] for lane in range(LANES)]
-    for lane in [forked(lambda end, lane=lane: make_all(lane, end)) for lane in lanes]:
-        print("\n".join(ended(*lane)[0]))
+    lane, lanes = map(int, share.split("/"))
+    make_all(asked[lane::lanes])
     # The process of which `uselect run --stats` says how it waited.
     Waited("ready")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

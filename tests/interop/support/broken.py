@@ -5,6 +5,7 @@ read what it is sent, and closes. Both tell how much the kernel of the other sid
 that, so that nothing is expected that the proxy's socket never had."""
 
 import array
+import concurrent.futures
 import dataclasses
 import fcntl
 import random
@@ -19,9 +20,19 @@ import time
 from . import pattern
 from .server import SECONDS_MAX, Listener
 
+# How many connections are made at once.
+AT_ONCE = 16
+# What a client sends of which a target reads little.
+UPLOADS = (2_000, 60_000, 400_000)
 # A queue that has not changed for so long is taken to stand still.
 QUIET_SECONDS = 0.3
 NOISE = next(pattern.blocks(pattern.BLOCK, seed=7))
+
+
+def each(items, function):
+    """The results of `function` for each item, a few at a time."""
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(function, items))
 
 
 @dataclasses.dataclass
@@ -67,12 +78,9 @@ class Cut:
         """What follows the header."""
         if self.framing != "chunked":
             return NOISE[: self.sent]
-        parts, at = [], 0
-        while sum(map(len, parts)) < self.sent:
-            data = NOISE[at : at + self.chunk]
-            parts.append(b"%x\r\n%s\r\n" % (len(data), data))
-            at += len(data)
-        whole = b"".join(parts)
+        # No more chunks than payload of which some is sent.
+        chunks = (NOISE[at : at + self.chunk] for at in range(0, self.sent, self.chunk))
+        whole = b"".join(b"%x\r\n%s\r\n" % (len(data), data) for data in chunks)
         return whole + b"xyz\r\n" if self.malformed else whole[: self.sent]
 
     def payload(self, coded_bytes):
@@ -118,9 +126,12 @@ def end(connection, how):
     connection.close()
 
 
+NOTHING = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
 class CutOrigin(Listener):
-    """Serves the cuts that it was given. `broken` gives the payload bytes that were acknowledged,
-    once one has broken off."""
+    """Serves the cuts that it was given, and nothing at other targets. `broken` gives the payload
+    bytes that were acknowledged, once one has broken off."""
 
     def __init__(self, cuts):
         self.cuts = {cut.target: cut for cut in cuts}
@@ -130,7 +141,9 @@ class CutOrigin(Listener):
 
     def serve(self, connection):
         head = header_of(connection)
-        cut = self.cuts[head.split(b" ")[1].decode()]
+        cut = self.cuts.get(head.split(b" ")[1].decode())
+        if not cut:
+            return connection.sendall(NOTHING)
         header, coded = cut.header(), cut.coded()
         connection.sendall(header + coded)
         taken = acknowledged(connection, len(header) + len(coded))
@@ -170,14 +183,17 @@ def all_of(connection):
         parts.append(data)
 
 
-def fetch_cut(address, origin, cut, is_late, version="1.1", prefix=""):
+def fetch_cut(address, origin, cut, is_late, version="1.1", *, pause=0, may_reset=False):
     """What of a cut a client gets: a sentence if that is wrong, or nothing. `is_late`: the client
-    reads only after the origin has broken off."""
+    reads only `pause` seconds after the origin has broken off. `may_reset`: also a reset is right
+    where the framing shows the cut."""
     with socket.create_connection(address, SECONDS_MAX) as client:
-        line = f"GET {prefix}{cut.target} HTTP/{version}\r\n"
+        line = f"GET {cut.target} HTTP/{version}\r\n"
         fields = f"Host: {address[0]}:{address[1]}\r\nConnection: close\r\n\r\n"
         client.sendall(f"{line}{fields}".encode())
-        expected = origin.broken(cut) if is_late else 0
+        if is_late:
+            origin.broken(cut)
+            time.sleep(pause)
         got, how = all_of(client)
     expected = origin.broken(cut)
     header, _, body = got.partition(b"\r\n\r\n")
@@ -192,7 +208,7 @@ def fetch_cut(address, origin, cut, is_late, version="1.1", prefix=""):
         return f"{cut}: {len(payload)} of {expected} bytes, {how}"
     if is_whole or (how == "end" and not is_chunked and not has_length):
         return f"{cut}: it looks whole, {how}"
-    if how != "end" and (is_chunked or has_length):
+    if how != "end" and (is_chunked or has_length) and not may_reset:
         return f"{cut}: {how}, though the framing shows the cut"
     return None
 
@@ -226,13 +242,15 @@ SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgra
 
 
 def upload_early(address, opening, upload_bytes, tls=None, waits=False):
-    """Opens a tunnel, uploads, and then reads: what was received, and how it ended. `waits`: it
-    begins to read only when all was sent, or could not be."""
+    """Opens a tunnel, unless the connection is one (no `opening`), uploads, and then reads: what
+    was received, and how it ended. `waits`: it begins to read only when all was sent, or could not
+    be."""
     with socket.create_connection(address, SECONDS_MAX) as client:
-        client.sendall(opening)
-        header = header_of(client)
-        if header.split(b" ")[1] not in (b"200", b"101"):
-            raise ConnectionError(f"no tunnel: {header!r}")
+        if opening:
+            client.sendall(opening)
+            header = header_of(client)
+            if header.split(b" ")[1] not in (b"200", b"101"):
+                raise ConnectionError(f"no tunnel: {header!r}")
         if tls:
             client = tls.wrap_socket(client, server_hostname="localhost")
         writer = threading.Thread(target=_write, args=(client, upload_bytes), daemon=True)
@@ -251,6 +269,17 @@ def _write(connection, upload_bytes):
         connection.sendall(NOISE[:upload_bytes])
     except OSError:
         pass
+
+
+def lost_early(address, opening, count, tls=None):
+    """How often the early response did not arrive, and what came instead."""
+
+    def upload(number):
+        size, waits = UPLOADS[number % len(UPLOADS)], number % 2 == 0
+        got, how = upload_early(address, opening, size, tls, waits)
+        return None if got == EARLY else f"{size}: {len(got)} bytes, {how}"
+
+    return [lost for lost in each(range(count), upload) if lost]
 
 
 def connect(target):

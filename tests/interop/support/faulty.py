@@ -1,5 +1,5 @@
 """Responses with faults, an origin that sends them, and a client that judges what a proxy makes of
-them. `peers/faulty-responses` plays them through other proxies too."""
+them. `peers/behaviour` plays them through other proxies too."""
 
 import collections
 import re
@@ -123,16 +123,13 @@ TARGETS = [
 
 
 class Origin(Listener):
-    """Sends the response of case N to a request whose target begins with /N, then closes. Keeps the
-    targets in `targets`."""
+    """Sends response N to a request whose target begins with /N, then closes; those of `CASES` if
+    not others are given. Keeps the targets in `targets`."""
 
-    def __init__(self):
+    def __init__(self, responses=None):
+        self.responses = responses or [case.response for case in CASES]
         self.targets = []
         super().__init__()
-
-    @property
-    def port(self):
-        return self.address[1]
 
     def serve(self, connection):
         request = b""
@@ -144,8 +141,7 @@ class Origin(Listener):
         target = request.split(b" ")[1]
         self.targets.append(target)
         number = re.match(rb"/(\d+)", target)
-        plain = _response(LENGTH)
-        connection.sendall(CASES[int(number[1])].response if number else plain)
+        connection.sendall(self.responses[int(number[1])] if number else _response(LENGTH))
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(65536):
             pass

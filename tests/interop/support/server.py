@@ -56,8 +56,12 @@ class Listener:
             connection.close()
 
     @property
+    def port(self):
+        return self.address[1]
+
+    @property
     def url(self):
-        return f"http://127.0.0.1:{self.address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def stop(self):
         """Ends the thread first: one that is in accept(2) keeps a socket listening that is closed,

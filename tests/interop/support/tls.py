@@ -1,5 +1,6 @@
 """A certificate authority of the test's own, made anew each time with openssl."""
 
+import ssl
 import subprocess
 
 
@@ -22,6 +23,14 @@ def certificate(folder):
         *["-CAcreateserial", "-days", "2", "-extfile", names, "-out", signed],
     )
     return authority, (signed, key)
+
+
+def contexts(folder):
+    """Of a server that has such a certificate, and of a client that trusts it."""
+    authority, pair = certificate(folder)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*pair)
+    return server, ssl.create_default_context(cafile=authority)
 
 
 def openssl(*arguments):
