@@ -52,11 +52,14 @@ impl Cache {
 
     /// Whether a body of so many bytes, all of which is about to be sent, is to be sent by copy
     /// though it could be sent by reference.
+    #[inline]
     pub fn is_hot_copy(&self, body: &Body, bytes: u64) -> bool {
-        let Some(copies) = self.heat.copies.get() else { return false };
-        if bytes < COPIED_BYTES {
-            return false;
-        }
+        bytes >= COPIED_BYTES
+            && self.heat.copies.get().is_some_and(|copies| self.is_hot(body, bytes, copies))
+    }
+
+    #[inline(never)]
+    fn is_hot(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
         let before = self.heat.sent.fetch_add(bytes, Ordering::Relaxed);
         let last = body.note_sent(before + bytes);
         let is_hot = last.is_some_and(|last| before.saturating_sub(last) <= HOT_BYTES);

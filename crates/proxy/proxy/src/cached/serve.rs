@@ -47,8 +47,10 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
     start.write_rest(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
-    let is_hot_copy = matches!(form, Form::Whole)
-        && object.length().is_some_and(|bytes| cache.is_hot_copy(&object.body, bytes));
+    let is_hot_copy = match (&form, framing) {
+        (Form::Whole, Framing::Length(bytes)) => cache.is_hot_copy(&object.body, bytes),
+        _ => false,
+    };
     let reader = match form {
         Form::NotModified | Form::Head | Form::Unsatisfiable => None,
         Form::Whole => CachedReader::new(&object.body, None, waiter),
