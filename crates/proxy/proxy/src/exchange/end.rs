@@ -4,7 +4,7 @@
 use millrace_config::RetryOn;
 use millrace_engine::{Engine, Key};
 
-use crate::cached::{outcome, waiting};
+use crate::cached::{Answer, outcome, waiting};
 use crate::core::{Core, Parts};
 use crate::exchange::{Afterwards, Exchange, Failed, Own, Plan, Reason, Stage, Step};
 use crate::origin::{self, Share, Transaction, h1, side};
@@ -200,6 +200,7 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     waiting::leave(core, key);
     let Parts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.plan = Plan::Here(Own::Refusal(reason));
+    exchange.caching.answer = Answer::Origin;
     exchange.reason = Some(reason);
     // Known before the response is written: behind a reason that closes nothing is read as a
     // request.
