@@ -101,7 +101,7 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subj
     let (now, check) = (engine.now(), snapshots.client_check);
     let conn = conns.get(key)?;
     if conn.standing == Standing::Breaking {
-        go_on_breaking(core, key);
+        reset_or_wait(core, key);
         return None;
     }
     match conn.deadline(snapshot.limits()) {
@@ -195,20 +195,20 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
 }
 
 /// Sends nothing more, and resets the connection once its client has what was sent.
-pub(crate) fn reset_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
+pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
     conn.stand(Standing::Breaking, now);
     conn.is_quiet = false;
     conn.wire.input.clear(engine);
-    go_on_breaking(core, key);
+    reset_or_wait(core, key);
     receive(core, key);
 }
 
 /// Resets a connection whose client has what was sent, or has not taken it for too long. A client
 /// that still sends has hardly begun to read.
-fn go_on_breaking<E: Engine>(core: &mut Core<E>, key: Key) {
+fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
@@ -217,7 +217,7 @@ fn go_on_breaking<E: Engine>(core: &mut Core<E>, key: Key) {
         return reset(core, key);
     }
     conn.is_quiet = true;
-    timers.set(conn.timer, now + BREAKING_TICK);
+    timers.set(conn.timer, now + RESET_TICK);
 }
 
 /// Closes a connection that serves no exchange. One that waits to be reset is reset at once: an
@@ -252,6 +252,6 @@ fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
 }
 
 /// How long a client that gets a reset has to be quiet before, and how often that is looked at.
-const BREAKING_TICK: Duration = Duration::from_millis(100);
+const RESET_TICK: Duration = Duration::from_millis(100);
 /// The most that is received of a client at once.
 const RECEIVE_MAX: usize = 16 * 1024;

@@ -125,16 +125,16 @@ fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
             h1::may_repeat(exchange) && silent && (has_ended_idle || has_other_origin(exchange))
         }
         Failed::Header => {
-            reason.is_malformed_answer() && asks_another(exchange, RetryOn::Malformed)
+            reason.is_malformed_answer() && may_retry_on(exchange, RetryOn::Malformed)
         }
         _ => has_other_origin(exchange),
     };
     may && is_granted(core, key, has_ended_idle)
 }
 
-/// Whether a response like `on` has another origin asked. Not one whose interim responses the client
-/// has got: those of the next origin would follow them.
-fn asks_another(exchange: &Exchange, on: RetryOn) -> bool {
+/// Whether a response like `on` may be replaced by another origin's. Not one whose interim responses
+/// the client has got: those of the next origin would follow them.
+fn may_retry_on(exchange: &Exchange, on: RetryOn) -> bool {
     let names = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
     let is_silent = exchange.transaction.interim == 0;
     names && is_silent && has_other_origin(exchange) && h1::may_repeat(exchange)
@@ -142,11 +142,11 @@ fn asks_another(exchange: &Exchange, on: RetryOn) -> bool {
 
 /// Sends the request to another origin instead of delivering a response whose status the route
 /// names, if that is possible.
-pub(crate) fn ask_another<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Step> {
+pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Step> {
     let exchange = core.exchange(key);
     let status = RetryOn::Status(exchange.answer.status());
-    let asks = asks_another(exchange, status) && is_granted(core, key, false);
-    asks.then(|| retry(core, key, false))
+    let retries = may_retry_on(exchange, status) && is_granted(core, key, false);
+    retries.then(|| retry(core, key, false))
 }
 
 /// Whether limits and budget allow one more try.
