@@ -9,7 +9,7 @@ use crate::conn::{Conn, Standing, wire::Received};
 use crate::core::{Core, Parts};
 use crate::exchange::{Event, Reason, Subject};
 use crate::origin::pinned;
-use crate::transfer::Waits;
+use crate::transfer::{Waits, is_enough};
 
 /// The event that a completion is, if anything waits for it.
 pub(crate) fn completed<E: Engine>(
@@ -201,20 +201,31 @@ pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(conn) = conns.get_mut(key) else { return };
     conn.stand(Standing::Breaking, now);
     conn.is_quiet = false;
+    conn.undelivered = conn.wire.undelivered(engine);
     conn.wire.input.clear(engine);
     reset_or_wait(core, key);
     receive(core, key);
 }
 
-/// Resets a connection whose client has what was sent, or has not taken it for too long. A client
-/// that still sends has hardly begun to read.
+/// Resets a connection whose client has what was sent, or takes it too slowly: over each
+/// `linger_ms` it has to keep the least rate, as where a response is sent to it. A client that still
+/// sends has hardly begun to read.
 fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
-    let is_late = conn.deadline(snapshot.limits()).is_some_and(|deadline| deadline <= now);
-    if is_late || (conn.is_quiet && conn.wire.is_delivered(engine)) {
+    let undelivered = conn.wire.undelivered(engine);
+    if conn.is_quiet && undelivered == 0 && !conn.wire.is_sending() {
         return reset(core, key);
+    }
+    let limits = snapshot.limits();
+    let over = now.since(conn.since);
+    if over >= Duration::from_millis(limits.linger_ms) {
+        let taken = conn.undelivered.saturating_sub(undelivered);
+        if !is_enough(taken.into(), over, limits.rate_bytes_per_second) {
+            return reset(core, key);
+        }
+        (conn.undelivered, conn.since) = (undelivered, now);
     }
     conn.is_quiet = true;
     timers.set(conn.timer, now + RESET_TICK);
