@@ -6,7 +6,7 @@ use millrace_engine::{Engine, Key};
 
 use crate::cached::{Answer, outcome, waiting};
 use crate::core::{Core, Parts};
-use crate::exchange::{Afterwards, Exchange, Failed, Own, Plan, Reason, Stage, Step};
+use crate::exchange::{Abort, Exchange, Failed, Own, Plan, Reason, Stage, Step};
 use crate::origin::{self, Share, Transaction, h1, side};
 
 /// How much of the response was delivered.
@@ -89,15 +89,13 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
             }
             Refuse if reason.status() != 0 => return refuse(core, key, reason),
             Keep => return keep(core, key),
-            Finish if shows_cut(core, key) => {
-                return break_off(core, key, reason, Afterwards::Linger);
-            }
-            ResetDelivered => return break_off(core, key, reason, Afterwards::ResetDelivered),
-            Reset => return break_off(core, key, reason, Afterwards::Reset),
+            Finish if shows_cut(core, key) => return abort(core, key, reason, Abort::Finish),
+            ResetDelivered => return abort(core, key, reason, Abort::ResetDelivered),
+            Reset => return abort(core, key, reason, Abort::Reset),
             Retry | StaleFallback | Refuse | Finish => {}
         }
     }
-    break_off(core, key, reason, Afterwards::Reset)
+    abort(core, key, reason, Abort::Reset)
 }
 
 impl Delivered {
@@ -219,13 +217,8 @@ fn shows_cut<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     exchange.download.shows_cut() && !client.wire.is_sending()
 }
 
-/// The response breaks off, and its connection ends as `afterwards` says.
-fn break_off<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    reason: Reason,
-    afterwards: Afterwards,
-) -> Step {
+/// The response is not delivered whole, and its connection ends as `abort` says.
+fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) -> Step {
     let Parts { engine, counters, exchange, client, .. } = core.served(key);
     counters.answers_aborted.add(1);
     if client.wire.is_sending() {
@@ -234,7 +227,7 @@ fn break_off<E: Engine>(
     }
     exchange.reason.get_or_insert(reason);
     exchange.persistent = false;
-    exchange.aborted = Some(afterwards);
+    exchange.aborted = Some(abort);
     Step::Go(Stage::Log)
 }
 
