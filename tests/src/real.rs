@@ -280,6 +280,7 @@ fn drive(stage: &Stage, stream: &mut Stream, play: &mut Play) -> Result<Left, St
         }
         match play.need(stage.now()) {
             Need::Write(bytes, _) => match stream.write(bytes, GLANCE) {
+                Ok(0) => std::thread::sleep(Duration::from_millis(1)),
                 Ok(count) => play.written(count),
                 Err(_) => play.broken(),
             },

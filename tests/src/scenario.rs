@@ -43,6 +43,7 @@
 //! expect end                     the peer has finished in order
 //! expect reset                   the peer has reset
 //! expect cut                     the peer has finished or reset
+//! expect reset after end         the peer had finished, and has reset since
 //! expect nothing MS              no byte and no end comes for so long
 //! finish | close | reset         half-close, close, abort
 //! pause MS
@@ -216,6 +217,8 @@ pub enum Action {
         /// How it may end.
         allowed: &'static [End],
     },
+    /// A reset, after the end of the stream was expected: nothing can be sent any more.
+    ResetAfterEnd,
     /// Nothing for so many milliseconds.
     Nothing(u64),
     /// Half-close.

@@ -128,6 +128,7 @@ fn wrong_expectations_fail() {
         (right.0, ok, "expect head of answer 200"),
         (right.0, ok, "expect answer 200\n    body any\n  expect bytes \"more\""),
         (right.0, ok, "expect end"),
+        (right.0, ok, &format!("{}\n  expect end\n  expect reset after end", right.2)),
         (right.0, "send \"nonsense\\r\\n\\r\\n\"", right.2),
         ("expect request GET /\n  expect request GET /", ok, right.2),
     ] {

@@ -222,6 +222,7 @@ fn action(text: &str) -> Result<Action, String> {
         ("expect", "end") => Action::End { allowed: &[End::Finished] },
         ("expect", "reset") => Action::End { allowed: &[End::Reset] },
         ("expect", "cut") => Action::End { allowed: &[End::Finished, End::Reset] },
+        ("expect", "reset after end") => Action::ResetAfterEnd,
         ("expect", _) => expect(rest)?,
         ("finish", "") => Action::Finish,
         ("close", "") => Action::Close,

@@ -81,7 +81,7 @@ pub enum End {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Need<'a> {
     /// These bytes are to be written, at the latest at that time, in milliseconds; see
-    /// [`Play::written`].
+    /// [`Play::written`]. None: until that fails.
     Write(&'a [u8], Option<u64>),
     /// More bytes, or the end.
     Read,
@@ -266,6 +266,9 @@ impl Play {
             Action::Bytes(pieces) => self.try_bytes(pieces),
             Action::Message(expected) => self.try_message(expected),
             Action::End { allowed } => self.try_end(allowed),
+            // A reader learns nothing more: only a write, if of no byte, fails from then on.
+            Action::ResetAfterEnd if self.broken => Did::Done,
+            Action::ResetAfterEnd => Did::Wait(Wait::Write),
             Action::Nothing(time) => {
                 let until = *self.until.get_or_insert(now + time);
                 match (self.inbox.is_empty() && self.end.is_none(), now >= until) {
@@ -385,7 +388,9 @@ impl Play {
                     _ => self.end.is_some() && expected.judge_cut(body, &self.inbox).is_ok(),
                 }
             }
-            Action::End { .. } | Action::Nothing(_) => self.inbox.is_empty(),
+            Action::End { .. } | Action::ResetAfterEnd | Action::Nothing(_) => {
+                self.inbox.is_empty()
+            }
             _ => false,
         }
     }

@@ -80,7 +80,7 @@ impl Waits {
             + tries * (limits.name_ms + limits.connect_ms + limits.first_byte_ms)
             + limits.answer_ms
             + limits.first_byte_ms
-            + limits.linger_ms;
+            + 2 * limits.linger_ms;
         Self {
             idle: ms(limits.idle_ms.max(limits.head_ms) + limits.linger_ms),
             exchange: ms(exchange),

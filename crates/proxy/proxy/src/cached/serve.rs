@@ -64,7 +64,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     if reader.is_none() && framing != Framing::None {
         // It was too far behind while others went before it: nothing is kept for it any more.
         exchange.status = 0;
-        return Moved::Failed(Reason::AnswerCut);
+        return Moved::Failed(Reason::AnswerIncomplete);
     }
     let before = std::mem::take(&mut exchange.caching.reader);
     let is_copied = before.is_some() || is_hot_copy;

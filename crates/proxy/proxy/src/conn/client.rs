@@ -9,7 +9,7 @@ use crate::conn::{Conn, Standing, wire::Received};
 use crate::core::{Core, Parts};
 use crate::exchange::{Event, Reason, Subject};
 use crate::origin::pinned;
-use crate::transfer::Waits;
+use crate::transfer::{Waits, is_enough};
 
 /// The event that a completion is, if anything waits for it.
 pub(crate) fn completed<E: Engine>(
@@ -101,7 +101,7 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subj
     let (now, check) = (engine.now(), snapshots.client_check);
     let conn = conns.get(key)?;
     if conn.standing == Standing::Breaking {
-        go_on_breaking(core, key);
+        reset_or_wait(core, key);
         return None;
     }
     match conn.deadline(snapshot.limits()) {
@@ -195,29 +195,40 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
 }
 
 /// Sends nothing more, and resets the connection once its client has what was sent.
-pub(crate) fn reset_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
+pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
     conn.stand(Standing::Breaking, now);
     conn.is_quiet = false;
+    conn.undelivered = conn.wire.undelivered(engine);
     conn.wire.input.clear(engine);
-    go_on_breaking(core, key);
+    reset_or_wait(core, key);
     receive(core, key);
 }
 
-/// Resets a connection whose client has what was sent, or has not taken it for too long. A client
-/// that still sends has hardly begun to read.
-fn go_on_breaking<E: Engine>(core: &mut Core<E>, key: Key) {
+/// Resets a connection whose client has what was sent, or takes it too slowly: over each
+/// `linger_ms` it has to keep the least rate, as where a response is sent to it. A client that still
+/// sends has hardly begun to read.
+fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
-    let is_late = conn.deadline(snapshot.limits()).is_some_and(|deadline| deadline <= now);
-    if is_late || (conn.is_quiet && conn.wire.is_delivered(engine)) {
+    let undelivered = conn.wire.undelivered(engine);
+    if conn.is_quiet && undelivered == 0 && !conn.wire.is_sending() {
         return reset(core, key);
     }
+    let limits = snapshot.limits();
+    let over = now.since(conn.since);
+    if over >= Duration::from_millis(limits.linger_ms) {
+        let taken = conn.undelivered.saturating_sub(undelivered);
+        if !is_enough(taken.into(), over, limits.rate_bytes_per_second) {
+            return reset(core, key);
+        }
+        (conn.undelivered, conn.since) = (undelivered, now);
+    }
     conn.is_quiet = true;
-    timers.set(conn.timer, now + BREAKING_TICK);
+    timers.set(conn.timer, now + RESET_TICK);
 }
 
 /// Closes a connection that serves no exchange. One that waits to be reset is reset at once: an
@@ -252,6 +263,6 @@ fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
 }
 
 /// How long a client that gets a reset has to be quiet before, and how often that is looked at.
-const BREAKING_TICK: Duration = Duration::from_millis(100);
+const RESET_TICK: Duration = Duration::from_millis(100);
 /// The most that is received of a client at once.
 const RECEIVE_MAX: usize = 16 * 1024;

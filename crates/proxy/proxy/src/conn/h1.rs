@@ -4,7 +4,7 @@
 use millrace_engine::Key;
 use millrace_http1::{Framing, HeadScan, Http1Header, Method, Name, Version, connection_options};
 
-use crate::exchange::{Afterwards, Exchange};
+use crate::exchange::{Abort, Afterwards, Exchange};
 
 /// The exchanges of a connection in the order of their requests (RFC 9112 section 9.3.2): a list
 /// through [`Exchange::next`]. Only the first is delivered.
@@ -100,7 +100,9 @@ pub(crate) fn afterwards(exchange: &Exchange, has_more: bool) -> Afterwards {
         false => refused || !exchange.request_was_taken(),
     };
     match exchange {
-        Exchange { aborted: Some(afterwards), .. } => *afterwards,
+        Exchange { aborted: Some(Abort::Finish), .. } => Afterwards::Linger,
+        Exchange { aborted: Some(Abort::ResetDelivered), .. } => Afterwards::ResetDelivered,
+        Exchange { aborted: Some(Abort::Reset), .. } => Afterwards::Reset,
         Exchange { persistent: true, .. } => Afterwards::Next,
         _ if unread || has_more => Afterwards::Linger,
         _ => Afterwards::Close,

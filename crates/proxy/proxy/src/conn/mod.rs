@@ -59,7 +59,10 @@ pub(crate) struct Conn {
     pub(crate) standing: Standing,
     /// Whether nothing came of a client that is to be reset since its timer was set.
     pub(crate) is_quiet: bool,
-    /// When `standing` began.
+    /// What a client that is to be reset had still to acknowledge at `since`.
+    pub(crate) undelivered: u32,
+    /// When `standing` began. Of a client that is to be reset: when it was last seen to have
+    /// acknowledged enough.
     pub(crate) since: Instant,
     pub(crate) timer: TimerId,
     pub(crate) pipeline: Pipeline,

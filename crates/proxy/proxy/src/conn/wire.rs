@@ -249,9 +249,10 @@ impl Wire {
         engine.reset(self.fd);
     }
 
-    /// Whether the peer's kernel has all bytes that were sent: then a reset loses none of them.
-    pub(crate) fn is_delivered<E: Engine>(&self, engine: &E) -> bool {
-        !self.is_sending() && engine.unacknowledged(&self.fd) == 0
+    /// Bytes that were sent, and that the peer's kernel does not have: a reset would lose them.
+    pub(crate) fn undelivered<E: Engine>(&self, engine: &E) -> u32 {
+        let bytes = engine.unsent(&self.fd) + engine.unacknowledged(&self.fd);
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
     /// Whether the engine knows already that the outstanding receive will end.

@@ -4,9 +4,9 @@
 use millrace_config::RetryOn;
 use millrace_engine::{Engine, Key};
 
-use crate::cached::{outcome, waiting};
+use crate::cached::{Answer, outcome, waiting};
 use crate::core::{Core, Parts};
-use crate::exchange::{Afterwards, Exchange, Failed, Own, Plan, Reason, Stage, Step};
+use crate::exchange::{Abort, Exchange, Failed, Own, Plan, Reason, Stage, Step};
 use crate::origin::{self, Share, Transaction, h1, side};
 
 /// How much of the response was delivered.
@@ -89,15 +89,13 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
             }
             Refuse if reason.status() != 0 => return refuse(core, key, reason),
             Keep => return keep(core, key),
-            Finish if shows_cut(core, key) => {
-                return break_off(core, key, reason, Afterwards::Linger);
-            }
-            ResetDelivered => return break_off(core, key, reason, Afterwards::ResetDelivered),
-            Reset => return break_off(core, key, reason, Afterwards::Reset),
+            Finish if shows_cut(core, key) => return abort(core, key, reason, Abort::Finish),
+            ResetDelivered => return abort(core, key, reason, Abort::ResetDelivered),
+            Reset => return abort(core, key, reason, Abort::Reset),
             Retry | StaleFallback | Refuse | Finish => {}
         }
     }
-    break_off(core, key, reason, Afterwards::Reset)
+    abort(core, key, reason, Abort::Reset)
 }
 
 impl Delivered {
@@ -125,16 +123,16 @@ fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
             h1::may_repeat(exchange) && silent && (has_ended_idle || has_other_origin(exchange))
         }
         Failed::Header => {
-            reason.is_malformed_answer() && asks_another(exchange, RetryOn::Malformed)
+            reason.is_malformed_answer() && may_retry_on(exchange, RetryOn::Malformed)
         }
         _ => has_other_origin(exchange),
     };
     may && is_granted(core, key, has_ended_idle)
 }
 
-/// Whether a response like `on` has another origin asked. Not one whose interim responses the
-/// client has got: those of the next origin would follow them.
-fn asks_another(exchange: &Exchange, on: RetryOn) -> bool {
+/// Whether a response like `on` may be replaced by another origin's. Not one whose interim
+/// responses the client has got: those of the next origin would follow them.
+fn may_retry_on(exchange: &Exchange, on: RetryOn) -> bool {
     let names = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
     let is_silent = exchange.transaction.interim == 0;
     names && is_silent && has_other_origin(exchange) && h1::may_repeat(exchange)
@@ -142,11 +140,11 @@ fn asks_another(exchange: &Exchange, on: RetryOn) -> bool {
 
 /// Sends the request to another origin instead of delivering a response whose status the route
 /// names, if that is possible.
-pub(crate) fn ask_another<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Step> {
+pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Step> {
     let exchange = core.exchange(key);
     let status = RetryOn::Status(exchange.answer.status());
-    let asks = asks_another(exchange, status) && is_granted(core, key, false);
-    asks.then(|| retry(core, key, false))
+    let retries = may_retry_on(exchange, status) && is_granted(core, key, false);
+    retries.then(|| retry(core, key, false))
 }
 
 /// Whether limits and budget allow one more try.
@@ -200,6 +198,7 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     waiting::leave(core, key);
     let Parts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.plan = Plan::Here(Own::Refusal(reason));
+    exchange.caching.answer = Answer::Origin;
     exchange.reason = Some(reason);
     // Known before the response is written: behind a reason that closes nothing is read as a
     // request.
@@ -218,13 +217,8 @@ fn shows_cut<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     exchange.download.shows_cut() && !client.wire.is_sending()
 }
 
-/// The response breaks off, and its connection ends as `afterwards` says.
-fn break_off<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    reason: Reason,
-    afterwards: Afterwards,
-) -> Step {
+/// The response is not delivered whole, and its connection ends as `abort` says.
+fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) -> Step {
     let Parts { engine, counters, exchange, client, .. } = core.served(key);
     counters.answers_aborted.add(1);
     if client.wire.is_sending() {
@@ -233,7 +227,7 @@ fn break_off<E: Engine>(
     }
     exchange.reason.get_or_insert(reason);
     exchange.persistent = false;
-    exchange.aborted = Some(afterwards);
+    exchange.aborted = Some(abort);
     Step::Go(Stage::Log)
 }
 

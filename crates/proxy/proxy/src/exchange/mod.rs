@@ -21,7 +21,7 @@ use crate::auth::Access;
 use crate::cached::Caching;
 pub(crate) use crate::exchange::plan::{Own, Plan, Sender};
 pub(crate) use crate::exchange::reason::{Failed, Reason};
-pub(crate) use crate::exchange::stage::{Afterwards, Event, Stage, Step, Subject};
+pub(crate) use crate::exchange::stage::{Abort, Afterwards, Event, Stage, Step, Subject};
 use crate::origin::{Phase, Transaction};
 use crate::snapshot::{RouteOrigins, Snapshot};
 use crate::transfer::{Transfer, Waits, tally::Tally};
@@ -56,8 +56,8 @@ pub(crate) struct Exchange {
     pub(crate) persistent: bool,
     /// Whether both transfers are directions of a tunnel.
     pub(crate) tunnel: bool,
-    /// How the client's connection ends, where the response broke off.
-    pub(crate) aborted: Option<Afterwards>,
+    /// How the response ends, where it is not delivered whole.
+    pub(crate) aborted: Option<Abort>,
     /// Why it did not end as it should.
     pub(crate) reason: Option<Reason>,
     /// What it takes of the worker's budget: itself and the headers that it holds.

@@ -123,6 +123,8 @@ reasons! {
         "The length of the origin's answer is not stated in one clear way.";
     /// The first chunk of the response breaks the grammar, and nothing of it was delivered.
     MalformedAnswerBody = 502 "malformed-answer-body" "The origin's chunked answer is malformed.";
+    /// The response's body ended early, or was no longer held, before any of the response was sent.
+    AnswerIncomplete = 502 "answer-incomplete" "The origin's answer did not arrive whole.";
     /// 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
     UpgradeUnasked = 502 "upgrade-unasked"
         "The origin switched to a protocol that was not asked for.";
@@ -192,7 +194,7 @@ impl Reason {
             | MalformedAnswerFraming
             | UpgradeUnasked
             | TooManyInterim => Failed::Header,
-            MalformedAnswerBody | AnswerCut | AnswerTimedOut => Failed::Body,
+            MalformedAnswerBody | AnswerIncomplete | AnswerCut | AnswerTimedOut => Failed::Body,
             Overloaded | OriginBusy | AuthBusy => Failed::Proxy,
             MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
             | MalformedProxyHeader | TargetTooLong | HeadTooLarge | CodingUnknown
@@ -224,6 +226,7 @@ impl Reason {
             OriginBusy => "connection_limit_reached",
             OriginTimedOut => "connection_read_timeout",
             MalformedAnswerBody => "http_response_transfer_coding",
+            AnswerIncomplete => "http_response_incomplete",
             MalformedAnswer | MalformedAnswerFraming | UpgradeUnasked | TooManyInterim => {
                 "http_protocol_error"
             }

@@ -125,6 +125,17 @@ pub(crate) enum Step {
     Drop,
 }
 
+/// How a response ends that is not delivered whole: what its client sees of its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Abort {
+    /// The end in order (FIN), after the last byte that was received.
+    Finish,
+    /// A reset, once the client's kernel has acknowledged what was sent.
+    ResetDelivered,
+    /// A reset at once.
+    Reset,
+}
+
 /// What becomes of a client connection when its first exchange has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Afterwards {

@@ -93,6 +93,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         counted_as,
         standing: if proxied { Standing::Greeting } else { Standing::Fresh },
         is_quiet: false,
+        undelivered: 0,
         since: now,
         timer,
         pipeline: Pipeline::default(),

@@ -295,7 +295,7 @@ fn answer_bytes(exchange: &Exchange) -> usize {
 fn responded<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     origin::verdict::note_answer(core, key);
     if core.exchange(key).answer.status() >= 502
-        && let Some(step) = end::ask_another(core, key)
+        && let Some(step) = end::retry_on_status(core, key)
     {
         return step;
     }

@@ -34,6 +34,11 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
         return match result {
             Ok(Waits::Sink | Waits::Source) => Moved::Waiting,
             Ok(Waits::Off | Waits::Ended) => Moved::Ended,
+            Err(_) if with_head => {
+                // The fill broke before the turn of this response came.
+                core.exchange(key).status = 0;
+                Moved::Failed(Reason::AnswerIncomplete)
+            }
             Err(_) => Moved::Failed(Reason::AnswerCut),
         };
     }

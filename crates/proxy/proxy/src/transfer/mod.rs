@@ -508,9 +508,6 @@ impl Transfer {
         rate: u64,
         unsent: usize,
     ) -> bool {
-        let enough = |moved: u64, over: Duration| {
-            u128::from(moved) * 1000 >= u128::from(rate) * over.as_millis() && moved > 0
-        };
         match self.waits {
             Waits::Off | Waits::Ended => true,
             Waits::Source => {
@@ -518,8 +515,8 @@ impl Transfer {
                 if over < limit {
                     return true;
                 }
-                let kept =
-                    now.since(self.since) < limit && enough(self.moved - self.paced_at, over);
+                let kept = now.since(self.since) < limit
+                    && is_enough(self.moved - self.paced_at, over, rate);
                 (self.waited, self.paced_at, self.since) = (Duration::ZERO, self.moved, now);
                 kept
             }
@@ -528,12 +525,18 @@ impl Transfer {
                 if over < limit {
                     return true;
                 }
-                let kept = enough(self.unsent_at.saturating_sub(unsent) as u64, over);
+                let kept = is_enough(self.unsent_at.saturating_sub(unsent) as u64, over, rate);
                 (self.unsent_at, self.since) = (unsent, now);
                 kept
             }
         }
     }
+}
+
+/// Whether a client that was waited for so long has sent or taken enough: `rate` bytes a second, and
+/// at least one byte.
+pub(crate) fn is_enough(moved: u64, over: Duration, rate: u64) -> bool {
+    u128::from(moved) * 1000 >= u128::from(rate) * over.as_millis() && moved > 0
 }
 
 impl Transfer {

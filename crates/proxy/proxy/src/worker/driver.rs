@@ -144,7 +144,7 @@ fn close<E: Engine>(core: &mut Core<E>, key: Key, afterwards: Afterwards) {
     match afterwards {
         Afterwards::Linger => client::linger(core, key),
         Afterwards::Reset => client::reset(core, key),
-        Afterwards::ResetDelivered => client::reset_delivered(core, key),
+        Afterwards::ResetDelivered => client::reset_when_delivered(core, key),
         Afterwards::Close | Afterwards::Next => client::close(core, key),
     }
 }
