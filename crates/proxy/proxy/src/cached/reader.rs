@@ -56,9 +56,9 @@ impl CachedReader {
         Some(Self { reader, waiter, may_be_referred, left, follows, woken: None, seen: None })
     }
 
-    /// The same for whom it is fetched.
-    pub(crate) fn by_copy(self) -> Self {
-        Self { may_be_referred: false, ..self }
+    /// Has what is read sent by copy: to whom it is fetched for, and while it is hot.
+    pub(crate) fn send_by_copy(&mut self) {
+        self.may_be_referred = false;
     }
 
     /// These pieces of a body that is kept for good.

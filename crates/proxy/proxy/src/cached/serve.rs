@@ -47,8 +47,8 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
     start.write_rest(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
-    let is_hot_copy = match (&form, framing) {
-        (Form::Whole, Framing::Length(bytes)) => cache.is_hot_copy(&object.body, bytes),
+    let is_hot_copy = match (framing, &form) {
+        (Framing::Length(bytes), Form::Whole) => cache.is_hot_copy(&object.body, bytes),
         _ => false,
     };
     let reader = match form {
@@ -67,8 +67,12 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
         return Moved::Failed(Reason::AnswerIncomplete);
     }
     let before = std::mem::take(&mut exchange.caching.reader);
-    let is_copied = before.is_some() || is_hot_copy;
-    exchange.caching.reader = if is_copied { reader.map(CachedReader::by_copy) } else { reader };
+    exchange.caching.reader = reader;
+    if (is_hot_copy || before.is_some())
+        && let Some(reader) = &mut exchange.caching.reader
+    {
+        reader.send_by_copy();
+    }
     core.wake(before.and_then(CachedReader::leave));
     download::pump(core, key, true)
 }

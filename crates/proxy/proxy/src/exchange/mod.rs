@@ -101,8 +101,7 @@ impl Exchange {
         answer.clear();
         (*conn, *next, *snapshot, *started, *reason) = Default::default();
         (*stage, *service, *plan, *sender, *framing) = Default::default();
-        (*request_is_whole, *status, *persistent, *tunnel) = Default::default();
-        *aborted = None;
+        (*request_is_whole, *status, *persistent, *tunnel, *aborted) = Default::default();
         *transaction = Default::default();
         *upload = Default::default();
         *download = Default::default();

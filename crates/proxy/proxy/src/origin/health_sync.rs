@@ -9,6 +9,7 @@ use crate::origin::{Change, OriginId, Origins, Trial};
 
 impl Origins {
     /// What all workers know of an origin, if a configuration ever named it.
+    #[inline]
     pub(crate) fn mark(&self, id: OriginId) -> Option<&OriginMark> {
         self.known(id).mark.as_deref()
     }

@@ -116,14 +116,11 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
             // This client needs another part, so the stored one is not validated.
             (object, claim)
         }
-        Found::Stored(object) => (object, None),
+        Found::Stored(object) if is_absent(request, &object, cache) => (object, None),
         Found::Stale(object, claim) if is_absent(request, &object, cache) => (object, claim),
         other => return Some(other),
     };
-    if !is_absent(request, &object, cache) {
-        return Some(Found::Stored(object));
-    }
-    // A part of it is stored, or there by now, and not the one that is asked for.
+    // A part of it is stored, and not the one that is asked for.
     counters.cache_misses.add(1);
     caching.forward = Some(Forward::Partial);
     if wants_range(request) {
@@ -214,7 +211,7 @@ fn find(
 
 /// Whether the request is for a range, which goes to the origin with it wherever it does.
 fn wants_range(request: &RequestHead) -> bool {
-    request.method() == Method::Get && request.find(Name::Range).is_some()
+    request.find(Name::Range).is_some() && request.method() == Method::Get
 }
 
 /// Whether what is stored does not serve the request: it is a part, and not the one that is asked

@@ -43,7 +43,9 @@ pub(crate) fn begin<E: Engine>(
     // Nothing reads what a refresh brings. A client has its place before more comes, or its
     // response were one that nothing reads.
     if !exchange.is_refresh() {
-        exchange.caching.reader = CachedReader::new(&body, None, waiter).map(CachedReader::by_copy);
+        let mut reader = CachedReader::new(&body, None, waiter);
+        reader.iter_mut().for_each(CachedReader::send_by_copy);
+        exchange.caching.reader = reader;
     }
     let Some(fill) = rest else { return };
     let slot = fill.origin_use.slot();
