@@ -127,6 +127,10 @@ impl ChunkedDecoder {
                         self.state = State::Trailer;
                     }
                 }
+                State::DataCr if input[at..].starts_with(b"\r\n") => {
+                    self.state = State::Size;
+                    at += 2;
+                }
                 State::Trailer if input[at] != b'\r' => self.state = State::TrailerLine,
                 _ => {
                     self.state = match self.next(input[at]) {

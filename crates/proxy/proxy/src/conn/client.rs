@@ -235,12 +235,10 @@ fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
 /// orderly end would make what it got look whole.
 #[inline(never)]
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
-    match remove(core, key) {
-        Some(Conn { wire, standing: Standing::Breaking, .. }) => {
-            wire.reset(&mut core.engine);
-        }
-        Some(conn) => conn.wire.close(&mut core.engine),
-        None => {}
+    let Some(conn) = remove(core, key) else { return };
+    match conn.standing {
+        Standing::Breaking => conn.wire.reset(&mut core.engine),
+        _ => conn.wire.close(&mut core.engine),
     }
 }
 

@@ -108,6 +108,7 @@ impl Origins {
         id
     }
 
+    #[inline]
     pub(super) fn known(&self, id: OriginId) -> &Known {
         self.known[id.0 as usize].as_ref().expect("an origin in use is known")
     }
