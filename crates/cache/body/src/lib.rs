@@ -137,8 +137,8 @@ impl Body {
         if self.whole.get().is_some() { Some(End::Whole) } else { self.lock().end }
     }
 
-    /// Notes where its owner was, by a count that is never 0 and only grows, when it sent the body.
-    /// Gives where that was the time before.
+    /// Notes that all of it is sent now, and gives when that was noted before: a time by any count
+    /// of the caller's that grows and is never 0.
     pub fn note_sent(&self, at: u64) -> Option<u64> {
         let before = self.sent_at.swap(at, Ordering::Relaxed);
         (before != 0).then_some(before)

@@ -7,8 +7,8 @@ use millrace_body::Body;
 
 use crate::{COPIED_BYTES, Cache};
 
-/// A body is hot when at most so many bytes of bodies were sent since it was sent last: then it is
-/// still in the processor's cache, which on servers is larger.
+/// A body is hot when at most so many bytes of bodies were sent since it was sent last. The last
+/// cache of a server's processor is larger, and so still has it.
 pub const HOT_BYTES: u64 = 8 << 20;
 
 /// From this length on a body is large: see [`HotCopies::large`].
@@ -43,7 +43,7 @@ pub(crate) struct Heat {
 }
 
 impl Cache {
-    /// Has these hot bodies sent by copy, instead of none. What was said first holds.
+    /// Makes these hot bodies be sent by copy, before which none are. Later calls change nothing.
     pub fn copy_hot(&self, copies: HotCopies) {
         if copies != HotCopies::NONE {
             let _ = self.heat.copies.set(copies);

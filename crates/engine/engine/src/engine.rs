@@ -154,6 +154,9 @@ pub trait Engine {
     /// are in a file: the engine copies nothing of them, and what the kernel does not take at once
     /// is held without charge, by a value of [`Shared::share`]. `parts` are read before the call
     /// returns. Streams only.
+    ///
+    /// # Panics
+    /// When there are 16 parts or more.
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token);
     /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
     /// For deadlines that follow progress.

@@ -103,8 +103,7 @@ limits! {
     /// Without a byte taken by a client that an answer waits for. At it, the connection is reset.
     send_ms: 60000 in 100..=3600000 "milliseconds";
     /// Slowest that a client may send a body or take an answer, averaged over each `body_ms` or
-    /// `send_ms` in which it was waited for; the end of an answer that was cut over each
-    /// `linger_ms`. Below it: as if nothing had moved.
+    /// `send_ms` in which it was waited for. Below it: as if nothing had moved.
     rate_bytes_per_second: 128 in 0..=1000000000 "bytes a second";
     /// Opening a connection to an origin, over all its addresses. At it: the next origin, else 504.
     connect_ms: 5000 in 10..=3600000 "milliseconds";
@@ -128,8 +127,7 @@ limits! {
     origin_idle_connections_all: 4096 in 0..=1000000 "connections";
     /// A tunnel in which no byte moves in either direction. At it, both sides are closed.
     tunnel_idle_ms: 900000 in 100..=86400000 "milliseconds";
-    /// Reading away what a refused client still sends, so that it can read the answer; and without a
-    /// byte taken by a client that is to be reset after what came of its answer. At it, the
+    /// Reading away what a refused client still sends, so that it can read the answer. At it, the
     /// connection is closed.
     linger_ms: 5000 in 0..=600000 "milliseconds";
     /// From SIGTERM to the end of the process. At it, what is left is cut off.

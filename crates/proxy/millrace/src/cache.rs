@@ -11,8 +11,8 @@ use millrace_store::{Bounds, Cache, HotCopies};
 use crate::failure::Failure;
 use crate::print;
 
-/// The cache of a configuration, if it has one, with these hot bodies sent by copy. Called before the process gives its rights up: the
-/// files in memory are made here.
+/// The cache of a configuration, if it has one, which sends these hot bodies by copy. Called before
+/// the process gives its rights up: the files in memory are made here.
 ///
 /// # Errors
 /// When the kernel refuses the memory.

@@ -1,6 +1,7 @@
-//! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads,
-//! and for --engine auto, --cache-send auto and --splice calibrated sends itself a few messages, and asks uselectd for
-//! a registration, which ends with it; it opens nothing that could disturb a running proxy.
+//! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads;
+//! for --engine auto, --cache-send auto and --splice calibrated it sends itself a few messages; and
+//! it asks uselectd for a registration, which ends with it. It opens nothing that could disturb a
+//! running proxy.
 
 use std::fs;
 use std::num::NonZero;
@@ -255,7 +256,8 @@ fn hot_bodies(config: &Config) -> Finding {
         None => Finding::new("hot bodies", Verdict::Good, "there is no cache", ""),
         Some(cache) => {
             let picked = hot_bodies::pick(cache.send);
-            Finding::new("hot bodies", Verdict::Good, picked.plan(), picked.reason)
+            let verdict = if picked.is_fallback { Verdict::Note } else { Verdict::Good };
+            Finding::new("hot bodies", verdict, picked.plan(), picked.reason)
         }
     }
 }

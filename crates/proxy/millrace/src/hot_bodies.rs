@@ -16,6 +16,8 @@ use crate::thresholds::{Verdict, median_us, verdict};
 pub(crate) struct Picked {
     pub(crate) copies: HotCopies,
     pub(crate) reason: String,
+    /// Whether they should have been measured, and could not be.
+    pub(crate) is_fallback: bool,
 }
 
 impl Picked {
@@ -44,9 +46,9 @@ const SIZES: [usize; 2] = [64 << 10, 1 << 20];
 /// How long a start waits for an answer; a machine that is so busy has none.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What is asked for. To measure it for `auto` takes some 5 ms of CPU time.
+/// The way that `choice` names. To measure it for `auto` takes some 5 ms of CPU time.
 pub(crate) fn pick(choice: CacheSend) -> Picked {
-    let asked = |copies| Picked { copies, reason: "asked for".to_owned() };
+    let asked = |copies| Picked { copies, reason: "asked for".to_owned(), is_fallback: false };
     match choice {
         CacheSend::Copy => asked(HotCopies::ALL),
         CacheSend::Reference => asked(HotCopies::NONE),
@@ -61,7 +63,7 @@ fn measured(costs: Result<Vec<SendCosts>, Error>) -> Picked {
         Ok(costs) => costs,
         Err(error) => {
             let reason = format!("auto: the two ways could not be compared: {error}");
-            return Picked { copies: HotCopies::NONE, reason };
+            return Picked { copies: HotCopies::NONE, reason, is_fallback: true };
         }
     };
     let is_copied = |cell: &SendCosts| verdict(&cell.rounds) == Verdict::Dearer;
@@ -73,7 +75,8 @@ fn measured(costs: Result<Vec<SendCosts>, Error>) -> Picked {
         format!("{bytes} take {copied:.1} us by copy and {referred:.1} us by reference")
     };
     let told: Vec<String> = costs.iter().map(told).collect();
-    Picked { copies: HotCopies { medium, large }, reason: format!("auto: {}", told.join(", ")) }
+    let reason = format!("auto: {}", told.join(", "));
+    Picked { copies: HotCopies { medium, large }, reason, is_fallback: false }
 }
 
 #[cfg(test)]
@@ -103,7 +106,8 @@ mod tests {
             assert!(picked.reason.starts_with("auto: 64 KB take 100.0 us by copy"), "{picked}");
         }
         let picked = measured(Err(Error::TimedOut));
-        assert!(picked.copies == HotCopies::NONE && picked.reason.contains("not be compared"));
+        assert!(picked.copies == HotCopies::NONE && picked.is_fallback);
+        assert!(picked.reason.contains("not be compared"));
     }
 
     #[test]
@@ -111,7 +115,8 @@ mod tests {
         for (choice, copies) in
             [(CacheSend::Copy, HotCopies::ALL), (CacheSend::Reference, HotCopies::NONE)]
         {
-            assert_eq!(pick(choice), Picked { copies, reason: "asked for".to_owned() });
+            let reason = "asked for".to_owned();
+            assert_eq!(pick(choice), Picked { copies, reason, is_fallback: false });
         }
         assert!(pick(CacheSend::Auto).reason.starts_with("auto: "));
     }

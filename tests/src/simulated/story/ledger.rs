@@ -75,12 +75,12 @@ impl Waits {
         // again.
         let exchange = limits.head_ms
             + 2 * limits.body_ms
-            + 2 * limits.send_ms
+            + 3 * limits.send_ms
             + limits.connect_ms
             + tries * (limits.name_ms + limits.connect_ms + limits.first_byte_ms)
             + limits.answer_ms
             + limits.first_byte_ms
-            + 2 * limits.linger_ms;
+            + limits.linger_ms;
         Self {
             idle: ms(limits.idle_ms.max(limits.head_ms) + limits.linger_ms),
             exchange: ms(exchange),

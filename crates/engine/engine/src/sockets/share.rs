@@ -11,8 +11,8 @@ use super::{Counters, Sockets, Watch, completion};
 use crate::{Completion, Event, Fd, Key, Shared, Token};
 
 impl<W: Watch> Sockets<W> {
-    /// Both go out at once where the socket has room, by copy in one call, so that nothing of
-    /// `parts` is kept back for longer than that takes.
+    /// Where the socket has room, `parts` and the shared bytes go out without a pause between them:
+    /// by copy in one call, by reference in two.
     pub(super) fn begin_send_shared(
         &mut self,
         fd: &Fd,
@@ -81,8 +81,10 @@ impl Sent {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = shared.bytes();
         let Some(file) = shared.file() else {
-            let all: Vec<&[u8]> = parts.iter().copied().chain([bytes]).collect();
-            let count = send_parts(descriptor, &all, false, counters)?;
+            let mut all = [&[][..]; sys::PARTS_MAX];
+            all[..parts.len()].copy_from_slice(parts);
+            all[parts.len()] = bytes;
+            let count = send_parts(descriptor, &all[..=parts.len()], false, counters)?;
             counters.bytes_sent += count as u64;
             (self.before, self.shared) = (count.min(total), count.saturating_sub(total));
             return Ok(self.shared == bytes.len());
@@ -128,7 +130,8 @@ fn send_bytes(
     Ok(count == rest.len())
 }
 
-/// The same by reference, from a file that has `length` bytes of it from a place on.
+/// Sends, by reference, what comes after the first `sent` of `length` bytes, which are in a file from
+/// a place on, until the socket is full: whether that was all.
 fn send_file(
     descriptor: &Descriptor,
     (file, start): (BorrowedFd<'_>, u64),

@@ -72,6 +72,20 @@ fn a_head_and_a_part_of_a_file_arrive_as_one() {
 }
 
 #[test]
+fn a_head_and_bytes_that_are_copied_take_one_call() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    let part = Part { file: None, ..Part::new(pattern(20_000), 5_000) };
+    engine.send_shared(&fd, &[b"he", b"ad"], &part, token(1));
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    let mut read = vec![0; 4 + 15_000];
+    peer.read_exact(&mut read).unwrap();
+    assert_eq!((&read[..4], &read[4..]), (&b"head"[..], part.bytes()));
+    assert_eq!((engine.counters().sends, engine.counters().bytes_sent), (1, 15_004));
+    engine.close(fd);
+}
+
+#[test]
 fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
     let mut engine = engine();
     let (fd, peer) = narrow_pair(&mut engine);

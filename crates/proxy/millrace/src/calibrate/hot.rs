@@ -85,8 +85,14 @@ impl Sending {
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
         let address = address.ok_or(Error::Unreachable)?;
         let (client, _) = millrace_sys::connect_tcp(address).map_err(refused)?;
-        // On the loopback network it waits there already.
-        let (server, _) = millrace_sys::accept(listener.as_fd()).map_err(refused)?;
+        let server = loop {
+            match millrace_sys::accept(listener.as_fd()) {
+                Ok((server, _)) => break server,
+                Err(Errno::AGAIN) if Instant::now() < late => std::thread::yield_now(),
+                Err(Errno::AGAIN) => return Err(Error::TimedOut),
+                Err(error) => return Err(refused(error)),
+            }
+        };
         // So that no port is kept waiting for what is late (TIME_WAIT).
         millrace_sys::reset_on_close(server.as_fd()).map_err(refused)?;
         Ok(Self { server, client, room: vec![0; RECEIVED_MAX], late })
@@ -109,7 +115,7 @@ impl Sending {
 
     /// Sends from `at` on what the socket takes: how many bytes.
     fn fill(&mut self, slice: &Slice, at: usize, refers: bool) -> Result<usize, Error> {
-        let file = if refers { slice.file() } else { None };
+        let file = if refers { Some(slice.file().ok_or(Error::OutOfMemory)?) } else { None };
         let socket = self.server.as_fd();
         let mut sent = at;
         while sent < slice.len() {

@@ -207,9 +207,9 @@ pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
-/// Resets a connection whose client has what was sent, or takes it too slowly: over each
-/// `linger_ms` it has to keep the least rate, as where a response is sent to it. A client that still
-/// sends has hardly begun to read.
+/// Resets a connection whose client has what was sent, or takes it too slowly: over each `send_ms`
+/// it has to acknowledge at the least rate. A client that still sends has hardly begun to read; it
+/// is waited for until `linger_ms` is over.
 fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();
@@ -218,11 +218,16 @@ fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     if conn.is_quiet && undelivered == 0 && !conn.wire.is_sending() {
         return reset(core, key);
     }
+    let is_delivered = undelivered == 0;
+    if is_delivered && conn.undelivered > 0 {
+        (conn.undelivered, conn.since) = (0, now);
+    }
     let limits = snapshot.limits();
     let over = now.since(conn.since);
-    if over >= Duration::from_millis(limits.linger_ms) {
+    let limit = if is_delivered { limits.linger_ms } else { limits.send_ms };
+    if over >= Duration::from_millis(limit) {
         let taken = conn.undelivered.saturating_sub(undelivered);
-        if !is_enough(taken.into(), over, limits.rate_bytes_per_second) {
+        if is_delivered || !is_enough(taken.into(), over, limits.rate_bytes_per_second) {
             return reset(core, key);
         }
         (conn.undelivered, conn.since) = (undelivered, now);
