@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_body::Body;
 
-use crate::{COPIED_BYTES, Cache};
+/// Bodies below this are sent by copy, and rest where memory is used again at once: a copy that
+/// goes out with the other sends of a turn costs less than a reference (docs/design/iolite.md).
+pub const COPIED_BYTES: u64 = 16 * 1024;
 
 /// A body is hot when at most so many bytes of bodies were sent since it was sent last. The last
 /// cache of a server's processor is larger, and so still has it.
@@ -42,25 +44,25 @@ pub(crate) struct Heat {
     sent: AtomicU64,
 }
 
-impl Cache {
+impl Heat {
     /// Makes these hot bodies be sent by copy, before which none are. Later calls change nothing.
-    pub fn copy_hot(&self, copies: HotCopies) {
+    pub(crate) fn copy(&self, copies: HotCopies) {
         if copies != HotCopies::NONE {
-            let _ = self.heat.copies.set(copies);
+            let _ = self.copies.set(copies);
         }
     }
 
-    /// Whether a body of so many bytes, all of which is about to be sent, is to be sent by copy
-    /// though it could be sent by reference.
+    /// See [`Cache::is_hot_copy`](crate::Cache::is_hot_copy).
     #[inline]
-    pub fn is_hot_copy(&self, body: &Body, bytes: u64) -> bool {
+    pub(crate) fn is_hot_copy(&self, body: &Body, bytes: u64) -> bool {
         bytes >= COPIED_BYTES
-            && self.heat.copies.get().is_some_and(|copies| self.is_hot(body, bytes, copies))
+            && self.copies.get().is_some_and(|copies| self.note_sent(body, bytes, copies))
     }
 
+    /// Counts a body that is sent. Whether it is hot, and those like it are copied then.
     #[inline(never)]
-    fn is_hot(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
-        let before = self.heat.sent.fetch_add(bytes, Ordering::Relaxed);
+    fn note_sent(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
+        let before = self.sent.fetch_add(bytes, Ordering::Relaxed);
         let last = body.note_sent(before + bytes);
         let is_hot = last.is_some_and(|last| before.saturating_sub(last) <= HOT_BYTES);
         let is_copied = if bytes < LARGE_BYTES { copies.medium } else { copies.large };
@@ -70,23 +72,17 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use iolite::{Aggregate, Slab};
-    use millrace_http_cache::HashKey;
+    use iolite::Aggregate;
 
     use super::*;
-    use crate::Bounds;
 
     const MEDIUM: u64 = 64 * 1024;
     const LARGE: u64 = 1 << 20;
 
-    fn cache(copies: HotCopies) -> Arc<Cache> {
-        let bounds = Bounds { bytes: 8 << 20, object_bytes: 1 << 20, variants: 4, tends: true };
-        let slab = Slab::on_heap(8 << 20).unwrap();
-        let cache = Cache::new(slab, HashKey::new([7; 16]), bounds);
-        cache.copy_hot(copies);
-        cache
+    fn heat(copies: HotCopies) -> Heat {
+        let heat = Heat::default();
+        heat.copy(copies);
+        heat
     }
 
     fn body() -> Body {
@@ -102,10 +98,10 @@ mod tests {
             (only(false, true), false, true),
             (HotCopies::ALL, true, true),
         ] {
-            let (cache, bodies) = (cache(copies), [body(), body()]);
+            let (heat, bodies) = (heat(copies), [body(), body()]);
             for expected in [[false; 2], [medium, large], [medium, large]] {
                 let is_copied = [(&bodies[0], MEDIUM), (&bodies[1], LARGE)]
-                    .map(|(body, bytes)| cache.is_hot_copy(body, bytes));
+                    .map(|(body, bytes)| heat.is_hot_copy(body, bytes));
                 assert_eq!(is_copied, expected, "{copies:?}");
             }
         }
@@ -113,23 +109,23 @@ mod tests {
 
     #[test]
     fn what_others_have_displaced_is_cold() {
-        let (cache, body) = (cache(HotCopies::ALL), body());
-        let send_others = |bytes| assert!(!cache.is_hot_copy(&self::body(), bytes));
-        assert!(!cache.is_hot_copy(&body, MEDIUM));
+        let (heat, body) = (heat(HotCopies::ALL), body());
+        let send_others = |bytes| assert!(!heat.is_hot_copy(&self::body(), bytes));
+        assert!(!heat.is_hot_copy(&body, MEDIUM));
         send_others(HOT_BYTES);
-        assert!(cache.is_hot_copy(&body, MEDIUM));
+        assert!(heat.is_hot_copy(&body, MEDIUM));
         send_others(HOT_BYTES);
         send_others(MEDIUM);
-        assert!(!cache.is_hot_copy(&body, MEDIUM));
-        assert!(cache.is_hot_copy(&body, MEDIUM));
+        assert!(!heat.is_hot_copy(&body, MEDIUM));
+        assert!(heat.is_hot_copy(&body, MEDIUM));
     }
 
     #[test]
     fn the_shortest_and_the_longest_bodies_are_none_of_them() {
-        let (cache, body) = (cache(HotCopies::ALL), body());
+        let (heat, body) = (heat(HotCopies::ALL), body());
         for bytes in [COPIED_BYTES - 1, HOT_BYTES + 1].repeat(2) {
-            assert!(!cache.is_hot_copy(&body, bytes));
+            assert!(!heat.is_hot_copy(&body, bytes));
         }
-        assert!(cache.is_hot_copy(&body, HOT_BYTES));
+        assert!(heat.is_hot_copy(&body, HOT_BYTES));
     }
 }

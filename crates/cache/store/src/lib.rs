@@ -8,10 +8,10 @@ mod heat;
 mod index;
 mod object;
 
-pub use heat::{HOT_BYTES, HotCopies, LARGE_BYTES};
+pub use heat::{COPIED_BYTES, HOT_BYTES, HotCopies, LARGE_BYTES};
 pub use index::{
-    BRIEFLY_MS, Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Purged,
-    Question, Stat, Unkept, Waker, Which,
+    BRIEFLY_MS, Bounds, Cache, Claim, Cleared, Draft, Filling, Found, Purged, Question, Stat,
+    Unkept, Waker, Which,
 };
 pub use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
 pub use object::Object;

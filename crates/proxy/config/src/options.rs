@@ -485,8 +485,8 @@ impl Row {
             "How a hot body of 16 KB to 8 MB goes from memory to a client: one that was sent lately, \
              so that the processor's cache has it. auto takes the cheaper of copy and reference \
              (sendfile(2)), which depends on the processor: it measures both for some milliseconds \
-             at start, and says what it took. Other bodies are sent by copy below 16 KB and by \
-             reference from there on.",
+             at start, and says what it took. Other bodies go by copy below 16 KB and by reference \
+             from there on; the client for whom a body is fetched gets a copy.",
         ),
         row(Process, "access-log", Kind::Log, "off").text(
             "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP \

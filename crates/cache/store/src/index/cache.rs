@@ -12,7 +12,7 @@ use super::recent::Recent;
 use super::shard::{Shard, Slot};
 use super::tier::Beneath;
 use crate::evict::{Eviction, PASSES_MAX};
-use crate::heat::Heat;
+use crate::heat::{Heat, HotCopies};
 use crate::object::Object;
 
 /// The stored answers of a process. Shared by its workers.
@@ -41,7 +41,8 @@ pub struct Cache {
     /// Waiters for something whose owner was dropped: see [`Cache::take_orphans`].
     pub(super) orphans: Mutex<Vec<Waiter>>,
     pub(super) beneath: Beneath,
-    pub(crate) heat: Heat,
+    /// How hot its bodies are.
+    heat: Heat,
 }
 
 /// How much is kept.
@@ -99,6 +100,18 @@ impl Cache {
     pub fn set_limits(&self, object_bytes: u64, variants: usize) {
         self.object_bytes.store(object_bytes, Ordering::Relaxed);
         self.variants.store(variants, Ordering::Relaxed);
+    }
+
+    /// Makes these hot bodies be sent by copy, before which none are. Later calls change nothing.
+    pub fn copy_hot(&self, copies: HotCopies) {
+        self.heat.copy(copies);
+    }
+
+    /// Whether a body of so many bytes, all of which is about to be sent, is to be sent by copy
+    /// though it could be sent by reference.
+    #[inline]
+    pub fn is_hot_copy(&self, body: &Body, bytes: u64) -> bool {
+        self.heat.is_hot_copy(body, bytes)
     }
 
     /// Objects of one key that differ by the request's fields.

@@ -7,6 +7,7 @@ use millrace_body::{Body, Filler, Waiter};
 use millrace_http_cache::{Key, finish};
 
 use super::cache::Cache;
+use crate::heat::COPIED_BYTES;
 use crate::object::Object;
 
 /// Fills the body of an object that is stored. Dropped, it leaves a body that was cut short, which
@@ -30,10 +31,6 @@ pub(super) const FIRST_BYTES: u64 = 16 * 1024;
 const GROWTH_BYTES: u64 = 256 * 1024;
 /// Objects taken out for one part of another.
 pub(super) const EVICTIONS_MAX: usize = 64;
-/// Bodies below this are sent by copy, and rest where memory is used again at once: a copy that
-/// goes out with the other sends of a turn costs less than a reference (docs/design/iolite.md).
-pub const COPIED_BYTES: u64 = 16 * 1024;
-
 /// Where a body is to rest.
 pub(super) fn kind(declared: Option<u64>) -> Kind {
     match declared {

@@ -23,7 +23,7 @@ pub use beneath::Waker;
 pub use cache::{Bounds, Cache};
 pub use claim::{BRIEFLY_MS, Claim};
 pub use clear::Cleared;
-pub use filling::{COPIED_BYTES, Filling};
+pub use filling::Filling;
 pub use lookup::{Found, Question};
 pub use operate::{Purged, Stat};
 pub use publish::{Draft, Unkept};
