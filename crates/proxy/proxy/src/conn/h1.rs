@@ -93,19 +93,26 @@ pub(crate) fn body_form(exchange: &Exchange, framing: Framing) -> (bool, bool) {
 /// request are unread. What follows a request that was refused may still be on its way, a tunnel's
 /// first bytes or the rest of what was malformed: it must not turn the refusal into a reset.
 pub(crate) fn afterwards(exchange: &Exchange, has_more: bool) -> Afterwards {
-    let refused = exchange.reason.is_some();
+    if let Some(abort) = exchange.aborted {
+        return aborted(abort);
+    }
+    if exchange.persistent {
+        return Afterwards::Next;
+    }
     let unread = match exchange.tunnel {
         // Its origin took no more.
         true => !exchange.upload.source_is_done(),
-        false => refused || !exchange.request_was_taken(),
+        false => exchange.reason.is_some() || !exchange.request_was_taken(),
     };
-    match exchange {
-        Exchange { aborted: Some(Abort::Finish), .. } => Afterwards::Linger,
-        Exchange { aborted: Some(Abort::ResetDelivered), .. } => Afterwards::ResetDelivered,
-        Exchange { aborted: Some(Abort::Reset), .. } => Afterwards::Reset,
-        Exchange { persistent: true, .. } => Afterwards::Next,
-        _ if unread || has_more => Afterwards::Linger,
-        _ => Afterwards::Close,
+    if unread || has_more { Afterwards::Linger } else { Afterwards::Close }
+}
+
+#[cold]
+fn aborted(abort: Abort) -> Afterwards {
+    match abort {
+        Abort::Finish => Afterwards::Linger,
+        Abort::ResetDelivered => Afterwards::ResetDelivered,
+        Abort::Reset => Afterwards::Reset,
     }
 }
 
