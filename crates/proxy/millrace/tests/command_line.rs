@@ -489,6 +489,33 @@ fn what_a_client_gets_through_a_pipe_and_the_cache_keeps_is_told() {
     assert_eq!(metric(&running, "bytes_teed_total"), 0);
 }
 
+#[test]
+fn what_a_client_got_of_a_cut_body_is_told() {
+    const SENT: usize = 40_000;
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (running, mut log) = logged(&origin, "");
+    for fields in ["Cache-Control: max-age=60", "Cache-Control: no-store"] {
+        for _ in 0..10 {
+            let (mut client, mut asked) = request_under_way(&origin, &running);
+            // The end comes with the last byte.
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n{fields}\r\n\r\n");
+            asked.write_all(&[head.as_bytes(), &[7; SENT]].concat()).unwrap();
+            drop(asked);
+            read_head(&mut client);
+            let mut got = Vec::new();
+            client.read_to_end(&mut got).unwrap();
+            assert_eq!(got.len(), SENT, "{fields}");
+        }
+    }
+    for kept in [[SENT; 10], [0; 10]].concat() {
+        let mut record = String::new();
+        log.read_line(&mut record).unwrap();
+        assert_eq!(told(&record, "bytes_to_client"), SENT, "{record}");
+        assert_eq!(told(&record, "bytes_kept"), kept, "{record}");
+    }
+    assert_eq!(metric(&running, "bytes_downloaded_total"), 20 * SENT);
+}
+
 /// How many bytes of a stored body of each length are copied when it is asked for three times more,
 /// the last time without its first byte.
 fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]; N] {

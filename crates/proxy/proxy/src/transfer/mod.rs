@@ -220,6 +220,13 @@ impl Transfer {
         }
     }
 
+    /// Why a step gave the sink nothing. It has taken what earlier steps gave it.
+    #[cold]
+    fn failed(&mut self, error: BodyError) -> BodyError {
+        self.taken = self.moved;
+        error
+    }
+
     /// Whether nothing of the body is at hand, and a receive brings what comes next: the usual
     /// case once the sink has taken all of a stream that brings little at a time.
     #[inline(always)]
@@ -243,7 +250,9 @@ impl Transfer {
         let had_rest = !matches!(self.rest, Rest::Nothing);
         let bytes = source.input.bytes_mut();
         let received = bytes.len();
-        let (consumed, payload) = self.rest.take(bytes).map_err(|_| BodyError::Malformed)?;
+        let Ok((consumed, payload)) = self.rest.take(bytes) else {
+            return Err(self.failed(BodyError::Malformed));
+        };
         if !head.is_empty() && self.rest.is_malformed() {
             return Err(BodyError::Malformed);
         }
@@ -314,12 +323,12 @@ impl Transfer {
                 let is_all =
                     matches!(self.rest, Rest::Nothing | Rest::UntilClose | Rest::Length(0));
                 if !is_all {
-                    return Err(BodyError::Cut);
+                    return Err(self.failed(BodyError::Cut));
                 }
                 self.rest = Rest::Nothing;
                 iov.last = (had_rest && self.chunked_out).then_some(&[][..]);
             }
-            Next::End(End::Cut) => return Err(BodyError::Cut),
+            Next::End(End::Cut) => return Err(self.failed(BodyError::Cut)),
         }
         let count = iov.payload.len();
         self.rest.skip(count as u64);
