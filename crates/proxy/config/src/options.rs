@@ -214,10 +214,10 @@ impl Row {
         )
         .times(4)
         .text(
-            "Send a request that may be repeated to another origin of the route if a response \
-                 is malformed, or has this status. retries and retry_percent limit how often; what \
-                 the last origin responds is passed on. Failed connections are retried in any \
-                 case.",
+            "Send an idempotent request without a body to another origin of the route if a \
+                 response is malformed, or has this status. What is given replaces malformed. \
+                 retries and retry_percent limit how often; what the last origin responds is passed \
+                 on. Failed connections are retried in any case.",
         ),
         row(Route, "check", Kind::Check, "off").text(
             "Ask each origin for this path every check_interval_ms, and leave out those that fail \
@@ -482,10 +482,10 @@ impl Row {
              for memory that nobody trusts.",
         ),
         row(Process, "cache-send", Kind::Choice(&["auto", "copy", "reference"]), "auto").text(
-            "How a hot body of 16 KB to 8 MB goes from memory to a client: one that was sent lately, \
-             so that the processor's cache has it. auto takes the cheaper of copy and reference \
-             (sendfile(2)), which depends on the processor: it measures both for some milliseconds \
-             at start, and says what it took. Other bodies go by copy below 16 KB and by reference \
+            "How hot bodies go from the cache's memory to a client: those of 16 KB to 8 MB that were \
+             sent lately, so that the processor's cache has them. auto takes the cheaper of copy and \
+             reference (sendfile(2)), which depends on the processor: it measures both for some \
+             milliseconds at start, and says what it took. Other bodies go by copy below 16 KB and by reference \
              from there on; the client for whom a body is fetched gets a copy.",
         ),
         row(Process, "access-log", Kind::Log, "off").text(
