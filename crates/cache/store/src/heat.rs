@@ -9,8 +9,8 @@ use millrace_body::Body;
 /// goes out with the other sends of a turn costs less than a reference (docs/design/iolite.md).
 pub const COPIED_BYTES: u64 = 16 * 1024;
 
-/// A body is hot when at most so many bytes of bodies were sent since it was sent last. The last
-/// cache of a server's processor is larger, and so still has it.
+/// A body is hot while at most this many bytes of other bodies were sent after it. The processor's
+/// last-level cache, which is larger on servers, still holds it then.
 pub const HOT_BYTES: u64 = 8 << 20;
 
 /// From this length on a body is large: see [`HotCopies::large`].
@@ -45,7 +45,8 @@ pub(crate) struct Heat {
 }
 
 impl Heat {
-    /// Makes these hot bodies be sent by copy, before which none are. Later calls change nothing.
+    /// Selects the hot bodies to send by copy; without a call there are none. Only the first call
+    /// counts.
     pub(crate) fn copy(&self, copies: HotCopies) {
         if copies != HotCopies::NONE {
             let _ = self.copies.set(copies);
@@ -59,7 +60,7 @@ impl Heat {
             && self.copies.get().is_some_and(|copies| self.note_sent(body, bytes, copies))
     }
 
-    /// Counts a body that is sent. Whether it is hot, and those like it are copied then.
+    /// Counts a body that is sent, and returns whether it is hot and its length class is copied.
     #[inline(never)]
     fn note_sent(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
         let before = self.sent.fetch_add(bytes, Ordering::Relaxed);

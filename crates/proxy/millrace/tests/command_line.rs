@@ -533,7 +533,7 @@ fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]
             let range = if first > 0 { "Range: bytes=1-\r\n" } else { "" };
             let request = format!("GET /{index} HTTP/1.1\r\nHost: a\r\n{range}\r\n");
             client.write_all(request.as_bytes()).unwrap();
-            // Whoever asks first is the only one whose request the origin sees.
+            // The origin sees the first request only.
             let writing = origin.take().map(|origin| {
                 let (mut asked, _) = origin.accept().unwrap();
                 read_head(&mut asked);

@@ -102,13 +102,14 @@ impl Cache {
         self.variants.store(variants, Ordering::Relaxed);
     }
 
-    /// Makes these hot bodies be sent by copy, before which none are. Later calls change nothing.
+    /// Selects the hot bodies to send by copy; without a call there are none. Only the first call
+    /// counts.
     pub fn copy_hot(&self, copies: HotCopies) {
         self.heat.copy(copies);
     }
 
-    /// Whether a body of so many bytes, all of which is about to be sent, is to be sent by copy
-    /// though it could be sent by reference.
+    /// Whether to send a body of `bytes` by copy although it could be sent by reference. The caller
+    /// is about to send the whole body.
     #[inline]
     pub fn is_hot_copy(&self, body: &Body, bytes: u64) -> bool {
         self.heat.is_hot_copy(body, bytes)

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use millrace_http1::{HeadLimits, HeadScan};
 
-    /// An exchange whose request and response have so many fields of so many bytes.
+    /// An exchange whose request and response have `fields` fields of `bytes` bytes each.
     fn exchange(fields: usize, bytes: usize) -> Box<Exchange> {
         let limits = HeadLimits { bytes_max: 1 << 20, fields_max: 1000, target_bytes_max: 100 };
         let field = format!("a:{}\r\n", "b".repeat(bytes - 4));
