@@ -137,8 +137,8 @@ impl Body {
         if self.whole.get().is_some() { Some(End::Whole) } else { self.lock().end }
     }
 
-    /// Notes that all of it is sent now, and gives when that was noted before: a time by any count
-    /// of the caller's that grows and is never 0.
+    /// Notes that the whole body is sent at `at`, and returns the `at` of the last such call. The
+    /// caller's values of `at` grow and are never 0.
     pub fn note_sent(&self, at: u64) -> Option<u64> {
         let before = self.sent_at.swap(at, Ordering::Relaxed);
         (before != 0).then_some(before)

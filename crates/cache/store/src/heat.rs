@@ -39,8 +39,8 @@ impl HotCopies {
 pub(crate) struct Heat {
     /// Unset: none.
     copies: OnceLock<HotCopies>,
-    /// Bytes of bodies that were sent. It is counted in where that decides something, in no order
-    /// with anything else.
+    /// Bytes of all bodies that were sent since `copies` was set. Relaxed: the order of other
+    /// memory does not matter.
     sent: AtomicU64,
 }
 
@@ -53,16 +53,16 @@ impl Heat {
         }
     }
 
-    /// See [`Cache::is_hot_copy`](crate::Cache::is_hot_copy).
+    /// See [`Cache::note_sent`](crate::Cache::note_sent).
     #[inline]
-    pub(crate) fn is_hot_copy(&self, body: &Body, bytes: u64) -> bool {
+    pub(crate) fn note_sent(&self, body: &Body, bytes: u64) -> bool {
         bytes >= COPIED_BYTES
-            && self.copies.get().is_some_and(|copies| self.note_sent(body, bytes, copies))
+            && self.copies.get().is_some_and(|copies| self.count(body, bytes, copies))
     }
 
     /// Counts a body that is sent, and returns whether it is hot and its length class is copied.
     #[inline(never)]
-    fn note_sent(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
+    fn count(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
         let before = self.sent.fetch_add(bytes, Ordering::Relaxed);
         let last = body.note_sent(before + bytes);
         let is_hot = last.is_some_and(|last| before.saturating_sub(last) <= HOT_BYTES);
@@ -102,7 +102,7 @@ mod tests {
             let (heat, bodies) = (heat(copies), [body(), body()]);
             for expected in [[false; 2], [medium, large], [medium, large]] {
                 let is_copied = [(&bodies[0], MEDIUM), (&bodies[1], LARGE)]
-                    .map(|(body, bytes)| heat.is_hot_copy(body, bytes));
+                    .map(|(body, bytes)| heat.note_sent(body, bytes));
                 assert_eq!(is_copied, expected, "{copies:?}");
             }
         }
@@ -111,22 +111,22 @@ mod tests {
     #[test]
     fn what_others_have_displaced_is_cold() {
         let (heat, body) = (heat(HotCopies::ALL), body());
-        let send_others = |bytes| assert!(!heat.is_hot_copy(&self::body(), bytes));
-        assert!(!heat.is_hot_copy(&body, MEDIUM));
+        let send_others = |bytes| assert!(!heat.note_sent(&self::body(), bytes));
+        assert!(!heat.note_sent(&body, MEDIUM));
         send_others(HOT_BYTES);
-        assert!(heat.is_hot_copy(&body, MEDIUM));
+        assert!(heat.note_sent(&body, MEDIUM));
         send_others(HOT_BYTES);
         send_others(MEDIUM);
-        assert!(!heat.is_hot_copy(&body, MEDIUM));
-        assert!(heat.is_hot_copy(&body, MEDIUM));
+        assert!(!heat.note_sent(&body, MEDIUM));
+        assert!(heat.note_sent(&body, MEDIUM));
     }
 
     #[test]
     fn the_shortest_and_the_longest_bodies_are_none_of_them() {
         let (heat, body) = (heat(HotCopies::ALL), body());
         for bytes in [COPIED_BYTES - 1, HOT_BYTES + 1].repeat(2) {
-            assert!(!heat.is_hot_copy(&body, bytes));
+            assert!(!heat.note_sent(&body, bytes));
         }
-        assert!(heat.is_hot_copy(&body, HOT_BYTES));
+        assert!(heat.note_sent(&body, HOT_BYTES));
     }
 }

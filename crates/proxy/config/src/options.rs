@@ -485,8 +485,8 @@ impl Row {
             "How hot bodies go from the cache's memory to a client: those of 16 KB to 8 MB that were \
              sent lately, so that the processor's cache has them. auto takes the cheaper of copy and \
              reference (sendfile(2)), which depends on the processor: it measures both for some \
-             milliseconds at start, and says what it took. Other bodies go by copy below 16 KB and by reference \
-             from there on; the client for whom a body is fetched gets a copy.",
+             milliseconds at start, and says what it took. Other bodies go by copy below 16 KB and \
+             by reference from there on; the client for whom a body is fetched gets a copy.",
         ),
         row(Process, "access-log", Kind::Log, "off").text(
             "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP \

@@ -108,11 +108,11 @@ impl Cache {
         self.heat.copy(copies);
     }
 
-    /// Whether to send a body of `bytes` by copy although it could be sent by reference. The caller
-    /// is about to send the whole body.
+    /// Counts a whole body of `bytes` that is about to be sent. Returns whether to send it by copy
+    /// although it could be sent by reference.
     #[inline]
-    pub fn is_hot_copy(&self, body: &Body, bytes: u64) -> bool {
-        self.heat.is_hot_copy(body, bytes)
+    pub fn note_sent(&self, body: &Body, bytes: u64) -> bool {
+        self.heat.note_sent(body, bytes)
     }
 
     /// Objects of one key that differ by the request's fields.

@@ -79,8 +79,8 @@ impl Sending {
     fn connected(late: Instant) -> Result<Self, Error> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
-        // One that paces would be measured instead, and a connection that has begun to be paced is
-        // for good. Where this cannot be had, it is measured.
+        // Set before the connection exists: a socket that bbr has begun to pace stays paced. Where
+        // this algorithm is missing, the system's is measured.
         let _ = millrace_sys::set_congestion(listener.as_fd(), NEAR);
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
         let address = address.ok_or(Error::Unreachable)?;
@@ -93,7 +93,7 @@ impl Sending {
                 Err(error) => return Err(refused(error)),
             }
         };
-        // So that no port is kept waiting for what is late (TIME_WAIT).
+        // The port does not stay in TIME_WAIT.
         millrace_sys::reset_on_close(server.as_fd()).map_err(refused)?;
         Ok(Self { server, client, room: vec![0; RECEIVED_MAX], late })
     }

@@ -48,7 +48,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     start.write_rest(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
     let is_hot_copy = match (framing, &form) {
-        (Framing::Length(bytes), Form::Whole) => cache.is_hot_copy(&object.body, bytes),
+        (Framing::Length(bytes), Form::Whole) => cache.note_sent(&object.body, bytes),
         _ => false,
     };
     let reader = match form {
