@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use millrace_config::options::{Kind, Row};
+use millrace_config::options::{OptionRow, ValueType};
 use millrace_http1::Name;
 
 /// How the value of a field is built. Quadratic work depends on the shape of a list: on empty
@@ -207,9 +207,9 @@ pub(super) fn names() -> Vec<String> {
 pub(super) const PASSED: &str = "x-forwarded-unknown";
 
 /// The options that take the name of a field, each with its type and such a name.
-fn named_by_options() -> Vec<(&'static Row, &'static str, String)> {
-    let rows = Row::TABLE.iter().filter(|row| row.is_of_command("boost"));
-    rows.filter(|row| matches!(row.kind, Kind::Field | Kind::Feature))
+fn named_by_options() -> Vec<(&'static OptionRow, &'static str, String)> {
+    let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command("boost"));
+    rows.filter(|row| matches!(row.kind, ValueType::Field | ValueType::FieldOrCookie))
         .filter_map(|row| Some((row, row.flag?, format!("x-of-{}", row.key))))
         .collect()
 }
@@ -220,7 +220,8 @@ pub(super) fn options() -> Vec<String> {
     let mut words =
         ["--cache-key", "cookie:k*", "--cache-ignore-query", "k1*"].map(str::to_owned).to_vec();
     for (row, flag, name) in named_by_options() {
-        let value = if row.kind == Kind::Feature { format!("field:{name}") } else { name };
+        let value =
+            if row.kind == ValueType::FieldOrCookie { format!("field:{name}") } else { name };
         words.extend([format!("--{flag}"), value]);
     }
     words

@@ -153,9 +153,9 @@ fn configure(size: Size) -> Config {
     let Size { request, response } = size;
     let fields = message::FIELDS_MAX;
     let limits = format!(
-        "--limit fields={fields} --limit answer_fields={fields} \
+        "--limit fields={fields} --limit response_fields={fields} \
          --limit request_head_bytes={request} \
-         --limit answer_head_bytes={response} --limit target_bytes=65536"
+         --limit response_head_bytes={response} --limit target_bytes=65536"
     );
     let booster = format!(
         "boost --origin http://{ORIGIN} --listen {BOOSTER} --workers 1 --trust 0.0.0.0/0 \

@@ -91,7 +91,7 @@ impl Reloader {
         let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;
         let mut asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
         load_users(&mut asked_for)?;
-        config::check_change(name, &self.asked_for, &asked_for)
+        config::check_reload(name, &self.asked_for, &asked_for)
             .map_err(|wrong| wrong.to_string())?;
         let mut config = Config { number: self.config.number + 1, ..asked_for.clone() };
         let mut opened = Vec::new();

@@ -9,36 +9,36 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches};
 
-use super::asking::{self, Asking};
+use super::cache_command::{self, AdminRequest};
 use super::error::{ConfigError, nearest};
-use super::given::{Given, LimitGiven, ServiceGiven, Tables, Values};
-use super::options::{COMMANDS, Kind, Row, Scope};
+use super::options::{COMMANDS, OptionRow, Scope, ValueType};
+use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue};
 
 /// What a command line asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Run the service that the options describe.
-    Serve(Tables),
+    Serve(RawConfig),
     /// Run what a file describes, with these options before its own.
     Run {
         /// The file.
         file: PathBuf,
         /// Options of the process.
-        over: Tables,
+        over: RawConfig,
     },
     /// Check the same and print it.
     Check {
         /// The file.
         file: PathBuf,
         /// Options of the process.
-        over: Tables,
+        over: RawConfig,
     },
     /// Say what this machine offers to a process with these options.
-    Doctor(Tables),
+    Doctor(RawConfig),
     /// Run the demonstration.
     Demo,
     /// Ask a running process about its cache.
-    Cache(Asking),
+    Cache(AdminRequest),
     /// Print a page of the reference, by its name.
     Reference(String),
     /// Print this text: help, or the version.
@@ -66,7 +66,7 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
         "check" => Command::Check { file: file(), over: tables(name, matches)? },
         "doctor" => Command::Doctor(tables(name, matches)?),
         "demo" => Command::Demo,
-        "cache" => Command::Cache(asking::read(matches)?),
+        "cache" => Command::Cache(cache_command::read(matches)?),
         "reference" => Command::Reference(text_of(matches, "PAGE")),
         _ => Command::Serve(tables(name, matches)?),
     })
@@ -75,9 +75,9 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
 fn program() -> clap::Command {
     let commands = COMMANDS.iter().map(|(name, about)| {
         if *name == "cache" {
-            return asking::command(name, about);
+            return cache_command::command(name, about);
         }
-        let rows = Row::TABLE.iter().filter(|row| row.is_of_command(name));
+        let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command(name));
         let command = clap::Command::new(*name).about(*about).args(rows.map(argument));
         match *name {
             "run" | "check" => command
@@ -94,22 +94,22 @@ fn program() -> clap::Command {
         .subcommand(reference)
 }
 
-fn argument(row: &Row) -> Arg {
+fn argument(row: &OptionRow) -> Arg {
     let flag = row.flag.expect("rows of a command have a flag");
     let argument = Arg::new(row.key).long(flag).help(help_of(row)).next_line_help(true);
     // The short form of the one option whose name is longer than its meaning.
     let argument = if flag == "allow-private" { argument.alias("private") } else { argument };
-    if row.kind == Kind::Flag {
+    if row.kind == ValueType::Flag {
         return argument.action(ArgAction::SetTrue);
     }
     let action = if row.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
     argument.value_name(row.kind.placeholder()).value_parser(ValueParser::string()).action(action)
 }
 
-fn help_of(row: &Row) -> String {
+fn help_of(row: &OptionRow) -> String {
     let mut text = row.text.to_owned();
-    if row.kind != Kind::Flag {
-        text.push_str(&format!(" Allowed: {}.", row.kind.allowed()));
+    if row.kind != ValueType::Flag {
+        text.push_str(&format!(" Allowed: {}.", row.kind.expected()));
         text.push_str(&format!(" Default: {}.", row.default));
     }
     if row.is_repeatable() {
@@ -141,16 +141,16 @@ fn text_of(matches: &ArgMatches, name: &str) -> String {
 }
 
 /// The values of a command as the tables of a file would have them.
-fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
+fn tables(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigError> {
     let values =
-        || Values { place: command.to_owned(), is_command_line: true, ..Values::default() };
-    let mut tables = Tables { process: values(), ..Tables::default() };
+        || RawTable { location: command.to_owned(), is_command_line: true, ..RawTable::default() };
+    let mut tables = RawConfig { process: values(), ..RawConfig::default() };
     let (mut service, mut route) = (values(), values());
-    for row in Row::TABLE.iter().filter(|row| row.is_of_command(command)) {
-        let place = format!("--{}", row.flag.unwrap_or(row.key));
+    for row in OptionRow::TABLE.iter().filter(|row| row.is_of_command(command)) {
+        let location = format!("--{}", row.flag.unwrap_or(row.key));
         for text in texts(row, matches) {
-            if row.kind == Kind::Limit {
-                tables.limits.push(limit(&place, &text)?);
+            if row.kind == ValueType::Limit {
+                tables.limits.push(limit(&location, &text)?);
                 continue;
             }
             let values = match row.scope {
@@ -158,7 +158,7 @@ fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
                 Scope::Service | Scope::Forward | Scope::Boost | Scope::Cache => &mut service,
                 Scope::Route => &mut route,
             };
-            values.add(row, Given { place: place.clone(), text })?;
+            values.add(row, RawValue { location: location.clone(), text })?;
         }
     }
     let routes = match command {
@@ -166,33 +166,33 @@ fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
         "boost" => Some(vec![route]),
         _ => return Ok(tables),
     };
-    tables.services.push(ServiceGiven { routes, values: service });
+    tables.services.push(RawService { routes, values: service });
     Ok(tables)
 }
 
 /// The texts given for a row; a list in one word is taken apart.
-fn texts(row: &Row, matches: &ArgMatches) -> Vec<String> {
-    if row.kind == Kind::Flag {
+fn texts(row: &OptionRow, matches: &ArgMatches) -> Vec<String> {
+    if row.kind == ValueType::Flag {
         return if matches.get_flag(row.key) { vec!["on".to_owned()] } else { Vec::new() };
     }
     let words = matches.get_many::<String>(row.key).into_iter().flatten();
     match row.kind {
-        Kind::Origin | Kind::Choice(_) => {
+        ValueType::Origin | ValueType::Keyword(_) => {
             words.flat_map(|word| word.split(',')).map(str::to_owned).collect()
         }
         _ => words.cloned().collect(),
     }
 }
 
-fn limit(place: &str, text: &str) -> Result<LimitGiven, ConfigError> {
-    let given = Given { place: place.to_owned(), text: text.to_owned() };
+fn limit(location: &str, text: &str) -> Result<RawLimit, ConfigError> {
+    let given = RawValue { location: location.to_owned(), text: text.to_owned() };
     let Some((name, value)) = text.split_once('=') else {
-        return Err(given.error("has no = in it", Kind::Limit.allowed()));
+        return Err(given.error("has no = in it", ValueType::Limit.expected()));
     };
-    Ok(LimitGiven {
+    Ok(RawLimit {
         name: name.to_owned(),
-        name_place: place.to_owned(),
-        value: Given { place: format!("{place} {name}"), text: value.to_owned() },
+        name_location: location.to_owned(),
+        value: RawValue { location: format!("{location} {name}"), text: value.to_owned() },
     })
 }
 
@@ -202,7 +202,7 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
         .get(1)
         .and_then(|word| COMMANDS.iter().map(|(name, _)| *name).find(|name| word == *name));
     let action = words.get(2).and_then(|word| word.to_str());
-    let place = command.unwrap_or("command line").to_owned();
+    let location = command.unwrap_or_default().to_owned();
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         Some(ContextValue::Strings(texts)) => texts.join(", "),
@@ -217,22 +217,26 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
                 true => context(ContextKind::InvalidSubcommand),
                 false => option,
             };
-            unknown(place, command, action, &found)
+            unknown(location, command, action, &found)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
             if command == Some("cache") =>
         {
-            ConfigError::rule(place, "nothing is asked for", asking::allowed(None).join(", "))
+            ConfigError::rule(
+                location,
+                "nothing is asked for",
+                cache_command::expected(None).join(", "),
+            )
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            ConfigError::rule(place, "no command is given", command_names().join(", "))
+            ConfigError::rule(location, "no command is given", command_names().join(", "))
         }
-        ErrorKind::InvalidUtf8 => ConfigError::rule(place, "a word is not UTF-8", "UTF-8"),
+        ErrorKind::InvalidUtf8 => ConfigError::rule(location, "a word is not UTF-8", "UTF-8"),
         ErrorKind::MissingRequiredArgument if command == Some("cache") => {
-            ConfigError::rule(place, "the URL is missing", "millrace cache show URL")
+            ConfigError::rule(location, "the URL is missing", "millrace cache show URL")
         }
         ErrorKind::MissingRequiredArgument => ConfigError::rule(
-            place,
+            location,
             "the file is missing",
             format!("millrace {} FILE", command.unwrap_or("run")),
         ),
@@ -241,7 +245,7 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
             ConfigError::rule(option.clone(), "has no value", allowed_for(&option))
         }
         ErrorKind::TooManyValues => ConfigError::rule(option, "takes no value", "the option alone"),
-        kind => ConfigError::rule(place, kind.to_string(), allowed_for(&option)),
+        kind => ConfigError::rule(location, kind.to_string(), allowed_for(&option)),
     }
 }
 
@@ -250,47 +254,63 @@ fn command_names() -> Vec<&'static str> {
 }
 
 /// A word that is not known where it stands. Where few may stand, they are all named.
-fn unknown(place: String, command: Option<&str>, action: Option<&str>, found: &str) -> ConfigError {
-    let allowed: Vec<String> = match command {
+fn unknown(
+    location: String,
+    command: Option<&str>,
+    action: Option<&str>,
+    found: &str,
+) -> ConfigError {
+    let expected: Vec<String> = match command {
         None => {
             let others = ["help", "--help", "--version"];
             command_names().into_iter().chain(others).map(str::to_owned).collect()
         }
-        Some("cache") => asking::allowed(action),
-        Some(command) => return unknown_to_command(place, command, found),
+        Some("cache") => cache_command::expected(action),
+        Some(command) => return unknown_to_command(location, command, found),
     };
-    ConfigError::unknown(place, found, &allowed)
+    ConfigError::unknown(location, item_of(command, action, found), found, &expected)
+}
+
+/// What stands at a position of the command line.
+fn item_of(command: Option<&str>, action: Option<&str>, found: &str) -> &'static str {
+    match command {
+        _ if found.starts_with('-') => "option",
+        None => "command",
+        Some("cache") if action == Some(found) => "command",
+        Some(_) => "argument",
+    }
 }
 
 /// A word that a command with many options does not know.
-fn unknown_to_command(place: String, command: &str, found: &str) -> ConfigError {
+fn unknown_to_command(location: String, command: &str, found: &str) -> ConfigError {
     let name = found.strip_prefix("--").unwrap_or_default();
     let help = format!("an option that \"millrace {command} --help\" lists");
     if matches!(command, "run" | "check") && matches!(name, "config" | "file") {
-        let allowed = format!("millrace {command} FILE");
-        return ConfigError::rule(place, format!("\"{found}\" is not known"), allowed);
+        let expected = format!("millrace {command} FILE");
+        return ConfigError::rule(location, format!("\"{found}\" is not known"), expected);
     }
-    if let Some(row) = Row::TABLE.iter().find(|row| row.flag == Some(name)) {
-        let wrong = format!("{found} is an option of {} alone", row.commands());
-        return ConfigError::rule(place, wrong, help);
+    if let Some(row) = OptionRow::TABLE.iter().find(|row| row.flag == Some(name)) {
+        let problem = format!("{found} is an option of {} alone", row.commands());
+        return ConfigError::rule(location, problem, help);
     }
-    if let Some(row) = Row::TABLE.iter().find(|row| row.flag.is_none() && row.key == name) {
-        let allowed = format!("{name} in {} of a file", row.tables());
-        return ConfigError::rule(place, format!("{found} is a key of files alone"), allowed);
+    if let Some(row) = OptionRow::TABLE.iter().find(|row| row.flag.is_none() && row.key == name) {
+        let expected = format!("{name} in {} of a file", row.tables());
+        return ConfigError::rule(location, format!("{found} is a key of files alone"), expected);
     }
-    let rows = Row::TABLE.iter().filter(|row| row.is_of_command(command));
+    let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command(command));
     let flags: Vec<_> = rows.filter_map(|row| Some(format!("--{}", row.flag?))).collect();
     ConfigError::Unknown {
-        place,
+        location,
+        item: item_of(Some(command), None, found),
         found: found.to_owned(),
         // A word without dashes was not meant as an option.
         nearest: nearest(found, flags.iter().map(String::as_str))
             .filter(|_| found.starts_with('-')),
-        allowed: help,
+        expected: help,
     }
 }
 
 fn allowed_for(option: &str) -> String {
-    let row = Row::TABLE.iter().find(|row| row.flag == option.strip_prefix("--"));
-    row.map_or_else(|| "what --help shows".to_owned(), |row| row.kind.allowed())
+    let row = OptionRow::TABLE.iter().find(|row| row.flag == option.strip_prefix("--"));
+    row.map_or_else(|| "what --help shows".to_owned(), |row| row.kind.expected())
 }

@@ -8,26 +8,26 @@ use std::path::PathBuf;
 use millrace_http_cache::Space;
 
 use super::cache;
-use super::choice;
 use super::error::ConfigError;
-use super::given::{LimitGiven, ServiceGiven, Tables, Values, bounded};
-use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN};
+use super::keywords;
+use super::options::{MEMORY_BYTES_PER_WORKER_MIN, ValueType};
+use super::raw::{RawConfig, RawLimit, RawService, RawTable, bounded};
 use super::service_name::{self, ServiceName};
-use super::value::{self, Wrong};
+use super::value::{self, Problem};
 use super::{
-    AccessLog, Config, ListenAddress, Listener, RetryOn, Role, Route, RouteCheck, Service,
+    AccessLog, Config, ListenAddress, Listener, RetryOn, Route, RouteCheck, Service, ServiceRole,
     TargetRules,
 };
 use crate::Auth;
-use crate::limits::{Limit, Limits};
+use crate::limits::{LimitRow, Limits};
 
 /// The configuration that the values of a command line or a file mean, as snapshot 1.
 ///
 /// # Errors
 /// The first thing that is wrong, on one line with the option's name.
-pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
+pub fn from_raw(tables: &RawConfig) -> Result<Config, ConfigError> {
     let process = &tables.process;
-    let mut config = process_from_tables(tables)?;
+    let mut config = process_from_raw(tables)?;
     let addresses: Vec<_> =
         tables.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
     let names = service_name::names(&tables.services, &addresses)?;
@@ -41,12 +41,12 @@ pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
         }
     }
     if config.services.is_empty() {
-        let allowed = "at least one table [[forward]] or [[boost]]";
-        return Err(ConfigError::rule(&process.place, "describes no service", allowed));
+        let expected = "at least one table [[forward]] or [[boost]]";
+        return Err(ConfigError::rule(&process.location, "describes no service", expected));
     }
     check_addresses(&config, tables)?;
     if config.cache.is_none() {
-        config.services.iter_mut().for_each(Service::go_past_cache);
+        config.services.iter_mut().for_each(Service::bypass_cache);
     }
     Ok(config)
 }
@@ -55,7 +55,7 @@ pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
 ///
 /// # Errors
 /// The first thing that is wrong, on one line with the option's name.
-pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
+pub fn process_from_raw(tables: &RawConfig) -> Result<Config, ConfigError> {
     let process = &tables.process;
     let workers = match process.one("workers", |text| bounded("workers", text))? {
         Some(workers) => workers,
@@ -64,21 +64,21 @@ pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     let memory_bytes = process.one_or_default("memory", |text| bounded("memory", text))?;
     if memory_bytes / workers < MEMORY_BYTES_PER_WORKER_MIN {
         let memory = value::write_size(memory_bytes);
-        let wrong = format!("{memory} is too little for {workers} workers");
-        let allowed = format!("at least {workers}M, or fewer workers");
-        return Err(ConfigError::rule(process.place_of("memory"), wrong, allowed));
+        let problem = format!("{memory} is too little for {workers} workers");
+        let expected = format!("at least {workers}M, or fewer workers");
+        return Err(ConfigError::rule(process.location_of("memory"), problem, expected));
     }
     Ok(Config {
         number: 1,
-        engine: process.one_or_default("engine", |text| choice::ENGINE.read(text))?,
+        engine: process.one_or_default("engine", |text| keywords::ENGINE.read(text))?,
         uselectd: process.one_or_default("uselectd", value::file_path)?,
         spin_us: process.one_or_default("spin-us", |text| bounded("spin-us", text))?,
-        splice: process.one_or_default("splice", |text| choice::SPLICE.read(text))?,
+        splice: process.one_or_default("splice", |text| keywords::SPLICE.read(text))?,
         workers: usize::try_from(workers).unwrap_or(1),
         memory_bytes,
         cache: cache::settings(process, memory_bytes, workers)?,
         user: process.one_or_default("user", value::user)?,
-        sandbox: process.one_or_default("sandbox", |text| choice::SANDBOX.read(text))?,
+        sandbox: process.one_or_default("sandbox", |text| keywords::SANDBOX.read(text))?,
         sandbox_folders: process.all("sandbox-folder", value::file_path)?,
         listeners: Vec::new(),
         services: Vec::new(),
@@ -90,8 +90,8 @@ pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     })
 }
 
-fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
-    let format = process.one_or_default("log-format", |text| choice::LOG_FORMAT.read(text))?;
+fn access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError> {
+    let format = process.one_or_default("log-format", |text| keywords::LOG_FORMAT.read(text))?;
     let path = process.one_or_default("access-log", |text| match text {
         "off" => Ok(None),
         // A file of such a name is written ./false.
@@ -101,29 +101,29 @@ fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
     Ok(path.map(|path: PathBuf| AccessLog { path, format }))
 }
 
-fn admin(text: &str) -> Result<Option<ListenAddress>, Wrong> {
+fn admin(text: &str) -> Result<Option<ListenAddress>, Problem> {
     match text {
         "off" => Ok(None),
         _ => value::listen_address(text).map(Some),
     }
 }
 
-fn limits(given: &[LimitGiven]) -> Result<Limits, ConfigError> {
+fn limits(given: &[RawLimit]) -> Result<Limits, ConfigError> {
     let mut limits = Limits::default();
-    for LimitGiven { name, name_place, value } in given {
+    for RawLimit { name, name_location, value } in given {
         let Some(row) = Limits::TABLE.iter().find(|row| row.name == name) else {
             let names: Vec<_> = Limits::TABLE.iter().map(|row| row.name).collect();
-            return Err(ConfigError::unknown(name_place.clone(), name, &names));
+            return Err(ConfigError::unknown(name_location.clone(), "limit", name, &names));
         };
-        let number =
-            read_limit(row, &value.text).map_err(|wrong| value.error(wrong, allowed_limit(row)))?;
+        let number = read_limit(row, &value.text)
+            .map_err(|problem| value.error(problem, allowed_limit(row)))?;
         assert!(limits.set(row.name, number), "every row of the table can be set");
     }
     Ok(limits)
 }
 
 /// A limit's value: times and sizes may carry their unit.
-fn read_limit(row: &Limit, text: &str) -> Result<u64, Wrong> {
+fn read_limit(row: &LimitRow, text: &str) -> Result<u64, Problem> {
     let number = match row.unit {
         "milliseconds" => value::milliseconds(text)?,
         "bytes" | "bytes a second" => value::size(text)?,
@@ -133,7 +133,7 @@ fn read_limit(row: &Limit, text: &str) -> Result<u64, Wrong> {
 }
 
 /// What a limit's value may be, as the end of a sentence.
-pub(super) fn allowed_limit(row: &Limit) -> String {
+pub(super) fn allowed_limit(row: &LimitRow) -> String {
     let (least, most) = row.bounds;
     match row.unit {
         "milliseconds" => {
@@ -147,7 +147,7 @@ pub(super) fn allowed_limit(row: &Limit) -> String {
     }
 }
 
-fn listen_addresses(given: &ServiceGiven) -> Result<Vec<ListenAddress>, ConfigError> {
+fn listen_addresses(given: &RawService) -> Result<Vec<ListenAddress>, ConfigError> {
     let mut addresses = given.values.all("listen", value::listen_address)?;
     if addresses.is_empty() {
         let port = if given.routes.is_none() { 3128 } else { 8080 };
@@ -157,7 +157,7 @@ fn listen_addresses(given: &ServiceGiven) -> Result<Vec<ListenAddress>, ConfigEr
 }
 
 fn build_service(
-    given: &ServiceGiven,
+    given: &RawService,
     name: ServiceName,
     addresses: &[ListenAddress],
     proxy_protocol: bool,
@@ -168,9 +168,9 @@ fn build_service(
     let trusted = values.all("trust", value::cidr)?;
     if proxy_protocol && trusted.is_empty() {
         let option = values.name_of("trust");
-        let wrong = format!("nobody may send PROXY headers without {option}");
-        let allowed = format!("{option} CIDR with who sends them");
-        return Err(ConfigError::rule(values.place_of("proxy-protocol"), wrong, allowed));
+        let problem = format!("nobody may send PROXY headers without {option}");
+        let expected = format!("{option} CIDR with who sends them");
+        return Err(ConfigError::rule(values.location_of("proxy-protocol"), problem, expected));
     }
     let local = addresses.iter().all(ListenAddress::is_local);
     let role = match &given.routes {
@@ -178,27 +178,27 @@ fn build_service(
             if !local && clients.is_empty() {
                 return Err(open_proxy(values));
             }
-            Role::Forward(target_rules(values, local)?)
+            ServiceRole::Forward(target_rules(values, local)?)
         }
         Some(routes) if routes.is_empty() => {
-            let allowed = "at least one [[boost.route]] with origins";
-            return Err(ConfigError::rule(&values.place, "has no route", allowed));
+            let expected = "at least one [[boost.route]] with origins";
+            return Err(ConfigError::rule(&values.location, "has no route", expected));
         }
         Some(routes) => {
             let space = name.space();
             // Wrong here is wrong, if every route says it anew, too.
             cache::route(values, true, space)?;
-            let of_route = |given: &Values| route(&given.with_cache_of(values), space);
-            Role::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
+            let of_route = |given: &RawTable| route(&given.with_cache_of(values), space);
+            ServiceRole::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
     let (name, cache) = match &role {
-        Role::Forward(rules) => {
+        ServiceRole::Forward(rules) => {
             let name = name.with_rules(rules);
             let cache = cache::route(values, false, name.space())?;
             (name, cache)
         }
-        Role::Boost(_) => (name, None),
+        ServiceRole::Boost(_) => (name, None),
     };
     let congestion = |key| values.one_or_default(key, value::congestion);
     Ok(Service {
@@ -217,23 +217,23 @@ fn build_service(
 }
 
 /// DESIGN.md, "Who may go where": an open proxy is what spammers look for, so it does not start.
-fn open_proxy(values: &Values) -> ConfigError {
+fn open_proxy(values: &RawTable) -> ConfigError {
     let option = values.name_of("allow-client");
-    let wrong = format!(
+    let problem = format!(
         "other machines can reach this forward proxy, and no {option} says which may use it"
     );
-    let allowed = format!("{option} CIDR, or a loopback or unix: address to listen on");
-    ConfigError::rule(values.place_of("listen"), wrong, allowed)
+    let expected = format!("{option} CIDR, or a loopback or unix: address to listen on");
+    ConfigError::rule(values.location_of("listen"), problem, expected)
 }
 
 /// The file itself is read by the program, once the rest is known to be right.
-fn auth(values: &Values) -> Result<Option<Auth>, ConfigError> {
+fn auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
     let realm = values.one_or_default("auth-realm", value::realm)?;
     let path = values.one("auth-file", value::file_path)?;
     Ok(path.map(|path| Auth { path, realm, users: None }))
 }
 
-fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError> {
+fn target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {
     let mut ports = values.all("allow-port", value::port)?;
     if ports.is_empty() && local {
         // Whoever is on this machine can connect to any port without the proxy's help.
@@ -253,42 +253,46 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
     })
 }
 
-fn route(values: &Values, space: &Space) -> Result<Route, ConfigError> {
+fn route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
     let origins = values.all("origins", value::origin)?;
     if origins.is_empty() {
-        let wrong = format!("{} is missing", values.name_of("origins"));
-        return Err(ConfigError::rule(values.place_of("origins"), wrong, Kind::Origin.allowed()));
+        let problem = format!("{} is missing", values.name_of("origins"));
+        return Err(ConfigError::rule(
+            values.location_of("origins"),
+            problem,
+            ValueType::Origin.expected(),
+        ));
     }
     Ok(Route {
         host: values.one("host", value::host_pattern)?,
         path: values.one_or_default("path", value::path_prefix)?,
         origins,
-        balance: values.one_or_default("balance", |text| choice::BALANCE.read(text))?,
-        host_sent: values.one_or_default("host-sent", |text| choice::HOST_SENT.read(text))?,
+        balance: values.one_or_default("balance", |text| keywords::BALANCE.read(text))?,
+        host_header: values.one_or_default("host-header", |text| keywords::HOST_SENT.read(text))?,
         path_forward: values
-            .one_or_default("path-forward", |text| choice::PATH_FORWARD.read(text))?,
+            .one_or_default("path-forward", |text| keywords::PATH_FORWARD.read(text))?,
         pass_fields: values.all("pass-fields", value::pass_field)?,
-        gateway_errors_fail: values.one_or_default("eject-on-errors", value::switch)?,
+        eject_on_errors: values.one_or_default("eject-on-errors", value::switch)?,
         retry_on: retry_on(values)?,
         check: route_check(values)?,
-        send_proxy: values.one_or_default("send-proxy", |text| choice::SEND_PROXY.read(text))?,
+        send_proxy: values.one_or_default("send-proxy", |text| keywords::SEND_PROXY.read(text))?,
         cache: cache::route(values, true, space)?,
     })
 }
 
-fn retry_on(values: &Values) -> Result<Vec<RetryOn>, ConfigError> {
-    let words = values.all("retry-on", |text| choice::RETRY_ON.read(text))?;
+fn retry_on(values: &RawTable) -> Result<Vec<RetryOn>, ConfigError> {
+    let words = values.all("retry-on", |text| keywords::RETRY_ON.read(text))?;
     if words.is_empty() {
         return Ok(vec![RetryOn::Malformed]);
     }
     if words.len() > 1 && words.contains(&None) {
-        let wrong = "off is given with other values".to_owned();
-        return Err(ConfigError::rule(values.place_of("retry-on"), wrong, "off alone"));
+        let problem = "off is given with other values".to_owned();
+        return Err(ConfigError::rule(values.location_of("retry-on"), problem, "off alone"));
     }
     Ok(words.into_iter().flatten().collect())
 }
 
-fn route_check(values: &Values) -> Result<Option<RouteCheck>, ConfigError> {
+fn route_check(values: &RawTable) -> Result<Option<RouteCheck>, ConfigError> {
     let statuses = values.one_or_default("check-status", value::statuses)?;
     let path = values.one_or_default("check", value::check_path)?;
     Ok(path.map(|path| RouteCheck { path, statuses }))
@@ -296,18 +300,18 @@ fn route_check(values: &Values) -> Result<Option<RouteCheck>, ConfigError> {
 
 /// No address may be listened on twice: workers share a TCP port by SO_REUSEPORT, so the kernel
 /// would not object but split the clients between two services.
-fn check_addresses(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
+fn check_addresses(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
-    let admin = config.admin.iter().map(|address| (address, tables.process.place_of("admin")));
+    let admin = config.admin.iter().map(|address| (address, tables.process.location_of("admin")));
     let listeners = config.listeners.iter().map(|listener| {
-        (&listener.address, tables.services[listener.service].values.place_of("listen"))
+        (&listener.address, tables.services[listener.service].values.location_of("listen"))
     });
-    for (address, place) in admin.chain(listeners) {
+    for (address, location) in admin.chain(listeners) {
         let picked_by_kernel =
             matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
         if !picked_by_kernel && !seen.insert(address) {
-            let wrong = format!("{address} is listened on twice");
-            return Err(ConfigError::rule(place, wrong, "each address once"));
+            let problem = format!("{address} is listened on twice");
+            return Err(ConfigError::rule(location, problem, "each address once"));
         }
     }
     Ok(())

@@ -9,70 +9,84 @@ pub enum ConfigError {
     /// A value that its option does not take.
     Value {
         /// The option: `--workers`, or `millrace.toml:3: workers`.
-        place: String,
+        location: String,
         /// The value as written.
         found: String,
         /// What is wrong with it: "is not a number".
-        wrong: &'static str,
+        problem: &'static str,
         /// What would have been right.
-        allowed: String,
+        expected: String,
     },
     /// An option, key, command or table that does not exist where it stands.
     Unknown {
+        /// What was expected here: `option`, `key`, `command`, `limit`.
+        item: &'static str,
         /// Where it stands: `command boost`, or `millrace.toml:3`.
-        place: String,
+        location: String,
         /// What was written.
         found: String,
         /// The allowed one that looks most like it, if one does.
         nearest: Option<String>,
         /// All that may stand there.
-        allowed: String,
+        expected: String,
     },
     /// What has to be given and is not, cannot be given twice, does not go with the rest, or is no
     /// TOML.
     Rule {
         /// Where the rule is broken.
-        place: String,
+        location: String,
         /// Which rule.
-        wrong: String,
+        problem: String,
         /// How to follow it.
-        allowed: String,
+        expected: String,
     },
 }
 
 impl ConfigError {
     /// A rule that is broken at a place.
     pub fn rule(
-        place: impl Into<String>,
-        wrong: impl Into<String>,
-        allowed: impl Into<String>,
+        location: impl Into<String>,
+        problem: impl Into<String>,
+        expected: impl Into<String>,
     ) -> Self {
-        Self::Rule { place: place.into(), wrong: wrong.into(), allowed: allowed.into() }
+        Self::Rule { location: location.into(), problem: problem.into(), expected: expected.into() }
     }
 
     /// Something that is none of what may stand at a place.
-    pub(super) fn unknown(place: String, found: &str, allowed: &[impl AsRef<str>]) -> Self {
-        let allowed: Vec<_> = allowed.iter().map(AsRef::as_ref).collect();
-        let nearest = nearest(found, allowed.iter().copied());
-        Self::Unknown { place, found: found.to_owned(), nearest, allowed: allowed.join(", ") }
+    pub fn unknown(
+        location: impl Into<String>,
+        item: &'static str,
+        found: &str,
+        expected: &[impl AsRef<str>],
+    ) -> Self {
+        let location = location.into();
+        let expected: Vec<_> = expected.iter().map(AsRef::as_ref).collect();
+        let nearest = nearest(found, expected.iter().copied());
+        Self::Unknown {
+            location,
+            item,
+            found: found.to_owned(),
+            nearest,
+            expected: expected.join(", "),
+        }
     }
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Value { place, found, wrong, allowed } => {
-                write!(f, "{}: {} {wrong} (expected: {allowed})", plain(place), quoted(found))
+            Self::Value { location, found, problem, expected } => {
+                write!(f, "{}{} {problem} (expected: {expected})", prefix(location), quoted(found))
             }
-            Self::Unknown { place, found, nearest, allowed } => {
-                write!(f, "{}: {} is not known", plain(place), quoted(found))?;
+            Self::Unknown { location, item, found, nearest, expected } => {
+                write!(f, "{}unknown {item} {}", prefix(location), quoted(found))?;
                 if let Some(nearest) = nearest {
                     write!(f, "; did you mean \"{nearest}\"?")?;
                 }
-                write!(f, " (expected: {allowed})")
+                write!(f, " (expected: {expected})")
             }
-            Self::Rule { place, wrong, allowed } => {
-                write!(f, "{}: {} (expected: {})", plain(place), plain(wrong), plain(allowed))
+            Self::Rule { location, problem, expected } => {
+                write!(f, "{}{} (expected: {})", prefix(location), plain(problem), plain(expected))
             }
         }
     }
@@ -87,6 +101,11 @@ const PART_CHARACTERS_MAX: usize = 400;
 /// Somebody else's text between quotes, cut, with nothing in it that breaks the line.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", cut(text, QUOTE_CHARACTERS_MAX))
+}
+
+/// The location with a colon and a blank; nothing for an empty one.
+fn prefix(location: &str) -> String {
+    if location.is_empty() { String::new() } else { format!("{}: ", plain(location)) }
 }
 
 /// A part that may hold somebody else's text, treated likewise.
@@ -115,7 +134,7 @@ fn cut(text: &str, characters_max: usize) -> String {
 /// of it, or at most a third of its letters differ. Ties go to the first.
 pub(super) fn nearest<'a>(
     found: &str,
-    allowed: impl IntoIterator<Item = &'a str>,
+    expected: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
     let found = found.trim_start_matches('-').replace('_', "-");
     if found.len() > QUOTE_CHARACTERS_MAX {
@@ -127,7 +146,7 @@ pub(super) fn nearest<'a>(
         let is_short = 2 * found.len() >= name.len() && abbreviates(&found, &name);
         if is_beginning || is_short { 1 } else { edits(&found, &name) }
     };
-    allowed
+    expected
         .into_iter()
         .map(|name| (distance(name), name))
         .filter(|(distance, name)| 3 * distance <= name.len().max(3))
@@ -165,24 +184,24 @@ mod tests {
 
     #[test]
     fn the_nearest_name_is_offered_and_a_far_one_is_not() {
-        let allowed = ["listen", "workers", "allow-client"];
-        assert_eq!(nearest("worker", allowed).as_deref(), Some("workers"));
-        assert_eq!(nearest("--lisen", allowed).as_deref(), Some("listen"));
-        assert_eq!(nearest("allow_client", allowed).as_deref(), Some("allow-client"));
-        assert_eq!(nearest("allow", allowed).as_deref(), Some("allow-client"));
-        assert_eq!(nearest("wrkrs", allowed).as_deref(), Some("workers"));
+        let expected = ["listen", "workers", "allow-client"];
+        assert_eq!(nearest("worker", expected).as_deref(), Some("workers"));
+        assert_eq!(nearest("--lisen", expected).as_deref(), Some("listen"));
+        assert_eq!(nearest("allow_client", expected).as_deref(), Some("allow-client"));
+        assert_eq!(nearest("allow", expected).as_deref(), Some("allow-client"));
+        assert_eq!(nearest("wrkrs", expected).as_deref(), Some("workers"));
         assert_eq!(nearest("frwd", ["forward", "boost"]).as_deref(), Some("forward"));
-        assert_eq!(nearest("colour", allowed), None);
-        assert_eq!(nearest(&"x".repeat(100_000), allowed), None);
+        assert_eq!(nearest("colour", expected), None);
+        assert_eq!(nearest(&"x".repeat(100_000), expected), None);
     }
 
     #[test]
     fn a_message_stays_on_one_line_whatever_was_written() {
         let error = ConfigError::Value {
-            place: "a\nb".into(),
+            location: "a\nb".into(),
             found: "\u{2028}\r\n\u{7}".repeat(1000),
-            wrong: "is not a number",
-            allowed: "1 to 2".into(),
+            problem: "is not a number",
+            expected: "1 to 2".into(),
         };
         let text = error.to_string();
         assert!(!text.chars().any(|c| c.is_control() || c == '\u{2028}'), "{text}");

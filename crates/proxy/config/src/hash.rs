@@ -7,14 +7,14 @@ use sha_crypt::{Params, PasswordHash as Crypt, PasswordVerifier, ShaCrypt};
 /// The hash of one user's password: slow to compare with, on purpose.
 #[derive(PartialEq, Eq)]
 pub struct PasswordHash {
-    kind: Kind,
+    kind: HashCost,
     /// In the modular crypt format, as it stood in the file; checked.
     text: String,
 }
 
 /// Which function, and how often it is repeated: what its time depends on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) enum Kind {
+pub(super) enum HashCost {
     /// SHA-512 crypt, with its rounds.
     Sha512(u32),
     /// bcrypt, with the logarithm of its rounds.
@@ -40,7 +40,7 @@ impl PasswordHash {
         &self.text
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> HashCost {
         self.kind
     }
 
@@ -48,8 +48,8 @@ impl PasswordHash {
     /// a worker. The comparison itself takes the same time whatever differs.
     pub fn is_of(&self, password: &[u8]) -> bool {
         match self.kind {
-            Kind::Bcrypt(_) => bcrypt::verify(password, &self.text).unwrap_or(false),
-            Kind::Sha512(_) => Crypt::new(self.text.as_str())
+            HashCost::Bcrypt(_) => bcrypt::verify(password, &self.text).unwrap_or(false),
+            HashCost::Sha512(_) => Crypt::new(self.text.as_str())
                 .is_ok_and(|hash| ShaCrypt::default().verify_password(password, &hash).is_ok()),
         }
     }
@@ -62,16 +62,16 @@ impl fmt::Debug for PasswordHash {
     }
 }
 
-fn bcrypt_kind(text: &str) -> Result<Kind, &'static str> {
+fn bcrypt_kind(text: &str) -> Result<HashCost, &'static str> {
     let parts: bcrypt::HashParts = text.parse().map_err(|_| "is a malformed hash of bcrypt")?;
     match parts.get_cost() {
-        4..=BCRYPT_COST_MAX => Ok(Kind::Bcrypt(parts.get_cost())),
+        4..=BCRYPT_COST_MAX => Ok(HashCost::Bcrypt(parts.get_cost())),
         _ => Err("is a hash of bcrypt whose cost is not from 4 to 15"),
     }
 }
 
 /// `$6$[rounds=N$]SALT$HASH`
-fn sha512_kind(text: &str) -> Result<Kind, &'static str> {
+fn sha512_kind(text: &str) -> Result<HashCost, &'static str> {
     const MALFORMED: &str = "is a malformed hash of SHA-512 crypt";
     let mut parts = text.split('$').skip(2).peekable();
     let rounds = match parts.next_if(|part| part.starts_with("rounds=")) {
@@ -87,7 +87,7 @@ fn sha512_kind(text: &str) -> Result<Kind, &'static str> {
         return Err(MALFORMED);
     }
     match rounds {
-        Params::ROUNDS_MIN..=SHA512_ROUNDS_MAX => Ok(Kind::Sha512(rounds)),
+        Params::ROUNDS_MIN..=SHA512_ROUNDS_MAX => Ok(HashCost::Sha512(rounds)),
         _ => Err("is a hash of SHA-512 crypt whose rounds are not from 1000 to 1000000"),
     }
 }
@@ -108,12 +108,12 @@ mod tests {
     #[test]
     fn hashes_of_other_programs_are_read_and_compared() {
         let hash = PasswordHash::parse(OPENSSL).unwrap();
-        assert_eq!(hash.kind(), Kind::Sha512(5000));
+        assert_eq!(hash.kind(), HashCost::Sha512(5000));
         assert!(hash.is_of(b"Hello world!") && !hash.is_of(b"Hello world"));
         let bare = bcrypt::hash_with_salt("secret", 4, [7; 16]).unwrap();
         for version in [bcrypt::Version::TwoY, bcrypt::Version::TwoB, bcrypt::Version::TwoA] {
             let hash = PasswordHash::parse(&bare.format_for_version(version)).unwrap();
-            assert_eq!(hash.kind(), Kind::Bcrypt(4));
+            assert_eq!(hash.kind(), HashCost::Bcrypt(4));
             assert!(hash.is_of(b"secret") && !hash.is_of(b"Secret") && !hash.is_of(b""));
             assert!(!format!("{hash:?}").contains('$'));
         }
@@ -138,8 +138,8 @@ mod tests {
             &long,
             &few,
         ] {
-            let wrong = PasswordHash::parse(text).unwrap_err();
-            assert!(text.is_empty() || !wrong.contains(text), "{wrong}");
+            let problem = PasswordHash::parse(text).unwrap_err();
+            assert!(text.is_empty() || !problem.contains(text), "{problem}");
         }
     }
 }

@@ -6,25 +6,25 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod asking;
 mod build;
 mod cache;
-mod change;
-mod choice;
+mod cache_command;
 mod error;
 mod file;
-mod given;
 mod hash;
-mod kind;
+mod keywords;
 pub mod limits;
-mod lines;
 pub mod options;
+mod raw;
 mod reference;
+mod reload;
 mod route_notes;
 mod schema;
 mod service_name;
+mod toml_text;
 pub mod users;
 mod value;
+mod value_type;
 mod write;
 
 use std::ffi::OsString;
@@ -39,15 +39,15 @@ use crate::limits::Limits;
 use crate::users::Users;
 
 pub use arguments::Command;
-pub use asking::{Asking, LIST_OBJECTS_MAX};
-pub use build::{from_tables, process_from_tables};
+pub use build::{from_raw, process_from_raw};
 pub use cache::{CacheRoute, CacheSend, CacheSettings, Disk};
-pub use change::check_change;
+pub use cache_command::{AdminRequest, LIST_OBJECTS_MAX};
 pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;
-pub use given::Tables;
 pub use hash::PasswordHash;
+pub use raw::RawConfig;
 pub use reference::{PAGES, page};
+pub use reload::check_reload;
 pub use service_name::{ServiceName, lost_names};
 pub use value::write_origin;
 pub use write::to_toml;
@@ -57,7 +57,7 @@ pub use write::to_toml;
 /// # Errors
 /// The first thing that is wrong, on one line.
 pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
-    from_tables(&tables_of_toml("configuration", text, &Tables::default())?)
+    from_raw(&parse_toml("configuration", text, &RawConfig::default())?)
 }
 
 /// The values of the file that messages call `name`, for [`from_tables`]: beside the configuration
@@ -66,8 +66,8 @@ pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
 ///
 /// # Errors
 /// What is no TOML and what is not known, on one line with the file's name, line and key.
-pub fn tables_of_toml(name: &str, text: &str, over: &Tables) -> Result<Tables, ConfigError> {
-    Ok(file::read(name, text)?.overridden_by(over))
+pub fn parse_toml(name: &str, text: &str, over: &RawConfig) -> Result<RawConfig, ConfigError> {
+    Ok(file::read(name, text)?.with_overrides(over))
 }
 
 /// The configuration of a command line that holds one whole: of `forward` or `boost`. The first
@@ -80,7 +80,7 @@ pub fn from_arguments<T: Into<OsString>>(
 ) -> Result<Config, ConfigError> {
     let program = std::iter::once(OsString::from("millrace"));
     match command(program.chain(words.into_iter().map(Into::into)))? {
-        Command::Serve(tables) => from_tables(&tables),
+        Command::Serve(tables) => from_raw(&tables),
         _ => Err(ConfigError::rule("command line", "holds no configuration", "forward, boost")),
     }
 }
@@ -138,7 +138,7 @@ pub struct Config {
     /// What of it is the cache's, and which disks; `None`: there is no cache.
     pub cache: Option<CacheSettings>,
     /// Whose rights the process has where it is started as root.
-    pub user: User,
+    pub user: ProcessUser,
     /// Whether the process restricts itself to what it is made for.
     pub sandbox: bool,
     /// Folders that a reload may name files in, beside those of this configuration's files.
@@ -179,7 +179,7 @@ impl Config {
 
 /// Whose rights a process has that is started as root.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum User {
+pub enum ProcessUser {
     /// The first of a few ordinary users that reaches what the configuration names.
     Auto,
     /// The one that is named, each part by its name or its number.
@@ -191,7 +191,7 @@ pub enum User {
     },
 }
 
-impl fmt::Display for User {
+impl fmt::Display for ProcessUser {
     /// As it is given.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -295,7 +295,7 @@ pub struct Service {
     /// What it is called; no other service has the same name.
     pub name: ServiceName,
     /// Forward proxy or booster.
-    pub role: Role,
+    pub role: ServiceRole,
     /// Clients that may use the service; empty: every client.
     pub clients: Vec<Cidr>,
     /// Clients that may not; wins over `clients`.
@@ -364,7 +364,7 @@ impl fmt::Display for Congestion {
 
 /// The two kinds of service.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum ServiceRole {
     /// Goes wherever the request says and the rules allow.
     Forward(TargetRules),
     /// Stands before the origins of its routes; the first route that matches is taken.
@@ -375,8 +375,8 @@ impl Service {
     /// Its routes; a forward proxy has none.
     pub fn routes(&self) -> &[Route] {
         match &self.role {
-            Role::Boost(routes) => routes,
-            Role::Forward(_) => &[],
+            ServiceRole::Boost(routes) => routes,
+            ServiceRole::Forward(_) => &[],
         }
     }
 }
@@ -414,13 +414,13 @@ pub struct Route {
     /// How one of them is picked.
     pub balance: Balance,
     /// What the origin sees as Host.
-    pub host_sent: HostSent,
+    pub host_header: HostHeader,
     /// The path that the origin receives.
     pub path_forward: PathForward,
     /// Names in lower case of fields that are passed on from peers that are not trusted.
     pub pass_fields: Vec<Box<[u8]>>,
     /// Whether answers 502, 503 and 504 are failures of the origin.
-    pub gateway_errors_fail: bool,
+    pub eject_on_errors: bool,
     /// For which responses a request is sent to another origin.
     pub retry_on: Vec<RetryOn>,
     /// How it is found out which origins are well, beside what clients' requests show.
@@ -452,7 +452,7 @@ pub enum Balance {
 
 /// What the origin sees as Host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HostSent {
+pub enum HostHeader {
     /// What the client asked for.
     Client,
     /// The origin's own name and port, as configured.
@@ -551,7 +551,7 @@ pub enum LogFormat {
 }
 
 #[cfg(test)]
-mod files;
+mod config_tests;
 
 #[cfg(test)]
 mod tests {

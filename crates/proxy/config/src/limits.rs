@@ -4,7 +4,7 @@
 
 /// One row of the table, as texts and numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct Limit {
+pub struct LimitRow {
     /// Its name in `[limits]` and for `--limit`.
     pub name: &'static str,
     /// Least and greatest value allowed.
@@ -30,7 +30,7 @@ macro_rules! limits {
 
         impl Limits {
             /// The rows, in the order of the reference page.
-            pub const TABLE: &'static [Limit] = &[$(Limit {
+            pub const TABLE: &'static [LimitRow] = &[$(LimitRow {
                 name: stringify!($name),
                 bounds: ($least, $most),
                 default: $default,
@@ -82,12 +82,12 @@ limits! {
     /// A request head, its line included. Above it: 431, connection closed.
     request_head_bytes: 32768 in 1024..=65536 "bytes";
     /// An answer head, its status line included. Above it: 502.
-    answer_head_bytes: 65536 in 1024..=65536 "bytes";
+    response_head_bytes: 65536 in 1024..=65536 "bytes";
     /// Fields of a request head. Above it: 431.
     fields: 200 in 8..=4096 "fields";
     /// Fields of an answer head; their memory is charged to the budget of connections. Above it:
     /// 502.
-    answer_fields: 1000 in 8..=4096 "fields";
+    response_fields: 1000 in 8..=4096 "fields";
     /// A request target. Above it: 414, connection closed.
     target_bytes: 16384 in 256..=65536 "bytes";
     /// Requests of one connection under way at once, where they are pipelined and safe. Those after
@@ -110,7 +110,7 @@ limits! {
     /// From the end of a request to the first byte of its answer. At it: 504.
     first_byte_ms: 60000 in 10..=86400000 "milliseconds";
     /// Without a byte of an answer that has begun. At it, the client's connection is reset.
-    answer_ms: 60000 in 10..=86400000 "milliseconds";
+    response_ms: 60000 in 10..=86400000 "milliseconds";
     /// Connections to one origin, or to one target of a forward proxy, kept ones included; divided
     /// between the workers. At it: the next origin with room, else the request waits in line. 0: no
     /// limit for origins, and a quarter of the descriptors for a target.

@@ -3,18 +3,18 @@
 
 use std::fmt::Write;
 
-use super::asking;
 use super::build::allowed_limit;
+use super::cache_command;
 use super::file::{BOOST, FILE_BYTES_MAX, FORWARD, ROUTE, TABLES_MAX};
-use super::options::{COMMANDS, Kind, Row, Scope};
+use super::options::{COMMANDS, OptionRow, Scope, ValueType};
 use super::schema;
-use crate::limits::{Limit, Limits};
+use crate::limits::{LimitRow, Limits};
 
 /// A page: its name, the file of the project that holds it, and what writes it.
-type Page = (&'static str, &'static str, fn() -> String);
+type ReferencePage = (&'static str, &'static str, fn() -> String);
 
 /// The pages.
-pub const PAGES: &[Page] = &[
+pub const PAGES: &[ReferencePage] = &[
     ("man", "man/millrace.1", program_page),
     ("toml", "man/millrace.toml.5", file_page),
     ("markdown", "docs/reference.md", markdown),
@@ -70,13 +70,13 @@ fn program_page() -> String {
         let _ = writeln!(out, ".TP\n.B {name}\n{}.", roff(about));
     }
     out.push_str(".SH OPTIONS\n");
-    for row in Row::TABLE {
+    for row in OptionRow::TABLE {
         let Some(flag) = row.flag else { continue };
         let [flag, placeholder, text] = [flag, row.kind.placeholder(), row.text].map(roff);
         let _ = writeln!(out, ".TP\n.BI \\-\\-{flag} \" {placeholder}\"\n{text}");
         roff_facts(&mut out, row, &format!("Commands: {}.", row.commands()));
     }
-    asking::roff_section(&mut out, roff);
+    cache_command::roff_section(&mut out, roff);
     out.push_str(PROGRAM_TAIL);
     out
 }
@@ -92,14 +92,14 @@ after the limit drain_ms is cut off. A second SIGINT ends at once.
 Read the file of
 .B millrace run
 again and go on under what it says, without touching a connection; reopen the access log too. A
-file that is wrong, or asks for what only another process can have, is refused in one line on
+file that is problem, or asks for what only another process can have, is refused in one line on
 standard error, and nothing changes.
 .TP
 .B SIGUSR1
 Reopen the access log.
 .SH EXIT STATUS
 0 after a drain; 1 when the machine refuses what is needed (a port in use, say), or the result cannot
-be written; 2 for an option or file that is wrong; 3 after
+be written; 2 for an option or file that is problem; 3 after
 .B millrace cache purge
 if nothing stored matched (with disks, whose objects are not counted, it is 0); 130 after a second
 SIGINT. One line on standard error explains each but 0.
@@ -118,17 +118,19 @@ fn file_page() -> String {
     let _ = writeln!(out, "{}", roff(&bounds()));
     for (name, scopes, text) in TABLES {
         let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
-        for row in Row::of_scopes(scopes) {
+        for row in OptionRow::of_scopes(scopes) {
             let _ = writeln!(out, ".TP\n.B {}\n{}", roff(row.key), roff(row.text));
             roff_facts(&mut out, row, "");
         }
     }
     out.push_str(".SH \"[limits]\"\nLimits and timeouts, with what happens at each.\n");
     for row in Limits::TABLE {
-        let [name, text, allowed] = [row.name, row.text.trim(), &allowed_limit(row)].map(roff);
-        let Limit { default, unit, .. } = row;
-        let _ =
-            writeln!(out, ".TP\n.B {name}\n{text}\nAllowed: {allowed}. Default: {default} {unit}.");
+        let [name, text, expected] = [row.name, row.text.trim(), &allowed_limit(row)].map(roff);
+        let LimitRow { default, unit, .. } = row;
+        let _ = writeln!(
+            out,
+            ".TP\n.B {name}\n{text}\nAllowed: {expected}. Default: {default} {unit}."
+        );
     }
     out.push_str(".SH SEE ALSO\n.BR millrace (1)\n");
     out
@@ -136,7 +138,7 @@ fn file_page() -> String {
 
 /// The bounds of a file and of its lists.
 fn bounds() -> String {
-    let values_max = |key| Row::of_key(key).map_or(0, |row| row.values_max);
+    let values_max = |key| OptionRow::of_key(key).map_or(0, |row| row.values_max);
     format!(
         "A file has at most {} MiB, {TABLES_MAX} tables of each kind of service, {TABLES_MAX} \
          routes in a booster, {} origins in a route and {} names in a list of domains.",
@@ -152,10 +154,10 @@ fn head(title: &str, section: u8) -> String {
 }
 
 /// What follows the text of an option in a man page.
-fn roff_facts(out: &mut String, row: &Row, more: &str) {
+fn roff_facts(out: &mut String, row: &OptionRow, more: &str) {
     let several = if row.is_repeatable() { " May be given several times." } else { "" };
     let facts =
-        format!("Allowed: {}. Default: {}.{several} {more}", row.kind.allowed(), row.default);
+        format!("Allowed: {}. Default: {}.{several} {more}", row.kind.expected(), row.default);
     let _ = writeln!(out, "{}", roff(facts.trim_end()));
 }
 
@@ -170,39 +172,40 @@ fn markdown() -> String {
         let _ = writeln!(out, "- `millrace {name}`: {about}.");
     }
     out.push_str(
-        "\n## Options\n\n| option | key in files | commands | allowed | default | what for |\n\
+        "\n## Options\n\n| option | key in files | commands | expected | default | what for |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
-    for row in Row::TABLE {
+    for row in OptionRow::TABLE {
         let flag = row.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
         let several = if row.is_repeatable() { " May be given several times." } else { "" };
-        let has_key = row.kind != Kind::Limit && row.scope != Scope::Start;
+        let has_key = row.kind != ValueType::Limit && row.scope != Scope::Start;
         let key = if has_key { format!("`{}`, ", row.key) } else { String::new() };
         let cells = [
             flag,
             format!("{key}{}", row.tables()),
             row.commands(),
-            row.kind.allowed(),
+            row.kind.expected(),
             row.default.to_owned(),
             format!("{}{several}", row.text),
         ];
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
-    asking::markdown_section(&mut out);
+    cache_command::markdown_section(&mut out);
     let _ = writeln!(out, "\n## Tables of a file\n\n{}\n", bounds());
     for (name, scopes, text) in TABLES {
-        let keys: Vec<_> = Row::of_scopes(scopes).map(|row| format!("`{}`", row.key)).collect();
+        let keys: Vec<_> =
+            OptionRow::of_scopes(scopes).map(|row| format!("`{}`", row.key)).collect();
         let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));
     }
     out.push_str(
         "- **[limits]**: the table below.\n\n## Limits\n\n\
-         | limit | default | allowed | what is limited, and what happens at it |\n\
+         | limit | default | expected | what is limited, and what happens at it |\n\
          | --- | --- | --- | --- |\n",
     );
     for row in Limits::TABLE {
-        let Limit { name, default, unit, .. } = row;
-        let (allowed, text) = (allowed_limit(row), row.text.trim());
-        let _ = writeln!(out, "| `{name}` | {default} {unit} | {allowed} | {text} |");
+        let LimitRow { name, default, unit, .. } = row;
+        let (expected, text) = (allowed_limit(row), row.text.trim());
+        let _ = writeln!(out, "| `{name}` | {default} {unit} | {expected} | {text} |");
     }
     out
 }

@@ -2,11 +2,11 @@
 
 use millrace_http1::path::is_ambiguous;
 
-use super::{Config, Role, Route, Service};
+use super::{Config, Route, Service, ServiceRole};
 
 /// A note for each route that no request reaches.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
-    hidden(config).chain(refused(config))
+    shadowed(config).chain(refused(config))
 }
 
 /// A note for each route whose own path `path-strict` refuses.
@@ -27,14 +27,14 @@ fn refused(config: &Config) -> impl Iterator<Item = String> {
 }
 
 /// A note for each route that an earlier route of its booster hides.
-fn hidden(config: &Config) -> impl Iterator<Item = String> {
+fn shadowed(config: &Config) -> impl Iterator<Item = String> {
     let boosters = config.services.iter().enumerate().filter_map(|(service, it)| match &it.role {
-        Role::Boost(routes) => Some((service, routes)),
-        Role::Forward(_) => None,
+        ServiceRole::Boost(routes) => Some((service, routes)),
+        ServiceRole::Forward(_) => None,
     });
     boosters.flat_map(move |(service, routes)| {
         (1..routes.len()).filter_map(move |at| {
-            let hiding = routes[..at].iter().position(|earlier| hides(earlier, &routes[at]))?;
+            let hiding = routes[..at].iter().position(|earlier| shadows(earlier, &routes[at]))?;
             let listener = config.listeners.iter().find(|listener| listener.service == service);
             Some(format!(
                 "note: booster at {}: no request reaches route {} ({}), because route {} ({}) \
@@ -62,7 +62,7 @@ fn described(route: &Route) -> String {
 }
 
 /// Whether every request that `later` matches is one that `earlier` matches.
-fn hides(earlier: &Route, later: &Route) -> bool {
+fn shadows(earlier: &Route, later: &Route) -> bool {
     later.path.starts_with(&earlier.path)
         && match (&earlier.host, &later.host) {
             (None, _) => true,

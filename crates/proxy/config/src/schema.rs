@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::build::allowed_limit;
 use super::file::{BOOST, FORWARD, ROUTE};
-use super::options::{Kind, Row, Scope};
-use crate::limits::{Limit, Limits};
+use super::options::{OptionRow, Scope, ValueType};
+use crate::limits::{LimitRow, Limits};
 
 /// What editors and validators know the schema by. It names no place to fetch it from.
 const ID: &str = "urn:millrace:configuration";
@@ -44,12 +44,12 @@ pub(super) fn schema() -> String {
 
 /// The properties of a table: the rows of `scopes` without the limits, and those in `more`.
 fn properties<const N: usize>(scopes: &[Scope], more: [(&str, Value); N]) -> Map<String, Value> {
-    let rows = Row::of_scopes(scopes).map(|row| (row.key, property(row)));
+    let rows = OptionRow::of_scopes(scopes).map(|row| (row.key, property(row)));
     rows.chain(more).map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn property(row: &Row) -> Value {
-    let about = format!("{} Allowed: {}. Default: {}.", row.text, row.kind.allowed(), row.default);
+fn property(row: &OptionRow) -> Value {
+    let about = format!("{} Allowed: {}. Default: {}.", row.text, row.kind.expected(), row.default);
     let one = value(row.kind);
     let value = match row.is_repeatable() {
         false => one,
@@ -61,7 +61,7 @@ fn property(row: &Row) -> Value {
     merged(json!({"description": about}), value)
 }
 
-fn limit(row: &Limit) -> Value {
+fn limit(row: &LimitRow) -> Value {
     let about = format!("{} Allowed: {}.", row.text.trim(), allowed_limit(row));
     let (least, most) = row.bounds;
     let suffix = match row.unit {
@@ -74,59 +74,67 @@ fn limit(row: &Limit) -> Value {
 }
 
 /// The schema of one value. Numbers and switches may be texts too: both are read alike.
-fn value(kind: Kind) -> Value {
+fn value(kind: ValueType) -> Value {
     const BLOCK: &str = "^([0-9]{1,3}\\.){3}[0-9]{1,3}(/[0-9]{1,2})?$|^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$";
     const SOCKET: &str = "^(localhost|[0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$";
     const NAME: &str = "[A-Za-z0-9_-]{1,63}(\\.[A-Za-z0-9_-]{1,63})*\\.?";
     const TIME: &str = "([0-9]+[smhd]|0)";
     const TOKEN: &str = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
     match kind {
-        Kind::Flag | Kind::Switch => choice(&["on", "off"], true),
-        Kind::Number { least, most } => number(least, most, ""),
-        Kind::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
-        Kind::Choice(words) => choice(words, false),
-        Kind::Listen => any([pattern(SOCKET), pattern("^unix:.+$")]),
-        Kind::Admin => any([
+        ValueType::Flag | ValueType::Switch => choice(&["on", "off"], true),
+        ValueType::Number { least, most } => number(least, most, ""),
+        ValueType::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
+        ValueType::Keyword(words) => choice(words, false),
+        ValueType::Listen => any([pattern(SOCKET), pattern("^unix:.+$")]),
+        ValueType::Admin => any([
             pattern(SOCKET),
             pattern("^unix:.+$"),
             choice(&["off"], false),
             json!({"const": false}),
         ]),
-        Kind::Service => pattern("^[A-Za-z0-9._-]{1,64}$"),
-        Kind::Name => pattern(&format!("^{NAME}$")),
-        Kind::Log => any([path(), json!({"const": false})]),
-        Kind::Origin => {
+        ValueType::Service => pattern("^[A-Za-z0-9._-]{1,64}$"),
+        ValueType::Name => pattern(&format!("^{NAME}$")),
+        ValueType::Log => any([path(), json!({"const": false})]),
+        ValueType::Origin => {
             let url =
                 format!("^[Hh][Tt][Tt][Pp]://({NAME}|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{{1,5}})?/?$");
             any([pattern(&url), pattern("^unix:.+$")])
         }
-        Kind::Block => pattern(BLOCK),
-        Kind::Port => any([number(1, 65535, ""), pattern("^all$")]),
-        Kind::Host => {
+        ValueType::Block => pattern(BLOCK),
+        ValueType::Port => any([number(1, 65535, ""), pattern("^all$")]),
+        ValueType::Host => {
             any([pattern(&format!("^(\\*\\.)?{NAME}$")), pattern("^\\[?[0-9A-Fa-f:.]+\\]?$")])
         }
-        Kind::Domain => pattern(&format!("^(\\*\\.)?{NAME}$")),
-        Kind::File | Kind::Folder => path(),
-        Kind::User => pattern("^.+$"),
-        Kind::Realm => pattern("^[ !#-\\[\\]-~]{1,100}$"),
-        Kind::Path => pattern("^/[!\"$->@-~]*$"),
-        Kind::PassField => pattern(&format!("^{TOKEN}$")),
-        Kind::Check => {
+        ValueType::Domain => pattern(&format!("^(\\*\\.)?{NAME}$")),
+        ValueType::File | ValueType::Folder => path(),
+        ValueType::User => pattern("^.+$"),
+        ValueType::Realm => pattern("^[ !#-\\[\\]-~]{1,100}$"),
+        ValueType::Path => pattern("^/[!\"$->@-~]*$"),
+        ValueType::PassField => pattern(&format!("^{TOKEN}$")),
+        ValueType::Check => {
             any([pattern("^/[!\"$-~]*$"), choice(&["off"], false), json!({"const": false})])
         }
-        Kind::Statuses => any([number(200, 599, ""), pattern("^[2-5][0-9]{2}-[2-5][0-9]{2}$")]),
-        Kind::Share { most, .. } => any([number(0, most, "[KMGTkmgt]?"), pattern("^[0-9]{1,2}%$")]),
-        Kind::Disk { .. } => pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]*:[0-9]+[KMGTkmgt]?$"),
-        Kind::Time => any([pattern(&format!("^{TIME}$")), json!({"const": 0})]),
-        Kind::Ttl => {
+        ValueType::Statuses => {
+            any([number(200, 599, ""), pattern("^[2-5][0-9]{2}-[2-5][0-9]{2}$")])
+        }
+        ValueType::MemoryShare { most, .. } => {
+            any([number(0, most, "[KMGTkmgt]?"), pattern("^[0-9]{1,2}%$")])
+        }
+        ValueType::Disk { .. } => {
+            pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]*:[0-9]+[KMGTkmgt]?$")
+        }
+        ValueType::Time => any([pattern(&format!("^{TIME}$")), json!({"const": 0})]),
+        ValueType::Ttl => {
             let statuses = "([2-5][0-9]{2}(-[2-5][0-9]{2})? )?";
             pattern(&format!("^{statuses}(origin|(default|override) {TIME})$"))
         }
-        Kind::Field => any([pattern(&format!("^{TOKEN}$")), json!({"const": false})]),
-        Kind::Feature => pattern(&format!("^(field:{TOKEN}|cookie:[!#-+.-:<>-\\[\\]-~-]+)$")),
-        Kind::Parameter => pattern("^[!-~]+$"),
-        Kind::Congestion => pattern("^[A-Za-z0-9_-]{1,15}$"),
-        Kind::Limit => unreachable!("limits have a table of their own"),
+        ValueType::Field => any([pattern(&format!("^{TOKEN}$")), json!({"const": false})]),
+        ValueType::FieldOrCookie => {
+            pattern(&format!("^(field:{TOKEN}|cookie:[!#-+.-:<>-\\[\\]-~-]+)$"))
+        }
+        ValueType::Parameter => pattern("^[!-~]+$"),
+        ValueType::Congestion => pattern("^[A-Za-z0-9_-]{1,15}$"),
+        ValueType::Limit => unreachable!("limits have a table of their own"),
     }
 }
 
@@ -192,8 +200,8 @@ mod tests {
     fn the_schema_has_every_row() {
         let schema: Value = schema().parse().unwrap();
         let tables = ["", "/$defs/forward", "/$defs/boost", "/$defs/route"];
-        let is_key = |row: &&Row| row.kind != Kind::Limit && row.scope != Scope::Start;
-        for row in Row::TABLE.iter().filter(is_key) {
+        let is_key = |row: &&OptionRow| row.kind != ValueType::Limit && row.scope != Scope::Start;
+        for row in OptionRow::TABLE.iter().filter(is_key) {
             let at = |table| schema.pointer(&format!("{table}/properties/{}", row.key));
             assert!(tables.iter().any(|table| at(table).is_some()), "{}", row.key);
         }

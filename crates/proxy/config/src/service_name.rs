@@ -11,21 +11,21 @@ use millrace_http_cache::Space;
 use sha2::{Digest, Sha256};
 
 use super::error::ConfigError;
-use super::given::ServiceGiven;
+use super::raw::RawService;
 use super::value;
-use super::{Cidr, Config, ListenAddress, Role, Service, TargetRules};
+use super::{Cidr, Config, ListenAddress, Service, ServiceRole, TargetRules};
 
 /// The name of a service and the space of its cache keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceName {
     text: Arc<str>,
-    source: Source,
+    source: NameSource,
     space: Space,
 }
 
 /// Where the name of a service comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Source {
+enum NameSource {
     /// The option `name`.
     Given,
     /// The role: no other service of the process has it.
@@ -48,7 +48,7 @@ impl ServiceName {
 
     /// The value of the option `name`, if it was given.
     pub(super) fn given(&self) -> Option<&str> {
-        (self.source == Source::Given).then_some(&*self.text)
+        (self.source == NameSource::Given).then_some(&*self.text)
     }
 
     /// The same name for a forward proxy with these target rules. Where a forward proxy may connect
@@ -64,37 +64,37 @@ impl ServiceName {
 /// # Errors
 /// Two services of one name.
 pub(super) fn names(
-    services: &[ServiceGiven],
+    services: &[RawService],
     addresses: &[Vec<ListenAddress>],
 ) -> Result<Vec<ServiceName>, ConfigError> {
     let mut names: Vec<ServiceName> = Vec::with_capacity(services.len());
     let mut seen: HashMap<Arc<str>, usize> = HashMap::new();
     for (service, given) in services.iter().enumerate() {
-        let is_of_role = |other: &&ServiceGiven| other.routes.is_some() == given.routes.is_some();
+        let is_of_role = |other: &&RawService| other.routes.is_some() == given.routes.is_some();
         let (text, source) = match given.values.one("name", value::service_name)? {
-            Some(name) => (name, Source::Given),
+            Some(name) => (name, NameSource::Given),
             None if services.iter().filter(is_of_role).count() == 1 => {
-                (role(given).to_owned(), Source::Role)
+                (role(given).to_owned(), NameSource::Role)
             }
-            None => (address_name(&addresses[service], service), Source::Address),
+            None => (address_name(&addresses[service], service), NameSource::Address),
         };
         let text: Arc<str> = text.into();
         // No address is listened on twice: `build` refuses it.
-        if source != Source::Address
+        if source != NameSource::Address
             && let Some(other) = seen.insert(text.clone(), service)
         {
             // The place of a service that was given the name: the other may have it by its role.
-            let named = if source == Source::Given { given } else { &services[other] };
-            let wrong = format!("another service is called {text}");
+            let named = if source == NameSource::Given { given } else { &services[other] };
+            let problem = format!("another service is called {text}");
             let allowed = "a name that no other service of the process has";
-            return Err(ConfigError::rule(named.values.place_of("name"), wrong, allowed));
+            return Err(ConfigError::rule(named.values.location_of("name"), problem, allowed));
         }
         names.push(ServiceName { space: Space::of(&text), text, source });
     }
     Ok(names)
 }
 
-fn role(given: &ServiceGiven) -> &'static str {
+fn role(given: &RawService) -> &'static str {
     if given.routes.is_some() { "boost" } else { "forward" }
 }
 
@@ -123,7 +123,7 @@ fn fingerprint(rules: &TargetRules) -> String {
 /// Notes for the operator about services whose cache keys depend on their listen address.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
     let services = config.services.iter().enumerate().filter(|(_, service)| {
-        config.cache.is_some() && has_cache(service) && service.name.source == Source::Address
+        config.cache.is_some() && has_cache(service) && service.name.source == NameSource::Address
     });
     services.filter_map(|(index, _)| {
         let listener = config.listeners.iter().find(|listener| listener.service == index)?;
@@ -138,8 +138,8 @@ pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
 /// Whether the cache stores any responses of the service.
 fn has_cache(service: &Service) -> bool {
     match &service.role {
-        Role::Boost(routes) => routes.iter().any(|route| route.cache.is_some()),
-        Role::Forward(_) => service.cache.is_some(),
+        ServiceRole::Boost(routes) => routes.iter().any(|route| route.cache.is_some()),
+        ServiceRole::Forward(_) => service.cache.is_some(),
     }
 }
 

@@ -25,7 +25,7 @@ const NAME_BYTES_MAX: usize = 255;
 ///
 /// A user has at most one password, and as many tokens as there are lines for them.
 pub struct Users {
-    passwords: HashMap<Box<[u8]>, User>,
+    passwords: HashMap<Box<[u8]>, Account>,
     tokens: HashMap<[u8; 32], Arc<[u8]>>,
     /// A hash that takes as long as those of most users.
     decoy: Option<Arc<PasswordHash>>,
@@ -35,7 +35,7 @@ pub struct Users {
 
 /// Who has a password.
 #[derive(Clone)]
-pub struct User {
+pub struct Account {
     /// What the log calls him.
     pub name: Arc<[u8]>,
     /// What his password is compared with.
@@ -59,13 +59,13 @@ impl Users {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            users.line(line).map_err(|wrong| {
-                let allowed = "NAME:HASH as by htpasswd -B or openssl passwd -6, or \
+            users.line(line).map_err(|problem| {
+                let expected = "NAME:HASH as by htpasswd -B or openssl passwd -6, or \
                                NAME:token:SHA256, each once";
-                ConfigError::rule(format!("{name}:{}", index + 1), wrong, allowed)
+                ConfigError::rule(format!("{name}:{}", index + 1), problem, expected)
             })?;
         }
-        users.decoy = users.commonest();
+        users.decoy = users.most_common_hash();
         Ok(users)
     }
 
@@ -86,14 +86,14 @@ impl Users {
             };
         }
         let hash = Arc::new(PasswordHash::parse(proof)?);
-        match self.passwords.insert(name.as_ref().into(), User { name, hash }) {
+        match self.passwords.insert(name.as_ref().into(), Account { name, hash }) {
             None => Ok(()),
             Some(_) => Err("has a user who has a password already"),
         }
     }
 
     /// The hash whose cost most users' have; the dearer one among equals.
-    fn commonest(&self) -> Option<Arc<PasswordHash>> {
+    fn most_common_hash(&self) -> Option<Arc<PasswordHash>> {
         let mut counts = HashMap::new();
         for user in self.passwords.values() {
             *counts.entry(user.hash.kind()).or_insert(0u32) += 1;
@@ -104,7 +104,7 @@ impl Users {
     }
 
     /// The user of this name, if he has a password.
-    pub fn find(&self, name: &[u8]) -> Option<&User> {
+    pub fn find(&self, name: &[u8]) -> Option<&Account> {
         self.passwords.get(name)
     }
 
@@ -151,8 +151,8 @@ fn digest(digits: &str) -> Option<[u8; 32]> {
     if digits.len() != 2 * digest.len() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    for (byte, place) in digest.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(&digits[place..place + 2], 16).ok()?;
+    for (byte, location) in digest.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[location..location + 2], 16).ok()?;
     }
     Some(digest)
 }

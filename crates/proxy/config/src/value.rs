@@ -9,16 +9,16 @@ use std::sync::Arc;
 use millrace_http1::path::route_form;
 use millrace_http1::{Name, REMOVED_UNLESS_TRUSTED};
 
-use super::{Cidr, Congestion, ListenAddress, Origin, User};
+use super::{Cidr, Congestion, ListenAddress, Origin, ProcessUser};
 
 /// What is wrong with a text, to be read after the text itself: "is not a number".
-pub(super) type Wrong = &'static str;
+pub(super) type Problem = &'static str;
 
 /// Wrongs for which [`meant`] has a suggestion.
-const PORT_ALONE: Wrong = "is a port without an address";
-const LONG_UNIT: Wrong = "has a unit of more than one letter";
-const OTHER_FORM: Wrong = "is not in normal form";
-pub(super) const TIME_ALONE: Wrong = "does not say whether it is default or override";
+const PORT_WITHOUT_ADDRESS: Problem = "is a port without an address";
+const LONG_UNIT: Problem = "has a unit of more than one letter";
+const NOT_NORMALISED: Problem = "is not in normal form";
+pub(super) const TIME_WITHOUT_KEYWORD: Problem = "does not say whether it is default or override";
 
 /// The longest path that the address of a Unix socket can hold with its closing zero (unix(7)).
 const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -29,7 +29,7 @@ const LABEL_BYTES_MAX: usize = 63;
 const CONGESTION_BYTES_MAX: usize = 15;
 
 /// A whole number of decimal digits, without sign or separators.
-pub(super) fn number(text: &str) -> Result<u64, Wrong> {
+pub(super) fn number(text: &str) -> Result<u64, Problem> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("is not a whole number");
     }
@@ -37,7 +37,7 @@ pub(super) fn number(text: &str) -> Result<u64, Wrong> {
 }
 
 /// Checks a number against its bounds.
-pub(super) fn within(number: u64, least: u64, most: u64) -> Result<u64, Wrong> {
+pub(super) fn within(number: u64, least: u64, most: u64) -> Result<u64, Problem> {
     match number {
         _ if number < least => Err("is too small"),
         _ if number > most => Err("is too large"),
@@ -55,12 +55,12 @@ const TIMES: Units = &[("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1), 
 ///
 /// # Errors
 /// `wrong`, for any other text.
-pub(super) fn scaled(text: &str, units: Units, wrong: Wrong) -> Result<u64, Wrong> {
+pub(super) fn scaled(text: &str, units: Units, problem: Problem) -> Result<u64, Problem> {
     let is_of_unit = |character: char| !character.is_ascii_digit();
     let (digits, unit) = text.split_at(text.find(is_of_unit).unwrap_or(text.len()));
-    let (_, factor) = units.iter().find(|(known, _)| *known == unit).ok_or(wrong)?;
+    let (_, factor) = units.iter().find(|(known, _)| *known == unit).ok_or(problem)?;
     if digits.is_empty() {
-        return Err(wrong);
+        return Err(problem);
     }
     number(digits)?.checked_mul(*factor).ok_or("is too large")
 }
@@ -74,28 +74,28 @@ pub(super) fn write_scaled(number: u64, units: Units) -> String {
 }
 
 /// Bytes: a whole number, with K, M, G or T behind it for powers of 1024.
-pub(super) fn size(text: &str) -> Result<u64, Wrong> {
-    const NO_SIZE: Wrong = "is not a size";
-    scaled(&text.to_ascii_uppercase(), SIZES, NO_SIZE).map_err(|wrong| match wrong {
-        NO_SIZE if of_one_letter(text).is_some() => LONG_UNIT,
-        _ => wrong,
+pub(super) fn size(text: &str) -> Result<u64, Problem> {
+    const NO_SIZE: Problem = "is not a size";
+    scaled(&text.to_ascii_uppercase(), SIZES, NO_SIZE).map_err(|problem| match problem {
+        NO_SIZE if with_one_letter_unit(text).is_some() => LONG_UNIT,
+        _ => problem,
     })
 }
 
 /// A size whose unit has more than one letter, such as 1GB or 512MiB, as [`size`] reads it.
-fn of_one_letter(text: &str) -> Option<String> {
+fn with_one_letter_unit(text: &str) -> Option<String> {
     let number_and_letter = ["iB", "B"].iter().find_map(|end| strip_suffix_any_case(text, end))?;
     let has_letter = number_and_letter.ends_with(|last: char| last.is_ascii_alphabetic());
     (has_letter && size(number_and_letter).is_ok()).then(|| number_and_letter.to_ascii_uppercase())
 }
 
 /// What was probably meant by a text with this wrong.
-pub(super) fn meant(text: &str, wrong: Wrong) -> Option<String> {
-    match wrong {
-        PORT_ALONE => Some(format!("127.0.0.1:{text}")),
-        LONG_UNIT => of_one_letter(text),
-        OTHER_FORM => String::from_utf8(route_form(text.as_bytes())).ok(),
-        TIME_ALONE => {
+pub(super) fn suggestion(text: &str, problem: Problem) -> Option<String> {
+    match problem {
+        PORT_WITHOUT_ADDRESS => Some(format!("127.0.0.1:{text}")),
+        LONG_UNIT => with_one_letter_unit(text),
+        NOT_NORMALISED => String::from_utf8(route_form(text.as_bytes())).ok(),
+        TIME_WITHOUT_KEYWORD => {
             let (statuses, time) = text.split_at(text.rfind(' ').map_or(0, |space| space + 1));
             let unit = if time.ends_with(|last: char| last.is_ascii_digit()) { "s" } else { "" };
             let written = |way| format!("{statuses}{way} {time}{unit}");
@@ -106,12 +106,12 @@ pub(super) fn meant(text: &str, wrong: Wrong) -> Option<String> {
 }
 
 /// Milliseconds: a whole number, or one with ms, s, m or h behind it.
-pub(super) fn milliseconds(text: &str) -> Result<u64, Wrong> {
+pub(super) fn milliseconds(text: &str) -> Result<u64, Problem> {
     scaled(text, TIMES, "is not a time")
 }
 
 /// `on` or `off`. The Booleans of TOML come as these words: [`word_of`](super::options::Kind::word_of).
-pub(super) fn switch(text: &str) -> Result<bool, Wrong> {
+pub(super) fn switch(text: &str) -> Result<bool, Problem> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
@@ -120,7 +120,7 @@ pub(super) fn switch(text: &str) -> Result<bool, Wrong> {
 }
 
 /// The name of a service: it stands in cache keys and labels of metrics as it is.
-pub(super) fn service_name(text: &str) -> Result<String, Wrong> {
+pub(super) fn service_name(text: &str) -> Result<String, Problem> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     match text.len() {
         0 => Err("is empty"),
@@ -131,7 +131,7 @@ pub(super) fn service_name(text: &str) -> Result<String, Wrong> {
 }
 
 /// An address to listen on: `ADDRESS:PORT`, `[ADDRESS]:PORT`, `localhost:PORT`, `unix:PATH`.
-pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Wrong> {
+pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Problem> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(ListenAddress::Unix(unix_path(path)?));
     }
@@ -140,7 +140,7 @@ pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Wrong> {
 
 /// An address and a port. The one name taken is `localhost`, which is 127.0.0.1 (RFC 6761 section
 /// 6.3): any other could mean several addresses, or none while the machine starts.
-pub(super) fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, Problem> {
     if let Some(port) = text.strip_prefix("localhost:") {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port_or_zero(port)?)));
     }
@@ -148,13 +148,13 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
         return Err("has no port");
     }
     let Some((_, port)) = text.rsplit_once(':') else {
-        return Err(if number(text).is_ok() { PORT_ALONE } else { "has no port" });
+        return Err(if number(text).is_ok() { PORT_WITHOUT_ADDRESS } else { "has no port" });
     };
     port_or_zero(port)?;
     text.parse().map_err(|_| "is not an address with a port")
 }
 
-fn port_or_zero(text: &str) -> Result<u16, Wrong> {
+fn port_or_zero(text: &str) -> Result<u16, Problem> {
     if text.is_empty() {
         return Err("has no port");
     }
@@ -163,7 +163,7 @@ fn port_or_zero(text: &str) -> Result<u16, Wrong> {
 }
 
 /// A block of addresses, `ADDRESS/BITS`, or one address.
-pub(super) fn cidr(text: &str) -> Result<Cidr, Wrong> {
+pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text, None),
@@ -192,7 +192,7 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Wrong> {
 }
 
 /// A port from 1, or `all`, which is given as 0.
-pub(super) fn port(text: &str) -> Result<u16, Wrong> {
+pub(super) fn port(text: &str) -> Result<u16, Problem> {
     if text == "all" {
         return Ok(0);
     }
@@ -203,7 +203,7 @@ pub(super) fn port(text: &str) -> Result<u16, Wrong> {
 }
 
 /// An origin server: `http://HOST[:PORT]` without a path, or `unix:PATH`.
-pub(super) fn origin(text: &str) -> Result<Origin, Wrong> {
+pub(super) fn origin(text: &str) -> Result<Origin, Problem> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Origin::Unix(Arc::from(unix_path(path)?)));
     }
@@ -234,7 +234,7 @@ pub(super) fn origin(text: &str) -> Result<Origin, Wrong> {
 }
 
 /// The host, without brackets but still in them if it is IPv6, and the port if there is one.
-fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Wrong> {
+fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Problem> {
     if authority.starts_with('[') {
         let end = authority.find(']').ok_or("has a bracket that is not closed")?;
         return match authority[end + 1..].strip_prefix(':') {
@@ -250,7 +250,7 @@ fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Wrong> {
 }
 
 /// A name in lower case, or an address literal: IPv4, or IPv6 in brackets that are taken off.
-fn host(text: &str) -> Result<String, Wrong> {
+fn host(text: &str) -> Result<String, Problem> {
     if let Some(literal) = text.strip_prefix('[') {
         let literal = literal.strip_suffix(']').unwrap_or(literal);
         let address: std::net::Ipv6Addr =
@@ -262,7 +262,7 @@ fn host(text: &str) -> Result<String, Wrong> {
 }
 
 /// A host name as [`host`] takes it, in lower case; no address.
-pub(super) fn host_name(text: &str) -> Result<String, Wrong> {
+pub(super) fn host_name(text: &str) -> Result<String, Problem> {
     match text.parse::<IpAddr>() {
         Ok(_) => Err("is an address"),
         Err(_) => name(text).map(|()| text.to_ascii_lowercase()),
@@ -271,7 +271,7 @@ pub(super) fn host_name(text: &str) -> Result<String, Wrong> {
 
 /// Checks a host name or IPv4 literal. A name whose last label is numeric is refused unless it is
 /// an address of four decimal parts: resolvers disagree about 127.1 and 0x7f.1.
-fn name(text: &str) -> Result<(), Wrong> {
+fn name(text: &str) -> Result<(), Problem> {
     let name = text.strip_suffix('.').unwrap_or(text);
     if name.is_empty() {
         return Err("has no host");
@@ -292,7 +292,7 @@ fn name(text: &str) -> Result<(), Wrong> {
 
 /// What a route matches hosts by: a host as above (IPv6 with or without brackets), or `*.` and a
 /// name for every name below it. A dot at its end is taken off, as it is of what is asked for.
-pub(super) fn host_pattern(text: &str) -> Result<String, Wrong> {
+pub(super) fn host_pattern(text: &str) -> Result<String, Problem> {
     let pattern = match text.strip_prefix("*.") {
         Some(parent) => name(parent).map(|()| text.to_ascii_lowercase())?,
         None => match text.parse::<std::net::Ipv6Addr>() {
@@ -305,7 +305,7 @@ pub(super) fn host_pattern(text: &str) -> Result<String, Wrong> {
 
 /// A name in lower case and without a dot at its end, or `*.` and one for every name below it.
 /// Addresses are no names: they have rules of their own.
-pub(super) fn domain(text: &str) -> Result<String, Wrong> {
+pub(super) fn domain(text: &str) -> Result<String, Problem> {
     let (prefix, domain) = match text.strip_prefix("*.") {
         Some(parent) => ("*.", parent),
         None => ("", text),
@@ -322,7 +322,7 @@ pub(super) fn domain(text: &str) -> Result<String, Wrong> {
 }
 
 /// What a password is asked for: it stands between quotes in a field.
-pub(super) fn realm(text: &str) -> Result<String, Wrong> {
+pub(super) fn realm(text: &str) -> Result<String, Problem> {
     let sane = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     match text.len() {
         0 => Err("is empty"),
@@ -334,7 +334,7 @@ pub(super) fn realm(text: &str) -> Result<String, Wrong> {
 
 /// A prefix of a path: printable ASCII from a slash on, without query or fragment, in the normal form
 /// of the paths that it is compared with.
-pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
+pub(super) fn path_prefix(text: &str) -> Result<String, Problem> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash");
     }
@@ -342,13 +342,13 @@ pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
         return Err("holds what a path cannot");
     }
     if route_form(text.as_bytes()) != text.as_bytes() {
-        return Err(OTHER_FORM);
+        return Err(NOT_NORMALISED);
     }
     Ok(text.to_owned())
 }
 
 /// The name of a field that a booster removes unless a trusted peer sends it, in lower case.
-pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Wrong> {
+pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
     if !REMOVED_UNLESS_TRUSTED.has(Name::of(text.as_bytes())) {
         return Err("is not a field that is removed");
     }
@@ -356,7 +356,7 @@ pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Wrong> {
 }
 
 /// What a health check asks for, a path with perhaps a query, or `off`.
-pub(super) fn check_path(text: &str) -> Result<Option<String>, Wrong> {
+pub(super) fn check_path(text: &str) -> Result<Option<String>, Problem> {
     if text == "off" {
         return Ok(None);
     }
@@ -370,7 +370,7 @@ pub(super) fn check_path(text: &str) -> Result<Option<String>, Wrong> {
 }
 
 /// `STATUS` or `FIRST-LAST`.
-pub(super) fn statuses(text: &str) -> Result<(u16, u16), Wrong> {
+pub(super) fn statuses(text: &str) -> Result<(u16, u16), Problem> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let status = |text: &str| match number(text) {
         Ok(status @ 200..=599) => Ok(status as u16),
@@ -381,7 +381,7 @@ pub(super) fn statuses(text: &str) -> Result<(u16, u16), Wrong> {
 }
 
 /// A path of a file: anything but control characters, which would break messages and logs.
-pub(super) fn file_path(text: &str) -> Result<PathBuf, Wrong> {
+pub(super) fn file_path(text: &str) -> Result<PathBuf, Problem> {
     if text.is_empty() {
         return Err("is empty");
     }
@@ -392,7 +392,7 @@ pub(super) fn file_path(text: &str) -> Result<PathBuf, Wrong> {
 }
 
 /// `system`, `auto`, or the name of an algorithm. Which ones there are, only a kernel knows.
-pub(super) fn congestion(text: &str) -> Result<Congestion, Wrong> {
+pub(super) fn congestion(text: &str) -> Result<Congestion, Problem> {
     let sane = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     match text {
         "system" => Ok(Congestion::System),
@@ -405,20 +405,20 @@ pub(super) fn congestion(text: &str) -> Result<Congestion, Wrong> {
 
 /// `auto`, or a user and perhaps a group by names or numbers. Which ones there are, only a machine
 /// knows.
-pub(super) fn user(text: &str) -> Result<User, Wrong> {
+pub(super) fn user(text: &str) -> Result<ProcessUser, Problem> {
     let sane = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let name = |name: &str| !name.is_empty() && name.bytes().all(sane);
     let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
     match text {
-        "auto" => Ok(User::Auto),
+        "auto" => Ok(ProcessUser::Auto),
         _ if name(user) && group.is_none_or(name) => {
-            Ok(User::Named { user: user.to_owned(), group: group.map(str::to_owned) })
+            Ok(ProcessUser::Named { user: user.to_owned(), group: group.map(str::to_owned) })
         }
         _ => Err("is not a user's name"),
     }
 }
 
-fn unix_path(text: &str) -> Result<PathBuf, Wrong> {
+fn unix_path(text: &str) -> Result<PathBuf, Problem> {
     if text.is_empty() {
         return Err("has no path");
     }
@@ -489,12 +489,12 @@ mod tests {
         }
         for (text, short) in [("1GB", "1G"), ("512MiB", "512M"), ("3kb", "3K")] {
             assert_eq!(size(text), Err(LONG_UNIT), "{text}");
-            assert_eq!(meant(text, LONG_UNIT).as_deref(), Some(short));
+            assert_eq!(suggestion(text, LONG_UNIT).as_deref(), Some(short));
         }
         for (text, meaning) in
             [("60", "default 60s or override 60s"), ("404 1m", "404 default 1m or 404 override 1m")]
         {
-            assert_eq!(meant(text, TIME_ALONE).as_deref(), Some(meaning));
+            assert_eq!(suggestion(text, TIME_WITHOUT_KEYWORD).as_deref(), Some(meaning));
         }
         assert_eq!(size("18446744073709551615K"), Err("is too large"));
         assert_eq!(milliseconds("500"), Ok(500));
@@ -525,7 +525,7 @@ mod tests {
         assert_eq!(listen_address("unix:/run/a"), Ok(ListenAddress::Unix("/run/a".into())));
         assert_eq!(listen_address("127.0.0.1"), Err("has no port"));
         assert_eq!(listen_address("127.0.0.1:"), Err("has no port"));
-        assert_eq!(listen_address("3128"), Err(PORT_ALONE));
+        assert_eq!(listen_address("3128"), Err(PORT_WITHOUT_ADDRESS));
         assert_eq!(listen_address("127.0.0.1:80a"), Err("has a port that is not a number"));
         assert_eq!(listen_address("127.0.0.1:65536"), Err("has a port above 65535"));
         assert_eq!(listen_address("example.org:80"), Err("is not an address with a port"));
@@ -548,9 +548,9 @@ mod tests {
     #[test]
     fn users_come_with_or_without_a_group() {
         let named = |user: &str, group: Option<&str>| {
-            Ok(User::Named { user: user.to_owned(), group: group.map(str::to_owned) })
+            Ok(ProcessUser::Named { user: user.to_owned(), group: group.map(str::to_owned) })
         };
-        assert_eq!(user("auto"), Ok(User::Auto));
+        assert_eq!(user("auto"), Ok(ProcessUser::Auto));
         assert_eq!(user("www-data"), named("www-data", None));
         assert_eq!(user("33:web.1"), named("33", Some("web.1")));
         for text in ["", ":", "a:", ":a", "a b", "a:b:c", "root\n", "é"] {
@@ -618,10 +618,10 @@ mod tests {
         assert!(path_prefix("a").is_err());
         assert!(path_prefix("/a?b").is_err());
         for text in ["/a/../b", "//a", "/a/.", "/%61", "/a%2f", "/a%"] {
-            assert_eq!(path_prefix(text), Err(OTHER_FORM), "{text}");
+            assert_eq!(path_prefix(text), Err(NOT_NORMALISED), "{text}");
         }
-        assert_eq!(meant("/a%2fb", OTHER_FORM).as_deref(), Some("/a%2Fb"));
-        assert_eq!(meant("/%40me", OTHER_FORM).as_deref(), Some("/@me"));
+        assert_eq!(suggestion("/a%2fb", NOT_NORMALISED).as_deref(), Some("/a%2Fb"));
+        assert_eq!(suggestion("/%40me", NOT_NORMALISED).as_deref(), Some("/@me"));
         assert!(path_prefix("/a%2F").is_ok());
     }
 

@@ -2,10 +2,10 @@
 //! address show. What is written means the same configuration when it is read.
 
 use super::cache;
-use super::choice;
-use super::lines::{line, list, quoted};
+use super::keywords;
+use super::toml_text::{basic_string, string_array, write_key};
 use super::value::{write_origin, write_port, write_statuses};
-use super::{Cidr, Config, Listener, Role, Route, Service, TargetRules};
+use super::{Cidr, Config, Listener, Route, Service, ServiceRole, TargetRules};
 use crate::limits::Limits;
 
 /// The file that means `config`; its number apart, which belongs to the running process.
@@ -15,7 +15,7 @@ pub fn to_toml(config: &Config) -> String {
     out.push_str("\n[limits]\n");
     for row in Limits::TABLE {
         let value = config.limits.get(row.name).expect("every row of the table has a value");
-        line(&mut out, row.name, value);
+        write_key(&mut out, row.name, value);
     }
     for (index, service) in config.services.iter().enumerate() {
         let listeners =
@@ -26,105 +26,113 @@ pub fn to_toml(config: &Config) -> String {
 }
 
 fn process(out: &mut String, config: &Config) {
-    line(out, "engine", quoted(choice::ENGINE.word(config.engine)));
-    line(out, "uselectd", quoted(&config.uselectd.display().to_string()));
-    line(out, "spin-us", config.spin_us.to_string());
-    line(out, "splice", quoted(choice::SPLICE.word(config.splice)));
-    line(out, "workers", config.workers);
-    line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
+    write_key(out, "engine", basic_string(keywords::ENGINE.name(config.engine)));
+    write_key(out, "uselectd", basic_string(&config.uselectd.display().to_string()));
+    write_key(out, "spin-us", config.spin_us.to_string());
+    write_key(out, "splice", basic_string(keywords::SPLICE.name(config.splice)));
+    write_key(out, "workers", config.workers);
+    write_key(out, "memory", basic_string(&super::value::write_size(config.memory_bytes)));
     cache::write_settings(out, config.cache.as_ref());
-    line(out, "user", quoted(&config.user.to_string()));
-    line(out, "sandbox", quoted(choice::SANDBOX.word(config.sandbox)));
+    write_key(out, "user", basic_string(&config.user.to_string()));
+    write_key(out, "sandbox", basic_string(keywords::SANDBOX.name(config.sandbox)));
     let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
-    line(out, "sandbox-folder", list(folders));
+    write_key(out, "sandbox-folder", string_array(folders));
     match &config.access_log {
-        None => line(out, "access-log", quoted("off")),
+        None => write_key(out, "access-log", basic_string("off")),
         Some(log) => {
-            line(out, "access-log", quoted(&log.path.display().to_string()));
-            line(out, "log-format", quoted(choice::LOG_FORMAT.word(log.format)));
+            write_key(out, "access-log", basic_string(&log.path.display().to_string()));
+            write_key(out, "log-format", basic_string(keywords::LOG_FORMAT.name(log.format)));
         }
     }
     match config.admin.as_slice() {
-        [] => line(out, "admin", quoted("off")),
-        [admin] => line(out, "admin", quoted(&admin.to_string())),
-        several => line(out, "admin", list(several.iter().map(ToString::to_string))),
+        [] => write_key(out, "admin", basic_string("off")),
+        [admin] => write_key(out, "admin", basic_string(&admin.to_string())),
+        several => write_key(out, "admin", string_array(several.iter().map(ToString::to_string))),
     }
     if let Some(path) = &config.admin_token_file {
-        line(out, "admin-token-file", quoted(&path.display().to_string()));
+        write_key(out, "admin-token-file", basic_string(&path.display().to_string()));
     }
     if let Some(name) = &config.admin_name {
-        line(out, "admin-name", quoted(name));
+        write_key(out, "admin-name", basic_string(name));
     }
 }
 
 fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>) {
     out.push_str(match service.role {
-        Role::Forward(_) => "\n[[forward]]\n",
-        Role::Boost(_) => "\n[[boost]]\n",
+        ServiceRole::Forward(_) => "\n[[forward]]\n",
+        ServiceRole::Boost(_) => "\n[[boost]]\n",
     });
     if let Some(name) = service.name.given() {
-        line(out, "name", quoted(name));
+        write_key(out, "name", basic_string(name));
     }
     let addresses = listeners.iter().map(|listener| listener.address.to_string());
-    line(out, "listen", list(addresses));
-    line(out, "allow-client", blocks(&service.clients));
-    line(out, "deny-client", blocks(&service.denied_clients));
+    write_key(out, "listen", string_array(addresses));
+    write_key(out, "allow-client", blocks(&service.clients));
+    write_key(out, "deny-client", blocks(&service.denied_clients));
     if let Some(auth) = &service.auth {
-        line(out, "auth-file", quoted(&auth.path.display().to_string()));
-        line(out, "auth-realm", quoted(&auth.realm));
+        write_key(out, "auth-file", basic_string(&auth.path.display().to_string()));
+        write_key(out, "auth-realm", basic_string(&auth.realm));
     }
-    line(out, "trust", blocks(&service.trusted));
+    write_key(out, "trust", blocks(&service.trusted));
     // The file format has one switch for all listeners of a service.
-    line(out, "proxy-protocol", listeners.iter().any(|listener| listener.proxy_protocol));
-    line(out, "proxy-status", service.proxy_status);
-    line(out, "congestion", quoted(&service.congestion.to_string()));
-    line(out, "origin-congestion", quoted(&service.origin_congestion.to_string()));
+    write_key(out, "proxy-protocol", listeners.iter().any(|listener| listener.proxy_protocol));
+    write_key(out, "proxy-status", service.proxy_status);
+    write_key(out, "congestion", basic_string(&service.congestion.to_string()));
+    write_key(out, "origin-congestion", basic_string(&service.origin_congestion.to_string()));
     match &service.role {
-        Role::Forward(rules) => {
+        ServiceRole::Forward(rules) => {
             target_rules(out, rules);
             cache::write_route(out, service.cache.as_deref());
         }
-        Role::Boost(routes) => {
-            line(out, "path-strict", service.path_strict);
+        ServiceRole::Boost(routes) => {
+            write_key(out, "path-strict", service.path_strict);
             routes.iter().for_each(|route| write_route(out, route));
         }
     }
 }
 
 fn target_rules(out: &mut String, rules: &TargetRules) {
-    line(out, "allow-private", rules.private);
-    line(out, "allow-target", blocks(&rules.allowed));
-    line(out, "deny-target", blocks(&rules.denied));
-    line(out, "allow-port", list(rules.ports.iter().map(|port| write_port(*port))));
-    line(out, "deny-port", list(rules.denied_ports.iter().map(|port| write_port(*port))));
-    line(out, "allow-domain", list(rules.allowed_domains.iter().cloned()));
-    line(out, "deny-domain", list(rules.denied_domains.iter().cloned()));
+    write_key(out, "allow-private", rules.private);
+    write_key(out, "allow-target", blocks(&rules.allowed));
+    write_key(out, "deny-target", blocks(&rules.denied));
+    write_key(out, "allow-port", string_array(rules.ports.iter().map(|port| write_port(*port))));
+    write_key(
+        out,
+        "deny-port",
+        string_array(rules.denied_ports.iter().map(|port| write_port(*port))),
+    );
+    write_key(out, "allow-domain", string_array(rules.allowed_domains.iter().cloned()));
+    write_key(out, "deny-domain", string_array(rules.denied_domains.iter().cloned()));
 }
 
 fn write_route(out: &mut String, route: &Route) {
     out.push_str("\n[[boost.route]]\n");
     if let Some(host) = &route.host {
-        line(out, "host", quoted(host));
+        write_key(out, "host", basic_string(host));
     }
-    line(out, "path", quoted(&route.path));
-    line(out, "origins", list(route.origins.iter().map(write_origin)));
-    line(out, "balance", quoted(choice::BALANCE.word(route.balance)));
-    line(out, "host-sent", quoted(choice::HOST_SENT.word(route.host_sent)));
-    line(out, "path-forward", quoted(choice::PATH_FORWARD.word(route.path_forward)));
+    write_key(out, "path", basic_string(&route.path));
+    write_key(out, "origins", string_array(route.origins.iter().map(write_origin)));
+    write_key(out, "balance", basic_string(keywords::BALANCE.name(route.balance)));
+    write_key(out, "host-header", basic_string(keywords::HOST_SENT.name(route.host_header)));
+    write_key(out, "path-forward", basic_string(keywords::PATH_FORWARD.name(route.path_forward)));
     let fields = route.pass_fields.iter().map(|name| String::from_utf8_lossy(name).into_owned());
-    line(out, "pass-fields", list(fields));
-    line(out, "eject-on-errors", route.gateway_errors_fail);
+    write_key(out, "pass-fields", string_array(fields));
+    write_key(out, "eject-on-errors", route.eject_on_errors);
     let off = route.retry_on.is_empty().then_some(None);
     let retried = route.retry_on.iter().map(|it| Some(*it)).chain(off);
-    line(out, "retry-on", list(retried.map(|it| choice::RETRY_ON.word(it).to_owned())));
+    write_key(
+        out,
+        "retry-on",
+        string_array(retried.map(|it| keywords::RETRY_ON.name(it).to_owned())),
+    );
     if let Some(check) = &route.check {
-        line(out, "check", quoted(&check.path));
-        line(out, "check-status", quoted(&write_statuses(check.statuses)));
+        write_key(out, "check", basic_string(&check.path));
+        write_key(out, "check-status", basic_string(&write_statuses(check.statuses)));
     }
-    line(out, "send-proxy", quoted(choice::SEND_PROXY.word(route.send_proxy)));
+    write_key(out, "send-proxy", basic_string(keywords::SEND_PROXY.name(route.send_proxy)));
     cache::write_route(out, route.cache.as_deref());
 }
 
 fn blocks(blocks: &[Cidr]) -> String {
-    list(blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix)))
+    string_array(blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix)))
 }

@@ -34,7 +34,7 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
     let hash = Disks::hash_key_of(&folders).unwrap_or(HashKey::new(random));
     let cache = Cache::new(slab, hash, bounds);
     cache.copy_hot(copies);
-    if settings.rereads {
+    if settings.always_reads_disks {
         cache.reread_disks();
     }
     Ok(Some(cache))

@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
 
-use millrace_config::{Asking, ListenAddress};
+use millrace_config::{AdminRequest, ListenAddress};
 use millrace_http1::{HeaderWriter, Http1Header, declared_length};
 
 use crate::admin::{MATCHED, Token};
@@ -20,7 +20,7 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 /// When nobody answers, or with a refusal.
-pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
+pub(crate) fn run(asking: &AdminRequest) -> std::result::Result<(), Failure> {
     let token = asking.token_file.as_deref();
     let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
     let request = request(asking, token.as_ref());
@@ -44,7 +44,7 @@ struct Answered {
 }
 
 /// Why nobody answers; where nobody listens, how it comes that somebody does.
-fn unanswered(asking: &Asking, error: &Error) -> String {
+fn unanswered(asking: &AdminRequest, error: &Error) -> String {
     let admin = &asking.admin;
     let hint = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
@@ -55,7 +55,7 @@ fn unanswered(asking: &Asking, error: &Error) -> String {
     format!("cannot ask the process at {admin}: {error}{hint}")
 }
 
-fn request(asking: &Asking, token: Option<&Token>) -> Vec<u8> {
+fn request(asking: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
     let method = if asking.is_change { &b"POST"[..] } else { b"GET" };
     let host = match &asking.admin {
         ListenAddress::Tcp(address) => address.to_string(),
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_request_says_what_is_meant_and_an_answer_is_whole() {
-        let asking = Asking {
+        let asking = AdminRequest {
             path: "/cache/purge",
             is_change: true,
             query: vec![("url", "http://a/?b=c&d é".to_owned()), ("soft", String::new())],

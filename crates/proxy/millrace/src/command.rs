@@ -12,7 +12,7 @@ use crate::{cache_cli, congestion, demo, doctor, preflight, print, supervisor, u
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     match config::command(words)? {
         Command::Serve(tables) => {
-            let mut config = config::from_tables(&tables)?;
+            let mut config = config::from_raw(&tables)?;
             users::load(&mut config, &tables)?;
             congestion::check(&config, &tables)?;
             preflight::check(&config, &tables)?;
@@ -31,9 +31,9 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
             config::notes(&config).iter().for_each(|note| print::error(note));
             print::output(&config::to_toml(&config))
         }
-        Command::Doctor(tables) => doctor::run(&config::process_from_tables(&tables)?),
+        Command::Doctor(tables) => doctor::run(&config::process_from_raw(&tables)?),
         Command::Demo => demo::run(),
-        Command::Cache(asking) => cache_cli::run(&asking),
+        Command::Cache(request) => cache_cli::run(&request),
         Command::Reference(name) => reference(&name),
         Command::Print(text) => print::output(&text),
     }
@@ -42,12 +42,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
 fn reference(name: &str) -> Result<(), Failure> {
     let Some(page) = config::page(name) else {
         let names: Vec<_> = config::PAGES.iter().map(|(name, ..)| *name).collect();
-        return Err(Failure::Config(ConfigError::Unknown {
-            place: "reference".to_owned(),
-            found: name.to_owned(),
-            nearest: None,
-            allowed: names.join(", "),
-        }));
+        return Err(ConfigError::unknown("reference", "page", name, &names).into());
     };
     print::output(&page)
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, Tables};
+use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, RawConfig};
 
 use crate::{congestion, preflight, users};
 
@@ -13,7 +13,7 @@ pub(crate) struct ConfigSource {
     /// The file.
     pub(crate) file: PathBuf,
     /// What comes before its own options.
-    pub(crate) over: Tables,
+    pub(crate) over: RawConfig,
 }
 
 impl ConfigSource {
@@ -54,8 +54,8 @@ impl ConfigSource {
             .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
             .map_err(|error| self.unreadable(error))?;
         let text = String::from_utf8(bytes).map_err(|_| self.unreadable("is not UTF-8"))?;
-        let tables = config::tables_of_toml(&name, &text, &self.over)?;
-        let mut config = config::from_tables(&tables)?;
+        let tables = config::parse_toml(&name, &text, &self.over)?;
+        let mut config = config::from_raw(&tables)?;
         users::load(&mut config, &tables)?;
         congestion::check(&config, &tables)?;
         Ok(config)

@@ -4,7 +4,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use millrace_config::{Config, ConfigError, Congestion, Tables};
+use millrace_config::{Config, ConfigError, Congestion, RawConfig};
 use millrace_proxy::congestion::NEAR;
 use millrace_sys::Errno;
 
@@ -14,7 +14,7 @@ use crate::print;
 ///
 /// # Errors
 /// The first name that a socket of this process cannot have, with those that it can.
-pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
     for (number, service) in config.services.iter().enumerate() {
         let options = [
             ("congestion", &service.congestion),
@@ -23,7 +23,7 @@ pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), ConfigError>
         for (option, choice) in options {
             let Some(name) = choice.name() else { continue };
             let Err(error) = try_for_good(name) else { continue };
-            let wrong = match error {
+            let problem = match error {
                 Errno::NOENT => "is nothing that this kernel has",
                 Errno::PERM => {
                     "needs CAP_NET_ADMIN, which millrace gives up or has not \
@@ -32,10 +32,10 @@ pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), ConfigError>
                 _ => "cannot be set here",
             };
             return Err(ConfigError::Value {
-                place: tables.place_in_service(number, option).to_owned(),
+                location: tables.location_in_service(number, option).to_owned(),
                 found: name.to_owned(),
-                wrong,
-                allowed: format!("system, auto, {}", offered(error == Errno::PERM).join(", ")),
+                problem,
+                expected: format!("system, auto, {}", offered(error == Errno::PERM).join(", ")),
             });
         }
     }
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn what_the_kernel_lacks_is_refused_with_what_it_has() {
         let checked = |text: &str| {
-            let tables = config::tables_of_toml("a.toml", text, &Tables::default()).unwrap();
-            check(&config::from_tables(&tables).unwrap(), &tables)
+            let tables = config::parse_toml("a.toml", text, &RawConfig::default()).unwrap();
+            check(&config::from_raw(&tables).unwrap(), &tables)
         };
         // Every kernel has reno, for every user.
         for name in ["system", "auto", "reno"] {

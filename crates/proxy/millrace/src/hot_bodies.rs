@@ -51,7 +51,7 @@ pub(crate) fn pick(choice: CacheSend) -> Picked {
     let asked = |copies| Picked { copies, reason: "asked for".to_owned(), is_fallback: false };
     match choice {
         CacheSend::Copy => asked(HotCopies::ALL),
-        CacheSend::Reference => asked(HotCopies::NONE),
+        CacheSend::ZeroCopy => asked(HotCopies::NONE),
         CacheSend::Auto => measured(calibrate::send_costs(&SIZES, PATIENCE)),
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_taken() {
         for (choice, copies) in
-            [(CacheSend::Copy, HotCopies::ALL), (CacheSend::Reference, HotCopies::NONE)]
+            [(CacheSend::Copy, HotCopies::ALL), (CacheSend::ZeroCopy, HotCopies::NONE)]
         {
             let reason = "asked for".to_owned();
             assert_eq!(pick(choice), Picked { copies, reason, is_fallback: false });

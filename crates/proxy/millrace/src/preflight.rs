@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use millrace_config::{Config, ConfigError, ListenAddress, Tables};
+use millrace_config::{Config, ConfigError, ListenAddress, RawConfig};
 
 use crate::admin::Token;
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ use crate::privileges;
 ///
 /// # Errors
 /// The first thing that is not as it has to be.
-pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), Failure> {
+pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), Failure> {
     privileges::check_user(&config.user)?;
     if let Some(path) = &config.admin_token_file {
         Token::read(&tables.name_of("admin-token-file"), path)?;
@@ -28,7 +28,7 @@ pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The first one that is not there.
-pub(crate) fn check_folders(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
+pub(crate) fn check_folders(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
     if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
         let place = format!("{} {}", tables.name_of("access-log"), log.path.display());
         check_folder(&place, &log.path)?;
@@ -86,7 +86,7 @@ mod tests {
     fn refusal(words: &[&str]) -> Option<String> {
         let words = [&["forward"], words].concat();
         let config = millrace_config::from_arguments(words).unwrap();
-        check(&config, &Tables::default()).err().map(|failure| failure.to_string())
+        check(&config, &RawConfig::default()).err().map(|failure| failure.to_string())
     }
 
     #[test]

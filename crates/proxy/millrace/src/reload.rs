@@ -164,7 +164,7 @@ impl Force {
         };
         let asked_for = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
-        config::check_change(&source.name(), &state.asked_for, &asked_for)
+        config::check_reload(&source.name(), &state.asked_for, &asked_for)
             .map_err(|error| error.to_string())?;
         if let Some(locked) = self.locked() {
             locked.admits(&asked_for, Some(&source.file))?;

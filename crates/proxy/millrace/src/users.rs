@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use millrace_config::users::{USERS_BYTES_MAX, Users};
-use millrace_config::{Config, ConfigError, Tables};
+use millrace_config::{Config, ConfigError, RawConfig};
 
 /// Whoever is neither the file's owner nor of its group.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
@@ -17,7 +17,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o002;
 ///
 /// # Errors
 /// The first thing that is wrong, with the file's name, and the line's number where it is a line.
-pub(crate) fn load(config: &mut Config, tables: &Tables) -> Result<(), ConfigError> {
+pub(crate) fn load(config: &mut Config, tables: &RawConfig) -> Result<(), ConfigError> {
     for auth in config.services.iter_mut().filter_map(|service| service.auth.as_mut()) {
         let name = auth.path.display().to_string();
         let text = read(&auth.path).map_err(|wrong| {
@@ -61,7 +61,7 @@ mod tests {
     fn load_file(path: &Path) -> Result<Config, ConfigError> {
         let words = ["forward", "--auth-file", path.to_str().unwrap()];
         let mut config = millrace_config::from_arguments(words)?;
-        load(&mut config, &Tables::default()).map(|()| config)
+        load(&mut config, &RawConfig::default()).map(|()| config)
     }
 
     #[test]

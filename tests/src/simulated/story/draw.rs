@@ -96,7 +96,7 @@ impl Draw {
             ("send_ms", &[100, 1000, 5000]),
             ("connect_ms", &[10, 300, 2000]),
             ("first_byte_ms", &[10, 300, 2000]),
-            ("answer_ms", &[10, 300, 2000]),
+            ("response_ms", &[10, 300, 2000]),
             ("origin_idle_ms", &[10, 300, 2000]),
             ("tunnel_idle_ms", &[100, 1000, 5000]),
             ("linger_ms", &[0, 100, 1000]),
@@ -111,7 +111,7 @@ impl Draw {
             ("origin_idle_connections_all", &[0, 1, 2]),
             ("name_lookups", &[1, 2]),
             ("request_head_bytes", &[1024, 4096]),
-            ("answer_head_bytes", &[1024, 4096]),
+            ("response_head_bytes", &[1024, 4096]),
         ];
         let often = self.random.choose(&[100, 300, 700]);
         let mut limits = Vec::new();

@@ -78,7 +78,7 @@ impl Waits {
             + 3 * limits.send_ms
             + limits.connect_ms
             + tries * (limits.name_ms + limits.connect_ms + limits.first_byte_ms)
-            + limits.answer_ms
+            + limits.response_ms
             + limits.first_byte_ms
             + limits.linger_ms;
         Self {

@@ -436,7 +436,7 @@ fn reloads(
         let read = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
         let listeners = first.listeners.clone();
         let config = Config { listeners, memory_bytes: first.memory_bytes, ..read };
-        if config::check_change("story", first, &config).is_ok() {
+        if config::check_reload("story", first, &config).is_ok() {
             reloads.push((world.now() + Duration::from_millis(*ms), config));
         }
     }

@@ -5,65 +5,70 @@ use std::sync::Arc;
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
 use millrace_http_cache::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unkeyed};
 
-use super::value::{self, Feature, Share};
+use super::value::{self, FieldOrCookie, MemoryShare};
 use super::{CacheRoute, CacheSettings, Disk};
-use crate::choice;
 use crate::error::ConfigError;
-use crate::given::{Values, bounded};
-use crate::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row};
-use crate::value::{Wrong, switch, within, write_size};
+use crate::keywords;
+use crate::options::{MEMORY_BYTES_PER_WORKER_MIN, OptionRow, ValueType};
+use crate::raw::{RawTable, bounded};
+use crate::value::{Problem, switch, within, write_size};
 
 /// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
 /// cache.
 pub(crate) fn settings(
-    process: &Values,
+    process: &RawTable,
     memory_bytes: u64,
     workers: u64,
 ) -> Result<Option<CacheSettings>, ConfigError> {
     let is_off = process.one("no-cache", switch)?.unwrap_or_default();
     let bytes = cache_memory(process, memory_bytes, workers)?;
     let disks = disks(process)?;
-    let rereads = process.one_or_default("disk-reads", |text| choice::DISK_READS.read(text))?;
-    let send = process.one_or_default("cache-send", |text| choice::CACHE_SEND.read(text))?;
+    let rereads = process.one_or_default("disk-reads", |text| keywords::DISK_READS.read(text))?;
+    let send = process.one_or_default("cache-send", |text| keywords::CACHE_SEND.read(text))?;
     if is_off {
         return Ok(None);
     }
     if bytes == 0 && !disks.is_empty() {
-        let wrong = "what is on a disk is read through the cache's memory, and there is none";
+        let problem = "what is on a disk is read through the cache's memory, and there is none";
         let (option, least) = (process.name_of("cache-memory"), write_size(SLAB_BYTES_MIN as u64));
-        let allowed = format!("{option} of at least {least}, or no disk");
-        return Err(ConfigError::rule(process.place_of("disk"), wrong, allowed));
+        let expected = format!("{option} of at least {least}, or no disk");
+        return Err(ConfigError::rule(process.location_of("disk"), problem, expected));
     }
-    Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks, rereads, send }))
+    Ok((bytes > 0).then_some(CacheSettings {
+        memory_bytes: bytes,
+        disks,
+        always_reads_disks: rereads,
+        send,
+    }))
 }
 
 /// The cache's share of a memory. Pools keep what they cannot do without: a share in percent ends
 /// there, a size that does not fit is refused.
-fn cache_memory(process: &Values, memory_bytes: u64, workers: u64) -> Result<u64, ConfigError> {
+fn cache_memory(process: &RawTable, memory_bytes: u64, workers: u64) -> Result<u64, ConfigError> {
     const LEAST: u64 = SLAB_BYTES_MIN as u64;
     let most = memory_bytes - workers * MEMORY_BYTES_PER_WORKER_MIN;
     let share = process.one_or_default("cache-memory", bounded_share)?;
     let (bytes, told) = match share {
-        Share::Bytes(bytes) => (bytes, write_size(bytes)),
-        Share::Percent(percent) => {
+        MemoryShare::Bytes(bytes) => (bytes, write_size(bytes)),
+        MemoryShare::Percent(percent) => {
             let bytes = (memory_bytes * percent / 100).min(most);
             let told = format!("{percent}% of {}", write_size(memory_bytes));
             (bytes - bytes % BLOCK_BYTES as u64, told)
         }
     };
-    let is_asked_for = process.place_of("cache-memory") != process.place;
+    let is_asked_for = process.location_of("cache-memory") != process.location;
     match (share, bytes) {
-        (Share::Bytes(0) | Share::Percent(0), _) => Ok(0),
+        (MemoryShare::Bytes(0) | MemoryShare::Percent(0), _) => Ok(0),
         (_, LEAST..) if bytes <= most => Ok(bytes),
         // Nobody said that there is to be a cache in so little memory.
         _ if !is_asked_for => Ok(0),
         _ => Err(ConfigError::Rule {
-            place: process.place_of("cache-memory").to_owned(),
-            wrong: match bytes {
+            location: process.location_of("cache-memory").to_owned(),
+            problem: match bytes {
                 ..LEAST => format!("{told} is too little for a cache"),
                 _ => format!("{told} leaves less than 1M of {} a worker", write_size(memory_bytes)),
             },
-            allowed: match most {
+            expected: match most {
                 LEAST.. => format!("{} to {}, or 0", write_size(LEAST), write_size(most)),
                 _ => format!("0, or more {}", process.name_of("memory")),
             },
@@ -71,20 +76,21 @@ fn cache_memory(process: &Values, memory_bytes: u64, workers: u64) -> Result<u64
     }
 }
 
-fn bounded_share(text: &str) -> Result<Share, Wrong> {
-    let Kind::Share { least, most, percent_max } = Row::kind_of("cache-memory") else {
+fn bounded_share(text: &str) -> Result<MemoryShare, Problem> {
+    let ValueType::MemoryShare { least, most, percent_max } = OptionRow::kind_of("cache-memory")
+    else {
         unreachable!("the row is of this kind")
     };
     match value::share(text)? {
-        Share::Bytes(0) => Ok(Share::Bytes(0)),
-        Share::Bytes(bytes) => within(bytes, least, most).map(Share::Bytes),
-        Share::Percent(percent) => within(percent, 0, percent_max).map(Share::Percent),
+        MemoryShare::Bytes(0) => Ok(MemoryShare::Bytes(0)),
+        MemoryShare::Bytes(bytes) => within(bytes, least, most).map(MemoryShare::Bytes),
+        MemoryShare::Percent(percent) => within(percent, 0, percent_max).map(MemoryShare::Percent),
     }
 }
 
 /// No disk may be another's folder, or below it: each has its files and its size for itself.
-fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
-    let Kind::Disk { least, most } = Row::kind_of("disk") else {
+fn disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
+    let ValueType::Disk { least, most } = OptionRow::kind_of("disk") else {
         unreachable!("the row is of this kind")
     };
     let disks = process.all("disk", |text| {
@@ -97,9 +103,9 @@ fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
         };
         if let Some(other) = disks[..index].iter().find(is_within) {
             let (one, another) = (other.folder.display(), disk.folder.display());
-            let wrong = format!("{one} and {another} are not apart");
-            let allowed = "folders of which none is in another";
-            return Err(ConfigError::rule(process.place_of("disk"), wrong, allowed));
+            let problem = format!("{one} and {another} are not apart");
+            let expected = "folders of which none is in another";
+            return Err(ConfigError::rule(process.location_of("disk"), problem, expected));
         }
     }
     Ok(disks)
@@ -108,7 +114,7 @@ fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
 /// cache. `space` is that of the service; a gateway decides itself what describes a request.
 pub(crate) fn route(
-    values: &Values,
+    values: &RawTable,
     is_gateway: bool,
     space: &Space,
 ) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
@@ -122,16 +128,16 @@ pub(crate) fn route(
         policy: Policy { unkeyed, ..policy(values)? },
         key: key_parts(values, keyed, space)?,
         bypass: features(values, "cache-bypass")?,
-        fill_on: switch("cache-finish")?,
-        tells_status: switch("cache-status")?,
+        finishes_fetch: switch("cache-finish")?,
+        adds_cache_status: switch("cache-status")?,
     };
     Ok(switch("cache")?.then(|| Arc::new(route)))
 }
 
-fn policy(values: &Values) -> Result<Policy, ConfigError> {
+fn policy(values: &RawTable) -> Result<Policy, ConfigError> {
     let seconds = |key| values.one_or_default(key, value::seconds);
     let percent = |text: &str| Ok(bounded("cache-heuristic", text)? as u8);
-    let set_cookie = |text: &str| choice::SET_COOKIE.read(text);
+    let set_cookie = |text: &str| keywords::SET_COOKIE.read(text);
     let (ttl, status_ttls) = lifetimes(values)?;
     Ok(Policy {
         targets: targets(values)?,
@@ -143,41 +149,41 @@ fn policy(values: &Values) -> Result<Policy, ConfigError> {
         stale_if_error_s: seconds("cache-stale-if-error")?,
         stale_while_revalidate_s: seconds("cache-stale-while-revalidate")?,
         set_cookie: values.one_or_default("cache-set-cookie", set_cookie)?,
-        heeds_requests: values.one_or_default("cache-heed-requests", switch)?,
+        heeds_requests: values.one_or_default("cache-request-directives", switch)?,
         unkeyed: Policy::default().unkeyed,
     })
 }
 
-fn lifetimes(values: &Values) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
+fn lifetimes(values: &RawTable) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
     let (mut usual, mut of_statuses) = (None, Vec::new());
     for (statuses, ttl) in values.all("cache-ttl", value::lifetime)? {
         if let Some(statuses) = statuses {
             of_statuses.push(StatusTtl { statuses, ttl });
         } else if usual.replace(ttl).is_some() {
-            let wrong = "has two lifetimes without statuses";
-            let allowed = "one, and others with statuses before them";
-            return Err(ConfigError::rule(values.place_of("cache-ttl"), wrong, allowed));
+            let problem = "has two lifetimes without statuses";
+            let expected = "one, and others with statuses before them";
+            return Err(ConfigError::rule(values.location_of("cache-ttl"), problem, expected));
         }
     }
-    let (_, ttl) = Values::default_of("cache-ttl", value::lifetime)?;
+    let (_, ttl) = RawTable::default_of("cache-ttl", value::lifetime)?;
     Ok((usual.unwrap_or(ttl), of_statuses))
 }
 
-fn targets(values: &Values) -> Result<Vec<Box<[u8]>>, ConfigError> {
+fn targets(values: &RawTable) -> Result<Vec<Box<[u8]>>, ConfigError> {
     let mut given = values.all("cache-target", value::field_or_off)?;
     if given.is_empty() {
-        given.push(Values::default_of("cache-target", value::field_or_off)?);
+        given.push(RawTable::default_of("cache-target", value::field_or_off)?);
     }
     if given.len() > 1 && given.contains(&None) {
-        let (wrong, allowed) = ("off stands beside names", "names of fields, or off alone");
-        return Err(ConfigError::rule(values.place_of("cache-target"), wrong, allowed));
+        let (problem, expected) = ("off stands beside names", "names of fields, or off alone");
+        return Err(ConfigError::rule(values.location_of("cache-target"), problem, expected));
     }
     let mut targets = Vec::new();
     given.into_iter().flatten().for_each(|name| add(&mut targets, name));
     Ok(targets)
 }
 
-fn key_parts(values: &Values, keyed: Features, space: &Space) -> Result<KeyParts, ConfigError> {
+fn key_parts(values: &RawTable, keyed: Features, space: &Space) -> Result<KeyParts, ConfigError> {
     let mut parameters = Vec::new();
     values
         .all("cache-ignore-query", value::parameter)?
@@ -196,12 +202,12 @@ fn key_parts(values: &Values, keyed: Features, space: &Space) -> Result<KeyParts
     })
 }
 
-fn features(values: &Values, key: &str) -> Result<Features, ConfigError> {
+fn features(values: &RawTable, key: &str) -> Result<Features, ConfigError> {
     let mut features = Features::default();
     for feature in values.all(key, value::feature)? {
         match feature {
-            Feature::Field(name) => add(&mut features.fields, name),
-            Feature::Cookie(name) => add(&mut features.cookies, name),
+            FieldOrCookie::Field(name) => add(&mut features.fields, name),
+            FieldOrCookie::Cookie(name) => add(&mut features.cookies, name),
         }
     }
     Ok(features)
@@ -222,7 +228,7 @@ mod tests {
     use millrace_http_cache::SetCookie;
 
     use super::*;
-    use crate::{Config, Role, from_arguments, from_toml, fuzz_configuration, to_toml};
+    use crate::{Config, ServiceRole, from_arguments, from_toml, fuzz_configuration, to_toml};
 
     const FULL: &str = r#"
 memory = "1G"
@@ -247,7 +253,7 @@ cache-heuristic-max = "2h"
 cache-stale-if-error = "1d"
 cache-stale-while-revalidate = "30s"
 cache-set-cookie = "shared"
-cache-heed-requests = false
+cache-request-directives = false
 cache-target = ["Millrace-Cache-Control", "CDN-Cache-Control"]
 cache-ignore-query = ["utm_*", "fbclid", "utm_*"]
 cache-bypass = ["cookie:session*", "field:Authorization"]
@@ -270,8 +276,8 @@ cache = false
     /// What is done with the answers of each forward proxy and each route, in order.
     fn routes(config: &Config) -> Vec<Option<Arc<CacheRoute>>> {
         let of_service = |service: &crate::Service| match &service.role {
-            Role::Forward(_) => vec![service.cache.clone()],
-            Role::Boost(routes) => routes.iter().map(|route| route.cache.clone()).collect(),
+            ServiceRole::Forward(_) => vec![service.cache.clone()],
+            ServiceRole::Boost(routes) => routes.iter().map(|route| route.cache.clone()).collect(),
         };
         config.services.iter().flat_map(of_service).collect()
     }
@@ -316,7 +322,12 @@ cache = false
         assert_eq!(first.key, parts);
         assert_eq!(first.bypass.fields, names(&["authorization"]));
         assert_eq!(first.bypass.cookies, names(&["session*"]));
-        assert!(!first.fill_on && !first.tells_status && second.fill_on && second.tells_status);
+        assert!(
+            !first.finishes_fetch
+                && !first.adds_cache_status
+                && second.finishes_fetch
+                && second.adds_cache_status
+        );
         assert_eq!((second.policy.ttl, second.policy.targets.len()), (Ttl::Default(60), 0));
         assert_eq!((&second.key.fields, &second.key.cookies), (&Vec::new(), &Vec::new()));
         assert!(second.key.ignores_query && second.key.ignored_parameters.is_empty());
@@ -337,7 +348,7 @@ cache = false
             assert_eq!(route.policy, policy);
             let key = KeyParts { space: route.key.space.clone(), ..KeyParts::default() };
             assert_eq!((&route.key, &route.bypass), (&key, &Features::default()));
-            assert!(route.fill_on && route.tells_status);
+            assert!(route.finishes_fetch && route.adds_cache_status);
             assert_eq!(config.cache.unwrap().memory_bytes, 128 << 20);
         }
     }

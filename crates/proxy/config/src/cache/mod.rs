@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use millrace_http_cache::{Features, KeyParts, Policy};
 
-use super::{Role, Service};
+use super::{Service, ServiceRole};
 use crate::limits::Limits;
 
 pub(super) use build::{route, settings};
@@ -27,7 +27,7 @@ pub struct CacheSettings {
     /// Where answers are kept beyond that, and over a restart.
     pub disks: Vec<Disk>,
     /// Whether what is on them is read again each time, though it is in memory.
-    pub rereads: bool,
+    pub always_reads_disks: bool,
     /// How hot bodies are sent.
     pub send: CacheSend,
 }
@@ -40,7 +40,7 @@ pub enum CacheSend {
     /// By copy.
     Copy,
     /// By reference, as all others.
-    Reference,
+    ZeroCopy,
 }
 
 impl CacheSettings {
@@ -76,16 +76,16 @@ pub struct CacheRoute {
     pub bypass: Features,
     /// Whether an answer is received to its end, and stored, when the client that asked for it has
     /// left.
-    pub fill_on: bool,
+    pub finishes_fetch: bool,
     /// Whether answers tell by `Cache-Status` what the cache did.
-    pub tells_status: bool,
+    pub adds_cache_status: bool,
 }
 
 impl Service {
     /// Makes its requests go past the cache, as where there is none.
-    pub(super) fn go_past_cache(&mut self) {
+    pub(super) fn bypass_cache(&mut self) {
         self.cache = None;
-        if let Role::Boost(routes) = &mut self.role {
+        if let ServiceRole::Boost(routes) = &mut self.role {
             routes.iter_mut().for_each(|route| route.cache = None);
         }
     }

@@ -6,7 +6,7 @@ use millrace_http1::Name;
 
 use super::Disk;
 use crate::value::{
-    TIME_ALONE, Units, Wrong, file_path, number, scaled, size, statuses, write_scaled,
+    Problem, TIME_WITHOUT_KEYWORD, Units, file_path, number, scaled, size, statuses, write_scaled,
     write_statuses,
 };
 
@@ -16,7 +16,7 @@ const UNITS: Units = &[("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
 
 /// What the cache may take of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Share {
+pub(super) enum MemoryShare {
     /// So many bytes.
     Bytes(u64),
     /// So many percent of it.
@@ -25,7 +25,7 @@ pub(super) enum Share {
 
 /// One thing that a request may bring.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Feature {
+pub(super) enum FieldOrCookie {
     /// A field, by its name in lower case.
     Field(Box<[u8]>),
     /// A cookie, by its name or the beginning of one with a `*` after it.
@@ -34,7 +34,7 @@ pub(super) enum Feature {
 
 /// Seconds: a whole number with s, m, h or d behind it, which 0 does not need. Limits count in
 /// milliseconds where no unit is written, and HTTP in seconds, so that no guess would be right.
-pub(super) fn seconds(text: &str) -> Result<u32, Wrong> {
+pub(super) fn seconds(text: &str) -> Result<u32, Problem> {
     match text {
         "0" => return Ok(0),
         _ if number(text).is_ok() => return Err("has no unit"),
@@ -53,7 +53,7 @@ pub(super) fn write_seconds(seconds: u32) -> String {
 
 /// `origin`, `default TIME` or `override TIME`, with a status or a range of them and a blank before
 /// it where it is about those alone.
-pub(super) fn lifetime(text: &str) -> Result<(Option<(u16, u16)>, Ttl), Wrong> {
+pub(super) fn lifetime(text: &str) -> Result<(Option<(u16, u16)>, Ttl), Problem> {
     match text.split_once(' ') {
         Some((first, rest)) if text.starts_with(|first: char| first.is_ascii_digit()) => {
             Ok((Some(statuses(first)?), ttl(rest)?))
@@ -62,14 +62,14 @@ pub(super) fn lifetime(text: &str) -> Result<(Option<(u16, u16)>, Ttl), Wrong> {
     }
 }
 
-fn ttl(text: &str) -> Result<Ttl, Wrong> {
+fn ttl(text: &str) -> Result<Ttl, Problem> {
     if text == "origin" {
         return Ok(Ttl::Origin);
     }
     match text.split_once(' ') {
         Some(("default", time)) => seconds(time).map(Ttl::Default),
         Some(("override", time)) => seconds(time).map(Ttl::Override),
-        _ if seconds(text).is_ok() || number(text).is_ok() => Err(TIME_ALONE),
+        _ if seconds(text).is_ok() || number(text).is_ok() => Err(TIME_WITHOUT_KEYWORD),
         _ => Err("does not begin with origin, default or override"),
     }
 }
@@ -88,16 +88,16 @@ pub(super) fn write_lifetime(statuses: Option<(u16, u16)>, ttl: Ttl) -> String {
 }
 
 /// Bytes, or a part of a hundred with `%` behind it.
-pub(super) fn share(text: &str) -> Result<Share, Wrong> {
+pub(super) fn share(text: &str) -> Result<MemoryShare, Problem> {
     match text.strip_suffix('%') {
-        None => size(text).map(Share::Bytes),
-        Some(percent) => number(percent).map(Share::Percent).map_err(|_| "is not a share"),
+        None => size(text).map(MemoryShare::Bytes),
+        Some(percent) => number(percent).map(MemoryShare::Percent).map_err(|_| "is not a share"),
     }
 }
 
 /// `DIR:SIZE`. The folder may have colons in its name. Its path begins at the root: where the
 /// process was started is where its answers would be, and somebody else's the next time.
-pub(super) fn disk(text: &str) -> Result<Disk, Wrong> {
+pub(super) fn disk(text: &str) -> Result<Disk, Problem> {
     let (folder, bytes) = text.rsplit_once(':').ok_or("has no :SIZE behind its folder")?;
     if !folder.starts_with('/') {
         return Err("has a folder that does not begin with a slash");
@@ -112,7 +112,7 @@ pub(super) fn disk(text: &str) -> Result<Disk, Wrong> {
 }
 
 /// A name of a field in lower case, or `off`.
-pub(super) fn field_or_off(text: &str) -> Result<Option<Box<[u8]>>, Wrong> {
+pub(super) fn field_or_off(text: &str) -> Result<Option<Box<[u8]>>, Problem> {
     match text {
         "off" => Ok(None),
         "true" | "false" => Err("is neither a field's name nor off"),
@@ -120,7 +120,7 @@ pub(super) fn field_or_off(text: &str) -> Result<Option<Box<[u8]>>, Wrong> {
     }
 }
 
-fn field(text: &str) -> Result<Box<[u8]>, Wrong> {
+fn field(text: &str) -> Result<Box<[u8]>, Problem> {
     // RFC 9110 section 5.6.2.
     let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_of_token) {
@@ -133,11 +133,11 @@ fn field(text: &str) -> Result<Box<[u8]>, Wrong> {
 }
 
 /// `field:NAME` or `cookie:NAME`.
-pub(super) fn feature(text: &str) -> Result<Feature, Wrong> {
+pub(super) fn feature(text: &str) -> Result<FieldOrCookie, Problem> {
     match text.split_once(':') {
-        Some(("field", name)) => field(name).map(Feature::Field),
+        Some(("field", name)) => field(name).map(FieldOrCookie::Field),
         Some(("cookie", name)) => match pattern(name, b"=;,\"\\") {
-            Some(name) => Ok(Feature::Cookie(name)),
+            Some(name) => Ok(FieldOrCookie::Cookie(name)),
             None => Err("has no name of a cookie"),
         },
         _ => Err("does not begin with field: or cookie:"),
@@ -150,7 +150,7 @@ pub(super) fn write_feature(kind: &str, name: &[u8]) -> String {
 }
 
 /// A query parameter as it is sent: its name, the beginning of one with a `*` after it, or `*`.
-pub(super) fn parameter(text: &str) -> Result<Box<[u8]>, Wrong> {
+pub(super) fn parameter(text: &str) -> Result<Box<[u8]>, Problem> {
     pattern(text, b"=&;#").ok_or("is no name of a query parameter")
 }
 
@@ -175,7 +175,7 @@ mod tests {
         }
         assert_eq!(seconds("3650d"), Ok(SECONDS_MAX));
         assert_eq!(write_seconds(SECONDS_MAX), "3650d");
-        for (text, wrong) in [
+        for (text, problem) in [
             ("60", "has no unit"),
             ("", "is not a time"),
             ("s", "is not a time"),
@@ -186,7 +186,7 @@ mod tests {
             ("18446744073709551615d", "is too large"),
             ("99999999999999999999s", "is too large"),
         ] {
-            assert_eq!(seconds(text), Err(wrong), "{text}");
+            assert_eq!(seconds(text), Err(problem), "{text}");
         }
     }
 
@@ -213,18 +213,18 @@ mod tests {
         for text in ["", ":", "/a", "/a:", "/a:x", "a:1G", ":1G", "/a/../b:1G", "/a\n:1G"] {
             assert!(disk(text).is_err(), "{text:?}");
         }
-        assert_eq!(share("50%"), Ok(Share::Percent(50)));
-        assert_eq!(share("64M"), Ok(Share::Bytes(64 << 20)));
+        assert_eq!(share("50%"), Ok(MemoryShare::Percent(50)));
+        assert_eq!(share("64M"), Ok(MemoryShare::Bytes(64 << 20)));
         assert!(share("%").is_err() && share("1.5%").is_err() && share("half").is_err());
     }
 
     #[test]
     fn features_are_fields_and_cookies() {
         let bytes = |text: &str| text.as_bytes().into();
-        assert_eq!(feature("field:X-Device"), Ok(Feature::Field(bytes("x-device"))));
-        assert_eq!(feature("cookie:Lang"), Ok(Feature::Cookie(bytes("Lang"))));
-        assert_eq!(feature("cookie:wp_*"), Ok(Feature::Cookie(bytes("wp_*"))));
-        assert_eq!(feature("cookie:*"), Ok(Feature::Cookie(bytes("*"))));
+        assert_eq!(feature("field:X-Device"), Ok(FieldOrCookie::Field(bytes("x-device"))));
+        assert_eq!(feature("cookie:Lang"), Ok(FieldOrCookie::Cookie(bytes("Lang"))));
+        assert_eq!(feature("cookie:wp_*"), Ok(FieldOrCookie::Cookie(bytes("wp_*"))));
+        assert_eq!(feature("cookie:*"), Ok(FieldOrCookie::Cookie(bytes("*"))));
         for text in [
             "",
             "X-Device",

@@ -2,27 +2,27 @@
 
 use super::value::{write_feature, write_lifetime, write_seconds};
 use super::{CacheRoute, CacheSend, CacheSettings, Disk};
-use crate::choice;
-use crate::lines::{line, list, quoted};
+use crate::keywords;
+use crate::toml_text::{basic_string, string_array, write_key};
 use crate::value::write_size;
 
 /// The lines at the top of a file.
 pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>) {
-    line(out, "cache-memory", quoted(&memory_written(settings)));
+    write_key(out, "cache-memory", basic_string(&memory_written(settings)));
     let disks = settings.map_or(&[][..], |settings| &settings.disks);
-    line(out, "disk", list(disks.iter().map(write_disk)));
-    line(out, "disk-reads", quoted(reads_written(settings)));
-    line(out, "cache-send", quoted(send_written(settings)));
+    write_key(out, "disk", string_array(disks.iter().map(write_disk)));
+    write_key(out, "disk-reads", basic_string(reads_written(settings)));
+    write_key(out, "cache-send", basic_string(send_written(settings)));
 }
 
 /// What is asked of the disks, as it is given.
 pub(crate) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
-    choice::DISK_READS.word(settings.is_some_and(|settings| settings.rereads))
+    keywords::DISK_READS.name(settings.is_some_and(|settings| settings.always_reads_disks))
 }
 
 /// How hot bodies are sent, as it is given.
 pub(crate) fn send_written(settings: Option<&CacheSettings>) -> &'static str {
-    choice::CACHE_SEND.word(settings.map_or(CacheSend::Auto, |settings| settings.send))
+    keywords::CACHE_SEND.name(settings.map_or(CacheSend::Auto, |settings| settings.send))
 }
 
 /// The memory of the cache as it is given.
@@ -37,36 +37,49 @@ pub(crate) fn write_disk(disk: &Disk) -> String {
 
 /// The lines of a forward proxy or a route.
 pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
-    line(out, "cache", route.is_some());
-    let Some(CacheRoute { policy, key, bypass, fill_on, tells_status }) = route else { return };
+    write_key(out, "cache", route.is_some());
+    let Some(CacheRoute {
+        policy,
+        key,
+        bypass,
+        finishes_fetch: fill_on,
+        adds_cache_status: tells_status,
+    }) = route
+    else {
+        return;
+    };
     let of_statuses = policy.status_ttls.iter();
     let of_statuses = of_statuses.map(|one| write_lifetime(Some(one.statuses), one.ttl));
     let usual = std::iter::once(write_lifetime(None, policy.ttl));
-    line(out, "cache-ttl", list(usual.chain(of_statuses)));
-    let mut time = |key, seconds| line(out, key, quoted(&write_seconds(seconds)));
+    write_key(out, "cache-ttl", string_array(usual.chain(of_statuses)));
+    let mut time = |key, seconds| write_key(out, key, basic_string(&write_seconds(seconds)));
     time("cache-ttl-max", policy.ttl_s_max);
     time("cache-heuristic-max", policy.heuristic_s_max);
     time("cache-stale-if-error", policy.stale_if_error_s);
     time("cache-stale-while-revalidate", policy.stale_while_revalidate_s);
-    line(out, "cache-heuristic", policy.heuristic_percent);
-    line(out, "cache-set-cookie", quoted(choice::SET_COOKIE.word(policy.set_cookie)));
-    line(out, "cache-heed-requests", policy.heeds_requests);
-    line(out, "cache-target", names(&policy.targets).unwrap_or_else(|| quoted("off")));
-    line(out, "cache-key", features(&key.fields, &key.cookies));
+    write_key(out, "cache-heuristic", policy.heuristic_percent);
+    write_key(out, "cache-set-cookie", basic_string(keywords::SET_COOKIE.name(policy.set_cookie)));
+    write_key(out, "cache-request-directives", policy.heeds_requests);
+    write_key(out, "cache-target", names(&policy.targets).unwrap_or_else(|| basic_string("off")));
+    write_key(out, "cache-key", features(&key.fields, &key.cookies));
     let parameters = names(&key.ignored_parameters).unwrap_or_else(|| "[]".to_owned());
-    line(out, "cache-ignore-query", if key.ignores_query { quoted("*") } else { parameters });
-    line(out, "cache-bypass", features(&bypass.fields, &bypass.cookies));
-    line(out, "cache-finish", fill_on);
-    line(out, "cache-status", tells_status);
+    write_key(
+        out,
+        "cache-ignore-query",
+        if key.ignores_query { basic_string("*") } else { parameters },
+    );
+    write_key(out, "cache-bypass", features(&bypass.fields, &bypass.cookies));
+    write_key(out, "cache-finish", fill_on);
+    write_key(out, "cache-status", tells_status);
 }
 
 /// A list of names, if there are any.
 fn names(names: &[Box<[u8]>]) -> Option<String> {
     let texts = names.iter().map(|name| String::from_utf8_lossy(name).into_owned());
-    (!names.is_empty()).then(|| list(texts))
+    (!names.is_empty()).then(|| string_array(texts))
 }
 
 fn features(fields: &[Box<[u8]>], cookies: &[Box<[u8]>]) -> String {
     let fields = fields.iter().map(|name| write_feature("field", name));
-    list(fields.chain(cookies.iter().map(|name| write_feature("cookie", name))))
+    string_array(fields.chain(cookies.iter().map(|name| write_feature("cookie", name))))
 }

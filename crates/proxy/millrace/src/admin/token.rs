@@ -30,9 +30,9 @@ impl Token {
     /// When the file cannot be read, is open to others, or holds no token.
     pub(crate) fn read(option: &str, path: &Path) -> Result<Self, ConfigError> {
         let refused = |wrong: String| ConfigError::Rule {
-            place: format!("{option} {}", path.display()),
-            wrong,
-            allowed: format!(
+            location: format!("{option} {}", path.display()),
+            problem: wrong,
+            expected: format!(
                 "a file of its owner's, not open to others (chmod 600), with one line of \
                  {BYTES_MIN} to {BYTES_MAX} printable characters"
             ),

@@ -1,6 +1,6 @@
 //! What a start on this machine would come to, for `millrace doctor`.
 
-use millrace_config::{Config, User};
+use millrace_config::{Config, ProcessUser};
 use millrace_confine::Identity;
 use millrace_sys::Errno;
 
@@ -21,8 +21,8 @@ fn identity(config: &Config) -> Finding {
     );
     let value = match &config.user {
         _ if current.user != 0 => format!("stays {}", user::described(current)),
-        User::Auto => "root becomes user millrace, or nobody".to_owned(),
-        named @ User::Named { .. } => format!("root becomes {named}"),
+        ProcessUser::Auto => "root becomes user millrace, or nobody".to_owned(),
+        named @ ProcessUser::Named { .. } => format!("root becomes {named}"),
     };
     Finding::new("privileges", Verdict::Good, value, low_ports)
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use millrace_config::{ConfigError, User};
+use millrace_config::{ConfigError, ProcessUser};
 use millrace_confine::{Identity, name_of, of_group, of_passwd};
 use millrace_sys::Errno;
 
@@ -20,8 +20,8 @@ const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };
 ///
 /// # Errors
 /// A name that /etc/passwd or /etc/group does not have.
-pub(crate) fn check_user(wanted: &User) -> Result<(), ConfigError> {
-    let User::Named { user, group } = wanted else { return Ok(()) };
+pub(crate) fn check_user(wanted: &ProcessUser) -> Result<(), ConfigError> {
+    let ProcessUser::Named { user, group } = wanted else { return Ok(()) };
     find(&text("/etc/passwd"), &text("/etc/group"), user, group.as_deref()).map(drop)
 }
 
@@ -29,12 +29,12 @@ pub(crate) fn check_user(wanted: &User) -> Result<(), ConfigError> {
 ///
 /// # Errors
 /// A name that /etc/passwd or /etc/group does not have; a user that cannot be taken.
-pub(super) fn choose(wanted: &User, paths: &Paths) -> Result<Option<Identity>, Failure> {
+pub(super) fn choose(wanted: &ProcessUser, paths: &Paths) -> Result<Option<Identity>, Failure> {
     let current = Identity::current();
     let (passwd, group) = (text("/etc/passwd"), text("/etc/group"));
     let named = match wanted {
-        User::Auto => None,
-        User::Named { user, group: of } => Some(find(&passwd, &group, user, of.as_deref())?),
+        ProcessUser::Auto => None,
+        ProcessUser::Named { user, group: of } => Some(find(&passwd, &group, user, of.as_deref())?),
     };
     match named {
         Some(identity) if identity == current => Ok(None),

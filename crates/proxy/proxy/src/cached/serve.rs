@@ -189,7 +189,7 @@ impl<W: HeaderWriter> Start<'_, W> {
             false => Version::Http11,
         };
         headers::write_via(out, received, snapshot);
-        if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status) {
+        if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.adds_cache_status) {
             let mut status = caching.status();
             status.ttl_s = status.is_hit.then(|| meta.ttl_s(self.now_ms));
             status.detail = (status.is_hit && caching.comes_from_disk).then_some("disk");

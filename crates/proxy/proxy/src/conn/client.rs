@@ -133,7 +133,7 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
     let limits = exchange.snapshot().limits();
     let rate = limits.rate_bytes_per_second;
     let [tunnel_idle, body, send, response] =
-        [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms, limits.answer_ms]
+        [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms, limits.response_ms]
             .map(Duration::from_millis);
     let mut next = latest;
     if exchange.tunnel {

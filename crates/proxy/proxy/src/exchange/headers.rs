@@ -17,7 +17,7 @@ use crate::auth;
 use crate::exchange::{Exchange, Own, Plan, Reason, access_log::Dates, reason::phrase};
 use crate::origin::Place;
 use crate::snapshot::Snapshot;
-use millrace_config::HostSent;
+use millrace_config::HostHeader;
 
 /// Writes the request for the origin at `place`. Returns whether an Upgrade goes with it.
 pub(crate) fn write_request(
@@ -32,10 +32,10 @@ pub(crate) fn write_request(
     let destination = destination(request).expect("the route stage has read it");
     let boosting = matches!(exchange.plan, Plan::Route(_));
     let stored = exchange.caching.object.clone().filter(|_| request.method() == Method::Get);
-    let host_sent = route.map_or(HostSent::Client, |route| route.host_sent);
+    let host_sent = route.map_or(HostHeader::Client, |route| route.host_header);
     out.request(request.method_bytes(), destination.path_and_query, |host| {
         match (host_sent, destination.authority) {
-            (HostSent::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
+            (HostHeader::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
             _ => write_place(host, place),
         }
     });
@@ -143,7 +143,7 @@ pub(crate) fn write_answer(
             write_number(value, answer.status().into());
         });
     }
-    if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status) {
+    if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.adds_cache_status) {
         let status = exchange.caching.status();
         out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
     }

@@ -150,7 +150,7 @@ reasons! {
     Shed = 0 "shed" "This proxy was out of room, and this client stood still.";
     /// The response's body ended early or broke the grammar.
     AnswerCut = 0 "answer-cut" "The origin cut its answer short.";
-    /// The answer's body stood still for `answer_ms`.
+    /// The answer's body stood still for `response_ms`.
     AnswerTimedOut = 0 "answer-timed-out" "The origin stopped in the middle of its answer.";
     /// A tunnel stood still for `tunnel_idle_ms`.
     TunnelIdle = 0 "tunnel-idle" "Nothing moved in the tunnel.";

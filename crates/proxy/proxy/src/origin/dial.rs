@@ -15,7 +15,7 @@ use crate::exchange::{Event, Reason, Subject};
 use crate::origin::attempt::{Attempt, Dial};
 use crate::origin::{OriginConn, Phase, User, close::close};
 use crate::overload::capacity;
-use millrace_config::Role;
+use millrace_config::ServiceRole;
 use millrace_dns::{Attempt as Next, Race};
 
 /// Starts to race `addresses` for the exchange.
@@ -72,7 +72,9 @@ fn next_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason> 
 fn admit<E: Engine>(core: &mut Core<E>, key: Key, target: SocketAddr) -> Result<(), Reason> {
     let exchange = core.exchange(key);
     let snapshot = exchange.snapshot();
-    let Role::Forward(rules) = &snapshot.service(exchange.service).role else { return Ok(()) };
+    let ServiceRole::Forward(rules) = &snapshot.service(exchange.service).role else {
+        return Ok(());
+    };
     admission::may_reach(rules, &snapshot.own, target).map_err(|denied| match denied {
         Denied::Port => Reason::PortDenied,
         _ => Reason::TargetDenied,

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use millrace_config::{Role, Service, TargetRules};
+use millrace_config::{Service, ServiceRole, TargetRules};
 
 use crate::congestion::Setting;
 
@@ -21,8 +21,8 @@ impl Rules {
     /// Those of `service`, whose connections to origins are given `congestion`.
     pub(crate) fn of(service: &Service, own: &Arc<[SocketAddr]>, congestion: &Setting) -> Self {
         let targets = match &service.role {
-            Role::Forward(targets) => Some((targets.clone(), own.clone())),
-            Role::Boost(_) => None,
+            ServiceRole::Forward(targets) => Some((targets.clone(), own.clone())),
+            ServiceRole::Boost(_) => None,
         };
         Self { targets, congestion: congestion.clone() }
     }

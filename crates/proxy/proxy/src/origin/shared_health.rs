@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_config::{Config, HostSent, Origin, Route, SendProxy, Service, write_origin};
+use millrace_config::{Config, HostHeader, Origin, Route, SendProxy, Service, write_origin};
 use millrace_engine::Instant;
 use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
@@ -154,8 +154,8 @@ impl Check {
 /// names one host.
 fn host_sent(route: &Route, origin: &Origin) -> String {
     let named = route.host.as_ref().filter(|host| !host.starts_with('*'));
-    match (named, route.host_sent, origin) {
-        (Some(host), HostSent::Client, _) => bracketed(host),
+    match (named, route.host_header, origin) {
+        (Some(host), HostHeader::Client, _) => bracketed(host),
         (_, _, Origin::Tcp { host, port: 80 }) => bracketed(host),
         (_, _, Origin::Tcp { host, port }) => format!("{}:{port}", bracketed(host)),
         (_, _, Origin::Unix(_)) => "localhost".to_owned(),

@@ -230,7 +230,7 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Sub
 fn wait_for_origin(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Reason)> {
     let Exchange { upload, download, transaction, .. } = exchange;
     let first_byte = Duration::from_millis(limits.first_byte_ms);
-    let response = Duration::from_millis(limits.answer_ms);
+    let response = Duration::from_millis(limits.response_ms);
     let has_response = transaction.phase == Phase::Answered;
     let late = if has_response { Reason::AnswerTimedOut } else { Reason::OriginTimedOut };
     match transaction.phase {

@@ -19,7 +19,8 @@ use crate::origin::shared_health::{Board, Check, CheckMark};
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::shared::Shared;
 use millrace_config::{
-    Balance, CacheRoute, Config, Listener, RetryOn, Role, Route, SendProxy, Service, limits::Limits,
+    Balance, CacheRoute, Config, Listener, RetryOn, Route, SendProxy, Service, ServiceRole,
+    limits::Limits,
 };
 
 /// A numbered configuration with what a worker derives from it.
@@ -109,7 +110,7 @@ impl RouteOrigins {
         Self {
             origins: of_route.collect(),
             balance: route.balance,
-            gateway_errors_fail: route.gateway_errors_fail,
+            gateway_errors_fail: route.eject_on_errors,
             retry_on: route.retry_on.clone(),
             checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
             turn: Cell::new(turn),
@@ -141,8 +142,8 @@ impl Snapshot {
             let mut of_route =
                 |route| RouteOrigins::of(route, rules, (now, turn), origins, &shared.board);
             let (routes, ask_rules) = match &service.role {
-                Role::Boost(routes) => (routes.iter().map(&mut of_route).collect(), None),
-                Role::Forward(rules) => (Vec::new(), Some(AskRules::new(rules))),
+                ServiceRole::Boost(routes) => (routes.iter().map(&mut of_route).collect(), None),
+                ServiceRole::Forward(rules) => (Vec::new(), Some(AskRules::new(rules))),
             };
             let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
             (rules, OfService { requests, congestion, routes, ask_rules })
@@ -161,7 +162,7 @@ impl Snapshot {
             rules: rules.into(),
             services: services.into(),
             request_limits: head_limits(limits.request_head_bytes, limits.fields),
-            answer_limits: head_limits(limits.answer_head_bytes, limits.answer_fields),
+            answer_limits: head_limits(limits.response_head_bytes, limits.response_fields),
             client_check: shortest(&[
                 limits.head_ms,
                 limits.idle_ms,
@@ -171,7 +172,7 @@ impl Snapshot {
             ]),
             origin_check: shortest(&[
                 limits.first_byte_ms,
-                limits.answer_ms,
+                limits.response_ms,
                 limits.origin_idle_ms,
                 limits.tunnel_idle_ms,
             ]),

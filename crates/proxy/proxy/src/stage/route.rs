@@ -13,7 +13,7 @@ use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Own, Plan, Sender};
 use crate::snapshot::Snapshot;
-use millrace_config::{PathForward, Role, Route, Service};
+use millrace_config::{PathForward, Route, Service, ServiceRole};
 
 /// Handles an event of an exchange that is in this stage.
 #[inline]
@@ -59,7 +59,7 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     match plan(exchange, service, &snapshot) {
         Ok(plan) => {
             exchange.plan = plan;
-            if let (Role::Boost(routes), Plan::Route(index)) = (&service.role, plan)
+            if let (ServiceRole::Boost(routes), Plan::Route(index)) = (&service.role, plan)
                 && routes[index as usize].path_forward == PathForward::Normalised
             {
                 exchange.request.normalise_path();
@@ -83,9 +83,9 @@ fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<P
         _ => Reason::MalformedTarget,
     })?;
     match &service.role {
-        Role::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
-        Role::Boost(routes) => select(routes, service, &destination).map(Plan::Route),
-        Role::Forward(rules) => {
+        ServiceRole::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
+        ServiceRole::Boost(routes) => select(routes, service, &destination).map(Plan::Route),
+        ServiceRole::Forward(rules) => {
             let plan = match request.form() {
                 TargetForm::Authority => Plan::Tunnel,
                 TargetForm::Absolute => Plan::Target,
@@ -204,7 +204,7 @@ mod tests {
             let routes: String = paths.iter().map(|path| route(path)).collect();
             let config = from_toml(&format!("[[boost]]\n{boost}{routes}")).unwrap();
             let service = &config.services[0];
-            let Role::Boost(routes) = &service.role else { unreachable!("a booster") };
+            let ServiceRole::Boost(routes) = &service.role else { unreachable!("a booster") };
             let destination = Destination {
                 authority: None,
                 authority_bytes: b"",

@@ -78,7 +78,7 @@ impl Draw {
             format!("--limit=fill_ahead_bytes={ahead}"),
             format!("--cache-memory={memory}"),
             "--limit=first_byte_ms=10s".to_owned(),
-            "--limit=answer_ms=10s".to_owned(),
+            "--limit=response_ms=10s".to_owned(),
         ];
         if self.random.chance(300) {
             options.push("--cache-finish=off".to_owned());

@@ -64,7 +64,7 @@ pub(crate) struct Fill {
 impl Fill {
     /// When the origin has been waited for long enough; `None` while it is not.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let wait = Duration::from_millis(self.snapshot.limits().answer_ms);
+        let wait = Duration::from_millis(self.snapshot.limits().response_ms);
         (!self.waits).then_some(self.since + wait)
     }
 

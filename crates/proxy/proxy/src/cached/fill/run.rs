@@ -78,7 +78,8 @@ fn of_exchange<E: Engine>(
     let is_for_leader = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
     let leader = is_for_leader.then(|| Leader::new(key, &rest, thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
-    let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
+    let fills_on =
+        snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.finishes_fetch);
     let is_part = filling.object().meta().extent.is_some();
     let goes_on = (fills_on && !is_part) || exchange.is_refresh();
     let ahead_max = is_part.then_some(PART_AHEAD_BYTES);
@@ -173,7 +174,7 @@ fn starve<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(fill) = core.fills.get_mut(key) else { return };
     fill.waits = true;
     let since = *fill.starved.get_or_insert(now);
-    if now.since(since) >= Duration::from_millis(fill.snapshot.limits().answer_ms) {
+    if now.since(since) >= Duration::from_millis(fill.snapshot.limits().response_ms) {
         return end(core, key, false);
     }
     // A reader that goes on has it try again as well.

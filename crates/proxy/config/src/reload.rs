@@ -2,9 +2,9 @@
 
 use super::Config;
 use super::cache::{memory_written, reads_written, send_written, write_disk};
-use super::choice;
 use super::error::ConfigError;
-use super::lines::list;
+use super::keywords;
+use super::toml_text::string_array;
 use super::value::write_size;
 
 /// Checks that a process that began with `old` can go on with `new`, both as they were read: with
@@ -13,19 +13,19 @@ use super::value::write_size;
 /// # Errors
 /// The first thing that only another process can have: the threads, the pools and the addresses
 /// that were set up when this one started.
-pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
-    for ((option, is), (_, wanted)) in fixed(old).into_iter().zip(fixed(new)) {
+pub fn check_reload(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
+    for ((option, is), (_, wanted)) in restart_only(old).into_iter().zip(restart_only(new)) {
         if is != wanted {
-            let wrong = format!("cannot become {wanted} while the process runs");
-            let allowed = format!("{is}, or a restart");
-            return Err(ConfigError::rule(format!("{name}: {option}"), wrong, allowed));
+            let problem = format!("cannot become {wanted} while the process runs");
+            let expected = format!("{is}, or a restart");
+            return Err(ConfigError::rule(format!("{name}: {option}"), problem, expected));
         }
     }
     Ok(())
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 16] {
+fn restart_only(config: &Config) -> [(&'static str, String); 16] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
     let token = config.admin_token_file.as_ref();
@@ -34,20 +34,23 @@ fn fixed(config: &Config) -> [(&'static str, String); 16] {
     let cache = config.cache.as_ref();
     let disks = cache.map_or(&[][..], |cache| &cache.disks);
     [
-        ("engine", choice::ENGINE.word(config.engine).to_owned()),
+        ("engine", keywords::ENGINE.name(config.engine).to_owned()),
         ("uselectd", config.uselectd.display().to_string()),
         ("spin-us", config.spin_us.to_string()),
-        ("splice", choice::SPLICE.word(config.splice).to_owned()),
+        ("splice", keywords::SPLICE.name(config.splice).to_owned()),
         ("workers", config.workers.to_string()),
         ("memory", write_size(config.memory_bytes)),
         ("cache-memory", memory_written(cache)),
-        ("disk", list(disks.iter().map(write_disk))),
+        ("disk", string_array(disks.iter().map(write_disk))),
         ("disk-reads", reads_written(cache).to_owned()),
         ("cache-send", send_written(cache).to_owned()),
         ("admin", admin),
         ("user", config.user.to_string()),
-        ("sandbox", choice::SANDBOX.word(config.sandbox).to_owned()),
-        ("sandbox-folder", list(config.sandbox_folders.iter().map(|it| it.display().to_string()))),
+        ("sandbox", keywords::SANDBOX.name(config.sandbox).to_owned()),
+        (
+            "sandbox-folder",
+            string_array(config.sandbox_folders.iter().map(|it| it.display().to_string())),
+        ),
         ("admin-token-file", token),
         ("admin-name", name),
     ]
@@ -74,10 +77,10 @@ mod tests {
             "--cache-ttl-max=1h --cache-key=cookie:a --limit=object_bytes=1M",
         ] {
             let new = config(&format!("--admin=127.0.0.1:0 {words}"));
-            assert_eq!(check_change("a", &old, &new), Ok(()), "{words}");
+            assert_eq!(check_reload("a", &old, &new), Ok(()), "{words}");
         }
         let other = Config { engine: EngineChoice::Auto, ..old.clone() };
-        let message = check_change("a.toml", &old, &other).unwrap_err().to_string();
+        let message = check_reload("a.toml", &old, &other).unwrap_err().to_string();
         assert_eq!(
             message,
             "a.toml: engine: cannot become auto while the process runs \
@@ -97,7 +100,7 @@ mod tests {
             ("admin-name", Config { admin_name: Some("a".to_owned()), ..old.clone() }),
         ];
         for (option, new) in fixed {
-            let message = check_change("a.toml", &old, &new).unwrap_err().to_string();
+            let message = check_reload("a.toml", &old, &new).unwrap_err().to_string();
             assert!(message.starts_with(&format!("a.toml: {option}: ")), "{message}");
         }
     }

@@ -9,13 +9,13 @@ use clap::{Arg, ArgAction, ArgMatches};
 use millrace_store::Which;
 
 use super::error::ConfigError;
-use super::given::Given;
-use super::options::Kind;
+use super::options::ValueType;
+use super::raw::RawValue;
 use super::{ListenAddress, value};
 
 /// What is asked of the cache of a running process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Asking {
+pub struct AdminRequest {
     /// The path at the admin address.
     pub path: &'static str,
     /// Whether it changes something.
@@ -29,87 +29,90 @@ pub struct Asking {
 }
 
 /// Something to ask for.
-struct Action {
+struct CacheAction {
     name: &'static str,
     about: &'static str,
     path: &'static str,
     is_change: bool,
-    words: &'static [Word],
+    words: &'static [ActionArgument],
 }
 
 /// A word of the command line, which is one of the query too.
-struct Word {
+struct ActionArgument {
     name: &'static str,
-    form: Form,
+    form: ArgumentForm,
     text: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ArgumentForm {
     /// `--name VALUE`
     Option(&'static str),
     /// `--name`
     Flag,
     /// Without its name, and needed.
-    Needed(&'static str),
+    RequiredPositional(&'static str),
     /// Without its name.
-    Alone(&'static str),
+    Positional(&'static str),
 }
 
-impl Word {
+impl ActionArgument {
     const fn text(self, text: &'static str) -> Self {
         Self { text, ..self }
     }
 }
 
 /// A word; [`Word::text`] follows.
-const fn word(name: &'static str, form: Form) -> Word {
-    Word { name, form, text: "" }
+const fn word(name: &'static str, form: ArgumentForm) -> ActionArgument {
+    ActionArgument { name, form, text: "" }
 }
 
-const ACTIONS: &[Action] = &[
-    Action {
+const ACTIONS: &[CacheAction] = &[
+    CacheAction {
         name: "list",
         about: "List what is stored: status, size, state, seconds left, URL, and what else is in \
                 the key",
         path: "/cache",
         is_change: false,
         words: &[
-            word("prefix", Form::Alone("URL"))
+            word("prefix", ArgumentForm::Positional("URL"))
                 .text("Only URLs that begin so: http://HOST[:PORT], and the beginning of a path."),
-            word("limit", Form::Option("N")).text("So many at most: 1 to 10000. Default: 100."),
+            word("limit", ArgumentForm::Option("N"))
+                .text("So many at most: 1 to 10000. Default: 100."),
         ],
     },
-    Action {
+    CacheAction {
         name: "show",
         about: "Show what is stored for a URL, with its head",
         path: "/cache/object",
         is_change: false,
-        words: &[word("url", Form::Needed("URL")).text("The URL, as clients ask for it.")],
+        words: &[word("url", ArgumentForm::RequiredPositional("URL"))
+            .text("The URL, as clients ask for it.")],
     },
-    Action {
+    CacheAction {
         name: "purge",
         about: "Take out what is stored for a URL, or what one of the options names",
         path: "/cache/purge",
         is_change: true,
         words: &[
-            word("url", Form::Alone("URL")).text("The URL, as `list` shows it."),
-            word("prefix", Form::Option("URL"))
+            word("url", ArgumentForm::Positional("URL")).text("The URL, as `list` shows it."),
+            word("prefix", ArgumentForm::Option("URL"))
                 .text("All URLs that begin so: http://HOST[:PORT], and the beginning of a path."),
-            word("tag", Form::Option("TAG"))
+            word("tag", ArgumentForm::Option("TAG"))
                 .text("What has this in its Surrogate-Key or Cache-Tag."),
-            word("group", Form::Option("GROUP")).text(
+            word("group", ArgumentForm::Option("GROUP")).text(
                 "What has this in its Cache-Groups (RFC 9875), of the site that --site names.",
             ),
-            word("site", Form::Option("URL")).text("The site of --group: http://HOST[:PORT]."),
-            word("all", Form::Flag).text("Everything."),
-            word("soft", Form::Flag).text(
+            word("site", ArgumentForm::Option("URL"))
+                .text("The site of --group: http://HOST[:PORT]."),
+            word("all", ArgumentForm::Flag).text("Everything."),
+            word("soft", ArgumentForm::Flag).text(
                 "Leave it, but stale: it is validated, and used meanwhile or if the origin fails \
                  where stale answers may be.",
             ),
         ],
     },
-    Action {
+    CacheAction {
         name: "stat",
         about: "Say how much is stored, and what became of it",
         path: "/cache/stat",
@@ -119,24 +122,24 @@ const ACTIONS: &[Action] = &[
 ];
 
 /// What every action takes.
-const COMMON: &[Word] = &[
-    word("admin", Form::Option("ADDRESS")).text(
+const COMMON_ARGUMENTS: &[ActionArgument] = &[
+    word("admin", ArgumentForm::Option("ADDRESS")).text(
         "An admin address of the running process: unix:PATH, or ADDRESS:PORT. Default: \
          unix:/run/millrace/admin.sock.",
     ),
-    word("token-file", Form::Option("FILE"))
+    word("token-file", ArgumentForm::Option("FILE"))
         .text("The file with the token of admin-token-file, which all but `stat` need over TCP."),
-    word("json", Form::Flag).text("Print JSON, for programs."),
+    word("json", ArgumentForm::Flag).text("Print JSON, for programs."),
 ];
 
-const ADMIN: &str = "unix:/run/millrace/admin.sock";
+const ADMIN_DEFAULT: &str = "unix:/run/millrace/admin.sock";
 /// The most that one list has.
 pub const LIST_OBJECTS_MAX: u64 = 10_000;
 
 /// The command for clap, as `millrace NAME` is to be.
 pub(super) fn command(name: &'static str, about: &'static str) -> clap::Command {
     let actions = ACTIONS.iter().map(|action| {
-        let words = action.words.iter().chain(COMMON).map(argument);
+        let words = action.words.iter().chain(COMMON_ARGUMENTS).map(argument);
         clap::Command::new(action.name).about(action.about).args(words)
     });
     clap::Command::new(name)
@@ -146,20 +149,22 @@ pub(super) fn command(name: &'static str, about: &'static str) -> clap::Command 
         .subcommands(actions)
 }
 
-fn argument(word: &Word) -> Arg {
+fn argument(word: &ActionArgument) -> Arg {
     let argument = Arg::new(word.name).help(word.text).next_line_help(true);
     match word.form {
-        Form::Flag => argument.long(word.name).action(ArgAction::SetTrue),
-        Form::Option(placeholder) => {
+        ArgumentForm::Flag => argument.long(word.name).action(ArgAction::SetTrue),
+        ArgumentForm::Option(placeholder) => {
             argument.long(word.name).value_name(placeholder).value_parser(ValueParser::string())
         }
-        Form::Needed(placeholder) => argument.value_name(placeholder).required(true),
-        Form::Alone(placeholder) => argument.value_name(placeholder),
+        ArgumentForm::RequiredPositional(placeholder) => {
+            argument.value_name(placeholder).required(true)
+        }
+        ArgumentForm::Positional(placeholder) => argument.value_name(placeholder),
     }
 }
 
 /// What clap has found.
-pub(super) fn read(matches: &ArgMatches) -> Result<Asking, ConfigError> {
+pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
     let (name, matches) = matches.subcommand().expect("clap insists on one");
     let action = ACTIONS.iter().find(|action| action.name == name).expect("clap knows no others");
     let text = |name: &str| matches.get_one::<String>(name).cloned();
@@ -167,7 +172,7 @@ pub(super) fn read(matches: &ArgMatches) -> Result<Asking, ConfigError> {
         .words
         .iter()
         .filter_map(|word| match word.form {
-            Form::Flag => matches.get_flag(word.name).then(|| (word.name, String::new())),
+            ArgumentForm::Flag => matches.get_flag(word.name).then(|| (word.name, String::new())),
             _ => text(word.name).map(|value| (word.name, value)),
         })
         .collect();
@@ -178,14 +183,14 @@ pub(super) fn read(matches: &ArgMatches) -> Result<Asking, ConfigError> {
     if !matches.get_flag("json") {
         query.push(("format", "text".to_owned()));
     }
-    let given = Given {
-        place: "--admin".to_owned(),
-        text: text("admin").unwrap_or_else(|| ADMIN.to_owned()),
+    let given = RawValue {
+        location: "--admin".to_owned(),
+        text: text("admin").unwrap_or_else(|| ADMIN_DEFAULT.to_owned()),
     };
-    let allowed = || "unix:PATH, ADDRESS:PORT, [IPV6]:PORT, localhost:PORT".to_owned();
+    let expected = || "unix:PATH, ADDRESS:PORT, [IPV6]:PORT, localhost:PORT".to_owned();
     let admin =
-        value::listen_address(&given.text).map_err(|wrong| given.error(wrong, allowed()))?;
-    Ok(Asking {
+        value::listen_address(&given.text).map_err(|problem| given.error(problem, expected()))?;
+    Ok(AdminRequest {
         path: action.path,
         is_change: action.is_change,
         query,
@@ -195,12 +200,12 @@ pub(super) fn read(matches: &ArgMatches) -> Result<Asking, ConfigError> {
 }
 
 /// Refuses the values that the running process would refuse.
-fn check_query(action: &Action, query: &[(&'static str, String)]) -> Result<(), ConfigError> {
+fn check_query(action: &CacheAction, query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     const SITE: &str = "http://HOST[:PORT]";
-    const LIMIT: Kind = Kind::Number { least: 1, most: LIST_OBJECTS_MAX };
+    const LIMIT: ValueType = ValueType::Number { least: 1, most: LIST_OBJECTS_MAX };
     for (name, text) in query {
         let bytes = text.as_bytes();
-        let (wrong, allowed) = match *name {
+        let (problem, expected) = match *name {
             "url" if Which::url(bytes).is_none() => ("is not a URL", format!("{SITE}/PATH")),
             "prefix" if Which::prefix(bytes).is_none() => {
                 ("is not the beginning of a URL", format!("{SITE}, and the beginning of a path"))
@@ -210,15 +215,17 @@ fn check_query(action: &Action, query: &[(&'static str, String)]) -> Result<(), 
                 let number = value::number(text);
                 match number.and_then(|number| value::within(number, 1, LIST_OBJECTS_MAX)) {
                     Ok(_) => continue,
-                    Err(wrong) => (wrong, LIMIT.allowed()),
+                    Err(problem) => (problem, LIMIT.expected()),
                 }
             }
             _ => continue,
         };
-        let is_option = |word: &&Word| word.name == *name && matches!(word.form, Form::Option(_));
+        let is_option = |word: &&ActionArgument| {
+            word.name == *name && matches!(word.form, ArgumentForm::Option(_))
+        };
         let option = action.words.iter().find(is_option);
-        let place = option.map_or("URL".to_owned(), |word| format!("--{}", word.name));
-        return Err(Given { place, text: text.clone() }.error(wrong, allowed));
+        let location = option.map_or("URL".to_owned(), |word| format!("--{}", word.name));
+        return Err(RawValue { location, text: text.clone() }.error(problem, expected));
     }
     Ok(())
 }
@@ -228,50 +235,51 @@ fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     let has = |name: &str| query.iter().any(|(other, _)| *other == name);
     for (given, missing) in [("group", "site"), ("site", "group")] {
         if has(given) && !has(missing) {
-            let (place, wrong) = (format!("--{given}"), format!("needs --{missing}"));
-            let allowed = "--group GROUP --site http://HOST[:PORT]";
-            return Err(ConfigError::rule(place, wrong, allowed));
+            let (location, problem) = (format!("--{given}"), format!("needs --{missing}"));
+            let expected = "--group GROUP --site http://HOST[:PORT]";
+            return Err(ConfigError::rule(location, problem, expected));
         }
     }
     let named = ["url", "prefix", "tag", "group", "all"].into_iter().filter(|name| has(name));
     if named.count() == 1 {
         return Ok(());
     }
-    let allowed = "one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, and --all";
-    Err(ConfigError::rule("cache purge", "does not name one thing", allowed))
+    let expected = "one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, and --all";
+    Err(ConfigError::rule("cache purge", "does not name one thing", expected))
 }
 
 /// What may stand where clap has found something else: after `millrace cache`, or after an action.
-pub(super) fn allowed(action: Option<&str>) -> Vec<String> {
+pub(super) fn expected(action: Option<&str>) -> Vec<String> {
     let action = ACTIONS.iter().find(|known| Some(known.name) == action);
     let Some(action) = action else {
         return ACTIONS.iter().map(|action| action.name.to_owned()).collect();
     };
-    let words = action.words.iter().chain(COMMON);
-    let named = words.filter(|word| matches!(word.form, Form::Option(_) | Form::Flag));
+    let words = action.words.iter().chain(COMMON_ARGUMENTS);
+    let named =
+        words.filter(|word| matches!(word.form, ArgumentForm::Option(_) | ArgumentForm::Flag));
     named.map(|word| format!("--{}", word.name)).chain(["--help".to_owned()]).collect()
 }
 
 /// A word as it is given.
-fn usage(word: &Word) -> String {
+fn usage(word: &ActionArgument) -> String {
     match word.form {
-        Form::Option(placeholder) => format!("--{} {placeholder}", word.name),
-        Form::Flag => format!("--{}", word.name),
-        Form::Needed(placeholder) => placeholder.to_owned(),
-        Form::Alone(placeholder) => format!("[{placeholder}]"),
+        ArgumentForm::Option(placeholder) => format!("--{} {placeholder}", word.name),
+        ArgumentForm::Flag => format!("--{}", word.name),
+        ArgumentForm::RequiredPositional(placeholder) => placeholder.to_owned(),
+        ArgumentForm::Positional(placeholder) => format!("[{placeholder}]"),
     }
 }
 
 /// The part of the program's manual page.
 pub(super) fn roff_section(out: &mut String, roff: impl Fn(&str) -> String) {
     out.push_str(".SH CACHE OF A RUNNING PROCESS\n");
-    let mut put = |name: &str, about: &str, words: &[Word]| {
+    let mut put = |name: &str, about: &str, words: &[ActionArgument]| {
         let _ = writeln!(out, ".TP\n.B millrace cache {name}\n{}.", roff(about));
         for word in words {
             let _ = writeln!(out, ".RS\n.TP\n.B {}\n{}\n.RE", roff(&usage(word)), roff(word.text));
         }
     };
-    put("...", "Each of them takes", COMMON);
+    put("...", "Each of them takes", COMMON_ARGUMENTS);
     ACTIONS.iter().for_each(|action| put(action.name, action.about, action.words));
 }
 
@@ -287,7 +295,7 @@ pub(super) fn markdown_section(out: &mut String) {
             let _ = writeln!(out, "| | `{}` | {} |", usage(word), word.text);
         }
     }
-    for word in COMMON {
+    for word in COMMON_ARGUMENTS {
         let _ = writeln!(out, "| each of them | `{}` | {} |", usage(word), word.text);
     }
 }
@@ -296,9 +304,9 @@ pub(super) fn markdown_section(out: &mut String) {
 mod tests {
     use super::super::{Command, command};
     use super::*;
-    use crate::files::help;
+    use crate::config_tests::help;
 
-    fn asked(words: &str) -> Result<Asking, String> {
+    fn asked(words: &str) -> Result<AdminRequest, String> {
         match command(words.split_whitespace().map(Into::into)) {
             Ok(Command::Cache(asking)) => Ok(asking),
             Ok(other) => panic!("{other:?}"),
@@ -316,7 +324,7 @@ mod tests {
         assert_eq!(asking.admin.to_string(), "127.0.0.1:9180");
         let asking = asked("millrace cache list a/b --json --token-file x").unwrap();
         assert_eq!(asking.query, [("prefix", "a/b".to_owned())]);
-        assert_eq!(asking.admin.to_string(), ADMIN);
+        assert_eq!(asking.admin.to_string(), ADMIN_DEFAULT);
         assert_eq!(asking.token_file, Some("x".into()));
     }
 
@@ -324,9 +332,9 @@ mod tests {
     fn what_is_wrong_is_said_in_a_line_with_what_is_allowed() {
         for (words, parts) in [
             ("cache", &["cache: ", "list, show, purge, stat"][..]),
-            ("cache lst", &["\"lst\" is not known", "did you mean \"list\"?"]),
+            ("cache lst", &["unknown command \"lst\"", "did you mean \"list\"?"]),
             ("cache show", &["cache: ", "URL"]),
-            ("cache list --tags a", &["\"--tags\" is not known", "--limit"]),
+            ("cache list --tags a", &["unknown option \"--tags\"", "--limit"]),
             ("cache purge", &["cache purge: ", "--group GROUP with --site URL"]),
             ("cache purge a/b --all", &["one of URL"]),
             ("cache purge --group a", &["--group: needs --site (expected: --group GROUP --site"]),
@@ -351,7 +359,7 @@ mod tests {
     fn every_word_is_in_every_page() {
         assert!(help("cache").contains("purge"));
         let pages = ["man", "markdown"].map(|name| super::super::page(name).unwrap());
-        for word in ACTIONS.iter().flat_map(|action| action.words).chain(COMMON) {
+        for word in ACTIONS.iter().flat_map(|action| action.words).chain(COMMON_ARGUMENTS) {
             assert!(pages[0].contains(&word.text.replace('-', "\\-")), "{}", word.name);
             assert!(pages[1].contains(word.text), "{}", word.name);
         }

@@ -2,33 +2,34 @@
 
 use millrace_http_cache::SetCookie;
 
-use super::value::Wrong;
+use super::value::Problem;
 use super::{
-    Balance, CacheSend, EngineChoice, HostSent, LogFormat, PathForward, RetryOn, SendProxy, Splice,
+    Balance, CacheSend, EngineChoice, HostHeader, LogFormat, PathForward, RetryOn, SendProxy,
+    Splice,
 };
 
 /// The words of an option.
-pub(super) struct Choice<T: 'static> {
+pub(super) struct Keywords<T: 'static> {
     words: &'static [(&'static str, T)],
     /// What is wrong with any other text.
-    wrong: Wrong,
+    problem: Problem,
 }
 
-impl<T: Copy + PartialEq> Choice<T> {
+impl<T: Copy + PartialEq> Keywords<T> {
     /// What a word means.
-    pub(super) fn read(&self, text: &str) -> Result<T, Wrong> {
+    pub(super) fn read(&self, text: &str) -> Result<T, Problem> {
         let found = self.words.iter().find(|(word, _)| *word == text);
-        found.map(|(_, value)| *value).ok_or(self.wrong)
+        found.map(|(_, value)| *value).ok_or(self.problem)
     }
 
     /// The word that [`Choice::read`] reads.
-    pub(super) fn word(&self, value: T) -> &'static str {
+    pub(super) fn name(&self, value: T) -> &'static str {
         let found = self.words.iter().find(|(_, other)| *other == value);
         found.expect("each value has a word").0
     }
 }
 
-pub(super) const ENGINE: Choice<EngineChoice> = Choice {
+pub(super) const ENGINE: Keywords<EngineChoice> = Keywords {
     words: &[
         ("auto", EngineChoice::Auto),
         ("epoll", EngineChoice::Epoll),
@@ -37,70 +38,72 @@ pub(super) const ENGINE: Choice<EngineChoice> = Choice {
         ("poll", EngineChoice::Poll),
         ("select", EngineChoice::Select),
     ],
-    wrong: "is not an engine of this version",
+    problem: "is not an engine of this version",
 };
 
-pub(super) const SPLICE: Choice<Splice> = Choice {
+pub(super) const SPLICE: Keywords<Splice> = Keywords {
     words: &[
         ("fixed", Splice::Fixed),
         ("calibrated", Splice::Calibrated),
         ("never", Splice::Never),
         ("always", Splice::Always),
     ],
-    wrong: "is no way to choose",
+    problem: "is no way to choose",
 };
 
 /// Whether the process restricts itself.
-pub(super) const SANDBOX: Choice<bool> =
-    Choice { words: &[("auto", true), ("off", false)], wrong: "is neither auto nor off" };
+pub(super) const SANDBOX: Keywords<bool> =
+    Keywords { words: &[("auto", true), ("off", false)], problem: "is neither auto nor off" };
 
 /// Whether what is on disks is read again though it is in memory.
-pub(super) const DISK_READS: Choice<bool> =
-    Choice { words: &[("once", false), ("always", true)], wrong: "is neither once nor always" };
+pub(super) const DISK_READS: Keywords<bool> = Keywords {
+    words: &[("on-miss", false), ("always", true)],
+    problem: "is neither on-miss nor always",
+};
 
-pub(super) const CACHE_SEND: Choice<CacheSend> = Choice {
+pub(super) const CACHE_SEND: Keywords<CacheSend> = Keywords {
     words: &[
         ("auto", CacheSend::Auto),
         ("copy", CacheSend::Copy),
-        ("reference", CacheSend::Reference),
+        ("zero-copy", CacheSend::ZeroCopy),
     ],
-    wrong: "is no way to send what is stored",
+    problem: "is no way to send what is stored",
 };
 
-pub(super) const LOG_FORMAT: Choice<LogFormat> = Choice {
+pub(super) const LOG_FORMAT: Keywords<LogFormat> = Keywords {
     words: &[
         ("common", LogFormat::Common),
         ("combined", LogFormat::Combined),
         ("json", LogFormat::Json),
     ],
-    wrong: "is not a form of the access log",
+    problem: "is not a form of the access log",
 };
 
-pub(super) const BALANCE: Choice<Balance> = Choice {
+pub(super) const BALANCE: Keywords<Balance> = Keywords {
     words: &[
         ("round-robin", Balance::RoundRobin),
         ("least-outstanding", Balance::LeastOutstanding),
     ],
-    wrong: "is not a way to balance",
+    problem: "is not a way to balance",
 };
 
-pub(super) const HOST_SENT: Choice<HostSent> = Choice {
-    words: &[("client", HostSent::Client), ("origin", HostSent::Origin)],
-    wrong: "is not a choice of Host",
+pub(super) const HOST_SENT: Keywords<HostHeader> = Keywords {
+    words: &[("client", HostHeader::Client), ("origin", HostHeader::Origin)],
+    problem: "is not a choice of Host",
 };
 
-pub(super) const PATH_FORWARD: Choice<PathForward> = Choice {
+pub(super) const PATH_FORWARD: Keywords<PathForward> = Keywords {
     words: &[("as-sent", PathForward::AsSent), ("normalised", PathForward::Normalised)],
-    wrong: "is not a form of the path",
+    problem: "is not a form of the path",
 };
 
-pub(super) const SEND_PROXY: Choice<SendProxy> = Choice {
+pub(super) const SEND_PROXY: Keywords<SendProxy> = Keywords {
     words: &[("off", SendProxy::Off), ("v1", SendProxy::V1), ("v2", SendProxy::V2)],
-    wrong: "is not a version of the PROXY protocol",
+    problem: "is not a version of the PROXY protocol",
 };
 
 /// For what a request is sent to another origin; `None`: for nothing.
-pub(super) const RETRY_ON: Choice<Option<RetryOn>> = Choice {
+pub(super) const RETRY_ON: Keywords<Option<RetryOn>> = Keywords {
     words: &[
         ("malformed", Some(RetryOn::Malformed)),
         ("502", Some(RetryOn::Status(502))),
@@ -108,28 +111,28 @@ pub(super) const RETRY_ON: Choice<Option<RetryOn>> = Choice {
         ("504", Some(RetryOn::Status(504))),
         ("off", None),
     ],
-    wrong: "is nothing for which requests are retried",
+    problem: "is nothing for which requests are retried",
 };
 
 /// Which answers with `Set-Cookie` are kept.
-pub(super) const SET_COOKIE: Choice<SetCookie> = Choice {
+pub(super) const SET_COOKIE: Keywords<SetCookie> = Keywords {
     words: &[
         ("explicit", SetCookie::Explicit),
         ("shared", SetCookie::Shared),
         ("never", SetCookie::Never),
     ],
-    wrong: "does not say which answers with cookies are kept",
+    problem: "does not say which answers with cookies are kept",
 };
 
 #[cfg(test)]
 mod tests {
-    use crate::options::{Kind, Row};
+    use crate::options::{OptionRow, ValueType};
     use crate::{from_arguments, from_toml, to_toml};
 
     #[test]
     fn every_word_of_a_row_is_read_and_written() {
-        for row in Row::TABLE {
-            let (Kind::Choice(words), Some(flag)) = (row.kind, row.flag) else { continue };
+        for row in OptionRow::TABLE {
+            let (ValueType::Keyword(words), Some(flag)) = (row.kind, row.flag) else { continue };
             for word in words {
                 let option = format!("--{flag}={word}");
                 let config =

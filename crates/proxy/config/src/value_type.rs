@@ -4,7 +4,7 @@ use super::value;
 
 /// The type of a value, with its bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ValueType {
     /// A flag without a value; true or false in files.
     Flag,
     /// On or off; true or false in files too.
@@ -24,7 +24,7 @@ pub enum Kind {
         most: u64,
     },
     /// One of a few words.
-    Choice(&'static [&'static str]),
+    Keyword(&'static [&'static str]),
     /// An address to listen on.
     Listen,
     /// An address to listen on, or `off`.
@@ -64,7 +64,7 @@ pub enum Kind {
     /// A folder.
     Folder,
     /// A part of a memory.
-    Share {
+    MemoryShare {
         /// The least that is something, in bytes.
         least: u64,
         /// The greatest allowed, in bytes.
@@ -86,20 +86,20 @@ pub enum Kind {
     /// A name of a field, or `off`.
     Field,
     /// A field or a cookie that a request may bring.
-    Feature,
+    FieldOrCookie,
     /// A query parameter.
     Parameter,
     /// A limit and its value.
     Limit,
 }
 
-impl Kind {
+impl ValueType {
     /// The word that a Boolean of a file means where such a value stands; `None`: none.
-    pub fn word_of(&self, switch: bool) -> Option<&'static str> {
+    pub fn keyword_of_bool(&self, switch: bool) -> Option<&'static str> {
         let is_off = match self {
             Self::Flag | Self::Switch => return Some(if switch { "on" } else { "off" }),
             Self::Admin | Self::Log | Self::Check | Self::Field => true,
-            Self::Choice(words) => words.contains(&"off"),
+            Self::Keyword(words) => words.contains(&"off"),
             _ => false,
         };
         (is_off && !switch).then_some("off")
@@ -107,16 +107,16 @@ impl Kind {
 
     /// What `--help` shows in place of a value.
     pub fn placeholder(&self) -> &'static str {
-        self.described().0
+        self.description().0
     }
 
     /// What is allowed, as the end of a sentence.
-    pub fn allowed(&self) -> String {
+    pub fn expected(&self) -> String {
         match *self {
             Self::Number { least, most } => format!("a whole number from {least} to {most}"),
             Self::Size { least, most } => sizes(least, most),
-            Self::Choice(words) => words.join(", "),
-            Self::Share { least, most, percent_max } => {
+            Self::Keyword(words) => words.join(", "),
+            Self::MemoryShare { least, most, percent_max } => {
                 let sizes = sizes(least, most);
                 format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%")
             }
@@ -124,19 +124,19 @@ impl Kind {
                 let sizes = sizes(least, most);
                 format!("the path of a folder from its slash on, a colon, and {sizes}")
             }
-            _ => self.described().1.to_owned(),
+            _ => self.description().1.to_owned(),
         }
     }
 
     /// The placeholder, and what is allowed where no bounds or words of the row are a part of it.
-    fn described(&self) -> (&'static str, &'static str) {
+    fn description(&self) -> (&'static str, &'static str) {
         match self {
             Self::Flag => ("", "true, false"),
             Self::Switch => ("on|off", "on, off"),
             Self::Number { .. } => ("N", ""),
             Self::Size { .. } => ("SIZE", ""),
-            Self::Choice(_) => ("WORD", ""),
-            Self::Share { .. } => ("SIZE|PERCENT%", ""),
+            Self::Keyword(_) => ("WORD", ""),
+            Self::MemoryShare { .. } => ("SIZE|PERCENT%", ""),
             Self::Disk { .. } => ("DIR:SIZE", ""),
             Self::Listen => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH"),
             Self::Admin => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off"),
@@ -178,7 +178,7 @@ impl Kind {
                  3650d",
             ),
             Self::Field => ("NAME|off", "a field's name, off"),
-            Self::Feature => (
+            Self::FieldOrCookie => (
                 "KIND:NAME",
                 "field:NAME, cookie:NAME, cookie:NAME* for all cookies whose names begin so",
             ),
