@@ -24,7 +24,7 @@ pub struct Border(pub Sim);
 /// A worker's turn, collected.
 #[inline(never)]
 pub fn turn(worker: &mut Worker<Border>) -> bool {
-    worker.turn()
+    worker.run_turn()
 }
 
 impl Engine for Border {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mesh};
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
 use millrace_sim::{Ended, Faults, World, run};
 use millrace_splice::Thresholds;
 
@@ -88,11 +88,11 @@ pub fn fuzz_connection(data: &[u8]) {
         "the client's connection does not end{}",
         story(&world, &actors)
     );
-    assert!(outbox.send(Letter::Drain).is_ok(), "a mailbox holds a letter");
+    assert!(outbox.send(WorkerMessage::Drain).is_ok(), "a mailbox holds a letter");
     outbox.flush();
     let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| false);
     assert_eq!(ended, Ended::Done, "the worker does not drain{}", story(&world, &actors));
-    let live = running.0.live();
+    let live = running.0.live_objects();
     assert_eq!(live, [0; 4], "objects that nobody uses{}", story(&world, &actors));
     drop(running.0.finish());
     actors.close(&world);

@@ -25,7 +25,7 @@ use std::time::Duration;
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mesh};
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
 use millrace_splice::Thresholds;
 
@@ -94,7 +94,7 @@ pub(crate) struct Running(pub(crate) Worker<Sim>);
 
 impl Turn for Running {
     fn turn(&mut self) -> bool {
-        self.0.turn()
+        self.0.run_turn()
     }
 }
 
@@ -208,7 +208,7 @@ impl Stage {
 
     /// What the supervisor does at SIGTERM.
     fn drain(&mut self, world: &World) -> Result<(), String> {
-        self.tell(|| Letter::Drain);
+        self.tell(|| WorkerMessage::Drain);
         let patience = Duration::from_millis(self.cast.reloader.config.limits.drain_ms);
         if self.run(world, patience, &mut |_| false) == Ended::Done {
             return Ok(());
@@ -216,14 +216,14 @@ impl Stage {
         if !self.hostile {
             return Err("the workers do not drain".to_owned());
         }
-        self.tell(|| Letter::Stop);
+        self.tell(|| WorkerMessage::Stop);
         match self.run(world, Duration::from_secs(10), &mut |_| false) {
             Ended::Done => Ok(()),
             ended => Err(format!("the workers do not stop: {ended:?}")),
         }
     }
 
-    fn tell(&mut self, letter: impl Fn() -> Letter<SimDetached>) {
+    fn tell(&mut self, letter: impl Fn() -> WorkerMessage<SimDetached>) {
         for post in self.posts.borrow_mut().iter_mut() {
             assert!(post.send(letter()).is_ok(), "a worker reads its letters");
             post.flush();
@@ -256,7 +256,7 @@ impl Stage {
     /// Nothing of the proxy's is left when its workers have ended.
     fn check_leaks(&mut self, world: &World) -> Result<(), String> {
         for (index, Running(worker)) in self.workers.drain(..).enumerate() {
-            let live = worker.live();
+            let live = worker.live_objects();
             if live != [0; 4] {
                 return Err(format!("worker {index} keeps {live:?} objects"));
             }

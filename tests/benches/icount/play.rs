@@ -11,7 +11,7 @@ use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
 use millrace_http_cache::HashKey;
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
@@ -99,7 +99,7 @@ fn configure(script: &Script, world: &World, origin: &str) -> Config {
 }
 
 fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Border> {
-    let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
+    let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(LETTERS);
     let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
     let cache = config.cache.as_ref().map(|_| cache());
     let shared = Shared::new(1, "millrace-counted".to_owned(), None, cache, |_| {}, None);

@@ -16,7 +16,7 @@ use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
 use millrace_http_cache::HashKey;
 use millrace_proxy::auth::Desk;
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
@@ -203,7 +203,7 @@ fn cache() -> Arc<Cache> {
 }
 
 fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
-    let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
+    let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(LETTERS);
     let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {

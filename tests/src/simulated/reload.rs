@@ -8,7 +8,7 @@ use std::sync::Arc;
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_engine::{Address, Outbox};
 use millrace_proxy::counters::Counters;
-use millrace_proxy::{Letter, Shared};
+use millrace_proxy::{Shared, WorkerMessage};
 use millrace_sim::{SimDetached, SimWaker, World};
 
 use super::verifier::load_users;
@@ -23,7 +23,7 @@ pub(super) fn address_of(address: &ListenAddress) -> Address {
 }
 
 /// Mailboxes of the workers.
-pub(super) type Posts = Rc<RefCell<Vec<Outbox<Letter<SimDetached>, SimWaker>>>>;
+pub(super) type Posts = Rc<RefCell<Vec<Outbox<WorkerMessage<SimDetached>, SimWaker>>>>;
 
 /// Does the reloads that scripts ask for, one at a time.
 pub(super) struct Reloader {
@@ -112,8 +112,10 @@ impl Reloader {
             let sockets = opened.iter();
             let sockets =
                 sockets.map(|(number, address)| (*number, world.listen(&address_of(address))));
-            let letter =
-                Letter::Configure { config: self.config.clone(), sockets: sockets.collect() };
+            let letter = WorkerMessage::Configure {
+                config: self.config.clone(),
+                sockets: sockets.collect(),
+            };
             assert!(post.send(letter).is_ok(), "a worker reads its letters");
             post.flush();
         }

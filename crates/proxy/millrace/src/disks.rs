@@ -10,7 +10,7 @@ use millrace_config::{Config, Disk};
 use millrace_disk::{Contents, Directory, DirectoryError, Options, Volume};
 use millrace_engine::{EventWaker, Mail, Token};
 use millrace_http_cache::SpaceTag;
-use millrace_proxy::Letter;
+use millrace_proxy::WorkerMessage;
 use millrace_store::{Cache, Waiter, Waker};
 
 use crate::failure::Failure;
@@ -18,7 +18,7 @@ use crate::print;
 use crate::threads::{self, spawn};
 
 /// Letters to the workers from the disks' threads.
-type Letters = Mail<Letter<OwnedFd>, EventWaker>;
+type Letters = Mail<WorkerMessage<OwnedFd>, EventWaker>;
 
 /// Wakes the workers' exchanges that wait for a disk.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Waker for Bell {
         let letters = self.0.get().expect("whoever waits runs");
         for _ in 0..TRIES_MAX {
             let mut letters = threads::lock(letters);
-            let letter = Letter::Wake(Token::from_bits(waiter.token));
+            let letter = WorkerMessage::Wake(Token::from_bits(waiter.token));
             if letters.send(usize::from(waiter.worker), letter).is_ok() {
                 return letters.flush();
             }

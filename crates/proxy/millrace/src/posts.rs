@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 
 use millrace_engine::{EventWaker, Outbox};
-use millrace_proxy::Letter;
+use millrace_proxy::WorkerMessage;
 
 /// A letter of this program's.
-pub(crate) type Post = Letter<OwnedFd>;
+pub(crate) type Post = WorkerMessage<OwnedFd>;
 
 /// The way to the workers.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Posts {
 
     /// Tells every worker to break off. Nothing can be said after it.
     pub(crate) fn stop(&mut self) {
-        self.tell(|| Letter::Stop);
+        self.tell(|| WorkerMessage::Stop);
         self.outboxes.clear();
     }
 

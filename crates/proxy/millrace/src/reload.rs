@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use millrace_config::{self as config, Config};
 use millrace_engine::{LogFile, LogSink};
-use millrace_proxy::{Letter, Shared};
+use millrace_proxy::{Shared, WorkerMessage};
 use millrace_sys::Errno;
 
 use crate::config_source::ConfigSource;
@@ -218,7 +218,7 @@ impl Force {
 
     /// Tells every worker to take no more. No reload is done any more.
     pub(crate) fn drain(&self) {
-        self.lock().end(|| Letter::Drain);
+        self.lock().end(|| WorkerMessage::Drain);
     }
 
     /// Nobody else goes on with what was inherited: its files are removed at the end.
@@ -239,17 +239,17 @@ impl Force {
     pub(crate) fn cede(&self) {
         let mut state = self.lock();
         state.listeners.set_owned(false);
-        state.end(|| Letter::Cede);
+        state.end(|| WorkerMessage::HandOff);
     }
 
     /// As [`Force::cede`], for a process that has not succeeded the one whose listeners it has:
     /// files of those that it opened itself are removed.
     pub(crate) fn abandon(&self) {
-        self.lock().end(|| Letter::Cede);
+        self.lock().end(|| WorkerMessage::HandOff);
     }
 
     /// Sends every worker a letter that does without an answer, unless one does not read its mail.
-    pub(crate) fn remind(&self, letter: impl FnMut() -> Letter<OwnedFd>) {
+    pub(crate) fn remind(&self, letter: impl FnMut() -> WorkerMessage<OwnedFd>) {
         let mut state = self.lock();
         if !state.draining && state.posts.have_room(1 + ROOM_LEFT) {
             state.posts.tell(letter);
@@ -306,7 +306,7 @@ impl State {
         sockets.reverse();
         self.posts.tell(|| {
             let sockets = sockets.pop().expect("there are sockets for each worker");
-            Letter::Configure { config: config.clone(), sockets }
+            WorkerMessage::Configure { config: config.clone(), sockets }
         });
         for follower in followers {
             follower(&config);

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use millrace_config::{self as config, Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
 use millrace_proxy::counters::Counters;
-use millrace_proxy::{Letter, Shared};
+use millrace_proxy::{Shared, WorkerMessage};
 use millrace_store::HotCopies;
 use millrace_sys::{Signal, Signals};
 
@@ -203,7 +203,7 @@ impl Running {
                     Errand::Offer(reply) if draining.is_some() => drop(reply),
                     Errand::Offer(reply) => _ = reply.send(self.offer()),
                     Errand::HandOver(line) => draining = self.hand_over(line),
-                    Errand::Rearm => self.force.remind(|| Letter::Rearm),
+                    Errand::Rearm => self.force.remind(|| WorkerMessage::RepollListeners),
                 }
             }
             if self.succession.ending && draining.is_none() && !self.is_upgrading() {

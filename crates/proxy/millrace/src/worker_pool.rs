@@ -198,7 +198,7 @@ impl WorkerSlot {
     /// Runs a worker and its replacements on the same engine until the last one ends. Returns the
     /// replacement on epoll, if there is one.
     fn serve<W: Watch>(&self, mut worker: Working<W>) -> Option<Working<EpollWatch>> {
-        while survive(|| while worker.turn() {}).is_err() {
+        while survive(|| while worker.run_turn() {}).is_err() {
             match survive(|| self.replace(worker)) {
                 Ok(Ok(Replacement::Same(another))) => worker = another,
                 Ok(Ok(Replacement::OnEpoll(another))) => return Some(another),
@@ -241,7 +241,7 @@ impl WorkerSlot {
 
     /// Creates the replacement of a panicked worker.
     fn replace<W: Watch>(&self, broken: Working<W>) -> Result<Replacement<W>, String> {
-        let remains = broken.take_apart();
+        let remains = broken.into_salvage();
         // Before all that may fail: whatever follows, no client takes what it got for the whole.
         let waker = remains.engine.break_off();
         let (index, connections) = (self.index, remains.connections);
@@ -254,7 +254,7 @@ impl WorkerSlot {
         if !self.common.restarts.allows(max, Instant::now()) {
             return Err(format!("more than {max} panics within a minute (limit worker_restarts)"));
         }
-        let (boxes, letters) = ((remains.inbox, remains.mail), remains.letters);
+        let (boxes, letters) = ((remains.inbox, remains.mail), remains.messages);
         let restarted =
             format!("worker {index} was restarted; {connections} connections were reset");
         let error = match millrace_engine::Sockets::<W>::woken_by(waker.clone(), self.options()) {
@@ -290,7 +290,7 @@ impl WorkerSlot {
     ) -> Result<Working<W>, String> {
         let worker = self.create(engine, config, listeners, boxes);
         let mut worker = worker.map_err(|error| error.to_string())?;
-        worker.take_over(letters);
+        worker.adopt_messages(letters);
         Ok(worker)
     }
 

@@ -10,15 +10,15 @@ use millrace_store::{Cache, Waiter};
 
 use crate::auth::Authenticator;
 use crate::cached::{CacheWaits, fill::Fill};
-use crate::conn::{Conn, accepting::Accepting};
+use crate::conn::{Conn, listeners::Listeners};
 use crate::counters::Counters;
-use crate::exchange::{Exchange, access_log::LogBuffer, spare::SpareExchanges};
+use crate::exchange::{Exchange, access_log::LogBuffer, pool::ExchangePool};
 use crate::names::Resolver;
 use crate::origin::{Attempt, Dial, OriginConn, Origins};
 use crate::overload::{Overload, per_client::Clients};
 use crate::shared::Shared;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
-use crate::worker::{drain::Drain, message::Letter, wakes::Wakes};
+use crate::worker::{drain::DrainState, message::WorkerMessage, wakes::WakeQueue};
 
 /// What the stages of one worker work on.
 pub(crate) struct Core<E: Engine> {
@@ -33,7 +33,7 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) snapshots: Snapshots,
     pub(crate) conns: Table<Conn>,
     pub(crate) exchanges: Table<Box<Exchange>>,
-    pub(crate) spare: SpareExchanges,
+    pub(crate) exchange_pool: ExchangePool,
     pub(crate) attempts: Table<Attempt>,
     pub(crate) fills: Table<Fill>,
     pub(crate) origins: Origins,
@@ -41,21 +41,21 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) authenticator: Authenticator<E::Waker>,
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,
-    pub(crate) accepting: Accepting,
+    pub(crate) listeners: Listeners,
     pub(crate) overload: Overload,
     pub(crate) pipes: Pipes,
-    pub(crate) wakes: Wakes,
-    pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
+    pub(crate) wakes: WakeQueue,
+    pub(crate) mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
     pub(crate) cache_waits: CacheWaits,
     /// The header being written.
     pub(crate) out: Vec<u8>,
     pub(crate) log: LogBuffer,
-    pub(crate) drain: Drain,
+    pub(crate) drain: DrainState,
 }
 
 /// An exchange and what it uses, borrowed apart. `C`: its client connection; an exchange without a
 /// client is a refresh.
-pub(crate) struct Parts<'a, E, C> {
+pub(crate) struct ExchangeParts<'a, E, C> {
     pub(crate) engine: &'a mut E,
     pub(crate) pipes: &'a mut Pipes,
     pub(crate) timers: &'a mut Timers,
@@ -64,17 +64,17 @@ pub(crate) struct Parts<'a, E, C> {
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) log: &'a mut LogBuffer,
     pub(crate) snapshots: &'a Snapshots,
-    pub(crate) drain: &'a Drain,
+    pub(crate) drain: &'a DrainState,
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) client: C,
     /// Its origin connection, while it has one.
     pub(crate) origin: Option<&'a mut OriginConn>,
 }
 
-impl<E> Parts<'_, E, &mut Conn> {
+impl<E> ExchangeParts<'_, E, &mut Conn> {
     /// Whether the exchange is the last one of its connection whatever the client wants.
     #[inline]
-    pub(crate) fn is_last(&self) -> bool {
+    pub(crate) fn must_close(&self) -> bool {
         self.drain.is_draining || self.snapshots.is_gone(self.client.listener)
     }
 }
@@ -94,29 +94,29 @@ impl<E: Engine> Core<E> {
 
     /// An exchange that its caller knows to be under way, and what it uses.
     #[inline]
-    pub(crate) fn parts(&mut self, key: Key) -> Parts<'_, E, Option<&mut Conn>> {
-        self.parts_with(key, |client| client)
+    pub(crate) fn parts(&mut self, key: Key) -> ExchangeParts<'_, E, Option<&mut Conn>> {
+        self.borrow_parts(key, |client| client)
     }
 
     /// The same for an exchange that has a client.
     #[inline]
-    pub(crate) fn served(&mut self, key: Key) -> Parts<'_, E, &mut Conn> {
-        self.parts_with(key, |client| {
+    pub(crate) fn parts_with_client(&mut self, key: Key) -> ExchangeParts<'_, E, &mut Conn> {
+        self.borrow_parts(key, |client| {
             client.expect("a connection outlives its exchanges, and a refresh has none")
         })
     }
 
     #[inline(always)]
-    fn parts_with<'a, C>(
+    fn borrow_parts<'a, C>(
         &'a mut self,
         key: Key,
         of_client: impl FnOnce(Option<&'a mut Conn>) -> C,
-    ) -> Parts<'a, E, C> {
+    ) -> ExchangeParts<'a, E, C> {
         let exchange = self.exchanges.get_mut(key).expect("the caller's exchange is under way");
         let client = of_client(exchange.conn.and_then(|conn| self.conns.get_mut(conn)));
         let origin = exchange.transaction.connection.as_ref();
         let origin = origin.and_then(|it| self.origins.connections.get_mut(it.slot()));
-        Parts {
+        ExchangeParts {
             engine: &mut self.engine,
             pipes: &mut self.pipes,
             timers: &mut self.timers,
@@ -153,17 +153,17 @@ impl<E: Engine> Core<E> {
     }
 
     /// The number of workers of the process.
-    pub(crate) fn workers(&self) -> u64 {
+    pub(crate) fn worker_count(&self) -> u64 {
         self.shared.counters.len() as u64
     }
 
     /// This worker's share of what the process may have; of nothing nothing, else at least one.
-    pub(crate) fn share(&self, of_process: u64) -> usize {
-        of_process.div_ceil(self.workers()) as usize
+    pub(crate) fn share_per_worker(&self, of_process: u64) -> usize {
+        of_process.div_ceil(self.worker_count()) as usize
     }
 
     /// The snapshot and the place of the service that a connection's next exchange is served by.
-    pub(crate) fn serving(&self, listener: u16) -> (&Rc<Snapshot>, u16) {
+    pub(crate) fn service_of_listener(&self, listener: u16) -> (&Rc<Snapshot>, u16) {
         if let Some(found) = self.snapshot.listener(listener) {
             return (&self.snapshot, found.service as u16);
         }
@@ -173,7 +173,7 @@ impl<E: Engine> Core<E> {
     }
 
     /// Whether a connection that came in at `listener` ends with the exchange that it serves.
-    pub(crate) fn is_leaving(&self, listener: u16) -> bool {
+    pub(crate) fn must_close(&self, listener: u16) -> bool {
         self.drain.is_draining || self.snapshots.is_gone(listener)
     }
 }

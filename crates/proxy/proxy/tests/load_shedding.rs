@@ -8,7 +8,7 @@ use std::time::Duration;
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, Outbox, mailbox, mesh};
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
 use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
@@ -16,7 +16,7 @@ struct Running(Worker<Sim>);
 
 impl Turn for Running {
     fn turn(&mut self) -> bool {
-        self.0.turn()
+        self.0.run_turn()
     }
 }
 
@@ -25,7 +25,7 @@ struct Stage {
     world: World,
     worker: Running,
     shared: Arc<Shared>,
-    outbox: Outbox<Letter<SimDetached>, SimWaker>,
+    outbox: Outbox<WorkerMessage<SimDetached>, SimWaker>,
 }
 
 impl Stage {
@@ -62,7 +62,7 @@ impl Stage {
     }
 
     fn clients(&self) -> usize {
-        self.worker.0.live()[0]
+        self.worker.0.live_objects()[0]
     }
 }
 
@@ -81,7 +81,7 @@ fn a_draining_worker_that_is_short_of_memory_sheds() {
     for client in &clients {
         stage.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
     }
-    assert!(stage.outbox.send(Letter::Drain).is_ok());
+    assert!(stage.outbox.send(WorkerMessage::Drain).is_ok());
     stage.outbox.flush();
     stage.run(Duration::from_secs(2));
     assert_eq!(stage.clients(), 4, "a drain leaves a head that has begun");

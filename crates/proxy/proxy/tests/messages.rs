@@ -10,11 +10,11 @@ use std::time::Duration;
 use millrace_config::{Config, ListenAddress, from_arguments};
 use millrace_dns::Sources;
 use millrace_engine::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
-use millrace_proxy::{HandedOver, Letter, Setup, Shared, Worker};
+use millrace_proxy::{HandoverGuard, Setup, Shared, Worker, WorkerMessage};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
-type Post = Letter<SimDetached>;
+type Post = WorkerMessage<SimDetached>;
 
 /// Another worker, as far as it matters: it accepts a connection and gives it away.
 struct Donor {
@@ -38,7 +38,7 @@ struct Receiver(Worker<Sim>);
 
 impl Turn for Receiver {
     fn turn(&mut self) -> bool {
-        self.0.turn()
+        self.0.run_turn()
     }
 }
 
@@ -77,8 +77,9 @@ impl Stage {
         let setup = setup(&world, &shared, &config, inbox, own);
         let receiver = Receiver(Worker::new(world.engine(1 << 20), setup).unwrap());
         let socket = donor.engine.detach(donor.accepted.take().unwrap());
-        let counted = HandedOver::new(&shared.counters[0]);
-        let letter = Letter::Connection { socket, peer: None, listener: 1, snapshot: 2, counted };
+        let counted = HandoverGuard::new(&shared.counters[0]);
+        let letter =
+            WorkerMessage::Connection { socket, peer: None, listener: 1, snapshot: 2, counted };
         assert!(mail.send(0, letter).is_ok());
         mail.flush();
         Self { world, donor, receiver, shared, config, outbox, _mail: mail, client }
@@ -139,7 +140,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn a_connection_waits_for_the_configuration_that_has_its_listener() {
     let mut stage = Stage::new();
     stage.run();
-    assert_eq!(stage.receiver.0.live()[0], 0, "its listener is not known yet");
+    assert_eq!(stage.receiver.0.live_objects()[0], 0, "its listener is not known yet");
     assert_eq!(
         stage.shared.counters[0].handed_over.load(Ordering::Relaxed),
         1,
@@ -147,11 +148,11 @@ fn a_connection_waits_for_the_configuration_that_has_its_listener() {
     );
     let listener = Address::Tcp("127.0.0.1:2002".parse().unwrap());
     let sockets = vec![(1, stage.world.listen(&listener))];
-    let letter = Letter::Configure { config: Arc::new(stage.second()), sockets };
+    let letter = WorkerMessage::Configure { config: Arc::new(stage.second()), sockets };
     assert!(stage.outbox.send(letter).is_ok());
     stage.outbox.flush();
     stage.run();
-    assert_eq!(stage.receiver.0.live()[0], 1);
+    assert_eq!(stage.receiver.0.live_objects()[0], 1);
     assert_eq!(stage.shared.counters[0].handed_over.load(Ordering::Relaxed), 0, "it is admitted");
     stage.expect_an_answer();
 }
@@ -165,14 +166,14 @@ fn whoever_takes_a_place_reads_the_letters_that_are_left() {
         }
         let config = stage.second();
         let Stage { world, receiver, shared, .. } = stage;
-        let remains = receiver.0.take_apart();
-        assert_eq!(remains.letters.len(), usize::from(was_taken_out));
+        let remains = receiver.0.into_salvage();
+        assert_eq!(remains.messages.len(), usize::from(was_taken_out));
         let setup = setup(&world, &shared, &config, remains.inbox, remains.mail);
         let mut successor = Worker::new(world.engine(1 << 20), setup).unwrap();
-        successor.take_over(remains.letters);
-        successor.turn();
+        successor.adopt_messages(remains.messages);
+        successor.run_turn();
         let counters = &shared.counters[0];
-        assert_eq!((successor.live()[0], counters.worker_restarts.get()), (1, 1));
+        assert_eq!((successor.live_objects()[0], counters.worker_restarts.get()), (1, 1));
         assert_eq!(shared.counters[0].handed_over.load(Ordering::Relaxed), 0);
     }
 }

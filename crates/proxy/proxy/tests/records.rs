@@ -16,7 +16,7 @@ struct Driven(Worker<Sim>);
 
 impl Turn for Driven {
     fn turn(&mut self) -> bool {
-        self.0.turn()
+        self.0.run_turn()
     }
 }
 
@@ -29,7 +29,7 @@ fn proxy(world: &World) -> Driven {
     let config = from_arguments(words.into_iter().chain(["--log-format", "json"])).unwrap();
     let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
     let (_, inbox) = mailbox(4);
-    let mail = mesh::<millrace_proxy::Letter<SimDetached>, SimWaker>(1, 4).pop().unwrap();
+    let mail = mesh::<millrace_proxy::WorkerMessage<SimDetached>, SimWaker>(1, 4).pop().unwrap();
     let setup = Setup {
         config: Arc::new(config),
         index: 0,

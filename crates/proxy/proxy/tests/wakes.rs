@@ -11,18 +11,18 @@ use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, Inbox, Instant, Mail, Outbox, mailbox, mesh};
 use millrace_http_cache::HashKey;
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
 use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
 
-type Post = Letter<SimDetached>;
+type Post = WorkerMessage<SimDetached>;
 
 struct Running(Worker<Sim>);
 
 impl Turn for Running {
     fn turn(&mut self) -> bool {
-        self.0.turn()
+        self.0.run_turn()
     }
 }
 
@@ -132,7 +132,7 @@ impl Stage {
     /// The first worker ends what it does, in one turn: both are to be woken, and there is room for
     /// one of the letters.
     fn break_off(&mut self) {
-        assert!(self.outbox.send(Letter::Stop).is_ok());
+        assert!(self.outbox.send(WorkerMessage::Stop).is_ok());
         self.outbox.flush();
         assert!(!self.first.turn(), "it has ended");
     }
@@ -197,10 +197,10 @@ fn who_takes_the_place_of_a_worker_wakes_those_whose_mailbox_was_full() {
     let mut stage = Stage::new();
     stage.break_off();
     let Stage { world, first, mut second, mut origin, shared, waiting, .. } = stage;
-    let remains = first.0.take_apart();
+    let remains = first.0.into_salvage();
     let setup = setup(&world, &shared, 0, remains.inbox, remains.mail);
     let mut third = Running(Worker::new(world.engine(1 << 20), setup).unwrap());
-    third.0.take_over(remains.letters);
+    third.0.adopt_messages(remains.messages);
     origin.answers = true;
     let mut workers: [&mut dyn Turn; 3] = [&mut Gone, &mut second, &mut third];
     run(&world, &mut workers, &mut [&mut origin], SECOND, &mut |_| false);

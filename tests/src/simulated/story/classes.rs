@@ -147,9 +147,9 @@ const REASONS: [Reason; 25] = [
     Reason::ConnectTimedOut,
     Reason::HeadTimedOut,
     Reason::HeadTooLarge,
-    Reason::MalformedAnswer,
-    Reason::MalformedAnswerBody,
-    Reason::MalformedAnswerFraming,
+    Reason::MalformedResponse,
+    Reason::MalformedResponseBody,
+    Reason::MalformedResponseFraming,
     Reason::MalformedBody,
     Reason::MalformedFraming,
     Reason::MalformedHead,
@@ -164,7 +164,7 @@ const REASONS: [Reason; 25] = [
     Reason::Overloaded,
     Reason::TargetTooLong,
     Reason::TooManyInterim,
-    Reason::UpgradeUnasked,
+    Reason::UpgradeUnrequested,
     Reason::VersionUnsupported,
 ];
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Buffer, Instant};
-use millrace_proxy::{Letter, Shared, Worker};
+use millrace_proxy::{Shared, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Sim, Turn, World};
 
 use super::super::reload::Posts;
@@ -108,7 +108,7 @@ impl Turn for Watched {
     fn turn(&mut self) -> bool {
         let Some(running) = &mut self.running else { return false };
         let goes_on = running.turn();
-        let live = running.0.live();
+        let live = running.0.live_objects();
         let (used, max) = self.world.budget(self.index);
         // The receive with which it ran out may have brought a whole buffer.
         let bound = max + Buffer::SIZE;
@@ -160,7 +160,7 @@ struct Director {
 }
 
 impl Director {
-    fn tell(&mut self, letter: impl Fn() -> Letter<millrace_sim::SimDetached>) {
+    fn tell(&mut self, letter: impl Fn() -> WorkerMessage<millrace_sim::SimDetached>) {
         for (post, ended) in self.posts.borrow_mut().iter_mut().zip(&self.ended) {
             if !ended.get() {
                 assert!(post.send(letter()).is_ok(), "a worker reads its letters");
@@ -173,7 +173,7 @@ impl Director {
         world.say("the workers are told to drain");
         (self.drain_at, self.stop_at) = (None, Some(world.now() + self.drain));
         self.ledger.drain();
-        self.tell(|| Letter::Drain);
+        self.tell(|| WorkerMessage::Drain);
     }
 
     fn step(&mut self, world: &World) -> Option<Instant> {
@@ -182,7 +182,7 @@ impl Director {
         {
             world.say("the workers are told of another configuration");
             self.ledger.met("operator: reloads");
-            self.tell(|| Letter::Configure { config: config.clone(), sockets: Vec::new() });
+            self.tell(|| WorkerMessage::Configure { config: config.clone(), sockets: Vec::new() });
         }
         if self.drain_at.is_some_and(|at| at <= world.now()) {
             self.ledger.met("operator: drains in the middle");
@@ -192,7 +192,7 @@ impl Director {
             world.say("the workers are told to stop");
             (self.stop_at, self.stopped) = (None, Some(Moment::now(world)));
             self.ledger.met("operator: breaks off what is left");
-            self.tell(|| Letter::Stop);
+            self.tell(|| WorkerMessage::Stop);
         }
         let reload = self.reloads.last().map(|(at, _)| *at);
         let judged = self.check_stopped(world);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_proxy::Letter;
+use millrace_proxy::WorkerMessage;
 
 use super::succession::Succession;
 use super::{DRAIN_LOOK, Running};
@@ -15,7 +15,7 @@ impl Running {
     pub(super) fn show_life(&mut self) {
         let Succession { systemd, watchdog, .. } = &mut self.succession;
         if let Some(watchdog) = watchdog {
-            let ask = || self.force.remind(|| Letter::Beat);
+            let ask = || self.force.remind(|| WorkerMessage::Heartbeat);
             watchdog.look(systemd, &self.shared.counters, ask);
         }
     }
@@ -82,7 +82,7 @@ impl Running {
                 Err(failure) => print::error(&failure.to_string()),
             }
         }
-        self.force.remind(|| Letter::Rearm);
+        self.force.remind(|| WorkerMessage::RepollListeners);
     }
 
     /// Tells the successor once no worker listens any more: it then looks behind the sockets.

@@ -7,8 +7,8 @@ use millrace_http1::{Framing, Method, Name, connection_options};
 
 use crate::auth::Access;
 use crate::conn::{Conn, client};
-use crate::core::{Core, Parts};
-use crate::exchange::{Event, Exchange, Reason, Subject};
+use crate::core::{Core, ExchangeParts};
+use crate::exchange::{Event, EventTarget, Exchange, Reason};
 
 /// Whether the sender of a request is known to the service's file of users: true if it is, false
 /// while the verifier compares a password.
@@ -30,7 +30,7 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
     let conn = conns.get_mut(exchange.conn()).expect("an exchange has its connection");
     let judged = users.and_then(|users| {
         let value = only_value(exchange).ok_or(Reason::AuthRequired)?;
-        let client = conn.client.map(|address| address.ip());
+        let client = conn.client_address.map(|address| address.ip());
         authenticator.judge(engine, snapshot.limits(), users, value, client, key)
     });
     match judged {
@@ -42,7 +42,7 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
             exchange.access = Access::Waiting;
             if exchange.request.method() == Method::Connect {
                 // What follows it meanwhile is to be seen before it is refused.
-                client::watch(engine, conn);
+                client::receive_ahead(engine, conn);
             }
             Ok(false)
         }
@@ -59,10 +59,10 @@ pub(crate) fn verified<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     result: &Result<Arc<[u8]>, Reason>,
-) -> Option<(Subject, Event)> {
+) -> Option<(EventTarget, Event)> {
     // Its client may have left.
     core.exchanges.get(key).filter(|exchange| matches!(exchange.access, Access::Waiting))?;
-    let Parts { exchange, client, engine, .. } = core.served(key);
+    let ExchangeParts { exchange, client, engine, .. } = core.parts_with_client(key);
     let result = match result {
         Ok(user) => {
             exchange.access = Access::Granted(user.clone());
@@ -74,7 +74,7 @@ pub(crate) fn verified<E: Engine>(
             Err(*reason)
         }
     };
-    Some((Subject::Exchange(key), Event::Verified(result)))
+    Some((EventTarget::Exchange(key), Event::Verified(result)))
 }
 
 /// The one Proxy-Authorization field; two of them would let two readers see two users.
@@ -88,7 +88,7 @@ fn only_value(exchange: &Exchange) -> Option<&[u8]> {
 /// later are the next request: a client may send it as soon as it has read the refusal, before
 /// the engine reports that the refusal was sent.
 fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
-    conn.wire.input.is_empty() && !conn.wire.is_announced(engine)
+    conn.wire.recv_buffer.is_empty() && !conn.wire.is_announced(engine)
 }
 
 /// RFC 9110 section 11.7.1: a client is expected to repeat the request with credentials, so it may
@@ -98,7 +98,7 @@ fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
     let is_connect = exchange.request.method() == Method::Connect;
     if is_connect && reason.status() == 407 && nothing_follows {
         let options = connection_options(&exchange.request);
-        exchange.persistent =
+        exchange.is_persistent =
             exchange.framing == Framing::None && options.is_persistent(exchange.request.version());
     }
 }

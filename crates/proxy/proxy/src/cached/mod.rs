@@ -1,12 +1,12 @@
 //! The cache's part in exchanges.
 
-mod caching;
+mod context;
 pub(crate) mod fill;
-pub(crate) mod outcome;
 pub(crate) mod reader;
 pub(crate) mod refresh;
 pub(crate) mod serve;
+pub(crate) mod store_outcome;
 pub(crate) mod waiting;
 
-pub(crate) use caching::{Answer, CacheWaits, Caching, key_of, now_ms};
+pub(crate) use context::{CacheContext, CacheWaits, ResponseSource, key_of, now_ms};
 pub use fill::DIRECT_BYTES;

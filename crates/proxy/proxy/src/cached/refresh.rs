@@ -9,7 +9,7 @@ use millrace_http_cache::{Forward, Key as CacheKey};
 use millrace_http1::Framing;
 use millrace_store::{Claim, Object};
 
-use crate::cached::{Caching, waiting};
+use crate::cached::{CacheContext, waiting};
 use crate::core::Core;
 use crate::exchange::Stage;
 use crate::origin::side;
@@ -31,7 +31,7 @@ pub(crate) fn begin<E: Engine>(
         return core.wake(claim.release());
     }
     let now = core.engine.now();
-    let mut exchange = core.spare.take();
+    let mut exchange = core.exchange_pool.take();
     let asked = core.exchange(of);
     let snapshot = asked.snapshot().clone();
     // Not read again: the limits of its snapshot may be others than those it was read within.
@@ -40,30 +40,30 @@ pub(crate) fn begin<E: Engine>(
     // The key and the variant are those of a request by this client.
     exchange.sender = asked.sender;
     exchange.snapshot = Some(snapshot);
-    exchange.request_is_whole = true;
+    exchange.has_request = true;
     exchange.framing = Framing::None;
     exchange.started = Some(now);
     exchange.stage = Stage::Fetch;
-    exchange.caching = Caching {
+    exchange.caching = CacheContext {
         // What was purged since the stale response was found is not there to be replaced by a 304,
         // and a response to what is asked from now on is newer.
-        since: core.cache().number(),
+        purge_number: core.cache().number(),
         key: Some(asked_for),
         object: Some(object),
-        claim: Some(claim),
+        lease: Some(claim),
         forward: Some(Forward::Stale),
-        ..Caching::default()
+        ..CacheContext::default()
     };
     let bytes = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
     exchange.charges[0] = Some(core.engine.budget().charge(bytes));
     let key = core.exchanges.insert(exchange).expect("there is room for so many");
     core.cache_waits.refreshes += 1;
     core.counters.cache_refreshes.add(1);
-    core.wakes.here.push_back(key.token(Kind::Exchange));
+    core.wakes.local.push_back(key.token(Kind::Exchange));
 }
 
 /// The refreshes under way.
-pub(crate) fn all<E: Engine>(core: &Core<E>) -> Vec<Key> {
+pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
     match core.cache_waits.refreshes {
         0 => Vec::new(),
         _ => core.exchanges.keys_of(|exchange| exchange.is_refresh()),
@@ -74,9 +74,9 @@ pub(crate) fn all<E: Engine>(core: &Core<E>) -> Vec<Key> {
 #[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
     side::leave(core, key);
-    waiting::leave(core, key);
+    waiting::leave_cache(core, key);
     let mut exchange = core.exchanges.remove(key).expect("the caller's refresh is there");
     core.cache_waits.refreshes -= 1;
     exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
-    core.spare.put(exchange);
+    core.exchange_pool.recycle(exchange);
 }

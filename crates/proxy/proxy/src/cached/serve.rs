@@ -12,86 +12,91 @@ use millrace_http1::{Framing, HeaderWriter, Method, Name, Run, Version, forwarde
 use millrace_store::Object;
 
 use crate::cached::now_ms;
-use crate::cached::reader::{CachedReader, Piece};
+use crate::cached::reader::{CachedReader, ResponsePart};
 use crate::conn::h1;
-use crate::core::{Core, Parts};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason, headers};
-use crate::transfer::{Moved, download};
+use crate::transfer::{TransferProgress, download};
 
 /// What of a stored response is sent.
-enum Form {
+enum ResponseForm {
     /// Its header alone, which says 304.
     NotModified,
     /// The header alone of all of it.
     Head,
     Whole,
     Part(ByteRange),
-    Parts(VecDeque<Piece>, u64),
+    Parts(VecDeque<ResponsePart>, u64),
     Unsatisfiable,
 }
 
 /// Writes the header and starts what follows it.
-pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let waiter = core.waiter(key, Kind::Exchange);
-    let parts = core.served(key);
-    let leaving = parts.is_last();
-    let Parts { engine, out, exchange, shared, .. } = parts;
+    let parts = core.parts_with_client(key);
+    let leaving = parts.must_close();
+    let ExchangeParts { engine, out, exchange, shared, .. } = parts;
     let (now, now_ms) = (engine.now(), now_ms(engine));
     let cache = shared.cache.as_ref().expect("what is stored is in a cache");
     let object = exchange.caching.object.clone().expect("found before it is served");
-    let mut start = Start { out: h1::header(out), object: &object, now_ms };
+    let mut start = HeaderWriting { out: h1::header(out), object: &object, now_ms };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
     let form = start.form(exchange, cache.hash(), random);
-    let framing = start.write_head(exchange, &form);
-    let (chunked, ends_by_close) = h1::body_form(exchange, framing);
-    exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
-    start.write_rest(exchange, framing, chunked);
+    let framing = start.write_stored_fields(exchange, &form);
+    let (chunked, ends_by_close) = h1::outgoing_framing(exchange, framing);
+    exchange.is_persistent &= !ends_by_close && !leaving && exchange.has_received_request();
+    start.write_added_fields(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
     let is_hot_copy = match (framing, &form) {
-        (Framing::Length(bytes), Form::Whole) => cache.note_sent(&object.body, bytes),
+        (Framing::Length(bytes), ResponseForm::Whole) => cache.note_sent(&object.body, bytes),
         _ => false,
     };
     let reader = match form {
-        Form::NotModified | Form::Head | Form::Unsatisfiable => None,
-        Form::Whole => CachedReader::new(&object.body, None, waiter),
-        Form::Part(range) => {
+        ResponseForm::NotModified | ResponseForm::Head | ResponseForm::Unsatisfiable => None,
+        ResponseForm::Whole => CachedReader::new(&object.body, None, waiter),
+        ResponseForm::Part(range) => {
             let first = object.meta().extent.map_or(0, |extent| extent.first);
             let (first, last) = (range.first - first, range.last - first);
             CachedReader::new(&object.body, Some(ByteRange { first, last }), waiter)
         }
-        Form::Parts(pieces, _) => CachedReader::of_pieces(&object.body, pieces, waiter),
+        ResponseForm::Parts(pieces, _) => CachedReader::of_parts(&object.body, pieces, waiter),
     };
     if reader.is_none() && framing != Framing::None {
         // It was too far behind while others went before it: nothing is kept for it any more.
         exchange.status = 0;
-        return Moved::Failed(Reason::AnswerIncomplete);
+        return TransferProgress::Failed(Reason::ResponseIncomplete);
     }
     let before = std::mem::take(&mut exchange.caching.reader);
     exchange.caching.reader = reader;
     if (is_hot_copy || before.is_some())
         && let Some(reader) = &mut exchange.caching.reader
     {
-        reader.send_by_copy();
+        reader.disable_zero_copy();
     }
-    core.wake(before.and_then(CachedReader::leave));
+    core.wake(before.and_then(CachedReader::close));
     download::pump(core, key, true)
 }
 
 /// The beginning of a response.
-struct Start<'a, W> {
+struct HeaderWriting<'a, W> {
     out: W,
     object: &'a Object,
     now_ms: u64,
 }
 
-impl<W: HeaderWriter> Start<'_, W> {
-    fn form(&self, exchange: &Exchange, hash: &HashKey, random: impl FnOnce() -> u128) -> Form {
+impl<W: HeaderWriter> HeaderWriting<'_, W> {
+    fn form(
+        &self,
+        exchange: &Exchange,
+        hash: &HashKey,
+        random: impl FnOnce() -> u128,
+    ) -> ResponseForm {
         let (request, stored) = (&exchange.request, &self.object.stored);
         if is_not_modified(request, stored) {
-            return Form::NotModified;
+            return ResponseForm::NotModified;
         }
         if request.method() == Method::Head {
-            return Form::Head;
+            return ResponseForm::Head;
         }
         let (meta, length) = (&stored.meta, self.object.length());
         let selection = match (request.find(Name::Range), length, meta.extent) {
@@ -100,7 +105,7 @@ impl<W: HeaderWriter> Start<'_, W> {
             _ => Selection::Whole,
         };
         match selection {
-            Selection::Part(range) => Form::Part(range),
+            Selection::Part(range) => ResponseForm::Part(range),
             Selection::Parts(ranges) if self.object.body.bytes().is_some() => {
                 let kind = stored
                     .lines()
@@ -109,48 +114,53 @@ impl<W: HeaderWriter> Start<'_, W> {
                 let complete = meta.extent.map_or(length, |extent| extent.complete);
                 let parts = Multipart::new(&ranges, complete, kind, random());
                 let first = meta.extent.map_or(0, |extent| extent.first);
-                Form::Parts(pieces(&parts, ranges.as_slice(), first), parts.length())
+                ResponseForm::Parts(
+                    response_parts(&parts, ranges.as_slice(), first),
+                    parts.length(),
+                )
             }
-            Selection::Unsatisfiable => Form::Unsatisfiable,
+            Selection::Unsatisfiable => ResponseForm::Unsatisfiable,
             Selection::Whole | Selection::Parts(_) | Selection::Absent => match meta.extent {
-                None => Form::Whole,
+                None => ResponseForm::Whole,
                 // What is a part says so, whoever gets it.
-                Some(Extent { first, last, .. }) => Form::Part(ByteRange { first, last }),
+                Some(Extent { first, last, .. }) => ResponseForm::Part(ByteRange { first, last }),
             },
         }
     }
 
     /// Writes the status and the stored fields. Returns how the body goes.
-    fn write_head(&mut self, exchange: &mut Exchange, form: &Form) -> Framing {
+    fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
         let (meta, head) = (self.object.meta(), self.object.head());
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
         let length = self.object.length();
         let (status, framing) = match form {
-            Form::NotModified => (304, Framing::None),
-            Form::Head => (meta.status, Framing::None),
-            Form::Whole if matches!(meta.status, 204 | 304) => (meta.status, Framing::None),
-            Form::Whole => (meta.status, length.map_or(Framing::UntilClose, Framing::Length)),
-            Form::Part(range) => (206, Framing::Length(range.length())),
-            Form::Parts(_, length) => (206, Framing::Length(*length)),
-            Form::Unsatisfiable => (416, Framing::None),
+            ResponseForm::NotModified => (304, Framing::None),
+            ResponseForm::Head => (meta.status, Framing::None),
+            ResponseForm::Whole if matches!(meta.status, 204 | 304) => (meta.status, Framing::None),
+            ResponseForm::Whole => {
+                (meta.status, length.map_or(Framing::UntilClose, Framing::Length))
+            }
+            ResponseForm::Part(range) => (206, Framing::Length(range.length())),
+            ResponseForm::Parts(_, length) => (206, Framing::Length(*length)),
+            ResponseForm::Unsatisfiable => (416, Framing::None),
         };
         exchange.status = status;
         match form {
-            Form::NotModified => write_not_modified(out, &self.object.stored),
-            Form::Head | Form::Whole => {
+            ResponseForm::NotModified => write_not_modified(out, &self.object.stored),
+            ResponseForm::Head | ResponseForm::Whole => {
                 out.stored_response(meta.status, head, meta.lines_at as usize);
             }
-            Form::Part(range) => {
+            ResponseForm::Part(range) => {
                 out.response(206, b"Partial Content");
                 out.run(Run::Lines(lines));
                 let complete = meta.extent.map_or(length, |extent| extent.complete);
                 let place = range.content_range(complete);
                 out.field(b"Content-Range", place.as_bytes());
             }
-            Form::Parts(pieces, _) => {
+            ResponseForm::Parts(pieces, _) => {
                 out.response(206, b"Partial Content");
-                let Some(Piece::Text(first)) = pieces.front() else {
+                let Some(ResponsePart::Text(first)) = pieces.front() else {
                     unreachable!("several parts begin with the text before the first")
                 };
                 for line in self::lines(lines).filter(|line| line.known != Name::ContentType) {
@@ -161,7 +171,7 @@ impl<W: HeaderWriter> Start<'_, W> {
                     value.extend_from_slice(&first[2..2 + BOUNDARY_BYTES]);
                 });
             }
-            Form::Unsatisfiable => {
+            ResponseForm::Unsatisfiable => {
                 out.response(416, b"Range Not Satisfiable");
                 let place = format!("bytes */{}", length.unwrap_or(0));
                 out.field(b"Content-Range", place.as_bytes());
@@ -171,7 +181,7 @@ impl<W: HeaderWriter> Start<'_, W> {
     }
 
     /// Writes the fields that are of this response alone, and ends the header.
-    fn write_rest(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
+    fn write_added_fields(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
         let meta = self.object.meta();
         let caching = &exchange.caching;
         let snapshot = exchange.snapshot();
@@ -180,8 +190,8 @@ impl<W: HeaderWriter> Start<'_, W> {
         if caching.forward.is_none() || age_s > 0 {
             out.number(b"Age", age_s.into());
         }
-        if caching.adds_fields_for_client {
-            forwarded_runs(&exchange.answer, |field| FOR_ONE_CLIENT.has(field.known))
+        if caching.adds_client_fields {
+            forwarded_runs(&exchange.response, |field| FOR_ONE_CLIENT.has(field.known))
                 .for_each(|run| out.run(run));
         }
         let received = match meta.flags.has(Flags::RECEIVED_AS_HTTP10) {
@@ -192,7 +202,7 @@ impl<W: HeaderWriter> Start<'_, W> {
         if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.adds_cache_status) {
             let mut status = caching.status();
             status.ttl_s = status.is_hit.then(|| meta.ttl_s(self.now_ms));
-            status.detail = (status.is_hit && caching.comes_from_disk).then_some("disk");
+            status.detail = (status.is_hit && caching.is_from_disk).then_some("disk");
             out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
         }
         let has_length = !matches!(exchange.status, 204 | 304);
@@ -205,25 +215,25 @@ impl<W: HeaderWriter> Start<'_, W> {
             }
             framing => out.framing(framing, chunked),
         }
-        out.persistence(exchange.request.version(), exchange.persistent);
+        out.persistence(exchange.request.version(), exchange.is_persistent);
         out.end();
     }
 }
 
 /// What is sent for several ranges of a representation, whose byte `first` is the first of the body
 /// that is at hand.
-fn pieces(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<Piece> {
+fn response_parts(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<ResponsePart> {
     let mut pieces = VecDeque::new();
     for (at, range) in ranges.iter().enumerate() {
         let mut text = Vec::new();
         parts.write_part_head(&mut text, at);
-        pieces.push_back(Piece::Text(text));
+        pieces.push_back(ResponsePart::Text(text));
         let (first, last) = (range.first - first, range.last - first);
-        pieces.push_back(Piece::Range(ByteRange { first, last }));
+        pieces.push_back(ResponsePart::Range(ByteRange { first, last }));
     }
     let mut end = Vec::new();
     parts.write_end(&mut end);
-    pieces.push_back(Piece::Text(end));
+    pieces.push_back(ResponsePart::Text(end));
     pieces
 }
 

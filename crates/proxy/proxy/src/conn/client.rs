@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use millrace_engine::{Buffer, Engine, Event as Completion, Instant, Key};
 
-use crate::conn::{Conn, Standing, wire::Received};
-use crate::core::{Core, Parts};
-use crate::exchange::{Event, Reason, Subject};
+use crate::conn::{Conn, ConnState, wire::ReceiveResult};
+use crate::core::{Core, ExchangeParts};
+use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::pinned;
-use crate::transfer::{Waits, is_enough};
+use crate::transfer::{TransferState, meets_rate};
 
 /// The event that a completion is, if anything waits for it.
-pub(crate) fn completed<E: Engine>(
+pub(crate) fn handle_completion<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     completion: Completion,
-) -> Option<(Subject, Event)> {
+) -> Option<(EventTarget, Event)> {
     let Core { engine, conns, exchanges, .. } = core;
     let Some(conn) = conns.get_mut(key) else {
         if let Completion::Received(Ok(buffer)) = completion {
@@ -28,36 +28,38 @@ pub(crate) fn completed<E: Engine>(
     // The exchange that waits for bytes can only be the first: one with a body is not begun beside
     // others.
     let uploads = |&key: &Key| {
-        exchanges.get(key).is_some_and(|exchange| exchange.upload.waits() == Waits::Source)
+        exchanges
+            .get(key)
+            .is_some_and(|exchange| exchange.upload.state() == TransferState::AwaitingSource)
     };
-    let uploading = || first.filter(uploads).map(Subject::Exchange);
+    let uploading = || first.filter(uploads).map(EventTarget::Exchange);
     match completion {
-        Completion::Received(result) => match conn.wire.received(engine, result) {
-            Received::Bytes if conn.is_over() => {
+        Completion::Received(result) => match conn.wire.complete_receive(engine, result) {
+            ReceiveResult::Bytes if conn.is_closing() => {
                 conn.is_quiet = false;
-                conn.wire.input.consume(conn.wire.input.bytes().len());
+                conn.wire.recv_buffer.consume(conn.wire.recv_buffer.bytes().len());
                 receive(core, key);
                 None
             }
-            Received::Bytes => {
-                Some((uploading().unwrap_or(Subject::Conn(key)), Event::ClientReadable))
+            ReceiveResult::Bytes => {
+                Some((uploading().unwrap_or(EventTarget::Conn(key)), Event::ClientReadable))
             }
-            Received::End if conn.standing == Standing::Busy => {
+            ReceiveResult::End if conn.state == ConnState::Busy => {
                 // A client may end its direction once its request is whole, and wait.
                 Some((uploading()?, Event::ClientEnded))
             }
-            Received::Break if first.is_some() => {
-                Some((Subject::Exchange(first?), Event::End(Reason::ClientClosed)))
+            ReceiveResult::Broken if first.is_some() => {
+                Some((EventTarget::Exchange(first?), Event::End(Reason::ClientClosed)))
             }
             // It may still read what is on its way to it.
-            Received::End if conn.standing == Standing::Breaking => None,
-            Received::End | Received::Break => {
+            ReceiveResult::End if conn.state == ConnState::ResetPending => None,
+            ReceiveResult::End | ReceiveResult::Broken => {
                 close(core, key);
                 None
             }
         },
         Completion::Readable => {
-            conn.wire.readable();
+            conn.wire.complete_watch();
             let uploading = uploading();
             if uploading.is_none() {
                 receive(core, key);
@@ -66,12 +68,12 @@ pub(crate) fn completed<E: Engine>(
         }
         Completion::Sent(result) => {
             let event = if result.is_ok() { Event::ClientSent } else { Event::ClientFailed };
-            conn.wire.sent(&result).then_some((Subject::Exchange(first?), event))
+            conn.wire.complete_send(&result).then_some((EventTarget::Exchange(first?), event))
         }
         Completion::Spliced(result) => {
-            let is_exchanges = conn.wire.sent(&result);
+            let is_exchanges = conn.wire.complete_send(&result);
             let event = result.map_or(Event::ClientFailed, |it| Event::ClientSpliced(it as u32));
-            is_exchanges.then_some((Subject::Exchange(first?), event))
+            is_exchanges.then_some((EventTarget::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
     }
@@ -81,34 +83,37 @@ pub(crate) fn completed<E: Engine>(
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     if let Some(conn) = conns.get_mut(key) {
-        let max = if conn.is_over() { Buffer::SIZE } else { RECEIVE_MAX };
+        let max = if conn.is_closing() { Buffer::SIZE } else { RECEIVE_MAX };
         conn.wire.receive(engine, max);
     }
 }
 
 /// While a response is under way: requests what the client sends next, so that its end is seen and
 /// the next request is at hand. Less than twice the most that is received at once is read ahead.
-pub(crate) fn watch<E: Engine>(engine: &mut E, conn: &mut Conn) {
-    if conn.wire.input.bytes().len() < RECEIVE_MAX {
+pub(crate) fn receive_ahead<E: Engine>(engine: &mut E, conn: &mut Conn) {
+    if conn.wire.recv_buffer.bytes().len() < RECEIVE_MAX {
         conn.wire.receive(engine, RECEIVE_MAX);
     }
 }
 
 /// The event that the connection's timer is, if its time is over. The timer may have been set
 /// before the present wait began.
-pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subject, Event)> {
+pub(crate) fn handle_timer<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+) -> Option<(EventTarget, Event)> {
     let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
     let (now, check) = (engine.now(), snapshots.client_check);
     let conn = conns.get(key)?;
-    if conn.standing == Standing::Breaking {
+    if conn.state == ConnState::ResetPending {
         reset_or_wait(core, key);
         return None;
     }
     match conn.deadline(snapshot.limits()) {
         Some(deadline) if deadline <= now => {
-            if matches!(conn.standing, Standing::Fresh | Standing::Head) {
+            if matches!(conn.state, ConnState::New | ConnState::RequestHeader) {
                 timers.set(conn.timer, now + check);
-                return Some((Subject::Conn(key), Event::Due));
+                return Some((EventTarget::Conn(key), Event::TimedOut));
             }
             close(core, key);
             None
@@ -121,7 +126,7 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subj
             timers.set(conn.timer, now + check);
             let first = conn.pipeline.first()?;
             let event = check_pace(core, first, now)?;
-            Some((Subject::Exchange(first), event))
+            Some((EventTarget::Exchange(first), event))
         }
     }
 }
@@ -129,14 +134,14 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subj
 /// Whether an exchange has waited too long for its client: the event that ends it.
 fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<Event> {
     let latest = now + core.snapshots.client_check;
-    let Parts { engine, timers, exchange, client, .. } = core.served(key);
+    let ExchangeParts { engine, timers, exchange, client, .. } = core.parts_with_client(key);
     let limits = exchange.snapshot().limits();
     let rate = limits.rate_bytes_per_second;
     let [tunnel_idle, body, send, response] =
         [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms, limits.response_ms]
             .map(Duration::from_millis);
     let mut next = latest;
-    if exchange.tunnel {
+    if exchange.is_tunnel {
         let deadline = exchange.upload.since().max(exchange.download.since()) + tunnel_idle;
         if deadline <= now {
             return Some(Event::End(Reason::TunnelIdle));
@@ -144,15 +149,15 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
         timers.set(client.timer, deadline.min(latest));
         return None;
     }
-    let unsent = client.wire.unsent(engine) + exchange.download.in_pipe();
-    if exchange.upload.waits() == Waits::Source && !exchange.waits_for_continue() {
-        if !exchange.upload.keeps_pace(now, body, rate, 0) {
+    let unsent = client.wire.unsent(engine) + exchange.download.bytes_in_pipe();
+    if exchange.upload.state() == TransferState::AwaitingSource && !exchange.awaits_continue() {
+        if !exchange.upload.check_pace(now, body, rate, 0) {
             return Some(Event::End(Reason::BodyTimedOut));
         }
         next = next.min(exchange.upload.deadline(body));
     }
-    if exchange.download.waits() == Waits::Sink {
-        if !exchange.download.keeps_pace(now, send, rate, unsent) {
+    if exchange.download.state() == TransferState::AwaitingSink {
+        if !exchange.download.check_pace(now, send, rate, unsent) {
             return Some(Event::End(Reason::ClientTimedOut));
         }
         next = next.min(exchange.download.deadline(send));
@@ -164,12 +169,12 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
         }
         next = next.min(deadline);
     }
-    if exchange.download.waits() == Waits::Source
+    if exchange.download.state() == TransferState::AwaitingSource
         && let Some(reader) = &mut exchange.caching.reader
     {
-        let deadline = reader.stands_since(now) + response;
+        let deadline = reader.stalled_since(now) + response;
         if deadline <= now {
-            return Some(Event::Due);
+            return Some(Event::TimedOut);
         }
         next = next.min(deadline);
     }
@@ -187,8 +192,8 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     if conn.wire.has_ended() || linger.is_zero() {
         return close(core, key);
     }
-    conn.stand(Standing::Lingering, now);
-    conn.wire.input.clear(engine);
+    conn.set_state(ConnState::Lingering, now);
+    conn.wire.recv_buffer.clear(engine);
     conn.wire.shutdown(engine);
     timers.set(conn.timer, now + linger);
     receive(core, key);
@@ -199,10 +204,10 @@ pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     let now = engine.now();
     let Some(conn) = conns.get_mut(key) else { return };
-    conn.stand(Standing::Breaking, now);
+    conn.set_state(ConnState::ResetPending, now);
     conn.is_quiet = false;
     conn.undelivered = conn.wire.undelivered(engine);
-    conn.wire.input.clear(engine);
+    conn.wire.recv_buffer.clear(engine);
     reset_or_wait(core, key);
     receive(core, key);
 }
@@ -227,13 +232,13 @@ fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let limit = if is_delivered { limits.linger_ms } else { limits.send_ms };
     if over >= Duration::from_millis(limit) {
         let taken = conn.undelivered.saturating_sub(undelivered);
-        if is_delivered || !is_enough(taken.into(), over, limits.rate_bytes_per_second) {
+        if is_delivered || !meets_rate(taken.into(), over, limits.rate_bytes_per_second) {
             return reset(core, key);
         }
         (conn.undelivered, conn.since) = (undelivered, now);
     }
     conn.is_quiet = true;
-    timers.set(conn.timer, now + RESET_TICK);
+    timers.set(conn.timer, now + RESET_CHECK_INTERVAL);
 }
 
 /// Closes a connection that serves no exchange. One that waits to be reset is reset at once: an
@@ -241,8 +246,8 @@ fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
 #[inline(never)]
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(conn) = remove(core, key) else { return };
-    match conn.standing {
-        Standing::Breaking => conn.wire.reset(&mut core.engine),
+    match conn.state {
+        ConnState::ResetPending => conn.wire.reset(&mut core.engine),
         _ => conn.wire.close(&mut core.engine),
     }
 }
@@ -266,6 +271,6 @@ fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
 }
 
 /// How long a client that gets a reset has to be quiet before, and how often that is looked at.
-const RESET_TICK: Duration = Duration::from_millis(100);
+const RESET_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The most that is received of a client at once.
 const RECEIVE_MAX: usize = 16 * 1024;

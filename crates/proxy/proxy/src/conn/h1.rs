@@ -4,7 +4,7 @@
 use millrace_engine::Key;
 use millrace_http1::{Framing, HeadScan, Http1Header, Method, Name, Version, connection_options};
 
-use crate::exchange::{Abort, Afterwards, Exchange};
+use crate::exchange::{Abort, AfterExchange, Exchange};
 
 /// The exchanges of a connection in the order of their requests (RFC 9112 section 9.3.2): a list
 /// through [`Exchange::next`]. Only the first is delivered.
@@ -65,9 +65,9 @@ impl Pipeline {
 /// Whether requests that follow may be read, and those that are safe be served beside this one
 /// (RFC 9112 section 9.3.2), before it is answered. After others it is not even certain that what
 /// follows is a request.
-pub(crate) fn lets_others_pass(exchange: &Exchange) -> bool {
-    exchange.request_is_whole
-        && exchange.persistent
+pub(crate) fn allows_pipelining(exchange: &Exchange) -> bool {
+    exchange.has_request
+        && exchange.is_persistent
         && exchange.framing == Framing::None
         && exchange.request.method().is_safe()
         && exchange.request.find(Name::Upgrade).is_none()
@@ -83,7 +83,7 @@ pub(crate) fn wants_persistence(exchange: &Exchange) -> bool {
 
 /// How a body leaves that arrives, or is stored, as `framing` says: whether in chunks, and whether
 /// the end of the connection ends it (RFC 9112 section 6.3).
-pub(crate) fn body_form(exchange: &Exchange, framing: Framing) -> (bool, bool) {
+pub(crate) fn outgoing_framing(exchange: &Exchange, framing: Framing) -> (bool, bool) {
     let is_unbounded = matches!(framing, Framing::Chunked | Framing::UntilClose);
     let chunked = is_unbounded && exchange.request.version() == Version::Http11;
     (chunked, is_unbounded && !chunked)
@@ -92,27 +92,27 @@ pub(crate) fn body_form(exchange: &Exchange, framing: Framing) -> (bool, bool) {
 /// What becomes of a connection whose first exchange has ended. `has_more`: bytes behind the
 /// request are unread. What follows a request that was refused may still be on its way, a tunnel's
 /// first bytes or the rest of what was malformed: it must not turn the refusal into a reset.
-pub(crate) fn afterwards(exchange: &Exchange, has_more: bool) -> Afterwards {
-    if let Some(abort) = exchange.aborted {
-        return aborted(abort);
+pub(crate) fn after_exchange(exchange: &Exchange, has_more: bool) -> AfterExchange {
+    if let Some(abort) = exchange.abort {
+        return after_abort(abort);
     }
-    if exchange.persistent {
-        return Afterwards::Next;
+    if exchange.is_persistent {
+        return AfterExchange::Continue;
     }
-    let unread = match exchange.tunnel {
+    let unread = match exchange.is_tunnel {
         // Its origin took no more.
-        true => !exchange.upload.source_is_done(),
-        false => exchange.reason.is_some() || !exchange.request_was_taken(),
+        true => !exchange.upload.has_received_all(),
+        false => exchange.reason.is_some() || !exchange.has_received_request(),
     };
-    if unread || has_more { Afterwards::Linger } else { Afterwards::Close }
+    if unread || has_more { AfterExchange::Linger } else { AfterExchange::Close }
 }
 
 #[cold]
-fn aborted(abort: Abort) -> Afterwards {
+fn after_abort(abort: Abort) -> AfterExchange {
     match abort {
-        Abort::Finish => Afterwards::Linger,
-        Abort::ResetDelivered => Afterwards::ResetDelivered,
-        Abort::Reset => Afterwards::Reset,
+        Abort::Close => AfterExchange::Linger,
+        Abort::ResetWhenDelivered => AfterExchange::ResetWhenDelivered,
+        Abort::Reset => AfterExchange::Reset,
     }
 }
 

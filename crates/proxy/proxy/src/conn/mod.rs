@@ -1,9 +1,9 @@
 //! One client connection: its transport, its state between requests, and the exchanges that it
 //! serves. It owns its wire; exchanges borrow that through the core.
 
-pub(crate) mod accepting;
 pub(crate) mod client;
 pub(crate) mod h1;
+pub(crate) mod listeners;
 pub(crate) mod recv_buffer;
 pub(crate) mod wire;
 
@@ -24,15 +24,15 @@ use millrace_config::limits::Limits;
 ///                                    Idle <─────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum ConnState {
     /// A PROXY protocol header has to come first.
-    Greeting,
+    ProxyHeader,
     /// No byte has come yet.
-    Fresh,
+    New,
     /// A request was answered, and no byte of the next is there.
     Idle,
     /// A request header has begun and not ended.
-    Head,
+    RequestHeader,
     /// At least one exchange is under way.
     Busy,
     /// The last response was sent; what the client still sends is read away, so that it can read
@@ -40,7 +40,7 @@ pub(crate) enum Standing {
     Lingering,
     /// What it gets is cut, and only a reset can say so: that waits until the client has what was
     /// sent, and what it still sends is read away.
-    Breaking,
+    ResetPending,
 }
 
 /// A client connection.
@@ -49,14 +49,14 @@ pub(crate) struct Conn {
     pub(crate) wire: Wire,
     /// The client's address, as the PROXY header gave it if one was believed. `None`: a Unix
     /// socket.
-    pub(crate) client: Option<SocketAddr>,
+    pub(crate) client_address: Option<SocketAddr>,
     /// What the client connected to, as a believed PROXY header gave it; `None`: the engine knows.
-    pub(crate) reached: Option<SocketAddr>,
+    pub(crate) destination: Option<SocketAddr>,
     /// The address that the connection came from.
     pub(crate) peer: Option<SocketAddr>,
     /// The client that it counts for in the limits; `None`: a Unix socket.
     pub(crate) counted_as: Option<Client>,
-    pub(crate) standing: Standing,
+    pub(crate) state: ConnState,
     /// Whether nothing came of a client that is to be reset since its timer was set.
     pub(crate) is_quiet: bool,
     /// What a client that is to be reset had still to acknowledge at `since`.
@@ -75,8 +75,8 @@ const _: () = assert!(size_of::<Conn>() <= 256);
 
 impl Conn {
     /// Moves on to `standing`.
-    pub(crate) fn stand(&mut self, standing: Standing, now: Instant) {
-        self.standing = standing;
+    pub(crate) fn set_state(&mut self, standing: ConnState, now: Instant) {
+        self.state = standing;
         self.since = now;
     }
 
@@ -88,32 +88,31 @@ impl Conn {
 
     /// Whether it waits for a request, of which no byte is there.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.standing, Standing::Fresh | Standing::Idle)
+        matches!(self.state, ConnState::New | ConnState::Idle)
     }
 
     /// Whether it waits for a request that may never come. One that has only just been accepted
     /// does not: its first request is on its way.
-    pub(crate) fn is_abandoned(&self, now: Instant) -> bool {
-        self.standing == Standing::Idle
-            || (self.is_idle() && now.since(self.since) >= FRESH_AT_LEAST)
+    pub(crate) fn may_close_idle(&self, now: Instant) -> bool {
+        self.state == ConnState::Idle || (self.is_idle() && now.since(self.since) >= NEW_GRACE)
     }
 
     /// Whether what its client still sends is read away: it gets no further response.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.standing, Standing::Lingering | Standing::Breaking)
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.state, ConnState::Lingering | ConnState::ResetPending)
     }
 
     /// When this connection has waited long enough; `None` while an exchange decides.
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
-        let wait = match self.standing {
-            Standing::Greeting | Standing::Fresh | Standing::Head => limits.head_ms,
-            Standing::Idle => limits.idle_ms,
-            Standing::Lingering | Standing::Breaking => limits.linger_ms,
-            Standing::Busy => return None,
+        let wait = match self.state {
+            ConnState::ProxyHeader | ConnState::New | ConnState::RequestHeader => limits.head_ms,
+            ConnState::Idle => limits.idle_ms,
+            ConnState::Lingering | ConnState::ResetPending => limits.linger_ms,
+            ConnState::Busy => return None,
         };
         Some(self.since + Duration::from_millis(wait))
     }
 }
 
 /// How long a connection without a byte counts as one whose request is on its way.
-const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
+const NEW_GRACE: Duration = Duration::from_secs(1);

@@ -63,7 +63,7 @@ impl RecvBuffer {
     }
 
     /// Takes a buffer that the engine lent; its bytes come after those that are still unread.
-    pub(crate) fn take(&mut self, buffer: Buffer, engine: &mut impl Engine) {
+    pub(crate) fn accept(&mut self, buffer: Buffer, engine: &mut impl Engine) {
         match self {
             Self::Held(held) => {
                 held.append(&buffer);

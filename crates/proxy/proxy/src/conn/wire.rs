@@ -13,7 +13,7 @@ use millrace_engine::{Buffer, Engine, Error, Fd, HowToShut, PathEstimate, Shared
 use millrace_splice::{Fill, Pipe};
 
 use crate::conn::recv_buffer::RecvBuffer;
-use crate::transfer::sink::Sink;
+use crate::transfer::sink::TransferSink;
 
 /// A connection's transport.
 #[derive(Debug)]
@@ -22,23 +22,23 @@ pub(crate) struct Wire {
     /// The name of the connection that owns the wire, which completions carry.
     token: Token,
     /// Bytes that were received and not read.
-    pub(crate) input: RecvBuffer,
+    pub(crate) recv_buffer: RecvBuffer,
     /// Bytes that the connection sends on its own account, next.
     own: Option<Box<OwnBytes>>,
     /// A receive or watch is outstanding.
-    receiving: bool,
-    sending: Sending,
+    is_receiving: bool,
+    pending_send: PendingSend,
     /// The peer ended its stream: nothing more will be received.
-    ended: bool,
+    has_ended: bool,
     /// A send, a receive or a splice failed: how the stream ends says nothing any more, since the
     /// kernel reports an error once and then a clean end.
-    broken: bool,
+    is_broken: bool,
 }
 
 /// Whose send is outstanding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sending {
-    Nothing,
+enum PendingSend {
+    None,
     /// The connection's own.
     Own,
     /// An exchange's.
@@ -47,13 +47,13 @@ enum Sending {
 
 /// What a receive brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveResult {
     /// Bytes, which are in the wire's input.
     Bytes,
     /// The peer ended its stream.
     End,
     /// The connection broke.
-    Break,
+    Broken,
 }
 
 impl Wire {
@@ -62,46 +62,46 @@ impl Wire {
         Self {
             fd,
             token,
-            input: RecvBuffer::Empty,
+            recv_buffer: RecvBuffer::Empty,
             own: None,
-            receiving: false,
-            sending: Sending::Nothing,
-            ended: false,
-            broken: false,
+            is_receiving: false,
+            pending_send: PendingSend::None,
+            has_ended: false,
+            is_broken: false,
         }
     }
 
     /// Whether a receive or watch is outstanding.
     pub(crate) fn is_receiving(&self) -> bool {
-        self.receiving
+        self.is_receiving
     }
 
     /// Whether a send is outstanding.
     pub(crate) fn is_sending(&self) -> bool {
-        self.sending != Sending::Nothing
+        self.pending_send != PendingSend::None
     }
 
     /// Whether the peer ended its stream.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended
+        self.has_ended
     }
 
     /// Whether the connection can serve further exchanges: it neither broke nor ended, and nothing
     /// is unread.
     pub(crate) fn is_clean(&self) -> bool {
-        self.input.is_empty() && !self.broken && !self.ended
+        self.recv_buffer.is_empty() && !self.is_broken && !self.has_ended
     }
 
     /// Whether bytes may be moved from the socket without a receive: none is outstanding, and the
     /// stream goes on.
     pub(crate) fn may_splice(&self) -> bool {
-        !self.receiving && !self.ended && !self.broken
+        !self.is_receiving && !self.has_ended && !self.is_broken
     }
 
     /// Requests bytes, at most `max`, unless they were requested before or none will come.
     pub(crate) fn receive<E: Engine>(&mut self, engine: &mut E, max: usize) {
-        if !self.receiving && !self.ended {
-            self.receiving = true;
+        if !self.is_receiving && !self.has_ended {
+            self.is_receiving = true;
             engine.recv(&self.fd, max, self.token);
         }
     }
@@ -116,10 +116,10 @@ impl Wire {
         expected: u64,
         watches: bool,
     ) {
-        if self.receiving || self.ended {
+        if self.is_receiving || self.has_ended {
             return;
         }
-        self.receiving = true;
+        self.is_receiving = true;
         engine.expect_bytes(&self.fd, expected);
         if watches {
             engine.watch(&self.fd, self.token);
@@ -129,43 +129,43 @@ impl Wire {
     }
 
     /// The watch ended.
-    pub(crate) fn readable(&mut self) {
-        self.receiving = false;
+    pub(crate) fn complete_watch(&mut self) {
+        self.is_receiving = false;
     }
 
     /// The receive ended. Its bytes are in the input, lent until [`Wire::settle`].
     #[inline(always)]
-    pub(crate) fn received<E: Engine>(
+    pub(crate) fn complete_receive<E: Engine>(
         &mut self,
         engine: &mut E,
         result: Result<Buffer, Error>,
-    ) -> Received {
-        self.receiving = false;
+    ) -> ReceiveResult {
+        self.is_receiving = false;
         match result {
             Ok(buffer) if buffer.is_empty() => {
                 engine.recycle(buffer);
-                if self.broken {
-                    return Received::Break;
+                if self.is_broken {
+                    return ReceiveResult::Broken;
                 }
-                self.ended = true;
-                Received::End
+                self.has_ended = true;
+                ReceiveResult::End
             }
             Ok(buffer) => {
-                self.input.take(buffer, engine);
-                Received::Bytes
+                self.recv_buffer.accept(buffer, engine);
+                ReceiveResult::Bytes
             }
             Err(_) => {
-                self.broken = true;
-                Received::Break
+                self.is_broken = true;
+                ReceiveResult::Broken
             }
         }
     }
 
     /// The send ended. True if it was an exchange's.
-    pub(crate) fn sent<T>(&mut self, result: &Result<T, Error>) -> bool {
-        let whose = std::mem::replace(&mut self.sending, Sending::Nothing);
-        self.broken |= result.is_err();
-        whose == Sending::Exchange
+    pub(crate) fn complete_send<T>(&mut self, result: &Result<T, Error>) -> bool {
+        let whose = std::mem::replace(&mut self.pending_send, PendingSend::None);
+        self.is_broken |= result.is_err();
+        whose == PendingSend::Exchange
     }
 
     /// Bytes that the connection sends on its own account, before those of an exchange: to be
@@ -175,9 +175,14 @@ impl Wire {
     }
 
     /// Moves what the socket has at once into an empty pipe.
-    pub(crate) fn fill<E: Engine>(&mut self, engine: &mut E, pipe: &mut Pipe, max: usize) -> Fill {
+    pub(crate) fn fill_pipe<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        pipe: &mut Pipe,
+        max: usize,
+    ) -> Fill {
         let fill = pipe.fill(engine, &self.fd, max);
-        self.broken |= matches!(fill, Fill::Break(_));
+        self.is_broken |= matches!(fill, Fill::Break(_));
         fill
     }
 
@@ -189,8 +194,8 @@ impl Wire {
         memory: &mut [u8],
     ) -> Option<Result<usize, Error>> {
         let taken = engine.take(&self.fd, memory);
-        self.broken |= matches!(taken, Some(Err(_)));
-        self.ended |= matches!(taken, Some(Ok(0)));
+        self.is_broken |= matches!(taken, Some(Err(_)));
+        self.has_ended |= matches!(taken, Some(Ok(0)));
         taken
     }
 
@@ -198,17 +203,17 @@ impl Wire {
     /// the connection has to send on its own account.
     #[inline]
     pub(crate) fn settle<E: Engine>(&mut self, engine: &mut E) {
-        if self.own.is_some() || self.input.is_lent() {
+        if self.own.is_some() || self.recv_buffer.is_lent() {
             self.settle_now(engine);
         }
     }
 
     #[inline(never)]
     fn settle_now<E: Engine>(&mut self, engine: &mut E) {
-        self.input.settle(engine);
-        if let Some(own) = self.own.take_if(|_| self.sending == Sending::Nothing) {
+        self.recv_buffer.settle(engine);
+        if let Some(own) = self.own.take_if(|_| self.pending_send == PendingSend::None) {
             engine.send(&self.fd, &[&own.0], self.token);
-            self.sending = Sending::Own;
+            self.pending_send = PendingSend::Own;
         }
     }
 
@@ -220,7 +225,7 @@ impl Wire {
             None => send(&self.fd, parts, self.token),
             Some(_) => self.send_own_before(parts, send),
         }
-        self.sending = Sending::Exchange;
+        self.pending_send = PendingSend::Exchange;
     }
 
     #[cold]
@@ -239,13 +244,13 @@ impl Wire {
     /// Closes the connection.
     #[inline(always)]
     pub(crate) fn close<E: Engine>(mut self, engine: &mut E) {
-        self.input.clear(engine);
+        self.recv_buffer.clear(engine);
         engine.close(self.fd);
     }
 
     /// Closes the connection so that the peer sees that it broke.
     pub(crate) fn reset<E: Engine>(mut self, engine: &mut E) {
-        self.input.clear(engine);
+        self.recv_buffer.clear(engine);
         engine.reset(self.fd);
     }
 
@@ -261,7 +266,7 @@ impl Wire {
     }
 
     /// The address that the connection was opened to, if it was accepted.
-    pub(crate) fn address_reached<E: Engine>(&self, engine: &E) -> Option<SocketAddr> {
+    pub(crate) fn local_address<E: Engine>(&self, engine: &E) -> Option<SocketAddr> {
         engine.address_reached(&self.fd)
     }
 
@@ -280,7 +285,7 @@ impl Wire {
 #[derive(Debug, Default)]
 struct OwnBytes(Vec<u8>);
 
-impl<E: Engine> Sink<E> for Wire {
+impl<E: Engine> TransferSink<E> for Wire {
     #[inline]
     fn send(&mut self, engine: &mut E, parts: &[&[u8]]) {
         self.send_after_own(parts, |fd, parts, token| engine.send(fd, parts, token));
@@ -296,10 +301,10 @@ impl<E: Engine> Sink<E> for Wire {
         self.send_after_own(parts, |fd, parts, token| pipe.drain_after(engine, parts, fd, token));
     }
 
-    fn drained(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize) {
+    fn continue_pipe(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize) {
         pipe.drained(engine, count, &self.fd, self.token);
         if pipe.filled() > 0 {
-            self.sending = Sending::Exchange;
+            self.pending_send = PendingSend::Exchange;
         }
     }
 
@@ -341,7 +346,7 @@ mod tests {
                     }
                     Event::Sent(result) => {
                         let wire = self.wire.as_mut().expect("it has sent");
-                        self.sent.push(wire.sent(&result));
+                        self.sent.push(wire.complete_send(&result));
                         if self.sent.len() == 1 {
                             assert!(!wire.is_sending());
                             wire.own_bytes().extend_from_slice(b"first ");

@@ -4,9 +4,11 @@
 use millrace_config::RetryOn;
 use millrace_engine::{Engine, Key};
 
-use crate::cached::{Answer, outcome, waiting};
-use crate::core::{Core, Parts};
-use crate::exchange::{Abort, Exchange, Failed, Own, Plan, Reason, Stage, Step};
+use crate::cached::{ResponseSource, store_outcome, waiting};
+use crate::core::{Core, ExchangeParts};
+use crate::exchange::{
+    Abort, Exchange, Failure, NextStep, OwnResponse, Reason, RequestPlan, Stage,
+};
 use crate::origin::{self, Share, Transaction, h1, side};
 
 /// How much of the response was delivered.
@@ -24,7 +26,7 @@ pub(crate) enum Delivered {
 
 /// How the exchange ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum EndAction {
     /// The request is sent once more, on another connection or to another origin.
     Retry,
     /// The client gets a stored response that is stale (RFC 5861 section 4).
@@ -33,44 +35,47 @@ pub(crate) enum Outcome {
     Refuse,
     /// The client's connection ends after the last byte that was received: the framing of the
     /// response shows that it is not whole.
-    Finish,
+    Close,
     /// The client's connection is reset, so that the client sees that the response is not whole;
     /// but only once it has what was received.
-    ResetDelivered,
+    ResetWhenDelivered,
     /// The client's connection is reset at once.
     Reset,
     /// The response is delivered to its end; only the rest of its request is given up.
-    Keep,
+    Complete,
 }
 
-use Outcome::{Finish, Keep, Refuse, Reset, ResetDelivered, Retry, StaleFallback};
+use EndAction::{Close, Complete, Refuse, Reset, ResetWhenDelivered, Retry, StaleFallback};
 
 /// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that
 /// is possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
 /// response is stored that may stand in, `Refuse` where the reason has a status, `Finish` where the
 /// client's framing shows the cut and nothing is on its way to it; the others always.
-const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
-    (Failed::Request, [&[Refuse, Reset], &[Reset], &[Keep], &[Reset]]),
-    (Failed::Client, [&[Reset], &[Reset], &[Reset], &[Reset]]),
-    (Failed::Connect, [&[Retry, StaleFallback, Refuse], &[Reset], &[Reset], &[Reset]]),
-    (Failed::Silence, [&[Retry, StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
-    (Failed::Header, [&[Retry, StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
-    (Failed::Body, [&[Refuse, Reset], &[Finish, ResetDelivered], &[Keep], &[ResetDelivered]]),
-    (Failed::Proxy, [&[StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
+const TABLE: [(Failure, [&[EndAction]; 4]); 7] = [
+    (Failure::Request, [&[Refuse, Reset], &[Reset], &[Complete], &[Reset]]),
+    (Failure::Client, [&[Reset], &[Reset], &[Reset], &[Reset]]),
+    (Failure::Connect, [&[Retry, StaleFallback, Refuse], &[Reset], &[Reset], &[Reset]]),
+    (Failure::NoResponse, [&[Retry, StaleFallback, Refuse], &[Reset], &[Complete], &[Reset]]),
+    (Failure::Header, [&[Retry, StaleFallback, Refuse], &[Reset], &[Complete], &[Reset]]),
+    (
+        Failure::Body,
+        [&[Refuse, Reset], &[Close, ResetWhenDelivered], &[Complete], &[ResetWhenDelivered]],
+    ),
+    (Failure::Proxy, [&[StaleFallback, Refuse], &[Reset], &[Complete], &[Reset]]),
 ];
 
 /// Ends an exchange that cannot go on, or has it go on another way.
 #[cold]
 #[inline(never)]
-pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
+pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     let exchange = core.exchange(key);
-    let (failed, delivered) = (reason.failed(), Delivered::of(exchange));
+    let (failed, delivered) = (reason.failure(), Delivered::of(exchange));
     let row = TABLE.iter().find(|(row, _)| *row == failed).expect("each failure has a row");
     let outcomes = row.1[delivered as usize];
     let retries = outcomes.first() == Some(&Retry) && may_retry(core, key, reason);
     origin::verdict::note_failure(core, key, reason);
     if retries {
-        let is_silent = failed == Failed::Silence;
+        let is_silent = failed == Failure::NoResponse;
         let dials = is_silent && core.exchange(key).transaction.reused;
         return retry(core, key, dials);
     }
@@ -80,19 +85,19 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
     }
     side::leave(core, key);
     if core.exchange(key).is_refresh() {
-        return Step::Drop;
+        return NextStep::EndRefresh;
     }
     for outcome in outcomes {
         match outcome {
-            StaleFallback if outcome::serve_stale(core, key) => {
-                return Step::Go(Stage::Deliver);
+            StaleFallback if store_outcome::serve_stale(core, key) => {
+                return NextStep::Advance(Stage::Deliver);
             }
             Refuse if reason.status() != 0 => return refuse(core, key, reason),
-            Keep => return keep(core, key),
-            Finish if shows_cut(core, key) => return abort(core, key, reason, Abort::Finish),
-            ResetDelivered => return abort(core, key, reason, Abort::ResetDelivered),
+            Complete => return complete(core, key),
+            Close if shows_cut(core, key) => return abort(core, key, reason, Abort::Close),
+            ResetWhenDelivered => return abort(core, key, reason, Abort::ResetWhenDelivered),
             Reset => return abort(core, key, reason, Abort::Reset),
-            Retry | StaleFallback | Refuse | Finish => {}
+            Retry | StaleFallback | Refuse | Close => {}
         }
     }
     abort(core, key, reason, Abort::Reset)
@@ -101,9 +106,9 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
 impl Delivered {
     fn of(exchange: &Exchange) -> Self {
         match exchange {
-            Exchange { tunnel: true, .. } => Self::Tunnel,
+            Exchange { is_tunnel: true, .. } => Self::Tunnel,
             Exchange { status: 0, .. } => Self::Nothing,
-            _ if exchange.download.source_is_done() => Self::Received,
+            _ if exchange.download.has_received_all() => Self::Received,
             _ => Self::Part,
         }
     }
@@ -114,20 +119,20 @@ impl Delivered {
 /// connection may end at any time, and a new one that ends without a word is worth another origin.
 /// A response that is malformed is, where the route says so.
 fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
-    let Parts { exchange, origin, .. } = core.parts(key);
-    let has_ended_idle = exchange.transaction.reused && reason.failed() == Failed::Silence;
-    let may = match reason.failed() {
-        Failed::Silence => {
-            let unread = origin.is_some_and(|origin| !origin.wire.input.is_empty());
+    let ExchangeParts { exchange, origin, .. } = core.parts(key);
+    let has_ended_idle = exchange.transaction.reused && reason.failure() == Failure::NoResponse;
+    let may = match reason.failure() {
+        Failure::NoResponse => {
+            let unread = origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty());
             let silent = exchange.transaction.interim == 0 && !unread;
             h1::may_repeat(exchange) && silent && (has_ended_idle || has_other_origin(exchange))
         }
-        Failed::Header => {
-            reason.is_malformed_answer() && may_retry_on(exchange, RetryOn::Malformed)
+        Failure::Header => {
+            reason.is_malformed_response() && may_retry_on(exchange, RetryOn::Malformed)
         }
         _ => has_other_origin(exchange),
     };
-    may && is_granted(core, key, has_ended_idle)
+    may && request_retry(core, key, has_ended_idle)
 }
 
 /// Whether a response like `on` may be replaced by another origin's. Not one whose interim
@@ -140,23 +145,23 @@ fn may_retry_on(exchange: &Exchange, on: RetryOn) -> bool {
 
 /// Sends the request to another origin instead of delivering a response whose status the route
 /// names, if that is possible.
-pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Step> {
+pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option<NextStep> {
     let exchange = core.exchange(key);
-    let status = RetryOn::Status(exchange.answer.status());
-    let retries = may_retry_on(exchange, status) && is_granted(core, key, false);
+    let status = RetryOn::Status(exchange.response.status());
+    let retries = may_retry_on(exchange, status) && request_retry(core, key, false);
     retries.then(|| retry(core, key, false))
 }
 
 /// Whether limits and budget allow one more try.
-fn is_granted<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
+fn request_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
     let exchange = core.exchange(key);
     let tries_max = exchange.snapshot().limits().retries;
-    if u64::from(exchange.transaction.tries) >= tries_max || exchange.upload.moved() > 0 {
+    if u64::from(exchange.transaction.tries) >= tries_max || exchange.upload.forwarded() > 0 {
         return false;
     }
     // An idle connection that had ended says nothing about its origin, and takes nothing of the
     // budget: it happens to a request once.
-    let granted = is_free || budget_grants(core, key);
+    let granted = is_free || draw_from_budget(core, key);
     if !granted {
         core.counters.retries_refused.add(1);
     }
@@ -168,8 +173,8 @@ fn has_other_origin(exchange: &Exchange) -> bool {
 }
 
 /// Whether the route of the exchange may send one more request again.
-fn budget_grants<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
-    let (now, workers) = (core.engine.now(), core.workers());
+fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    let (now, workers) = (core.engine.now(), core.worker_count());
     let exchange = core.exchange(key);
     let Some(route) = exchange.route_origins() else { return true };
     let limits = exchange.snapshot().limits();
@@ -180,7 +185,7 @@ fn budget_grants<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 
 /// Sends the request once more: to the same origin if only its idle connection ended and it `dials`
 /// a new one, else to another.
-fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> Step {
+fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> NextStep {
     core.counters.retries.add(1);
     let exchange = core.exchange(key);
     assert_eq!(exchange.stage, Stage::Fetch, "nothing has reached the client");
@@ -191,54 +196,54 @@ fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> Step {
     let exchange = core.exchange(key);
     exchange.upload = Default::default();
     exchange.transaction = Transaction { tries, tried, dials, ..Default::default() };
-    Step::Again
+    NextStep::Reenter
 }
 
-fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
-    waiting::leave(core, key);
-    let Parts { engine, pipes, exchange, .. } = core.parts(key);
-    exchange.plan = Plan::Here(Own::Refusal(reason));
-    exchange.caching.answer = Answer::Origin;
+fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
+    waiting::leave_cache(core, key);
+    let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
+    exchange.plan = RequestPlan::Respond(OwnResponse::Refusal(reason));
+    exchange.caching.source = ResponseSource::Origin;
     exchange.reason = Some(reason);
     // Known before the response is written: behind a reason that closes nothing is read as a
     // request.
-    exchange.persistent &= exchange.request_was_taken() && !reason.closes();
+    exchange.is_persistent &= exchange.has_received_request() && !reason.closes();
     exchange.upload.abandon(engine, pipes);
     match exchange.stage {
-        Stage::Deliver => Step::Again,
-        _ => Step::Go(Stage::Deliver),
+        Stage::Deliver => NextStep::Reenter,
+        _ => NextStep::Advance(Stage::Deliver),
     }
 }
 
 /// Whether the client can tell by the framing of its response that it is cut, if its connection
 /// ends here.
 fn shows_cut<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
-    let Parts { exchange, client, .. } = core.served(key);
+    let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
     exchange.download.shows_cut() && !client.wire.is_sending()
 }
 
 /// The response is not delivered whole, and its connection ends as `abort` says.
-fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) -> Step {
-    let Parts { engine, counters, exchange, client, .. } = core.served(key);
+fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) -> NextStep {
+    let ExchangeParts { engine, counters, exchange, client, .. } = core.parts_with_client(key);
     counters.answers_aborted.add(1);
     if client.wire.is_sending() {
         exchange.download.note_unsent(client.wire.unsent(engine));
-        counters.bytes_downloaded.add(exchange.download.newly_taken());
+        counters.bytes_downloaded.add(exchange.download.take_newly_accepted());
     }
     exchange.reason.get_or_insert(reason);
-    exchange.persistent = false;
-    exchange.aborted = Some(abort);
-    Step::Go(Stage::Log)
+    exchange.is_persistent = false;
+    exchange.abort = Some(abort);
+    NextStep::Advance(Stage::Log)
 }
 
 /// The response is delivered; what is missing of the request is not waited for any longer.
 #[inline(never)]
-pub(crate) fn keep<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+pub(crate) fn complete<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     side::leave(core, key);
-    let Parts { engine, pipes, exchange, .. } = core.parts(key);
+    let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.upload.abandon(engine, pipes);
-    exchange.persistent = false;
-    if exchange.download.has_ended() { Step::Go(Stage::Log) } else { Step::Wait }
+    exchange.is_persistent = false;
+    if exchange.download.has_ended() { NextStep::Advance(Stage::Log) } else { NextStep::Wait }
 }
 
 #[cfg(test)]
@@ -249,20 +254,20 @@ mod tests {
     const DELIVERED: [Delivered; 4] =
         [Delivered::Nothing, Delivered::Part, Delivered::Received, Delivered::Tunnel];
 
-    fn word(outcome: Outcome) -> &'static str {
+    fn word(outcome: EndAction) -> &'static str {
         match outcome {
             Retry => "retry",
             StaleFallback => "stale fallback",
             Refuse => "refuse",
-            Finish => "finish",
-            ResetDelivered => "reset when delivered",
+            Close => "close",
+            ResetWhenDelivered => "reset when delivered",
             Reset => "reset",
-            Keep => "keep",
+            Complete => "complete",
         }
     }
 
-    fn row_of(reason: Reason) -> &'static [&'static [Outcome]; 4] {
-        let mut rows = TABLE.iter().filter(|(failed, _)| *failed == reason.failed());
+    fn row_of(reason: Reason) -> &'static [&'static [EndAction]; 4] {
+        let mut rows = TABLE.iter().filter(|(failed, _)| *failed == reason.failure());
         let (Some((_, row)), None) = (rows.next(), rows.next()) else {
             panic!("{reason:?} has not exactly one row");
         };
@@ -313,7 +318,7 @@ mod tests {
             row_of(reason);
         }
         for (failed, _) in TABLE {
-            assert!(Reason::ALL.iter().any(|&reason| reason.failed() == failed), "{failed:?}");
+            assert!(Reason::ALL.iter().any(|&reason| reason.failure() == failed), "{failed:?}");
         }
     }
 
@@ -322,9 +327,9 @@ mod tests {
         for &reason in Reason::ALL {
             for cell in row_of(reason) {
                 let is_possible = match cell.last() {
-                    Some(Reset | ResetDelivered | Keep) => true,
+                    Some(Reset | ResetWhenDelivered | Complete) => true,
                     Some(Refuse) => reason.status() != 0,
-                    Some(Retry | StaleFallback | Finish) | None => false,
+                    Some(Retry | StaleFallback | Close) | None => false,
                 };
                 assert!(is_possible, "{reason:?}: {cell:?}");
             }

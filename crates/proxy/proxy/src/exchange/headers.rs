@@ -14,7 +14,9 @@ use millrace_http1::{
 use millrace_store::Object;
 
 use crate::auth;
-use crate::exchange::{Exchange, Own, Plan, Reason, access_log::Dates, reason::phrase};
+use crate::exchange::{
+    Exchange, OwnResponse, Reason, RequestPlan, access_log::Dates, reason::phrase,
+};
 use crate::origin::Place;
 use crate::snapshot::Snapshot;
 use millrace_config::HostHeader;
@@ -30,17 +32,17 @@ pub(crate) fn write_request(
     let snapshot = exchange.snapshot();
     let route = snapshot.route_of(exchange.service, exchange.plan);
     let destination = destination(request).expect("the route stage has read it");
-    let boosting = matches!(exchange.plan, Plan::Route(_));
+    let boosting = matches!(exchange.plan, RequestPlan::Route(_));
     let stored = exchange.caching.object.clone().filter(|_| request.method() == Method::Get);
     let host_sent = route.map_or(HostHeader::Client, |route| route.host_header);
     out.request(request.method_bytes(), destination.path_and_query, |host| {
         match (host_sent, destination.authority) {
             (HostHeader::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
-            _ => write_place(host, place),
+            _ => write_host(host, place),
         }
     });
     // A booster has what others wait for whole, whatever this client has of it already.
-    let is_unconditional = stored.is_some() || (boosting && exchange.caching.claim.is_some());
+    let is_unconditional = stored.is_some() || (boosting && exchange.caching.lease.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
     let mut left_out = NameSet::default();
     if is_unconditional {
@@ -59,7 +61,7 @@ pub(crate) fn write_request(
         out.number(b"Max-Forwards", left);
     }
     sent.write_added(out, destination.authority.as_ref());
-    let rest = exchange.caching.completes.as_ref();
+    let rest = exchange.caching.remainder.as_ref();
     if let Some(rest) = rest {
         out.field(b"Range", &rest.range);
         out.field(b"If-Range", &rest.if_range);
@@ -75,7 +77,7 @@ pub(crate) fn write_request(
         (false, false) => {}
     }
     out.end();
-    exchange.caching.validates = validates;
+    exchange.caching.is_validating = validates;
     exchange.caching.is_unconditional = is_unconditional;
     upgrade
 }
@@ -84,7 +86,7 @@ pub(crate) fn write_request(
 /// more than the client asks for.
 const CONDITIONS: NameSet = NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince]);
 
-fn write_place(host: &mut Vec<u8>, place: &Place) {
+fn write_host(host: &mut Vec<u8>, place: &Place) {
     match place {
         Place::Unix(_) => host.extend_from_slice(b"localhost"),
         Place::Name(name, 80) => host.extend_from_slice(name),
@@ -120,7 +122,7 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
 
 /// Writes the final response of an origin, or a 101 that was asked for. `framing` and `chunked`: how
 /// the body leaves, and whether in chunks.
-pub(crate) fn write_answer(
+pub(crate) fn write_response(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
     framing: Framing,
@@ -128,19 +130,19 @@ pub(crate) fn write_answer(
     dates: &mut Dates,
     now: std::time::Duration,
 ) {
-    let answer = &exchange.answer;
-    out.response(answer.status(), answer.reason());
-    forwarded_runs(answer, |_| true).for_each(|run| out.run(run));
-    if answer.find(Name::Date).is_none() {
+    let response = &exchange.response;
+    out.response(response.status(), response.reason());
+    forwarded_runs(response, |_| true).for_each(|run| out.run(run));
+    if response.find(Name::Date).is_none() {
         out.field(b"Date", dates.at(now).http_date());
     }
     let snapshot = exchange.snapshot();
-    write_via(out, answer.version(), snapshot);
+    write_via(out, response.version(), snapshot);
     if snapshot.tells_status(exchange.service) {
         // RFC 9209 section 2: the last member of the list is who is closest to the client.
         out.field_with(b"Proxy-Status", |value| {
             value.extend_from_slice(b"millrace; received-status=");
-            write_number(value, answer.status().into());
+            write_number(value, response.status().into());
         });
     }
     if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.adds_cache_status) {
@@ -148,9 +150,9 @@ pub(crate) fn write_answer(
         out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
     }
     match framing {
-        Framing::None if answer.status() >= 200 && answer.status() != 204 => {
+        Framing::None if response.status() >= 200 && response.status() != 204 => {
             // HEAD and 304 may say how long the body would be.
-            if let Ok(Some(length)) = declared_length(answer) {
+            if let Ok(Some(length)) = declared_length(response) {
                 out.number(b"Content-Length", length);
             }
         }
@@ -158,71 +160,71 @@ pub(crate) fn write_answer(
         framing => out.framing(framing, chunked),
     }
     // RFC 9110 section 15.5.22: a 426 says which protocol is required.
-    let requires = || answer.status() == 426 && upgrade_protocols(answer).next().is_some();
-    if answer.status() == 101 || requires() {
-        out.upgrade(upgrade_protocols(answer));
+    let requires = || response.status() == 426 && upgrade_protocols(response).next().is_some();
+    if response.status() == 101 || requires() {
+        out.upgrade(upgrade_protocols(response));
     }
-    if answer.status() != 101 {
-        out.persistence(exchange.request.version(), exchange.persistent);
+    if response.status() != 101 {
+        out.persistence(exchange.request.version(), exchange.is_persistent);
     }
     out.end();
 }
 
 /// Writes an interim response (RFC 9110 section 15.2).
 pub(crate) fn write_interim(out: &mut impl HeaderWriter, exchange: &Exchange) {
-    let answer = &exchange.answer;
-    out.response(answer.status(), answer.reason());
-    forwarded_runs(answer, |_| true).for_each(|run| out.run(run));
+    let response = &exchange.response;
+    out.response(response.status(), response.reason());
+    forwarded_runs(response, |_| true).for_each(|run| out.run(run));
     out.end();
 }
 
 /// Writes the response to CONNECT.
-pub(crate) fn write_connected(out: &mut impl HeaderWriter, exchange: &Exchange) {
+pub(crate) fn write_connect_response(out: &mut impl HeaderWriter, exchange: &Exchange) {
     out.response(200, b"OK");
     write_via(out, Version::Http11, exchange.snapshot());
     out.end();
 }
 
 /// Writes the header of a response that millrace makes itself. Returns the body.
-pub(crate) fn write_own(
+pub(crate) fn write_own_response(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
-    own: Own,
+    own: OwnResponse,
     date: &[u8],
 ) -> Cow<'static, [u8]> {
     let (status, kind) = match own {
-        Own::Refusal(reason) => (reason.status(), &b"text/plain; charset=utf-8"[..]),
-        Own::Options => (200, &b""[..]),
-        Own::Trace => (200, &b"message/http"[..]),
+        OwnResponse::Refusal(reason) => (reason.status(), &b"text/plain; charset=utf-8"[..]),
+        OwnResponse::Options => (200, &b""[..]),
+        OwnResponse::Trace => (200, &b"message/http"[..]),
     };
     out.response(status, phrase(status).as_bytes());
     out.field(b"Server", b"millrace");
     out.field(b"Date", date);
-    if let Own::Options | Own::Refusal(Reason::ConnectRefused) = own {
+    if let OwnResponse::Options | OwnResponse::Refusal(Reason::ConnectRefused) = own {
         out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
     }
-    if let Own::Refusal(reason) = own {
-        write_refusal_status(out, reason);
+    if let OwnResponse::Refusal(reason) = own {
+        write_proxy_status(out, reason);
         auth::write_challenges(out, exchange, reason);
     }
     if !kind.is_empty() {
         out.field(b"Content-Type", kind);
     }
-    out.persistence(exchange.request.version(), exchange.persistent);
+    out.persistence(exchange.request.version(), exchange.is_persistent);
     let body = match own {
-        Own::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
-        Own::Options => Cow::Borrowed(&b""[..]),
-        Own::Trace => Cow::Owned(traced(&exchange.request)),
+        OwnResponse::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
+        OwnResponse::Options => Cow::Borrowed(&b""[..]),
+        OwnResponse::Trace => Cow::Owned(trace_body(&exchange.request)),
     };
     out.number(b"Content-Length", body.len() as u64);
     out.end();
-    let is_head = exchange.request_is_whole && exchange.request.method() == Method::Head;
+    let is_head = exchange.has_request && exchange.request.method() == Method::Head;
     if is_head { Cow::Borrowed(b"") } else { body }
 }
 
 /// RFC 9209: why there is no response of the origin's. Only our own words: neither the address of a
 /// next hop nor what it said is a client's to know.
-fn write_refusal_status(out: &mut impl HeaderWriter, reason: Reason) {
+fn write_proxy_status(out: &mut impl HeaderWriter, reason: Reason) {
     let [error, details] = [reason.error_type(), reason.word()];
     out.field_with(b"Proxy-Status", |value| {
         for part in ["millrace; error=", error, "; details=\"", details, "\""] {
@@ -232,7 +234,7 @@ fn write_refusal_status(out: &mut impl HeaderWriter, reason: Reason) {
 }
 
 /// RFC 9110 section 9.3.8: the request as it came, without what is secret.
-fn traced(request: &RequestHead) -> Vec<u8> {
+fn trace_body(request: &RequestHead) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(request.bytes().len());
     let mut echo = Http1Header::new(&mut bytes);
     echo.request_line(request.method_bytes(), request.target(), request.version());
@@ -274,7 +276,7 @@ mod tests {
         HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
 
     /// An exchange of a gateway that describes what it does.
-    fn exchange(request: &str, answer: &str) -> Exchange {
+    fn exchange(request: &str, response: &str) -> Exchange {
         let words = ["boost", "--origin=http://origin", "--cache-status=on", "--proxy-status=on"];
         let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
         let mut origins = Origins::new(10, &Thresholds::FIXED);
@@ -282,16 +284,16 @@ mod tests {
         let snapshot = Snapshot::new(config, Instant::default(), &mut origins, &shared);
         let mut exchange = Exchange {
             snapshot: Some(Rc::new(snapshot)),
-            plan: Plan::Route(0),
+            plan: RequestPlan::Route(0),
             sender: Sender { client: Some([192, 0, 2, 1].into()), is_trusted: false },
-            request_is_whole: true,
+            has_request: true,
             ..Exchange::default()
         };
         exchange.caching.forward = Some(Forward::Miss);
         let scan = &mut HeadScan::default();
         exchange.request.parse(request.as_bytes(), scan, &LIMITS).unwrap().unwrap();
         let scan = &mut HeadScan::default();
-        exchange.answer.parse(answer.as_bytes(), scan, &LIMITS).unwrap().unwrap();
+        exchange.response.parse(response.as_bytes(), scan, &LIMITS).unwrap().unwrap();
         exchange
     }
 
@@ -345,7 +347,7 @@ mod tests {
     fn a_response_needs_no_text_of_http_1() {
         fn write(out: &mut impl HeaderWriter) {
             let (exchange, dates) = (&exchange(REQUEST, ANSWER), &mut Dates::default());
-            write_answer(out, exchange, Framing::Chunked, true, dates, Duration::ZERO);
+            write_response(out, exchange, Framing::Chunked, true, dates, Duration::ZERO);
         }
         let (text, list) = both(|out| write(out), write);
         let expected = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer: s\r\n\
@@ -368,8 +370,8 @@ mod tests {
     #[test]
     fn a_response_of_our_own_needs_no_text_of_http_1() {
         fn write(out: &mut impl HeaderWriter) {
-            let own = Own::Refusal(Reason::ConnectRefused);
-            let body = write_own(out, &exchange(REQUEST, ANSWER), own, b"today");
+            let own = OwnResponse::Refusal(Reason::ConnectRefused);
+            let body = write_own_response(out, &exchange(REQUEST, ANSWER), own, b"today");
             assert!(!body.is_empty());
         }
         let (text, list) = both(|out| write(out), write);

@@ -4,8 +4,8 @@ pub mod access_log;
 pub(crate) mod end;
 pub(crate) mod headers;
 mod plan;
+pub(crate) mod pool;
 pub mod reason;
-pub(crate) mod spare;
 pub(crate) mod stage;
 
 use std::rc::Rc;
@@ -18,13 +18,15 @@ use millrace_http1::{
 use millrace_splice::Pipes;
 
 use crate::auth::Access;
-use crate::cached::Caching;
-pub(crate) use crate::exchange::plan::{Own, Plan, Sender};
-pub(crate) use crate::exchange::reason::{Failed, Reason};
-pub(crate) use crate::exchange::stage::{Abort, Afterwards, Event, Stage, Step, Subject};
+use crate::cached::CacheContext;
+pub(crate) use crate::exchange::plan::{OwnResponse, RequestPlan, Sender};
+pub(crate) use crate::exchange::reason::{Failure, Reason};
+pub(crate) use crate::exchange::stage::{
+    Abort, AfterExchange, Event, EventTarget, NextStep, Stage,
+};
 use crate::origin::{Phase, Transaction};
 use crate::snapshot::{RouteOrigins, Snapshot};
-use crate::transfer::{Transfer, Waits, tally::Tally};
+use crate::transfer::{Transfer, TransferState, stats::TransferStats};
 
 /// An exchange. Recycled with the memory of its headers: see [`Exchange::reset`].
 #[derive(Debug, Default)]
@@ -33,19 +35,19 @@ pub(crate) struct Exchange {
     /// The client connection; outlives the exchange. `None`: a refresh, see `refresh.rs`.
     pub(crate) conn: Option<Key>,
     /// The one after it on that connection.
-    pub(crate) next: Option<Key>,
+    pub(crate) next_in_pipeline: Option<Key>,
     /// The configuration that it began with.
     pub(crate) snapshot: Option<Rc<Snapshot>>,
     /// Index into the configuration's services.
     pub(crate) service: u16,
-    pub(crate) plan: Plan,
+    pub(crate) plan: RequestPlan,
     /// Set when it is routed. A refresh has that of the exchange that caused it.
     pub(crate) sender: Sender,
     pub(crate) request: RequestHead,
     /// Whether `request` holds a header; not so where the header was refused.
-    pub(crate) request_is_whole: bool,
+    pub(crate) has_request: bool,
     pub(crate) framing: Framing,
-    pub(crate) answer: AnswerHead,
+    pub(crate) response: AnswerHead,
     pub(crate) transaction: Transaction,
     pub(crate) upload: Transfer,
     pub(crate) download: Transfer,
@@ -53,11 +55,11 @@ pub(crate) struct Exchange {
     /// The status sent to the client; 0 before one was.
     pub(crate) status: u16,
     /// Whether the client's connection goes on after this exchange.
-    pub(crate) persistent: bool,
+    pub(crate) is_persistent: bool,
     /// Whether both transfers are directions of a tunnel.
-    pub(crate) tunnel: bool,
+    pub(crate) is_tunnel: bool,
     /// How the response ends, where it is not delivered whole.
-    pub(crate) aborted: Option<Abort>,
+    pub(crate) abort: Option<Abort>,
     /// Why it did not end as it should.
     pub(crate) reason: Option<Reason>,
     /// What it takes of the worker's budget: itself and the headers that it holds.
@@ -65,7 +67,7 @@ pub(crate) struct Exchange {
     /// What is known of its sender, where a service asks.
     pub(crate) access: Access,
     /// What the cache has to do with it.
-    pub(crate) caching: Caching,
+    pub(crate) caching: CacheContext,
 }
 
 impl Exchange {
@@ -75,33 +77,33 @@ impl Exchange {
         let Self {
             stage,
             conn,
-            next,
+            next_in_pipeline,
             snapshot,
             service,
             plan,
             sender,
             request,
-            request_is_whole,
+            has_request,
             framing,
-            answer,
+            response,
             transaction,
             upload,
             download,
             started,
             status,
-            persistent,
-            tunnel,
-            aborted,
+            is_persistent,
+            is_tunnel,
+            abort,
             reason,
             charges,
             access,
             caching,
         } = self;
         request.clear();
-        answer.clear();
-        (*conn, *next, *snapshot, *started, *reason) = Default::default();
+        response.clear();
+        (*conn, *next_in_pipeline, *snapshot, *started, *reason) = Default::default();
         (*stage, *service, *plan, *sender, *framing) = Default::default();
-        (*request_is_whole, *status, *persistent, *tunnel, *aborted) = Default::default();
+        (*has_request, *status, *is_persistent, *is_tunnel, *abort) = Default::default();
         *transaction = Default::default();
         *upload = Default::default();
         *download = Default::default();
@@ -112,18 +114,18 @@ impl Exchange {
 
     /// Whether the client waits for word from the origin before it sends its body (RFC 9110 section
     /// 10.1.1): then it is the origin that takes its time.
-    pub(crate) fn waits_for_continue(&self) -> bool {
+    pub(crate) fn awaits_continue(&self) -> bool {
         self.transaction.phase == Phase::Asked
             && self.transaction.interim == 0
-            && self.upload.moved() == 0
+            && self.upload.forwarded() == 0
             && expectation(&self.request) == Expectation::Continue
     }
 
     /// Whether nothing of the request is still to come from the client.
-    pub(crate) fn request_was_taken(&self) -> bool {
-        self.request_is_whole
+    pub(crate) fn has_received_request(&self) -> bool {
+        self.has_request
             && (matches!(self.framing, Framing::None | Framing::Length(0))
-                || self.upload.source_is_done())
+                || self.upload.has_received_all())
     }
 
     /// Whether the request body has bytes that, as far as the engine has reported, were not sent to
@@ -133,8 +135,8 @@ impl Exchange {
     }
 
     /// Whether the upload has nothing left to do.
-    pub(crate) fn upload_is_over(&self) -> bool {
-        matches!(self.upload.waits(), Waits::Off | Waits::Ended)
+    pub(crate) fn has_finished_upload(&self) -> bool {
+        matches!(self.upload.state(), TransferState::Off | TransferState::Ended)
     }
 
     /// Ends both transfers, wherever they are.
@@ -144,8 +146,8 @@ impl Exchange {
     }
 
     /// What moving its bodies took, both ways.
-    pub(crate) fn tally(&self) -> Tally {
-        self.upload.tally() + self.download.tally()
+    pub(crate) fn transfer_stats(&self) -> TransferStats {
+        self.upload.stats() + self.download.stats()
     }
 
     /// The client connection of an exchange that is no refresh.
@@ -165,7 +167,7 @@ impl Exchange {
 
     /// The origins of its route, where one was picked.
     pub(crate) fn route_origins(&self) -> Option<&RouteOrigins> {
-        let Plan::Route(index) = self.plan else { return None };
+        let RequestPlan::Route(index) = self.plan else { return None };
         Some(self.snapshot().route(self.service, index))
     }
 
@@ -180,7 +182,7 @@ pub(crate) fn origin_request<'a>(
     request: &'a RequestHead,
     Sender { client, is_trusted }: Sender,
     service: u16,
-    plan: Plan,
+    plan: RequestPlan,
     snapshot: &'a Snapshot,
 ) -> OriginRequest<'a> {
     let forwarding = match snapshot.route_of(service, plan) {

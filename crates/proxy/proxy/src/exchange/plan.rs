@@ -6,7 +6,7 @@ use crate::exchange::Reason;
 
 /// What is done with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Plan {
+pub(crate) enum RequestPlan {
     /// It has not been routed yet.
     #[default]
     Unrouted,
@@ -17,12 +17,12 @@ pub(crate) enum Plan {
     /// CONNECT: bytes are moved both ways.
     Tunnel,
     /// Answered without an origin.
-    Here(Own),
+    Respond(OwnResponse),
 }
 
 /// A response that millrace makes itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Own {
+pub(crate) enum OwnResponse {
     /// The request is refused, or could not be served.
     Refusal(Reason),
     /// `Max-Forwards: 0` with OPTIONS (RFC 9110 section 7.6.2).

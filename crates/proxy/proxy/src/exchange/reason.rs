@@ -117,16 +117,16 @@ reasons! {
     /// The response header did not come within `first_byte_ms`.
     OriginTimedOut = 504 "origin-timed-out" "The origin took too long to answer.";
     /// The response header breaks the grammar or is too large.
-    MalformedAnswer = 502 "malformed-answer" "The origin's answer is malformed.";
+    MalformedResponse = 502 "malformed-response" "The origin's answer is malformed.";
     /// The length of the response's body can be read in two ways.
-    MalformedAnswerFraming = 502 "malformed-answer-framing"
+    MalformedResponseFraming = 502 "malformed-response-framing"
         "The length of the origin's answer is not stated in one clear way.";
     /// The first chunk of the response breaks the grammar, and nothing of it was delivered.
-    MalformedAnswerBody = 502 "malformed-answer-body" "The origin's chunked answer is malformed.";
+    MalformedResponseBody = 502 "malformed-response-body" "The origin's chunked answer is malformed.";
     /// The response's body ended early, or was no longer held, before any of the response was sent.
-    AnswerIncomplete = 502 "answer-incomplete" "The origin's answer did not arrive whole.";
+    ResponseIncomplete = 502 "response-incomplete" "The origin's answer did not arrive whole.";
     /// 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
-    UpgradeUnasked = 502 "upgrade-unasked"
+    UpgradeUnrequested = 502 "upgrade-unrequested"
         "The origin switched to a protocol that was not asked for.";
     /// More interim responses than a client should have to read.
     TooManyInterim = 502 "too-many-interim" "The origin sent too many interim answers.";
@@ -149,9 +149,9 @@ reasons! {
     /// Room ran short, and this client had stood still longest: it took or sent nothing.
     Shed = 0 "shed" "This proxy was out of room, and this client stood still.";
     /// The response's body ended early or broke the grammar.
-    AnswerCut = 0 "answer-cut" "The origin cut its answer short.";
+    ResponseCut = 0 "response-cut" "The origin cut its answer short.";
     /// The answer's body stood still for `response_ms`.
-    AnswerTimedOut = 0 "answer-timed-out" "The origin stopped in the middle of its answer.";
+    ResponseTimedOut = 0 "response-timed-out" "The origin stopped in the middle of its answer.";
     /// A tunnel stood still for `tunnel_idle_ms`.
     TunnelIdle = 0 "tunnel-idle" "Nothing moved in the tunnel.";
     /// The process ends, and the time for draining is over.
@@ -182,33 +182,35 @@ impl Reason {
     }
 
     /// Whose failure it is.
-    pub(crate) const fn failed(self) -> Failed {
+    pub(crate) const fn failure(self) -> Failure {
         use Reason::*;
         match self {
-            ClientClosed | ClientTimedOut | Shed | TunnelIdle | Draining => Failed::Client,
+            ClientClosed | ClientTimedOut | Shed | TunnelIdle | Draining => Failure::Client,
             NameUnknown | NameFailed | NameTimedOut | ConnectFailed | OriginUnreachable
-            | ConnectTimedOut | TargetDenied | PortDenied => Failed::Connect,
-            OriginClosed => Failed::Silence,
+            | ConnectTimedOut | TargetDenied | PortDenied => Failure::Connect,
+            OriginClosed => Failure::NoResponse,
             OriginTimedOut
-            | MalformedAnswer
-            | MalformedAnswerFraming
-            | UpgradeUnasked
-            | TooManyInterim => Failed::Header,
-            MalformedAnswerBody | AnswerIncomplete | AnswerCut | AnswerTimedOut => Failed::Body,
-            Overloaded | OriginBusy | AuthBusy => Failed::Proxy,
+            | MalformedResponse
+            | MalformedResponseFraming
+            | UpgradeUnrequested
+            | TooManyInterim => Failure::Header,
+            MalformedResponseBody | ResponseIncomplete | ResponseCut | ResponseTimedOut => {
+                Failure::Body
+            }
+            Overloaded | OriginBusy | AuthBusy => Failure::Proxy,
             MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
             | MalformedProxyHeader | TargetTooLong | HeadTooLarge | CodingUnknown
             | VersionUnsupported | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut
             | ClientDenied | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed
             | NotAProxyRequest | SchemeUnsupported | ConnectRefused | NoRoute | OnlyIfCached
-            | Loop => Failed::Request,
+            | Loop => Failure::Request,
         }
     }
 
     /// Whether the header of the origin's response is no HTTP, or not what was asked for.
-    pub(crate) const fn is_malformed_answer(self) -> bool {
+    pub(crate) const fn is_malformed_response(self) -> bool {
         use Reason::*;
-        matches!(self, MalformedAnswer | MalformedAnswerFraming | UpgradeUnasked)
+        matches!(self, MalformedResponse | MalformedResponseFraming | UpgradeUnrequested)
     }
 
     /// The error type of Proxy-Status that says the same (RFC 9209 section 2.3).
@@ -225,9 +227,9 @@ impl Reason {
             OriginClosed => "connection_terminated",
             OriginBusy => "connection_limit_reached",
             OriginTimedOut => "connection_read_timeout",
-            MalformedAnswerBody => "http_response_transfer_coding",
-            AnswerIncomplete => "http_response_incomplete",
-            MalformedAnswer | MalformedAnswerFraming | UpgradeUnasked | TooManyInterim => {
+            MalformedResponseBody => "http_response_transfer_coding",
+            ResponseIncomplete => "http_response_incomplete",
+            MalformedResponse | MalformedResponseFraming | UpgradeUnrequested | TooManyInterim => {
                 "http_protocol_error"
             }
             Loop => "proxy_loop_detected",
@@ -242,7 +244,7 @@ impl Reason {
 
 /// What failed, by whose fault. Follows from the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failed {
+pub(crate) enum Failure {
     /// The request, or what it requests, is refused: it is malformed, slow or cut, or not allowed.
     Request,
     /// The client's connection broke, was too slow, or had to make room.
@@ -250,7 +252,7 @@ pub(crate) enum Failed {
     /// No connection to an origin could be opened.
     Connect,
     /// The origin ended its connection without a response.
-    Silence,
+    NoResponse,
     /// The response header is wrong or late.
     Header,
     /// The response body ends early, breaks its framing, or stops.

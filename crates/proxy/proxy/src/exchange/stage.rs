@@ -12,10 +12,10 @@
 //! | log | `stage/log.rs` | an ended exchange | a record; the connection goes on or ends | |
 //!
 //! Accept and parse work on a connection, before there is an exchange. A stage is a function
-//! `on(core, key, event) -> Step`: it looks at its object and the worker's tables, queues
+//! `on(core, key, event) -> NextStep`: it looks at its object and the worker's tables, queues
 //! operations, and returns what comes next. It never calls another stage: only the driver does.
 //!
-//! There is one backward move, [`Step::Again`] of fetch: another origin connection, while nothing
+//! There is one backward move, [`NextStep::Reenter`] of fetch: another origin connection, while nothing
 //! of the request's body has been read for an origin and nothing of a response has reached the
 //! client.
 
@@ -37,7 +37,7 @@ pub(crate) enum Stage {
 
 /// The object that an event is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Subject {
+pub(crate) enum EventTarget {
     /// A listener; the slot of the key is its number.
     Listener(Key),
     /// A client connection.
@@ -55,10 +55,10 @@ pub(crate) enum Event {
     /// The driver moved the object on to this stage, or the connection to its next request.
     Enter,
     /// The exchange has become the first of its connection.
-    Turn,
-    /// A listener accepted a connection, or cannot: see [`Accepting::arrived`].
+    BecameFirst,
+    /// A listener accepted a connection, or cannot: see [`Listeners::accepted`].
     ///
-    /// [`Accepting::arrived`]: crate::conn::accepting::Accepting::arrived
+    /// [`Listeners::accepted`]: crate::conn::listeners::Listeners::accepted
     Accepted,
     /// Another worker handed over a connection that it accepted; it is at the same place.
     HandedOver,
@@ -87,60 +87,60 @@ pub(crate) enum Event {
     /// An attempt to connect to the origin ended, or its timer is due: see [`Dial::news`].
     ///
     /// [`Dial::news`]: crate::origin::Dial::news
-    Dialed,
+    DialProgress,
     /// The origin's name was looked up; the addresses are at the exchange's transaction.
-    Named(Result<(), NameError>),
+    NameResolved(Result<(), NameError>),
     /// There may be room by now for what the exchange waited for.
-    Room,
+    CapacityFreed,
     /// The verifier compared the password, and it is right; or the reason to refuse the request.
     Verified(Result<(), Reason>),
     /// What the exchange or the fill waits for in the cache may have come.
     Woken,
     /// The time for what the object waits for is over.
-    Due,
+    TimedOut,
     /// The exchange has to end, for this reason.
     End(Reason),
 }
 
 // Events and steps travel in registers.
-const _: () = assert!(size_of::<Event>() <= 8 && size_of::<Step>() <= 8);
+const _: () = assert!(size_of::<Event>() <= 8 && size_of::<NextStep>() <= 8);
 
 /// What a stage returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum NextStep {
     /// An operation is outstanding, or a transfer runs: an event takes it from here.
     Wait,
     /// On to a later stage.
-    Go(Stage),
+    Advance(Stage),
     /// Enter the same stage again.
-    Again,
+    Reenter,
     /// The exchange cannot go on: `exchange/end.rs` decides how it ends.
     End(Reason),
     /// A request began: the last exchange of the connection enters its first stage, or ends with a
     /// refusal. Afterwards the connection looks for a further request.
-    Begin(Option<Reason>),
+    BeginExchange(Option<Reason>),
     /// The exchange was recorded and removed; what becomes of its connection.
-    Ended(Afterwards),
+    Recorded(AfterExchange),
     /// A refresh ends; it has no client to deliver to.
-    Drop,
+    EndRefresh,
 }
 
 /// How a response ends that is not delivered whole: what its client sees of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Abort {
     /// The end in order (FIN), after the last byte that was received.
-    Finish,
+    Close,
     /// A reset, once the client's kernel has acknowledged what was sent.
-    ResetDelivered,
+    ResetWhenDelivered,
     /// A reset at once.
     Reset,
 }
 
 /// What becomes of a client connection when its first exchange has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Afterwards {
+pub(crate) enum AfterExchange {
     /// It goes on to the next request.
-    Next,
+    Continue,
     /// It closes once the client has read the response, which what the client still sends must not
     /// turn into a reset (RFC 9112 section 9.6).
     Linger,
@@ -149,5 +149,5 @@ pub(crate) enum Afterwards {
     /// It closes so that the client sees that it broke.
     Reset,
     /// It is reset once the client's kernel has acknowledged what was sent.
-    ResetDelivered,
+    ResetWhenDelivered,
 }

@@ -11,7 +11,7 @@ use millrace_engine::{Address, Engine, Error, Key, Kind};
 use crate::admission::{self, Denied};
 use crate::conn::wire::Wire;
 use crate::core::Core;
-use crate::exchange::{Event, Reason, Subject};
+use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::attempt::{Attempt, Dial};
 use crate::origin::{OriginConn, Phase, User, close::close};
 use crate::overload::capacity;
@@ -125,10 +125,10 @@ pub(crate) fn news<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
     ended: Option<Result<(), Error>>,
-) -> Option<(Subject, Event)> {
+) -> Option<(EventTarget, Event)> {
     let key = core.attempts.get(slot)?.exchange;
     core.dial(key).news = Some((slot, ended));
-    Some((Subject::Exchange(key), Event::Dialed))
+    Some((EventTarget::Exchange(key), Event::DialProgress))
 }
 
 /// Goes on after what happened to an attempt of the exchange. True once there is a connection.

@@ -19,14 +19,14 @@ pub(crate) enum Status {
 /// # Errors
 /// The reason why the response cannot be used.
 pub(crate) fn status(exchange: &mut Exchange) -> Result<Status, Reason> {
-    let Exchange { transaction, answer, request, .. } = exchange;
+    let Exchange { transaction, response: answer, request, .. } = exchange;
     let framing =
-        answer_framing(answer, request.method()).map_err(|_| Reason::MalformedAnswerFraming)?;
+        answer_framing(answer, request.method()).map_err(|_| Reason::MalformedResponseFraming)?;
     match answer.status() {
         101 if transaction.upgrade_sent && upgrade_accepted(request, answer) => {
             Ok(Status::Final(Framing::None))
         }
-        101 => Err(Reason::UpgradeUnasked),
+        101 => Err(Reason::UpgradeUnrequested),
         100..=199 if transaction.interim >= INTERIM_MAX => Err(Reason::TooManyInterim),
         100..=199 => {
             transaction.interim += 1;
@@ -43,18 +43,18 @@ pub(crate) fn status(exchange: &mut Exchange) -> Result<Status, Reason> {
 /// no other request before. Nor may the response be ambiguous: what follows the end of its header
 /// here may be a part of the header to its origin.
 pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
-    exchange.request_was_taken()
+    exchange.has_received_request()
         && exchange.transaction.early_bytes == 0
         && exchange.transaction.framing != Framing::UntilClose
         && !exchange.transaction.is_ambiguous
         && !says_close(exchange)
-        && !authenticates_connection(&exchange.answer)
+        && !authenticates_connection(&exchange.response)
         && !authenticates_connection(&exchange.request)
 }
 
 /// Whether the origin closes the connection after its response (RFC 9112 section 9.6).
 pub(crate) fn says_close(exchange: &Exchange) -> bool {
-    let response = &exchange.answer;
+    let response = &exchange.response;
     !connection_options(response).is_persistent(response.version())
 }
 

@@ -35,10 +35,10 @@ impl fmt::Display for Cause {
                 ConnectTimedOut => "connection timed out",
                 OriginClosed => "connection closed before a response",
                 OriginTimedOut => "no response in time",
-                MalformedAnswer | MalformedAnswerFraming | MalformedAnswerBody => {
+                MalformedResponse | MalformedResponseFraming | MalformedResponseBody => {
                     "malformed response"
                 }
-                UpgradeUnasked => "unrequested protocol switch",
+                UpgradeUnrequested => "unrequested protocol switch",
                 TooManyInterim => "too many interim responses",
                 other => other.word(),
             },

@@ -5,7 +5,7 @@
 use millrace_engine::{Engine, Key};
 use millrace_http1::ProxyHeader;
 
-use crate::core::{Core, Parts};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::Exchange;
 use crate::origin::{Origins, close::close};
 use millrace_config::SendProxy;
@@ -32,15 +32,15 @@ pub(crate) fn binds(exchange: &Exchange) -> bool {
 /// Begins a connection that was just opened for the exchange with the header, if its route asks for
 /// one.
 pub(crate) fn write_header<E: Engine>(core: &mut Core<E>, key: Key) {
-    let Parts { engine, exchange, client, origin, .. } = core.parts(key);
+    let ExchangeParts { engine, exchange, client, origin, .. } = core.parts(key);
     let (Some(client), Some(origin)) = (client, origin) else { return };
     let write = match send_proxy(exchange) {
         SendProxy::Off => return,
         SendProxy::V1 => ProxyHeader::write_v1,
         SendProxy::V2 => ProxyHeader::write_v2,
     };
-    let destination = client.reached.or_else(|| client.wire.address_reached(engine));
-    write(&ProxyHeader { source: client.client, destination }, origin.wire.own_bytes());
+    let destination = client.destination.or_else(|| client.wire.local_address(engine));
+    write(&ProxyHeader { source: client.client_address, destination }, origin.wire.own_bytes());
     origin.owner = exchange.conn;
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
-use crate::exchange::{Plan, Reason};
+use crate::exchange::{Reason, RequestPlan};
 use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, side};
 
 /// A way for a request to its origin.
@@ -52,7 +52,7 @@ pub(crate) fn overflow<E: Engine>(core: &mut Core<E>, key: Key) -> Result<Option
         }
     }
     let now = core.engine.now();
-    let max = core.share(core.snapshot.limits().origin_queue);
+    let max = core.share_per_worker(core.snapshot.limits().origin_queue);
     if core.origins.queue_length(id) >= max {
         core.counters.origin_queue_refusals.add(1);
         return Err(Reason::OriginBusy);
@@ -103,9 +103,9 @@ pub(crate) fn is_queued<E: Engine>(core: &Core<E>, key: Key) -> bool {
 fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     let Some(exchange) = core.exchanges.get(key) else { return 0 };
     match (exchange.snapshot().limits().origin_connections, exchange.plan) {
-        (0, Plan::Route(_)) => usize::MAX,
+        (0, RequestPlan::Route(_)) => usize::MAX,
         (0, _) => (core.overload.descriptors / 4).max(1),
-        (limit, _) => core.share(limit),
+        (limit, _) => core.share_per_worker(limit),
     }
 }
 
@@ -114,7 +114,7 @@ fn take_idle<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<Or
     let Core { origins, engine, exchanges, .. } = core;
     let exchange = exchanges.get(key)?;
     let owner = pinned::owner(exchange);
-    let dials = exchange.plan == Plan::Tunnel || exchange.transaction.dials;
+    let dials = exchange.plan == RequestPlan::Tunnel || exchange.transaction.dials;
     if dials { None } else { origins.take_idle(id, key, owner, |wire| wire.is_announced(engine)) }
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use millrace_engine::{Buffer, Engine, Error, Event as Completion, Instant, Key, Table};
 
-use crate::conn::{Conn, client, wire::Received};
-use crate::core::{Core, Parts};
-use crate::exchange::{Event, Exchange, Reason, Stage, Subject};
+use crate::conn::{Conn, client, wire::ReceiveResult};
+use crate::core::{Core, ExchangeParts};
+use crate::exchange::{Event, EventTarget, Exchange, Reason, Stage};
 use crate::origin::{self, OriginId, OriginUse, Phase, Trial, User, close::close, h1, pinned};
 use crate::overload::RECEIVE_AHEAD_MAX;
-use crate::transfer::Waits;
+use crate::transfer::TransferState;
 use millrace_config::limits::Limits;
 
 /// The event that a completion is, if anything waits for it.
@@ -18,7 +18,7 @@ pub(crate) fn completed<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
     completion: Completion,
-) -> Option<(Subject, Event)> {
+) -> Option<(EventTarget, Event)> {
     let Core { engine, origins, exchanges, .. } = core;
     let Some(connection) = origins.connections.get_mut(slot) else {
         if let Completion::Received(Ok(buffer)) = completion {
@@ -28,13 +28,15 @@ pub(crate) fn completed<E: Engine>(
     };
     let wire = &mut connection.wire;
     match (completion, connection.uses.first()) {
-        (Completion::Received(result), user) => match (wire.received(engine, result), user) {
+        (Completion::Received(result), user) => match (wire.complete_receive(engine, result), user)
+        {
             (received, Some(User::Exchange(key))) => {
                 let exchange = exchanges.get_mut(key)?;
-                let unread = wire.input.bytes().len();
-                received_by(exchange, received, unread).map(|event| (Subject::Exchange(key), event))
+                let unread = wire.recv_buffer.bytes().len();
+                received_by(exchange, received, unread)
+                    .map(|event| (EventTarget::Exchange(key), event))
             }
-            (received, Some(User::Fill(key))) => Some((Subject::Fill(key), event_of(received))),
+            (received, Some(User::Fill(key))) => Some((EventTarget::Fill(key), event_of(received))),
             // The end, or a response that nothing requested (RFC 9112 section 9.5).
             (_, None) => {
                 close(core, slot);
@@ -42,12 +44,12 @@ pub(crate) fn completed<E: Engine>(
             }
         },
         (Completion::Readable, user) => {
-            wire.readable();
+            wire.complete_watch();
             match user? {
-                User::Fill(key) => Some((Subject::Fill(key), Event::OriginReadable)),
+                User::Fill(key) => Some((EventTarget::Fill(key), Event::OriginReadable)),
                 User::Exchange(key) => {
-                    if exchanges.get(key)?.download.waits() == Waits::Source {
-                        return Some((Subject::Exchange(key), Event::OriginReadable));
+                    if exchanges.get(key)?.download.state() == TransferState::AwaitingSource {
+                        return Some((EventTarget::Exchange(key), Event::OriginReadable));
                     }
                     receive(core, key);
                     None
@@ -56,12 +58,12 @@ pub(crate) fn completed<E: Engine>(
         }
         (Completion::Sent(result), _) => sent(core, slot, result),
         (Completion::Spliced(result), user) => match user {
-            Some(User::Exchange(key)) if wire.sent(&result) => {
+            Some(User::Exchange(key)) if wire.complete_send(&result) => {
                 let event = match result {
                     Ok(count) => Event::OriginSpliced(count as u32),
                     Err(error) => event_of_failure(exchanges.get(key)?, error),
                 };
-                Some((Subject::Exchange(key), event))
+                Some((EventTarget::Exchange(key), event))
             }
             _ => None,
         },
@@ -75,18 +77,18 @@ fn sent<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
     result: Result<(), Error>,
-) -> Option<(Subject, Event)> {
+) -> Option<(EventTarget, Event)> {
     let Core { engine, origins, exchanges, conns, .. } = core;
     let connection = origins.connections.get_mut(slot)?;
-    let is_exchanges = connection.wire.sent(&result);
+    let is_exchanges = connection.wire.complete_send(&result);
     match connection.uses.first() {
         Some(User::Exchange(key)) if is_exchanges => {
             if let Err(error) = result {
                 let event = event_of_failure(exchanges.get(key)?, error);
-                return Some((Subject::Exchange(key), event));
+                return Some((EventTarget::Exchange(key), event));
             }
             let is_over = all_is_sent(engine, exchanges, conns, key);
-            (!is_over).then_some((Subject::Exchange(key), Event::OriginSent))
+            (!is_over).then_some((EventTarget::Exchange(key), Event::OriginSent))
         }
         // The response came before this report.
         Some(_) => None,
@@ -103,7 +105,7 @@ fn sent<E: Engine>(
 /// may go on for ever without what it is waiting for.
 fn event_of_failure(exchange: &Exchange, error: Error) -> Event {
     match error {
-        Error::OutOfMemory if exchange.tunnel => Event::End(Reason::Overloaded),
+        Error::OutOfMemory if exchange.is_tunnel => Event::End(Reason::Overloaded),
         _ => Event::OriginFailed,
     }
 }
@@ -117,43 +119,47 @@ fn all_is_sent<E: Engine>(
     key: Key,
 ) -> bool {
     let Some(exchange) = exchanges.get_mut(key) else { return false };
-    if exchange.stage != Stage::Fetch || !exchange.upload.source_is_done() {
+    if exchange.stage != Stage::Fetch || !exchange.upload.has_received_all() {
         return false;
     }
     let now = engine.now();
     exchange.upload.finish(now);
     exchange.transaction.since = now;
     if let Some(conn) = exchange.conn.and_then(|conn| conns.get_mut(conn)) {
-        client::watch(engine, conn);
+        client::receive_ahead(engine, conn);
     }
     true
 }
 
-fn event_of(received: Received) -> Event {
+fn event_of(received: ReceiveResult) -> Event {
     match received {
-        Received::Bytes => Event::OriginReadable,
-        Received::End => Event::OriginEnded,
-        Received::Break => Event::OriginBroke,
+        ReceiveResult::Bytes => Event::OriginReadable,
+        ReceiveResult::End => Event::OriginEnded,
+        ReceiveResult::Broken => Event::OriginBroke,
     }
 }
 
 /// The event that a receive is for an exchange, after which `unread` bytes are at hand; `None`: it
 /// has to do something else first, and finds them there.
-fn received_by(exchange: &mut Exchange, received: Received, unread: usize) -> Option<Event> {
+fn received_by(exchange: &mut Exchange, received: ReceiveResult, unread: usize) -> Option<Event> {
     let download = &exchange.download;
     match (exchange.transaction.phase, received) {
         (Phase::Asked, received) => {
-            if received == Received::Bytes && exchange.has_unsent_body() {
+            if received == ReceiveResult::Bytes && exchange.has_unsent_body() {
                 exchange.transaction.early_bytes = unread;
             }
             Some(event_of(received))
         }
         // It waits for its turn; or the bytes follow the response, and then the connection is not
         // used again.
-        (Phase::Answered, Received::Bytes) if download.waits() != Waits::Source => None,
+        (Phase::Answered, ReceiveResult::Bytes)
+            if download.state() != TransferState::AwaitingSource =>
+        {
+            None
+        }
         // It was read ahead: found once what came before it was taken.
-        (Phase::Answered, Received::End | Received::Break)
-            if download.waits() == Waits::Sink && !download.source_is_done() =>
+        (Phase::Answered, ReceiveResult::End | ReceiveResult::Broken)
+            if download.state() == TransferState::AwaitingSink && !download.has_received_all() =>
         {
             None
         }
@@ -170,7 +176,8 @@ fn received_by(exchange: &mut Exchange, received: Received, unread: usize) -> Op
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let id = core.exchange(key).transaction.origin;
     let head_max = id.map_or(RECEIVE_AHEAD_MAX, |id| core.origins.head_max(id));
-    let Parts { engine, exchange, client, origin: Some(origin), .. } = core.parts(key) else {
+    let ExchangeParts { engine, exchange, client, origin: Some(origin), .. } = core.parts(key)
+    else {
         unreachable!("bytes are requested of an origin connection");
     };
     let is_first = client.is_none_or(|client| client.pipeline.is_first(key));
@@ -184,7 +191,7 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// The event that the connection's timer is, if its time is over. The timer may have been set
 /// before the present wait began.
-pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Subject, Event)> {
+pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(EventTarget, Event)> {
     let Core { engine, exchanges, conns, origins, snapshot, snapshots, timers, fills, .. } = core;
     let now = engine.now();
     let connection = origins.connections.get(slot)?;
@@ -201,13 +208,13 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Sub
             let client = exchange.conn.and_then(|conn| conns.get(conn));
             let may_send = client.is_none_or(|client| client.may_send(key));
             let wire = &connection.wire;
-            let is_ahead = !may_send && !wire.input.is_empty();
+            let is_ahead = !may_send && !wire.recv_buffer.is_empty();
             let waits_here = (wire.is_receiving() && !is_ahead) || wire.is_sending();
             let (deadline, reason) = wait.filter(|_| waits_here).unzip();
-            (deadline, reason.map(|reason| (Subject::Exchange(key), Event::End(reason))))
+            (deadline, reason.map(|reason| (EventTarget::Exchange(key), Event::End(reason))))
         }
         Some(User::Fill(key)) => {
-            (fills.get(key)?.deadline(), Some((Subject::Fill(key), Event::Due)))
+            (fills.get(key)?.deadline(), Some((EventTarget::Fill(key), Event::TimedOut)))
         }
     };
     match deadline {
@@ -232,14 +239,18 @@ fn wait_for_origin(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Rea
     let first_byte = Duration::from_millis(limits.first_byte_ms);
     let response = Duration::from_millis(limits.response_ms);
     let has_response = transaction.phase == Phase::Answered;
-    let late = if has_response { Reason::AnswerTimedOut } else { Reason::OriginTimedOut };
+    let late = if has_response { Reason::ResponseTimedOut } else { Reason::OriginTimedOut };
     match transaction.phase {
-        _ if exchange.tunnel => None,
-        _ if upload.waits() == Waits::Sink => Some((upload.since() + first_byte, late)),
-        Phase::Asked if upload.waits() != Waits::Source || exchange.waits_for_continue() => {
+        _ if exchange.is_tunnel => None,
+        _ if upload.state() == TransferState::AwaitingSink => {
+            Some((upload.since() + first_byte, late))
+        }
+        Phase::Asked
+            if upload.state() != TransferState::AwaitingSource || exchange.awaits_continue() =>
+        {
             Some((transaction.since + first_byte, late))
         }
-        Phase::Answered if download.waits() == Waits::Source => {
+        Phase::Answered if download.state() == TransferState::AwaitingSource => {
             Some((download.since() + response, late))
         }
         _ => None,
@@ -252,7 +263,7 @@ pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
     let Some(origin_use) = exchange.transaction.connection.take() else { return };
     let id = exchange.transaction.origin.take().expect("picked before it was used");
-    let (moved, may_be_kept) = (exchange.download.moved(), h1::is_persistent(exchange));
+    let (moved, may_be_kept) = (exchange.download.forwarded(), h1::is_persistent(exchange));
     core.origins.note_body(id, moved);
     release(core, origin_use, id, may_be_kept);
 }

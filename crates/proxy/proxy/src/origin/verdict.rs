@@ -8,23 +8,24 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::exchange::{Exchange, Failed, Plan, Reason};
+use crate::exchange::{Exchange, Failure, Reason, RequestPlan};
 use crate::origin::{OriginId, shared_health::Cause};
 
 /// The exchange failed at its origin, which it has not left yet.
 pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
     let exchange = core.exchange(key);
     let transaction = &exchange.transaction;
-    let Some(id) = transaction.origin.filter(|_| matches!(exchange.plan, Plan::Route(_))) else {
+    let Some(id) = transaction.origin.filter(|_| matches!(exchange.plan, RequestPlan::Route(_)))
+    else {
         return;
     };
     // Whether a connection came about: a failure without one is counted as a connect error.
-    let is_of_response = match reason.failed() {
-        Failed::Silence if transaction.reused => return,
-        Failed::Silence | Failed::Header => true,
+    let is_of_response = match reason.failure() {
+        Failure::NoResponse if transaction.reused => return,
+        Failure::NoResponse | Failure::Header => true,
         // A target that is denied is not among them: routes have no such rules.
-        Failed::Connect => false,
-        Failed::Request | Failed::Client | Failed::Body | Failed::Proxy => return,
+        Failure::Connect => false,
+        Failure::Request | Failure::Client | Failure::Body | Failure::Proxy => return,
     };
     if is_of_response && let Some(counters) = core.origins.counters(id) {
         counters.response_errors.add(1);
@@ -47,7 +48,7 @@ fn fail<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: Cause) {
 /// The header of the final response is there.
 pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
-    let status = exchange.answer.status();
+    let status = exchange.response.status();
     let Some(id) = exchange.transaction.origin else { return };
     if status >= 500 {
         if let Some(counters) = core.origins.counters(id) {
@@ -72,6 +73,6 @@ pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Whether the route takes the response for a failure of the origin.
 fn is_failure(exchange: &Exchange) -> bool {
-    matches!(exchange.answer.status(), 502..=504)
+    matches!(exchange.response.status(), 502..=504)
         && exchange.route_origins().is_some_and(|route| route.gateway_errors_fail)
 }

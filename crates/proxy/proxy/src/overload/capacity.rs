@@ -63,7 +63,7 @@ pub(crate) fn make_room_for_clients<E: Engine>(core: &mut Core<E>) {
 
 /// Stops accepting until there is room again, and reports that once.
 pub(crate) fn pause_accepting<E: Engine>(core: &mut Core<E>, why: &str) {
-    if core.accepting.pause(&mut core.engine) {
+    if core.listeners.pause(&mut core.engine) {
         core.counters.accept_pauses.add(1);
     }
     // Pairs with itself: whichever worker comes first reports it.
@@ -90,7 +90,7 @@ pub(crate) fn helped<E: Engine>(core: &Core<E>) -> impl Iterator<Item = &Waiter>
 /// Whether clients or requests wait for room, or memory is short.
 pub(crate) fn is_lacking<E: Engine>(core: &Core<E>) -> bool {
     // One that drains accepts no more than it had to.
-    let keeps_clients_waiting = core.accepting.is_paused() && !core.drain.is_draining;
+    let keeps_clients_waiting = core.listeners.is_paused() && !core.drain.is_draining;
     keeps_clients_waiting
         || helped(core).next().is_some()
         || is_short_of_memory(core)
@@ -104,7 +104,7 @@ pub(crate) fn memory_missed<E: Engine>(core: &Core<E>) -> u64 {
 
 /// Accepts again where that was paused and there is room by now.
 pub(crate) fn resume_accepting<E: Engine>(core: &mut Core<E>) {
-    if core.accepting.is_paused() && !core.drain.is_draining && has_room_for_clients(core) {
-        core.accepting.resume(&mut core.engine);
+    if core.listeners.is_paused() && !core.drain.is_draining && has_room_for_clients(core) {
+        core.listeners.resume(&mut core.engine);
     }
 }

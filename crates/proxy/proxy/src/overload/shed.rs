@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, Key};
 
-use crate::conn::{Conn, Standing, client};
+use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
-use crate::exchange::{Event, Exchange, Reason, Subject};
+use crate::exchange::{Event, EventTarget, Exchange, Reason};
 use crate::origin::close::close;
 use crate::overload::capacity::{self, clients, is_short_of_memory, taken};
 use crate::overload::{Missed, PATIENCE_SERVED};
-use crate::transfer::Waits;
+use crate::transfer::TransferState;
 
 /// The client connections that make room, one after the other: `least`, for those whom the
 /// kernel has no room for, and until a 64th of the room is free again beyond the mark at which
@@ -45,7 +45,7 @@ impl Shedding {
     }
 
     /// The event that gives the next client up. To be delivered before this is called again.
-    pub(crate) fn next<E: Engine>(&mut self, core: &mut Core<E>) -> Option<(Subject, Event)> {
+    pub(crate) fn next<E: Engine>(&mut self, core: &mut Core<E>) -> Option<(EventTarget, Event)> {
         loop {
             // One that gets a response goes a moment later.
             let given_up = self.given_up.take();
@@ -106,7 +106,7 @@ pub(crate) fn look_for_room<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
 /// Where a body has found no memory in the cache since this was asked last: the event that gives up
 /// the client that has stood still longest of those that read what is not stored any more. One at a
 /// time, as it may have had most of it.
-pub(crate) fn shed_reader<E: Engine>(core: &mut Core<E>) -> Option<(Subject, Event)> {
+pub(crate) fn shed_reader<E: Engine>(core: &mut Core<E>) -> Option<(EventTarget, Event)> {
     let missed = capacity::memory_missed(core);
     if std::mem::replace(&mut core.overload.memory_missed, missed) == missed {
         return None;
@@ -125,16 +125,16 @@ pub(crate) fn is_short<E: Engine>(core: &Core<E>, leaving: usize) -> bool {
 
 /// The event that ends the exchange of a client that has stood still. Without an exchange its
 /// connection is closed at once.
-fn give_up<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subject, Event)> {
+fn give_up<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(EventTarget, Event)> {
     core.counters.connections_shed.add(1);
     let Some(first) = core.conns.get(key).and_then(|conn| conn.pipeline.first()) else {
         client::close(core, key);
         return None;
     };
     let exchange = core.exchange(first);
-    let uploads = exchange.upload.waits() == Waits::Source && !exchange.tunnel;
+    let uploads = exchange.upload.state() == TransferState::AwaitingSource && !exchange.is_tunnel;
     let reason = if uploads { Reason::BodyTimedOut } else { Reason::Shed };
-    Some((Subject::Exchange(first), Event::End(reason)))
+    Some((EventTarget::Exchange(first), Event::End(reason)))
 }
 
 /// Closes an eighth of the idle origin connections. Returns how many that were.
@@ -150,7 +150,7 @@ fn close_idle_origins<E: Engine>(core: &mut Core<E>) -> usize {
 
 /// Whether any of the budget is charged for a client.
 fn holds_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
-    let holds = |conn: &Conn| conn.pipeline.first().is_some() || !conn.wire.input.is_empty();
+    let holds = |conn: &Conn| conn.pipeline.first().is_some() || !conn.wire.recv_buffer.is_empty();
     core.conns.get(key).is_some_and(holds)
 }
 
@@ -162,8 +162,8 @@ fn keeps_cache_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
     };
     let exchange = |key: Key| core.exchanges.get(key);
     let first = conn.pipeline.first().and_then(exchange);
-    let mut all = std::iter::successors(first, |it| it.next.and_then(exchange));
-    all.any(|exchange| exchange.caching.reads_gone(cache))
+    let mut all = std::iter::successors(first, |it| it.next_in_pipeline.and_then(exchange));
+    all.any(|exchange| exchange.caching.reads_removed(cache))
 }
 
 /// The clients that have stood still for longer than is forgiven, in the order in which they
@@ -178,7 +178,7 @@ fn standing_still<E: Engine>(core: &Core<E>) -> (Vec<(Order, Key)>, usize) {
             conn.pipeline.first().and_then(|first| core.exchanges.get(first)).map(Box::as_ref);
         let unsent = conn.wire.unsent(&core.engine);
         let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
-        let is_over = conn.is_over();
+        let is_over = conn.is_closing();
         if stood >= core.overload.forgiven {
             still.push(((is_over, stood), key));
         } else {
@@ -196,17 +196,17 @@ fn stands_still(
     unsent: usize,
     now: Instant,
 ) -> Option<Duration> {
-    let (stood, patience) = match (conn.standing, first) {
-        (Standing::Busy, Some(exchange)) if exchange.tunnel => {
+    let (stood, patience) = match (conn.state, first) {
+        (ConnState::Busy, Some(exchange)) if exchange.is_tunnel => {
             let since = exchange.upload.since().max(exchange.download.since());
             (now.since(since), PATIENCE_TUNNEL)
         }
-        (Standing::Busy, Some(exchange)) => {
+        (ConnState::Busy, Some(exchange)) => {
             (keeps_waiting(exchange, unsent, now)?, PATIENCE_SERVED)
         }
-        (Standing::Busy, None) => return None,
-        (Standing::Fresh, _) => (now.since(conn.since), PATIENCE_SERVED),
-        (Standing::Idle, _) => (now.since(conn.since), PATIENCE_IDLE),
+        (ConnState::Busy, None) => return None,
+        (ConnState::New, _) => (now.since(conn.since), PATIENCE_SERVED),
+        (ConnState::Idle, _) => (now.since(conn.since), PATIENCE_IDLE),
         _ => (now.since(conn.since), 1),
     };
     Some(stood / patience)
@@ -215,11 +215,11 @@ fn stands_still(
 /// How long a client has kept its exchange waiting; `None` while that waits for its origin.
 fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Duration> {
     let (upload, download) = (&exchange.upload, &exchange.download);
-    if download.waits() == Waits::Sink {
-        return download.stands_still(now, PACE, unsent + download.in_pipe());
+    if download.state() == TransferState::AwaitingSink {
+        return download.stalled_for(now, PACE, unsent + download.bytes_in_pipe());
     }
-    let uploads = upload.waits() == Waits::Source && !exchange.waits_for_continue();
-    uploads.then(|| upload.stands_still(now, PACE, 0)).flatten()
+    let uploads = upload.state() == TransferState::AwaitingSource && !exchange.awaits_continue();
+    uploads.then(|| upload.stalled_for(now, PACE, 0)).flatten()
 }
 
 /// The first to go is the greatest: whether it has got its last response, and how long it has stood

@@ -14,7 +14,7 @@ use millrace_http1::{HeadLimits, Http1Header};
 use crate::admission::AskRules;
 use crate::congestion::Setting;
 use crate::counters::PerStatus;
-use crate::exchange::Plan;
+use crate::exchange::RequestPlan;
 use crate::origin::shared_health::{Board, Check, CheckMark};
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::shared::Shared;
@@ -240,18 +240,18 @@ impl Snapshot {
     }
 
     /// The route of a booster that was picked; `None` where no route was.
-    pub(crate) fn route_of(&self, service: u16, plan: Plan) -> Option<&Route> {
-        let Plan::Route(index) = plan else { return None };
+    pub(crate) fn route_of(&self, service: u16, plan: RequestPlan) -> Option<&Route> {
+        let RequestPlan::Route(index) = plan else { return None };
         self.service(service).routes().get(index as usize)
     }
 
     /// What is done with the responses of a service, or of the route that was picked; `None`: they
     /// go past the cache.
-    pub(crate) fn cache(&self, service: u16, plan: Plan) -> Option<&CacheRoute> {
+    pub(crate) fn cache(&self, service: u16, plan: RequestPlan) -> Option<&CacheRoute> {
         let service = self.service(service);
         match plan {
-            Plan::Route(index) => service.routes()[index as usize].cache.as_deref(),
-            Plan::Target => service.cache.as_deref(),
+            RequestPlan::Route(index) => service.routes()[index as usize].cache.as_deref(),
+            RequestPlan::Target => service.cache.as_deref(),
             _ => None,
         }
     }

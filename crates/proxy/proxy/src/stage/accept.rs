@@ -8,48 +8,48 @@ use millrace_http1::parse_proxy_header;
 
 use crate::conn::h1::Pipeline;
 use crate::conn::wire::Wire;
-use crate::conn::{Conn, Standing, client};
+use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
-use crate::exchange::stage::{Event, Step};
+use crate::exchange::stage::{Event, NextStep};
 use crate::overload::capacity;
 use crate::overload::per_client::Client;
-use crate::worker::message::{HandedOver, Letter};
+use crate::worker::message::{HandoverGuard, WorkerMessage};
 
 /// Handles an event of a listener, or of a connection that has to begin with a PROXY protocol
 /// header.
-pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match event {
         Event::Accepted => {
-            accepted(core, key);
-            Step::Wait
+            handle_accepted(core, key);
+            NextStep::Wait
         }
         Event::HandedOver => {
-            if let Some(Ok((fd, peer))) = core.accepting.arrived.take() {
+            if let Some(Ok((fd, peer))) = core.listeners.accepted.take() {
                 admit(core, fd, peer, key.slot as u16);
             }
-            Step::Wait
+            NextStep::Wait
         }
-        Event::Due => {
+        Event::TimedOut => {
             client::close(core, key);
-            Step::Wait
+            NextStep::Wait
         }
-        _ => greet(core, key),
+        _ => read_proxy_header(core, key),
     }
 }
 
 /// A listener accepted a connection, or cannot.
-fn accepted<E: Engine>(core: &mut Core<E>, key: Key) {
-    match core.accepting.arrived.take() {
+fn handle_accepted<E: Engine>(core: &mut Core<E>, key: Key) {
+    match core.listeners.accepted.take() {
         Some(Ok((fd, peer))) => {
             core.counters.connections_accepted.add(1);
-            core.accepting.came(key);
+            core.listeners.note_accepted(key);
             let listener = key.slot as u16;
             if let Some(fd) = hand_over(core, fd, peer, listener) {
                 admit(core, fd, peer, listener);
             }
         }
         Some(Err(error)) => {
-            core.accepting.disarmed(key);
+            core.listeners.note_disarmed(key);
             capacity::pause_accepting(core, &format!("cannot accept: {error}"));
             if error == Error::OutOfDescriptors {
                 core.overload.missed.descriptors = true;
@@ -76,7 +76,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         core.clients.leave(counted_as);
         return refuse(core, fd);
     };
-    let snapshot = core.serving(listener).0.clone();
+    let snapshot = core.service_of_listener(listener).0.clone();
     let configured = snapshot.listener(listener).expect("it is served by this snapshot");
     if let Some(name) = snapshot.client_congestion(configured).of_accepted(peer) {
         core.engine.set_congestion(&fd, name);
@@ -87,11 +87,11 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     core.snapshots.note_came(listener);
     core.conns.insert(Conn {
         wire: Wire::new(fd, token),
-        client: peer,
-        reached: None,
+        client_address: peer,
+        destination: None,
         peer,
         counted_as,
-        standing: if proxied { Standing::Greeting } else { Standing::Fresh },
+        state: if proxied { ConnState::ProxyHeader } else { ConnState::New },
         is_quiet: false,
         undelivered: 0,
         since: now,
@@ -133,35 +133,36 @@ fn hand_over<E: Engine>(
     }
     let socket = core.engine.detach(fd);
     let snapshot = core.snapshot.config.number;
-    let counted = HandedOver::new(&core.shared.counters[least]);
-    let letter = Letter::Connection { socket, peer, listener, snapshot, counted };
+    let counted = HandoverGuard::new(&core.shared.counters[least]);
+    let letter = WorkerMessage::Connection { socket, peer, listener, snapshot, counted };
     match core.mail.send(least, letter) {
         Ok(()) => {
             core.counters.connections_handed_over.add(1);
             None
         }
-        Err(Letter::Connection { socket, .. }) => core.engine.adopt(socket).ok(),
+        Err(WorkerMessage::Connection { socket, .. }) => core.engine.adopt(socket).ok(),
         Err(_) => unreachable!("the message that comes back is the one that was sent"),
     }
 }
 
 /// Reads the PROXY protocol header that must come first. It is believed only from a trusted peer.
-fn greet<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+fn read_proxy_header<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let now = core.engine.now();
     let listener = core.conn(key).listener;
-    let (snapshot, service) = core.serving(listener);
+    let (snapshot, service) = core.service_of_listener(listener);
     let snapshot = snapshot.clone();
     let conn = core.conn(key);
     let peer = conn.peer.map(|address| address.ip());
     let trusted = crate::admission::is_trusted(snapshot.service(service), peer);
-    match parse_proxy_header(conn.wire.input.bytes()) {
+    match parse_proxy_header(conn.wire.recv_buffer.bytes()) {
         Ok(Some((length, header))) if trusted => {
-            conn.wire.input.consume(length);
+            conn.wire.recv_buffer.consume(length);
             if let Some(source) = header.source {
-                (conn.client, conn.reached) = (Some(canonical(source)), header.destination);
+                (conn.client_address, conn.destination) =
+                    (Some(canonical(source)), header.destination);
             }
-            conn.stand(Standing::Fresh, now);
-            return Step::Again;
+            conn.set_state(ConnState::New, now);
+            return NextStep::Reenter;
         }
         Ok(None) if trusted => client::receive(core, key),
         _ => {
@@ -169,7 +170,7 @@ fn greet<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
             client::close(core, key);
         }
     }
-    Step::Wait
+    NextStep::Wait
 }
 
 /// The same address, where a listener of both families has an IPv4 client as an IPv6 address

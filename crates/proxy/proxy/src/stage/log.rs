@@ -4,22 +4,22 @@ use millrace_engine::{Engine, Key};
 use millrace_http1::Name;
 
 use crate::auth::Access;
-use crate::cached::{Answer, waiting};
+use crate::cached::{ResponseSource, waiting};
 use crate::conn::h1;
 use crate::core::Core;
 use crate::exchange::Exchange;
 use crate::exchange::access_log::{LogBuffer, OriginAddress, Record, write_record};
-use crate::exchange::stage::{Event, Step};
+use crate::exchange::stage::{Event, NextStep};
 use crate::origin::{Origins, Place, side};
-use crate::transfer::tally::Tally;
+use crate::transfer::stats::TransferStats;
 
 /// Records the first exchange of a connection and takes it out.
 #[inline(never)]
-pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     if core.exchange(key).transaction.is_open() {
         side::leave(core, key);
     }
-    waiting::leave(core, key);
+    waiting::leave_cache(core, key);
     core.counters.exchanges.add(1);
     let mut exchange = core.exchanges.remove(key).expect("the driver's exchange is there");
     if let Event::End(reason) = event {
@@ -28,15 +28,15 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
     }
     let conn_key = exchange.conn();
     let conn = core.conn(conn_key);
-    conn.pipeline.pop(key, exchange.next);
-    let afterwards = h1::afterwards(&exchange, !conn.wire.input.is_empty());
-    let tally = exchange.tally();
+    conn.pipeline.pop(key, exchange.next_in_pipeline);
+    let afterwards = h1::after_exchange(&exchange, !conn.wire.recv_buffer.is_empty());
+    let tally = exchange.transfer_stats();
     core.counters.bytes_copied.add(tally.copied);
     core.counters.bytes_teed.add(tally.teed);
     core.counters.transfer_calls.add(tally.calls);
     exchange.snapshot().count_request(exchange.service, core.index, exchange.status);
     if let Some(reason) = exchange.reason
-        && (exchange.aborted.is_some() || exchange.status == 0)
+        && (exchange.abort.is_some() || exchange.status == 0)
     {
         core.counters.exchanges_aborted.add(reason);
     }
@@ -44,16 +44,16 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
         record(core, &exchange, tally);
     }
     exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
-    core.spare.put(exchange);
-    Step::Ended(afterwards)
+    core.exchange_pool.recycle(exchange);
+    NextStep::Recorded(afterwards)
 }
 
-fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: Tally) {
+fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferStats) {
     let Core { conns, log, engine, origins, .. } = core;
     let LogBuffer { records, dates } = log;
     let conn = conns.get(exchange.conn());
     let request = &exchange.request;
-    let whole = exchange.request_is_whole;
+    let whole = exchange.has_request;
     let field = |name| request.find(name).filter(|_| whole).map(|field| request.value_of(field));
     let started = exchange.started.unwrap_or_default();
     let (method, target, version) = match whole {
@@ -62,7 +62,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: Tally) {
     };
     let duration = engine.read_clock().since(started);
     let record = Record {
-        client: conn.and_then(|conn| conn.client).map(|address| address.ip()),
+        client: conn.and_then(|conn| conn.client_address).map(|address| address.ip()),
         user: match &exchange.access {
             Access::Granted(user) => Some(user),
             Access::Unasked | Access::Waiting => None,
@@ -72,12 +72,12 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: Tally) {
         target,
         version,
         status: exchange.status,
-        bytes_from_client: exchange.upload.moved(),
-        bytes_to_client: exchange.download.taken(),
-        tally,
-        bytes_kept: match exchange.caching.answer {
-            Answer::Filled => exchange.download.taken(),
-            Answer::Origin | Answer::Stored => 0,
+        bytes_from_client: exchange.upload.forwarded(),
+        bytes_to_client: exchange.download.accepted(),
+        transfers: tally,
+        bytes_kept: match exchange.caching.source {
+            ResponseSource::Filled => exchange.download.accepted(),
+            ResponseSource::Origin | ResponseSource::Stored => 0,
         },
         host: field(Name::Host),
         referer: field(Name::Referer),
@@ -86,7 +86,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: Tally) {
         origin: origin_tried(origins, exchange),
         origin_first_byte: exchange.transaction.answered.map(|answered| answered.since(started)),
         client_path: conn.and_then(|conn| conn.wire.path_estimate(engine)),
-        cache: exchange.caching.word(),
+        cache: exchange.caching.log_word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
     };
     let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);

@@ -13,47 +13,47 @@ use millrace_http1::{Method, Name, RequestHead, has_token};
 use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
 
 use crate::cached::{key_of, now_ms, refresh, waiting};
-use crate::core::{Core, Parts};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Stage, Step};
-use crate::exchange::{Exchange, Plan, origin_request};
+use crate::exchange::stage::{Event, NextStep, Stage};
+use crate::exchange::{Exchange, RequestPlan, origin_request};
 use crate::origin;
 
 /// Handles an event of an exchange that is in this stage.
 #[inline]
-pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match event {
         Event::Enter => begin(core, key),
-        Event::Woken if waiting::ends(core, key) => begin(core, key),
-        Event::Due => {
-            waiting::stop(core, key);
+        Event::Woken if waiting::end_wait(core, key) => begin(core, key),
+        Event::TimedOut => {
+            waiting::cancel_wait(core, key);
             begin(core, key)
         }
-        Event::End(reason) => Step::End(reason),
+        Event::End(reason) => NextStep::End(reason),
         // Its turn changes nothing for one that waits for another one's fetch.
-        _ => Step::Wait,
+        _ => NextStep::Wait,
     }
 }
 
-fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
-    let Some(found) = ask(core, key) else { return Step::Go(Stage::Fetch) };
+fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let Some(found) = query_cache(core, key) else { return NextStep::Advance(Stage::Fetch) };
     let waiter = core.waiter(key, Kind::Exchange);
     let Core { engine, exchanges, cache_waits, counters, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
-    let due = due(exchange, engine.now());
+    let due = wait_deadline(exchange, engine.now());
     let caching = &mut exchange.caching;
     match found {
         Found::Stored(object) => {
-            if !caching.serve(object, waiter) {
-                return again(core, key, None);
+            if !caching.serve_stored(object, waiter) {
+                return retry(core, key, None);
             }
             counters.cache_hits.add(1);
-            caching.is_collapsed = caching.waited_for.is_some() && !caching.comes_from_disk;
-            Step::Go(Stage::Deliver)
+            caching.is_collapsed = caching.waited_for.is_some() && !caching.is_from_disk;
+            NextStep::Advance(Stage::Deliver)
         }
         Found::Stale(object, claim) => {
-            if !caching.serve(object.clone(), waiter) {
-                return again(core, key, claim);
+            if !caching.serve_stored(object.clone(), waiter) {
+                return retry(core, key, claim);
             }
             counters.cache_hits.add(1);
             caching.is_stale = true;
@@ -61,23 +61,23 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
                 let asked_for = caching.key.expect("it was looked for");
                 refresh::begin(core, key, asked_for, object, claim);
             }
-            Step::Go(Stage::Deliver)
+            NextStep::Advance(Stage::Deliver)
         }
         Found::Validate { object, is_spare, claim } => {
             counters.cache_misses.add(1);
             caching.forward = Some(why_validate(object.meta(), now_ms(engine)));
-            (caching.object, caching.claim) = (Some(object), claim);
+            (caching.object, caching.lease) = (Some(object), claim);
             caching.is_stale_fallback = is_spare;
-            Step::Go(Stage::Fetch)
+            NextStep::Advance(Stage::Fetch)
         }
         Found::Nothing { why, claim } => {
             counters.cache_misses.add(1);
-            (caching.forward, caching.claim) = (Some(why), claim);
-            Step::Go(Stage::Fetch)
+            (caching.forward, caching.lease) = (Some(why), claim);
+            NextStep::Advance(Stage::Fetch)
         }
         Found::Wait(_) | Found::Comes { .. } => {
-            caching.comes_from_disk = matches!(found, Found::Comes { .. });
-            caching.has_asked_disks |= matches!(found, Found::Comes { is_own: true });
+            caching.is_from_disk = matches!(found, Found::Comes { .. });
+            caching.has_queried_disks |= matches!(found, Found::Comes { is_own: true });
             if let Found::Wait(why) = found {
                 counters.cache_collapsed.add(1);
                 caching.waited_for = Some(why);
@@ -85,21 +85,22 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
             caching.waits_until = Some(due);
             caching.waited_since.get_or_insert(engine.now());
             cache_waits.collapsed.insert((due, key));
-            Step::Wait
+            NextStep::Wait
         }
-        Found::OnlyIfCached => Step::End(Reason::OnlyIfCached),
+        Found::OnlyIfCached => NextStep::End(Reason::OnlyIfCached),
     }
 }
 
 /// What there is for the request, as its client may have it; `None` where the origin is to be asked
 /// and that was noted already.
-fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
+fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     let waiter = core.waiter(key, Kind::Exchange);
-    let Parts { engine, exchange, client, shared, counters, .. } = core.served(key);
+    let ExchangeParts { engine, exchange, client, shared, counters, .. } =
+        core.parts_with_client(key);
     let cache = shared.cache.as_ref()?;
-    let may_wait = (due(exchange, engine.now()) > engine.now()).then_some(waiter);
+    let may_wait = (wait_deadline(exchange, engine.now()) > engine.now()).then_some(waiter);
     let is_first = client.pipeline.is_first(key);
-    let found = find(exchange, cache, may_wait, is_first, now_ms(engine))?;
+    let found = look_up(exchange, cache, may_wait, is_first, now_ms(engine))?;
     let Exchange { request, caching, plan, .. } = &mut *exchange;
     let (object, claim) = match found {
         Found::Nothing { why, claim } if has_conditions(request, *plan) => {
@@ -107,7 +108,7 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
             return Some(Found::Nothing { why, claim: None });
         }
         Found::Validate { object, is_spare, claim } => {
-            let is_absent = is_absent(request, &object, cache);
+            let is_absent = lacks_part(request, &object, cache);
             if !is_absent || !wants_range(request) {
                 // A part stands in for nothing else.
                 let is_spare = is_spare && !is_absent;
@@ -116,8 +117,8 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
             // This client needs another part, so the stored one is not validated.
             (object, claim)
         }
-        Found::Stored(object) if is_absent(request, &object, cache) => (object, None),
-        Found::Stale(object, claim) if is_absent(request, &object, cache) => (object, claim),
+        Found::Stored(object) if lacks_part(request, &object, cache) => (object, None),
+        Found::Stale(object, claim) if lacks_part(request, &object, cache) => (object, claim),
         other => return Some(other),
     };
     // A part of it is stored, and not the one that is asked for.
@@ -128,10 +129,10 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
         core.wake(claim.map(Claim::release).into_iter().flatten());
         return None;
     }
-    caching.claim = claim;
+    caching.lease = claim;
     let is_completed = request.method() == Method::Get && object.body.bytes().is_some();
-    caching.completes = remainder(&object.stored).filter(|_| is_completed);
-    caching.object = Some(object).filter(|_| caching.completes.is_some());
+    caching.remainder = remainder(&object.stored).filter(|_| is_completed);
+    caching.object = Some(object).filter(|_| caching.remainder.is_some());
     None
 }
 
@@ -143,20 +144,20 @@ fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
 
 /// Another worker has just found that the object is too long to be stored, or cut it: it is not
 /// found again.
-fn again<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<Claim>) -> Step {
+fn retry<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<Claim>) -> NextStep {
     let released = claim.map(Claim::release);
     core.wake(released.into_iter().flatten());
     begin(core, key)
 }
 
 /// Until when the exchange may wait for another one's fetch.
-fn due(exchange: &Exchange, now: Instant) -> Instant {
+fn wait_deadline(exchange: &Exchange, now: Instant) -> Instant {
     let wait = Duration::from_millis(exchange.snapshot().limits().collapse_wait_ms);
     exchange.caching.waited_since.unwrap_or(now) + wait
 }
 
 /// What the cache has for the request; `None` where it has no part in it.
-fn find(
+fn look_up(
     exchange: &mut Exchange,
     cache: &Arc<Cache>,
     waiter: Option<Waiter>,
@@ -180,7 +181,7 @@ fn find(
         caching.forward = Some(Forward::Bypass);
         return None;
     };
-    caching.since = cache.number();
+    caching.purge_number = cache.number();
     if let Some(why) = bypass(request, &route.policy) {
         let is_method = why == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
@@ -195,7 +196,7 @@ fn find(
     // Nor may others wait for an exchange that itself waits for its turn.
     let is_for_others = refreshes && !wants_range(request) && is_first;
     let claims = is_for_others && may_claim(request, &asked, &route.policy);
-    let asks_disks = !caching.has_asked_disks;
+    let asks_disks = !caching.has_queried_disks;
     let asked = &asked;
     Some(cache.lookup(&Question {
         key,
@@ -217,16 +218,16 @@ fn wants_range(request: &RequestHead) -> bool {
 /// Whether what is stored does not serve the request: it is a part, and not the one that is asked
 /// for; or what is asked for has not arrived, and will not soon.
 #[inline(always)]
-fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+fn lacks_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     let is_of_part = object.meta().extent.is_some() || wants_range(request);
-    is_of_part && is_part_absent(request, object, cache)
+    is_of_part && lacks_part_slow(request, object, cache)
 }
 
 #[inline(never)]
-fn is_part_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+fn lacks_part_slow(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     let extent = object.meta().extent;
     let is_arriving = object.body.bytes().is_none();
-    if extent.is_none() && !(is_arriving && !object.is_from_disk && has_ranges(object)) {
+    if extent.is_none() && !(is_arriving && !object.is_from_disk && accepts_ranges(object)) {
         return false;
     }
     let Some(length) = extent.map_or(object.length(), |_| Some(0)) else { return false };
@@ -244,7 +245,7 @@ fn is_part_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool
 
 /// Whether the origin has said that it sends ranges of a response. One that does not would send all
 /// of it again.
-fn has_ranges(object: &Object) -> bool {
+fn accepts_ranges(object: &Object) -> bool {
     let mut lines = object.stored.lines();
     lines.any(|line| line.known == Name::AcceptRanges && has_token(line.value, b"bytes"))
 }
@@ -255,8 +256,8 @@ const NEAR_BYTES: u64 = 64 * 1024;
 
 /// Whether the request has conditions of the client's, which the origin is to see: the response to
 /// them serves no other request. A booster asks for the whole response where others may wait.
-fn has_conditions(request: &RequestHead, plan: Plan) -> bool {
+fn has_conditions(request: &RequestHead, plan: RequestPlan) -> bool {
     let conditions = [Name::IfNoneMatch, Name::IfModifiedSince];
-    !matches!(plan, Plan::Route(_))
+    !matches!(plan, RequestPlan::Route(_))
         && conditions.into_iter().any(|name| request.find(name).is_some())
 }

@@ -3,21 +3,21 @@
 use millrace_engine::{Engine, Key};
 use millrace_http1::{FramingError, HeadError, request_framing};
 
-use crate::conn::{Standing, client, h1};
+use crate::conn::{ConnState, client, h1};
 use crate::core::Core;
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Step};
+use crate::exchange::stage::{Event, NextStep};
 use crate::overload::capacity;
 
 /// Handles an event of a connection: begins an exchange if a whole request header is there, and may
 /// begin now. What is there may be the beginning of a request, or several pipelined ones.
 #[inline]
-pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> Step {
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> NextStep {
     match event {
-        Event::Due => time_out(core, conn_key),
-        _ if may_begin(core, conn_key) => next(core, conn_key),
-        _ => Step::Wait,
+        Event::TimedOut => refuse_overdue(core, conn_key),
+        _ if may_begin(core, conn_key) => parse_request(core, conn_key),
+        _ => NextStep::Wait,
     }
 }
 
@@ -26,37 +26,37 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> 
 fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
     let Core { conns, exchanges, snapshot, .. } = core;
     let Some(conn) = conns.get(conn_key) else { return false };
-    let Some(last) = conn.pipeline.last() else { return !conn.is_over() };
+    let Some(last) = conn.pipeline.last() else { return !conn.is_closing() };
     conn.pipeline.len() < snapshot.limits().pipelined
-        && exchanges.get(last).is_some_and(|last| h1::lets_others_pass(last))
+        && exchanges.get(last).is_some_and(|last| h1::allows_pipelining(last))
         && capacity::has_room_ahead(core)
 }
 
 /// Begins an exchange if a whole request header, or the proof that it will never be one, is there.
 #[inline(never)]
-fn next<E: Engine>(core: &mut Core<E>, conn_key: Key) -> Step {
-    let Core { engine, conns, snapshot, spare, .. } = core;
-    let Some(conn) = conns.get_mut(conn_key) else { return Step::Wait };
-    if conn.wire.input.is_empty() {
+fn parse_request<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
+    let Core { engine, conns, snapshot, exchange_pool, .. } = core;
+    let Some(conn) = conns.get_mut(conn_key) else { return NextStep::Wait };
+    if conn.wire.recv_buffer.is_empty() {
         return wait_for_more(core, conn_key);
     }
     let now = engine.now();
-    let mut exchange = spare.take();
+    let mut exchange = exchange_pool.take();
     let scan = &mut conn.pipeline.scan;
-    match exchange.request.parse(conn.wire.input.bytes(), scan, &snapshot.request_limits) {
+    match exchange.request.parse(conn.wire.recv_buffer.bytes(), scan, &snapshot.request_limits) {
         Ok(None) => {
             if conn.is_idle() {
-                conn.stand(Standing::Head, now);
+                conn.set_state(ConnState::RequestHeader, now);
             }
-            spare.put(exchange);
+            exchange_pool.recycle(exchange);
             wait_for_more(core, conn_key)
         }
         Ok(Some(length)) => {
-            conn.wire.input.consume(length);
-            exchange.request_is_whole = true;
+            conn.wire.recv_buffer.consume(length);
+            exchange.has_request = true;
             begin(core, conn_key, exchange, None)
         }
-        Err(error) => begin(core, conn_key, exchange, Some(reason_of_head(error))),
+        Err(error) => begin(core, conn_key, exchange, Some(refusal_of(error))),
     }
 }
 
@@ -67,20 +67,20 @@ fn begin<E: Engine>(
     conn_key: Key,
     mut exchange: Box<Exchange>,
     refused: Option<Reason>,
-) -> Step {
+) -> NextStep {
     let now = core.engine.now();
     let conn = core.conn(conn_key);
     exchange.conn = Some(conn_key);
     // The header may have come in pieces: its first byte was there when `Head` began.
-    let started = if conn.standing == Standing::Head { conn.since } else { now };
+    let started = if conn.state == ConnState::RequestHeader { conn.since } else { now };
     let listener = conn.listener;
-    let (snapshot, service) = core.serving(listener);
+    let (snapshot, service) = core.service_of_listener(listener);
     (exchange.snapshot, exchange.service) = (Some(snapshot.clone()), service);
     exchange.started = Some(started);
     let refused = refused.or_else(|| match request_framing(&exchange.request) {
         Ok(framing) => {
             exchange.framing = framing;
-            exchange.persistent = h1::wants_persistence(&exchange);
+            exchange.is_persistent = h1::wants_persistence(&exchange);
             None
         }
         Err(FramingError::CodingUnsupported) => Some(Reason::CodingUnknown),
@@ -89,47 +89,47 @@ fn begin<E: Engine>(
     let head = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
     let budget = core.engine.budget();
     exchange.charges[0] = Some(budget.charge(size_of::<Exchange>() + head));
-    let passes = h1::lets_others_pass(&exchange);
+    let passes = h1::allows_pipelining(&exchange);
     let key = core.exchanges.insert(exchange).expect("there is room for one of each connection");
     let conn = core.conn(conn_key);
     let before = conn.pipeline.push(key);
     match before {
-        Some(before) => core.exchange(before).next = Some(key),
-        None => conn.stand(Standing::Busy, now),
+        Some(before) => core.exchange(before).next_in_pipeline = Some(key),
+        None => conn.set_state(ConnState::Busy, now),
     }
     match before.is_none() || passes || refused.is_some() {
-        true => Step::Begin(refused),
-        false => Step::Wait,
+        true => NextStep::BeginExchange(refused),
+        false => NextStep::Wait,
     }
 }
 
 /// Refuses what has come of a header, because its time is over. A client that has sent nothing
 /// gets no response: it may be about to send a request, which a response now would seem to answer.
-fn time_out<E: Engine>(core: &mut Core<E>, conn_key: Key) -> Step {
-    if core.conn(conn_key).wire.input.is_empty() {
+fn refuse_overdue<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
+    if core.conn(conn_key).wire.recv_buffer.is_empty() {
         client::close(core, conn_key);
-        return Step::Wait;
+        return NextStep::Wait;
     }
-    let exchange = core.spare.take();
+    let exchange = core.exchange_pool.take();
     begin(core, conn_key, exchange, Some(Reason::HeadTimedOut))
 }
 
-fn wait_for_more<E: Engine>(core: &mut Core<E>, conn_key: Key) -> Step {
+fn wait_for_more<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     let listener = core.conn(conn_key).listener;
-    let leaving = core.is_leaving(listener) && core.drain.idle_grace.is_zero();
+    let leaving = core.must_close(listener) && core.drain.idle_grace.is_zero();
     let Core { engine, conns, .. } = core;
-    let Some(conn) = conns.get_mut(conn_key) else { return Step::Wait };
-    if conn.standing == Standing::Busy {
-        client::watch(engine, conn);
+    let Some(conn) = conns.get_mut(conn_key) else { return NextStep::Wait };
+    if conn.state == ConnState::Busy {
+        client::receive_ahead(engine, conn);
     } else if conn.wire.has_ended() || (leaving && conn.is_idle()) {
         client::close(core, conn_key);
     } else {
         client::receive(core, conn_key);
     }
-    Step::Wait
+    NextStep::Wait
 }
 
-fn reason_of_head(error: HeadError) -> Reason {
+fn refusal_of(error: HeadError) -> Reason {
     match error {
         HeadError::BytesTooMany | HeadError::FieldsTooMany => Reason::HeadTooLarge,
         HeadError::TargetTooLong => Reason::TargetTooLong,

@@ -8,75 +8,83 @@ use millrace_http1::{
 
 use crate::admission;
 use crate::auth;
-use crate::core::{Core, Parts};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Stage, Step};
-use crate::exchange::{Exchange, Own, Plan, Sender};
+use crate::exchange::stage::{Event, NextStep, Stage};
+use crate::exchange::{Exchange, OwnResponse, RequestPlan, Sender};
 use crate::snapshot::Snapshot;
 use millrace_config::{PathForward, Route, Service, ServiceRole};
 
 /// Handles an event of an exchange that is in this stage.
 #[inline]
-pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match event {
-        Event::Enter | Event::Turn => route(core, key),
+        Event::Enter | Event::BecameFirst => route(core, key),
         Event::Verified(Ok(())) => route(core, key),
-        Event::Verified(Err(reason)) | Event::End(reason) => Step::End(reason),
-        _ => Step::Wait,
+        Event::Verified(Err(reason)) | Event::End(reason) => NextStep::End(reason),
+        _ => NextStep::Wait,
     }
 }
 
-fn route<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
-    let Parts { exchange, client, .. } = core.served(key);
-    let client = client.client.map(|address| address.ip());
+fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
+    let client = client.client_address.map(|address| address.ip());
     #[cfg(debug_assertions)]
-    panic_for_a_test(exchange.request.target());
+    panic_if_requested(exchange.request.target());
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
     // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
     exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, client) };
     if !admission::may_use(service, client) {
-        return Step::End(Reason::ClientDenied);
+        return NextStep::End(Reason::ClientDenied);
     }
-    if service.auth.is_some() && is_for_a_proxy(exchange) {
+    if service.auth.is_some() && is_proxy_request(exchange) {
         match auth::admit(core, key) {
             Ok(true) => {}
-            Ok(false) => return Step::Wait,
-            Err(reason) => return Step::End(reason),
+            Ok(false) => return NextStep::Wait,
+            Err(reason) => return NextStep::End(reason),
         }
     }
     let exchange = core.exchange(key);
-    if has_passed_here(exchange, &snapshot.pseudonym) {
-        return Step::End(Reason::Loop);
+    if is_loop(exchange, &snapshot.pseudonym) {
+        return NextStep::End(Reason::Loop);
     }
     if expectation(&exchange.request) == Expectation::Unknown {
-        return Step::End(Reason::ExpectationUnknown);
+        return NextStep::End(Reason::ExpectationUnknown);
     }
-    if let Some(own) = ends_here(exchange) {
-        exchange.plan = Plan::Here(own);
-        return Step::Go(Stage::Deliver);
+    if let Some(own) = own_response(exchange) {
+        exchange.plan = RequestPlan::Respond(own);
+        return NextStep::Advance(Stage::Deliver);
     }
     match plan(exchange, service, &snapshot) {
         Ok(plan) => {
             exchange.plan = plan;
-            if let (ServiceRole::Boost(routes), Plan::Route(index)) = (&service.role, plan)
+            if let (ServiceRole::Boost(routes), RequestPlan::Route(index)) = (&service.role, plan)
                 && routes[index as usize].path_forward == PathForward::Normalised
             {
                 exchange.request.normalise_path();
             }
-            Step::Go(if plan == Plan::Tunnel { Stage::Fetch } else { Stage::Lookup })
+            NextStep::Advance(if plan == RequestPlan::Tunnel {
+                Stage::Fetch
+            } else {
+                Stage::Lookup
+            })
         }
-        Err(reason) => Step::End(reason),
+        Err(reason) => NextStep::End(reason),
     }
 }
 
 /// Whether the request asks for something that only a proxy gives. The rest reaches no target: a
 /// browser that takes this for a web server is told so, and not asked for a password.
-fn is_for_a_proxy(exchange: &Exchange) -> bool {
+fn is_proxy_request(exchange: &Exchange) -> bool {
     matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
 }
 
-fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<Plan, Reason> {
+fn plan(
+    exchange: &Exchange,
+    service: &Service,
+    snapshot: &Snapshot,
+) -> Result<RequestPlan, Reason> {
     let request = &exchange.request;
     let destination = destination(request).map_err(|error| match error {
         TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
@@ -84,11 +92,11 @@ fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<P
     })?;
     match &service.role {
         ServiceRole::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
-        ServiceRole::Boost(routes) => select(routes, service, &destination).map(Plan::Route),
+        ServiceRole::Boost(routes) => select(routes, service, &destination).map(RequestPlan::Route),
         ServiceRole::Forward(rules) => {
             let plan = match request.form() {
-                TargetForm::Authority => Plan::Tunnel,
-                TargetForm::Absolute => Plan::Target,
+                TargetForm::Authority => RequestPlan::Tunnel,
+                TargetForm::Absolute => RequestPlan::Target,
                 TargetForm::Origin | TargetForm::Asterisk => return Err(Reason::NotAProxyRequest),
             };
             let authority = destination.authority.ok_or(Reason::MalformedTarget)?;
@@ -108,11 +116,11 @@ fn select(
 ) -> Result<u16, Reason> {
     let host = || destination.authority.map(|authority| authority.host);
     if routes.iter().all(|route| route.path == "/") {
-        return found(routes.iter().position(|route| matches_host(route, host)));
+        return route_index(routes.iter().position(|route| matches_host(route, host)));
     }
     let find = |path: &[u8]| {
         let is_it = |route: &Route| matches_path(route, path) && matches_host(route, host);
-        found(routes.iter().position(is_it))
+        route_index(routes.iter().position(is_it))
     };
     let (path, _) = path::split_query(destination.path_and_query);
     let selected = find(&path::normalise(path));
@@ -122,7 +130,7 @@ fn select(
     selected
 }
 
-fn found(index: Option<usize>) -> Result<u16, Reason> {
+fn route_index(index: Option<usize>) -> Result<u16, Reason> {
     index.map(|index| index as u16).ok_or(Reason::NoRoute)
 }
 
@@ -154,11 +162,11 @@ fn host_matches(wanted: &str, host: Host<'_>) -> bool {
 
 /// RFC 9110 section 7.6.2: the recipient of OPTIONS or TRACE with `Max-Forwards: 0` responds
 /// itself.
-fn ends_here(exchange: &Exchange) -> Option<Own> {
+fn own_response(exchange: &Exchange) -> Option<OwnResponse> {
     let request = &exchange.request;
     let own = match request.method() {
-        Method::Options => Own::Options,
-        Method::Trace if exchange.framing == Framing::None => Own::Trace,
+        Method::Options => OwnResponse::Options,
+        Method::Trace if exchange.framing == Framing::None => OwnResponse::Trace,
         _ => return None,
     };
     let field = request.find(Name::MaxForwards)?;
@@ -166,7 +174,7 @@ fn ends_here(exchange: &Exchange) -> Option<Own> {
 }
 
 /// RFC 9110 section 7.6.3: our own name in Via says that the request goes round in a circle.
-fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
+fn is_loop(exchange: &Exchange, pseudonym: &str) -> bool {
     let hops = || exchange.request.values(Name::Via).flat_map(items);
     let is_ours = |hop: &[u8]| {
         let mut words = hop.split(|byte| byte.is_ascii_whitespace());
@@ -178,7 +186,7 @@ fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
 /// Panics if the target ends with the value of the environment variable `MILLRACE_PANIC`: tests of
 /// the restart of a worker need a panic. The variable is read once.
 #[cfg(debug_assertions)]
-fn panic_for_a_test(target: &[u8]) {
+fn panic_if_requested(target: &[u8]) {
     use std::os::unix::ffi::OsStringExt;
     use std::sync::LazyLock;
 

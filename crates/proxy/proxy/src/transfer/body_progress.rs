@@ -7,10 +7,10 @@ use millrace_http1::{ChunkError, ChunkedDecoder, Framing};
 
 /// How much of a message is still to come, by its framing (RFC 9112 section 6).
 #[derive(Debug, Default)]
-pub(crate) enum Rest {
+pub(crate) enum BodyProgress {
     /// All of it was seen.
     #[default]
-    Nothing,
+    Complete,
     /// So many bytes, at least one.
     Length(u64),
     Chunked(ChunkedDecoder),
@@ -18,11 +18,11 @@ pub(crate) enum Rest {
     UntilClose,
 }
 
-impl Rest {
+impl BodyProgress {
     /// All of a body that arrives so.
-    pub(crate) fn of(framing: Framing) -> Self {
+    pub(crate) fn new(framing: Framing) -> Self {
         match framing {
-            Framing::None | Framing::Length(0) => Self::Nothing,
+            Framing::None | Framing::Length(0) => Self::Complete,
             Framing::Length(length) => Self::Length(length),
             Framing::Chunked => Self::Chunked(ChunkedDecoder::default()),
             Framing::UntilClose => Self::UntilClose,
@@ -31,9 +31,12 @@ impl Rest {
 
     /// Takes what of `bytes` belongs to the message: how many bytes, and where among them its
     /// payload is now.
-    pub(crate) fn take(&mut self, bytes: &mut [u8]) -> Result<(usize, Range<usize>), ChunkError> {
+    pub(crate) fn advance(
+        &mut self,
+        bytes: &mut [u8],
+    ) -> Result<(usize, Range<usize>), ChunkError> {
         Ok(match self {
-            Self::Nothing => (0, 0..0),
+            Self::Complete => (0, 0..0),
             Self::Length(rest) => {
                 let count = bytes.len().min(usize::try_from(*rest).unwrap_or(usize::MAX));
                 *rest -= count as u64;
@@ -48,9 +51,9 @@ impl Rest {
     }
 
     /// Payload that is certain to come next; `None`: until the source ends.
-    pub(crate) fn known(&self) -> Option<u64> {
+    pub(crate) fn certain_payload(&self) -> Option<u64> {
         match self {
-            Self::Nothing => Some(0),
+            Self::Complete => Some(0),
             Self::Length(rest) => Some(*rest),
             Self::Chunked(decoder) => Some(decoder.data_left()),
             Self::UntilClose => None,
@@ -58,10 +61,10 @@ impl Rest {
     }
 
     /// All bytes that are still to come, where their number is known; 0 where it is not.
-    pub(crate) fn expected(&self) -> u64 {
+    pub(crate) fn expected_bytes(&self) -> u64 {
         match self {
             Self::Length(rest) => *rest,
-            Self::Nothing | Self::Chunked(_) | Self::UntilClose => 0,
+            Self::Complete | Self::Chunked(_) | Self::UntilClose => 0,
         }
     }
 
@@ -71,13 +74,13 @@ impl Rest {
             Self::Length(rest) => *rest -= count,
             Self::Chunked(decoder) => decoder.skip(count),
             Self::UntilClose => {}
-            Self::Nothing => assert_eq!(count, 0, "nothing is asked for after the end"),
+            Self::Complete => assert_eq!(count, 0, "nothing is asked for after the end"),
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         match self {
-            Self::Nothing | Self::Length(0) => true,
+            Self::Complete | Self::Length(0) => true,
             Self::Length(_) | Self::UntilClose => false,
             Self::Chunked(decoder) => decoder.is_finished(),
         }

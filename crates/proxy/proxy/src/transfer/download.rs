@@ -3,128 +3,142 @@
 
 use millrace_engine::{Engine, Key};
 
-use crate::core::{Core, Parts};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::origin::side;
-use crate::transfer::source::Source;
-use crate::transfer::{Moved, Waits};
+use crate::transfer::source::TransferSource;
+use crate::transfer::{TransferProgress, TransferState};
 
 /// Moves the response on. `with_head`: the header in `core.out` goes first.
 #[inline(never)]
-pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
-    let Parts { engine, pipes, counters, out, exchange, client, mut origin, .. } = core.served(key);
+pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> TransferProgress {
+    let ExchangeParts { engine, pipes, counters, out, exchange, client, mut origin, .. } =
+        core.parts_with_client(key);
     let Exchange { download, caching, status, .. } = exchange;
-    if download.waits() == Waits::Off {
-        return Moved::Nothing;
+    if download.state() == TransferState::Off {
+        return TransferProgress::NotStarted;
     }
     let source = match (&mut caching.reader, &mut origin) {
-        (Some(reader), _) => Source::Cached(reader),
-        (None, Some(origin)) => Source::Wire(&mut origin.wire),
-        (None, None) => Source::Memory(&[]),
+        (Some(reader), _) => TransferSource::Cached(reader),
+        (None, Some(origin)) => TransferSource::Wire(&mut origin.wire),
+        (None, None) => TransferSource::Memory(&[]),
     };
     let head = if with_head { &out[..] } else { &[] };
     let result = download.pump((engine, pipes), source, &mut client.wire, head);
-    counters.bytes_downloaded.add(download.newly_taken());
+    counters.bytes_downloaded.add(download.take_newly_accepted());
     if let Some(reader) = &mut caching.reader {
-        let woken = reader.take_woken();
+        let woken = reader.take_fill_waiter();
         if woken.is_some() {
             core.wake(woken);
         }
         return match result {
-            Ok(Waits::Sink | Waits::Source) => Moved::Waiting,
-            Ok(Waits::Off | Waits::Ended) => Moved::Ended,
+            Ok(TransferState::AwaitingSink | TransferState::AwaitingSource) => {
+                TransferProgress::Waiting
+            }
+            Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
             Err(_) if with_head => {
                 // The fill broke before the turn of this response came.
                 core.exchange(key).status = 0;
-                Moved::Failed(Reason::AnswerIncomplete)
+                TransferProgress::Failed(Reason::ResponseIncomplete)
             }
-            Err(_) => Moved::Failed(Reason::AnswerCut),
+            Err(_) => TransferProgress::Failed(Reason::ResponseCut),
         };
     }
     match result {
-        Ok(Waits::Sink) => {
-            finish_origin(core, key);
-            Moved::Waiting
+        Ok(TransferState::AwaitingSink) => {
+            release_origin(core, key);
+            TransferProgress::Waiting
         }
-        Ok(Waits::Source) => {
+        Ok(TransferState::AwaitingSource) => {
             let Some(origin) = origin else { unreachable!("what is in memory is at hand") };
             if origin.wire.has_ended() {
-                return origin_ended(core, key);
+                return handle_origin_end(core, key);
             }
-            let (expected, watches) = (download.expected(), download.watches());
+            let (expected, watches) = (download.expected_bytes(), download.is_watching());
             origin.wire.receive_body(engine, side::RECEIVE_MAX, expected, watches);
-            Moved::Waiting
+            TransferProgress::Waiting
         }
-        Ok(Waits::Off | Waits::Ended) => Moved::Ended,
+        Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
         Err(_) if with_head => {
             // Nothing of the response was sent: its very first chunk breaks the grammar.
             *status = 0;
-            Moved::Failed(Reason::MalformedAnswerBody)
+            TransferProgress::Failed(Reason::MalformedResponseBody)
         }
-        Err(_) => Moved::Failed(Reason::AnswerCut),
+        Err(_) => TransferProgress::Failed(Reason::ResponseCut),
     }
 }
 
 /// Sends the header in `core.out` with a body that is in memory.
-pub(crate) fn send<E: Engine>(core: &mut Core<E>, key: Key, body: &[u8]) -> Moved {
-    let Parts { engine, pipes, counters, out, exchange, client, .. } = core.served(key);
-    let source = Source::Memory(body);
+pub(crate) fn send_from_memory<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    body: &[u8],
+) -> TransferProgress {
+    let ExchangeParts { engine, pipes, counters, out, exchange, client, .. } =
+        core.parts_with_client(key);
+    let source = TransferSource::Memory(body);
     let sent = exchange.download.pump((engine, pipes), source, &mut client.wire, out);
-    assert_eq!(sent, Ok(Waits::Sink), "there is a header to send");
-    counters.bytes_downloaded.add(exchange.download.newly_taken());
-    Moved::Waiting
+    assert_eq!(sent, Ok(TransferState::AwaitingSink), "there is a header to send");
+    counters.bytes_downloaded.add(exchange.download.take_newly_accepted());
+    TransferProgress::Waiting
 }
 
 /// The client took so many bytes out of the download's pipe.
 #[inline(never)]
-pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
-    let Parts { engine, pipes, counters, exchange, client, .. } = core.served(key);
+pub(crate) fn handle_spliced<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    count: u32,
+) -> TransferProgress {
+    let ExchangeParts { engine, pipes, counters, exchange, client, .. } =
+        core.parts_with_client(key);
     counters.bytes_spliced.add(count.into());
-    let is_empty = exchange.download.drain((engine, pipes), count as usize, &mut client.wire);
-    counters.bytes_downloaded.add(exchange.download.newly_taken());
-    if is_empty { pump(core, key, false) } else { Moved::Waiting }
+    let is_empty =
+        exchange.download.continue_pipe((engine, pipes), count as usize, &mut client.wire);
+    counters.bytes_downloaded.add(exchange.download.take_newly_accepted());
+    if is_empty { pump(core, key, false) } else { TransferProgress::Waiting }
 }
 
 /// The origin's stream ended while its response's body, or a tunnel, is read from it.
 #[inline(never)]
-pub(crate) fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let Parts { engine, pipes, exchange, client, .. } = core.served(key);
-    if exchange.tunnel {
+pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let ExchangeParts { engine, pipes, exchange, client, .. } = core.parts_with_client(key);
+    if exchange.is_tunnel {
         return half_close(core, key);
     }
-    if exchange.download.source_is_done() {
+    if exchange.download.has_received_all() {
         // The response is whole; the request is not, and nothing is left to take the rest of it.
-        return Moved::Failed(Reason::AnswerCut);
+        return TransferProgress::Failed(Reason::ResponseCut);
     }
     match exchange.download.source_ended(engine, &mut client.wire) {
         Ok(_) => {
             exchange.upload.abandon(engine, pipes);
             side::leave(core, key);
-            Moved::Ended
+            TransferProgress::Ended
         }
-        Err(_) => Moved::Failed(Reason::AnswerCut),
+        Err(_) => TransferProgress::Failed(Reason::ResponseCut),
     }
 }
 
 /// The origin ended its direction of a tunnel: the end is passed on.
-fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let Parts { engine, exchange, client, .. } = core.served(key);
+fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
     let ended = exchange.download.source_ended(engine, &mut client.wire);
-    assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
+    assert_eq!(ended, Ok(TransferState::Ended), "a tunnel's end needs no byte");
     client.wire.shutdown(engine);
-    Moved::Ended
+    TransferProgress::Ended
 }
 
 /// The origin's part is over once the response was received and the request was sent: its
 /// connection serves others while the client is still being served.
-pub(crate) fn finish_origin<E: Engine>(core: &mut Core<E>, key: Key) {
+pub(crate) fn release_origin<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
     let has_connection = exchange.transaction.connection.is_some();
-    if !has_connection || exchange.tunnel || !exchange.download.source_is_done() {
+    if !has_connection || exchange.is_tunnel || !exchange.download.has_received_all() {
         return;
     }
-    if exchange.upload_is_over() {
+    if exchange.has_finished_upload() {
         side::finish(core, key);
     } else {
         side::receive(core, key);

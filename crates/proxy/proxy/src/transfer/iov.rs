@@ -3,21 +3,21 @@
 use millrace_engine::{Engine, Shared};
 use millrace_splice::Pipe;
 
-use crate::cached::reader::Slice;
-use crate::transfer::sink::Sink;
+use crate::cached::reader::CachedSlice;
+use crate::transfer::sink::TransferSink;
 
 /// One send: a header; the line end of the chunk before; a chunk, or bare bytes, of which the last
 /// are in a pipe; and the end of a chunked body with its trailers.
 #[derive(Default)]
 pub(crate) struct Iov<'a> {
-    pub(crate) head: &'a [u8],
-    pub(crate) owed: bool,
+    pub(crate) header: &'a [u8],
+    pub(crate) owes_line_end: bool,
     pub(crate) payload: &'a [u8],
     /// Bytes in the pipe that go after `payload`, in the same chunk.
     pub(crate) piped: usize,
     pub(crate) chunked: bool,
     /// The end, with these trailers; never behind a pipe.
-    pub(crate) last: Option<&'a [u8]>,
+    pub(crate) trailers: Option<&'a [u8]>,
 }
 
 impl Iov<'_> {
@@ -26,12 +26,15 @@ impl Iov<'_> {
     pub(crate) fn send<E: Engine>(
         self,
         engine: &mut E,
-        sink: &mut impl Sink<E>,
+        sink: &mut impl TransferSink<E>,
         pipe: Option<&Pipe>,
     ) -> bool {
         if !self.chunked {
-            debug_assert!(!self.owed && self.last.is_none(), "only chunks have line ends");
-            let parts = [self.head, self.payload];
+            debug_assert!(
+                !self.owes_line_end && self.trailers.is_none(),
+                "only chunks have line ends"
+            );
+            let parts = [self.header, self.payload];
             match pipe {
                 None => sink.send(engine, &parts),
                 Some(pipe) => sink.send_pipe(engine, &parts, pipe),
@@ -44,16 +47,16 @@ impl Iov<'_> {
         if length > 0 {
             (before, after) = (size.write(length), b"\r\n");
         }
-        let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
+        let owed: &[u8] = if self.owes_line_end { b"\r\n" } else { &[] };
         let Some(pipe) = pipe else {
-            let last = self.last.map_or([&[][..]; 3], |trailers| [b"0\r\n", trailers, b"\r\n"]);
+            let last = self.trailers.map_or([&[][..]; 3], |trailers| [b"0\r\n", trailers, b"\r\n"]);
             let [zero, trailers, end] = last;
-            let parts = [self.head, owed, before, self.payload, after, zero, trailers, end];
+            let parts = [self.header, owed, before, self.payload, after, zero, trailers, end];
             sink.send(engine, &parts);
             return false;
         };
-        assert!(self.last.is_none(), "a body whose last byte is in a pipe has a length");
-        sink.send_pipe(engine, &[self.head, owed, before, self.payload], pipe);
+        assert!(self.trailers.is_none(), "a body whose last byte is in a pipe has a length");
+        sink.send_pipe(engine, &[self.header, owed, before, self.payload], pipe);
         true
     }
 
@@ -62,13 +65,13 @@ impl Iov<'_> {
     pub(crate) fn send_shared<E: Engine>(
         self,
         engine: &mut E,
-        sink: &mut impl Sink<E>,
-        slice: &Slice,
+        sink: &mut impl TransferSink<E>,
+        slice: &CachedSlice,
     ) -> bool {
         let mut size = ChunkSize::default();
         let before = if self.chunked { size.write(slice.bytes().len()) } else { &[] };
-        let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
-        sink.send_shared(engine, &[self.head, owed, before], slice);
+        let owed: &[u8] = if self.owes_line_end { b"\r\n" } else { &[] };
+        sink.send_shared(engine, &[self.header, owed, before], slice);
         self.chunked
     }
 }

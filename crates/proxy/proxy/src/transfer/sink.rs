@@ -5,7 +5,7 @@ use millrace_splice::Pipe;
 
 /// The end of a transfer that takes bytes: a connection. A transfer has at most one send under way
 /// at its sink, and continues when that is reported.
-pub(crate) trait Sink<E: Engine> {
+pub(crate) trait TransferSink<E: Engine> {
     /// Sends every byte of `parts`, in order. They are read before the call returns.
     fn send(&mut self, engine: &mut E, parts: &[&[u8]]);
 
@@ -18,7 +18,7 @@ pub(crate) trait Sink<E: Engine> {
     fn send_pipe(&mut self, engine: &mut E, parts: &[&[u8]], pipe: &Pipe);
 
     /// `count` bytes left the pipe. Moves the rest, if there is any.
-    fn drained(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize);
+    fn continue_pipe(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize);
 
     /// Bytes of the send under way that the kernel has not taken; 0 when none is under way.
     fn unsent(&self, engine: &E) -> usize;

@@ -6,19 +6,23 @@ use millrace_engine::{Engine, Key};
 use millrace_http1::Framing;
 
 use crate::core::Core;
-use crate::transfer::{Moved, download, upload};
+use crate::transfer::{TransferProgress, download, upload};
 
 /// Starts both directions, with the bytes already received on either side. The header in `core.out`
 /// goes to the client first.
-pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let now = core.engine.now();
     core.counters.tunnels.add(1);
     let exchange = core.exchange(key);
-    exchange.tunnel = true;
-    exchange.persistent = false;
+    exchange.is_tunnel = true;
+    exchange.is_persistent = false;
     exchange.upload.start(Framing::UntilClose, false, now);
     exchange.download.start(Framing::UntilClose, false, now);
     let begun = download::pump(core, key, true);
-    assert_eq!(begun, Moved::Waiting, "a tunnel begins with a header, and has no framing to break");
+    assert_eq!(
+        begun,
+        TransferProgress::Waiting,
+        "a tunnel begins with a header, and has no framing to break"
+    );
     upload::pump(core, key, false)
 }

@@ -5,88 +5,100 @@ use millrace_engine::{Buffer, Engine, Key};
 use millrace_http1::Framing;
 
 use crate::conn::client;
-use crate::core::{Core, Parts};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::origin::{Phase, side};
-use crate::transfer::source::Source;
-use crate::transfer::{Moved, Waits};
+use crate::transfer::source::TransferSource;
+use crate::transfer::{TransferProgress, TransferState};
 
 /// Moves the request on. `with_head`: the header in `core.out` goes first.
 #[inline(never)]
-pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
-    let Parts { engine, pipes, counters, out, exchange, client, origin, .. } = core.parts(key);
+pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> TransferProgress {
+    let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, .. } =
+        core.parts(key);
     // A refresh has no client, and sends nothing but its header.
-    let (Some(client), Some(origin)) = (client, origin) else { return Moved::Waiting };
+    let (Some(client), Some(origin)) = (client, origin) else { return TransferProgress::Waiting };
     let head = if with_head { &out[..] } else { &[] };
-    let before = exchange.upload.moved();
-    let source = Source::Wire(&mut client.wire);
+    let before = exchange.upload.forwarded();
+    let source = TransferSource::Wire(&mut client.wire);
     let result = exchange.upload.pump((engine, pipes), source, &mut origin.wire, head);
-    counters.bytes_uploaded.add(exchange.upload.moved() - before);
+    counters.bytes_uploaded.add(exchange.upload.forwarded() - before);
     match result {
-        Ok(Waits::Sink) => Moved::Waiting,
-        Ok(Waits::Source) if client.wire.has_ended() => client_ended(core, key),
-        Ok(Waits::Source) => {
-            let (expected, watches) = (exchange.upload.expected(), exchange.upload.watches());
+        Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
+        Ok(TransferState::AwaitingSource) if client.wire.has_ended() => {
+            handle_client_end(core, key)
+        }
+        Ok(TransferState::AwaitingSource) => {
+            let (expected, watches) =
+                (exchange.upload.expected_bytes(), exchange.upload.is_watching());
             client.wire.receive_body(engine, Buffer::SIZE, expected, watches);
-            Moved::Waiting
+            TransferProgress::Waiting
         }
-        Ok(Waits::Off | Waits::Ended) => {
+        Ok(TransferState::Off | TransferState::Ended) => {
             exchange.transaction.since = engine.now();
-            client::watch(engine, client);
-            Moved::Ended
+            client::receive_ahead(engine, client);
+            TransferProgress::Ended
         }
-        Err(_) => Moved::Failed(Reason::MalformedBody),
+        Err(_) => TransferProgress::Failed(Reason::MalformedBody),
     }
 }
 
 /// The client ended its stream while its request's body, or a tunnel, is read from it.
 #[inline(never)]
-pub(crate) fn client_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    if core.exchange(key).tunnel { half_close(core, key) } else { Moved::Failed(Reason::BodyCut) }
+pub(crate) fn handle_client_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    if core.exchange(key).is_tunnel {
+        half_close(core, key)
+    } else {
+        TransferProgress::Failed(Reason::BodyCut)
+    }
 }
 
 /// The client ended its direction of a tunnel: the end is passed on.
-fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let Parts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
+fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let ExchangeParts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
         unreachable!("a tunnel has both connections");
     };
     let ended = exchange.upload.source_ended(engine, &mut origin.wire);
-    assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
+    assert_eq!(ended, Ok(TransferState::Ended), "a tunnel's end needs no byte");
     origin.wire.shutdown(engine);
-    Moved::Ended
+    TransferProgress::Ended
 }
 
 /// The origin will take nothing more.
 #[inline(never)]
-pub(crate) fn failed<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let Parts { engine, pipes, exchange, .. } = core.parts(key);
+pub(crate) fn handle_origin_failure<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in the
     // receive queue decides. Nothing more is sent, and neither side is used again.
     exchange.upload.abandon(engine, pipes);
-    if exchange.tunnel && exchange.download.has_ended() {
+    if exchange.is_tunnel && exchange.download.has_ended() {
         // What the client sent is lost, which an orderly end would hide.
-        return Moved::Failed(Reason::AnswerCut);
+        return TransferProgress::Failed(Reason::ResponseCut);
     }
-    if exchange.tunnel {
-        return Moved::Ended;
+    if exchange.is_tunnel {
+        return TransferProgress::Ended;
     }
-    exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
+    exchange.is_persistent = exchange.is_persistent && exchange.framing == Framing::None;
     exchange.transaction.since = engine.now();
     if exchange.transaction.phase == Phase::Asked {
         side::receive(core, key);
     }
-    Moved::Ended
+    TransferProgress::Ended
 }
 
 /// The origin took so many bytes out of the upload's pipe.
 #[inline(never)]
-pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
-    let Parts { engine, pipes, counters, exchange, origin, .. } = core.parts(key);
+pub(crate) fn handle_spliced<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    count: u32,
+) -> TransferProgress {
+    let ExchangeParts { engine, pipes, counters, exchange, origin, .. } = core.parts(key);
     counters.bytes_spliced.add(count.into());
-    let Some(origin) = origin else { return Moved::Waiting };
-    if exchange.upload.drain((engine, pipes), count as usize, &mut origin.wire) {
+    let Some(origin) = origin else { return TransferProgress::Waiting };
+    if exchange.upload.continue_pipe((engine, pipes), count as usize, &mut origin.wire) {
         pump(core, key, false)
     } else {
-        Moved::Waiting
+        TransferProgress::Waiting
     }
 }

@@ -7,25 +7,25 @@
 use millrace_engine::{Engine, Key};
 
 use crate::cached::{fill, refresh};
-use crate::conn::{Standing, client};
+use crate::conn::{ConnState, client};
 use crate::core::Core;
 use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Afterwards, Event, Stage, Step, Subject};
+use crate::exchange::stage::{AfterExchange, Event, EventTarget, NextStep, Stage};
 use crate::exchange::{Exchange, end};
 use crate::origin::{OriginUse, Phase};
 use crate::stage::{accept, deliver, fetch, log, lookup, parse, route};
-use crate::transfer::Waits;
+use crate::transfer::TransferState;
 
 /// Handles an event, and what follows from it. An event for an object that is gone is ignored.
 #[inline(always)]
-pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: Subject, event: Event) {
+pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: EventTarget, event: Event) {
     match subject {
-        Subject::Exchange(key) => {
+        EventTarget::Exchange(key) => {
             drive_exchange(core, key, event, Caller::Event);
         }
-        Subject::Conn(key) => drive_conn(core, key, event),
-        Subject::Fill(key) => fill::run::on(core, key, event),
-        Subject::Listener(key) => {
+        EventTarget::Conn(key) => drive_conn(core, key, event),
+        EventTarget::Fill(key) => fill::run::on(core, key, event),
+        EventTarget::Listener(key) => {
             accept::on(core, key, event);
         }
     }
@@ -34,17 +34,17 @@ pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: Subject, event: Even
 /// Moves a connection on: it begins exchanges until it has to wait.
 fn drive_conn<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) {
     while let Some(conn) = core.conns.get(key) {
-        let standing = conn.standing;
+        let standing = conn.state;
         trace(core, || format!("connection {} {standing:?} <- {event:?}", key.slot));
         let step = match standing {
-            Standing::Greeting => accept::on(core, key, event),
+            ConnState::ProxyHeader => accept::on(core, key, event),
             _ => parse::on(core, key, event),
         };
         event = Event::Enter;
         match step {
-            Step::Wait => return,
-            Step::Again => {}
-            Step::Begin(refused) => {
+            NextStep::Wait => return,
+            NextStep::Reenter => {}
+            NextStep::BeginExchange(refused) => {
                 let Some(exchange) = core.conn(key).pipeline.last() else { return };
                 let first = refused.map_or(Event::Enter, Event::End);
                 if drive_exchange(core, exchange, first, Caller::Connection) {
@@ -59,12 +59,12 @@ fn drive_conn<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) {
 /// A connection goes on after its first exchange: the one after it is the first now.
 fn drive_next<E: Engine>(core: &mut Core<E>, key: Key) {
     while let Some(first) = core.conn(key).pipeline.first() {
-        if !drive_exchange(core, first, Event::Turn, Caller::Connection) {
+        if !drive_exchange(core, first, Event::BecameFirst, Caller::Connection) {
             return;
         }
     }
     let now = core.engine.now();
-    core.conn(key).stand(Standing::Idle, now);
+    core.conn(key).set_state(ConnState::Idle, now);
 }
 
 /// What an exchange is moved on by.
@@ -86,7 +86,7 @@ fn drive_exchange<E: Engine>(
 ) -> bool {
     let Some(exchange) = core.exchanges.get(key) else { return false };
     let (mut stage, mut conn) = (exchange.stage, None);
-    check(core, exchange, event);
+    check_invariants(core, exchange, event);
     loop {
         trace(core, || format!("exchange {} {stage:?} <- {event:?}", key.slot));
         let step = match stage {
@@ -98,13 +98,13 @@ fn drive_exchange<E: Engine>(
         };
         trace(core, || format!("exchange {} -> {step:?}", key.slot));
         let step = match step {
-            Step::End(reason) => end::end(core, key, reason),
+            NextStep::End(reason) => end::end(core, key, reason),
             step => step,
         };
         match step {
-            Step::Wait => return false,
-            Step::Again => {}
-            Step::Go(next) => {
+            NextStep::Wait => return false,
+            NextStep::Reenter => {}
+            NextStep::Advance(next) => {
                 assert!(stage < next, "{stage:?} is not before {next:?}");
                 let exchange = core.exchange(key);
                 (exchange.stage, stage) = (next, next);
@@ -114,19 +114,19 @@ fn drive_exchange<E: Engine>(
                     return false;
                 }
             }
-            Step::Drop => {
+            NextStep::EndRefresh => {
                 refresh::end(core, key);
                 return false;
             }
-            Step::Ended(afterwards) => {
+            NextStep::Recorded(afterwards) => {
                 let conn = conn.expect("set when it went on to its last stage");
-                if afterwards != Afterwards::Next {
-                    close(core, conn, afterwards);
+                if afterwards != AfterExchange::Continue {
+                    end_connection(core, conn, afterwards);
                 } else if caller == Caller::Event {
                     drive_next(core, conn);
                     drive_conn(core, conn, Event::Enter);
                 }
-                return afterwards == Afterwards::Next;
+                return afterwards == AfterExchange::Continue;
             }
             step => unreachable!("{step:?} is not an exchange's"),
         }
@@ -137,22 +137,22 @@ fn drive_exchange<E: Engine>(
 /// Ends a connection whose first exchange has ended, and those that were begun ahead: nothing more
 /// can be delivered.
 #[inline(never)]
-fn close<E: Engine>(core: &mut Core<E>, key: Key, afterwards: Afterwards) {
+fn end_connection<E: Engine>(core: &mut Core<E>, key: Key, afterwards: AfterExchange) {
     while let Some(exchange) = core.conn(key).pipeline.first() {
         log::on(core, exchange, Event::End(Reason::ClientClosed));
     }
     match afterwards {
-        Afterwards::Linger => client::linger(core, key),
-        Afterwards::Reset => client::reset(core, key),
-        Afterwards::ResetDelivered => client::reset_when_delivered(core, key),
-        Afterwards::Close | Afterwards::Next => client::close(core, key),
+        AfterExchange::Linger => client::linger(core, key),
+        AfterExchange::Reset => client::reset(core, key),
+        AfterExchange::ResetWhenDelivered => client::reset_when_delivered(core, key),
+        AfterExchange::Close | AfterExchange::Continue => client::close(core, key),
     }
 }
 
 /// What holds of an exchange between two events: what it waits for is outstanding, or has ended by
 /// the event that is about to be handled.
 #[inline]
-fn check<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event) {
+fn check_invariants<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event) {
     if !cfg!(debug_assertions) {
         return;
     }
@@ -166,12 +166,12 @@ fn check<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event) {
     use Event::{ClientFailed, ClientSent, ClientSpliced, OriginFailed, OriginSent, OriginSpliced};
     if !matches!(event, ClientSent | ClientSpliced(_) | ClientFailed) {
         let is_sending = client.is_some_and(|client| client.wire.is_sending());
-        assert!(exchange.download.waits() != Waits::Sink || is_sending);
+        assert!(exchange.download.state() != TransferState::AwaitingSink || is_sending);
     }
     let ends_upload = Event::End(Reason::Overloaded);
     if !matches!(event, OriginSent | OriginSpliced(_) | OriginFailed) && event != ends_upload {
         let is_sending = origin.is_some_and(|origin| origin.wire.is_sending());
-        assert!(exchange.upload.waits() != Waits::Sink || is_sending);
+        assert!(exchange.upload.state() != TransferState::AwaitingSink || is_sending);
     }
 }
 

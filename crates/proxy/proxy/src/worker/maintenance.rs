@@ -7,10 +7,10 @@ use millrace_engine::{Engine, Instant};
 use crate::auth;
 use crate::cached::fill;
 use crate::core::Core;
-use crate::exchange::{Event, Reason, Subject};
+use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::queue;
 use crate::overload::{LACKING, capacity, shed, wait_list};
-use crate::worker::{MAINTENANCE, Worker, reconfigure};
+use crate::worker::{MAINTENANCE_INTERVAL, Worker, reconfigure};
 
 /// A periodic task.
 struct Task<E: Engine> {
@@ -25,12 +25,12 @@ impl<E: Engine> Worker<E> {
     /// room.
     const TASKS: [Task<E>; 12] = [
         Task {
-            is_due: |worker| worker.core.accepting.is_any_retiring(),
-            perform: |worker, _| worker.core.accepting.close_retired(&mut worker.core.engine),
+            is_due: |worker| worker.core.listeners.has_retiring(),
+            perform: |worker, _| worker.core.listeners.close_retired(&mut worker.core.engine),
         },
         Task {
             is_due: |worker| worker.core.snapshots.has_idle,
-            perform: |worker, _| reconfigure::close_gone(&mut worker.core),
+            perform: |worker, _| reconfigure::close_idle_of_removed(&mut worker.core),
         },
         Task {
             is_due: |worker| worker.core.clients.has_news(),
@@ -38,7 +38,7 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| worker.core.origins.has_news(),
-            perform: |worker, now| worker.share_health(now),
+            perform: |worker, now| worker.sync_health(now),
         },
         Task {
             is_due: |worker| !worker.core.log.records.is_empty(),
@@ -48,13 +48,13 @@ impl<E: Engine> Worker<E> {
             is_due: |worker| !worker.core.overload.waiting.is_empty(),
             perform: |worker, now| {
                 for key in wait_list::overdue(&worker.core, now) {
-                    worker.drive(Subject::Exchange(key), Event::End(Reason::Overloaded));
+                    worker.drive(EventTarget::Exchange(key), Event::End(Reason::Overloaded));
                 }
             },
         },
         Task {
             is_due: |worker| worker.core.origins.queued() > 0,
-            perform: |worker, now| worker.give_up_queued(now),
+            perform: |worker, now| worker.refuse_overdue_queued(now),
         },
         Task {
             is_due: |worker| worker.core.authenticator.has_asked(),
@@ -69,7 +69,7 @@ impl<E: Engine> Worker<E> {
         Task {
             is_due: |worker| !worker.core.fills.is_empty(),
             perform: |worker, now| {
-                let fills = fill::run::leave_slow_leaders(&mut worker.core, now);
+                let fills = fill::run::drop_slow_leaders(&mut worker.core, now);
                 worker.drive_fills(fills, Event::Woken);
             },
         },
@@ -79,19 +79,19 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| worker.core.drain.is_draining,
-            perform: |worker, _| worker.end_accepting(),
+            perform: |worker, _| worker.close_quiet_listeners(),
         },
         Task {
             is_due: |worker| {
                 capacity::is_lacking(&worker.core) || !worker.core.overload.forgives_most()
             },
-            perform: |worker, _| worker.look_for_room(),
+            perform: |worker, _| worker.relieve_overload(),
         },
     ];
 
     /// At the end of each turn: publishes the gauges, performs the tasks when they are due, and
     /// sets a time for those that there are.
-    pub(super) fn maintain(&mut self, now: Instant) {
+    pub(super) fn run_maintenance(&mut self, now: Instant) {
         self.publish_gauges();
         if self.core.log.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();
@@ -107,40 +107,41 @@ impl<E: Engine> Worker<E> {
         if let Some(shedding) = shed::make_up_for_missed(&mut self.core) {
             self.shed(shedding);
         }
-        reconfigure::forget_snapshots(&mut self.core);
-        let due = now + if capacity::is_lacking(&self.core) { LACKING } else { MAINTENANCE };
+        reconfigure::drop_unused_snapshots(&mut self.core);
+        let due =
+            now + if capacity::is_lacking(&self.core) { LACKING } else { MAINTENANCE_INTERVAL };
         let is_sooner = self.maintenance.is_none_or(|set| due < set);
         if is_sooner && Self::TASKS.iter().any(|task| (task.is_due)(self)) {
             self.maintenance = Some(due);
         }
     }
 
-    fn share_health(&mut self, now: Instant) {
+    fn sync_health(&mut self, now: Instant) {
         let Core { origins, shared, counters, snapshot, .. } = &mut self.core;
         let ejected = origins.tell_news(now, snapshot.limits(), &shared.board);
         counters.origin_ejections.add(ejected);
     }
 
     /// Ends the exchanges that have waited too long for their origins.
-    fn give_up_queued(&mut self, now: Instant) {
+    fn refuse_overdue_queued(&mut self, now: Instant) {
         for key in queue::overdue(&mut self.core, now) {
             if queue::is_queued(&self.core, key) {
                 self.core.counters.origin_queue_refusals.add(1);
-                self.drive(Subject::Exchange(key), Event::End(Reason::OriginBusy));
+                self.drive(EventTarget::Exchange(key), Event::End(Reason::OriginBusy));
             }
         }
     }
 
-    fn end_accepting(&mut self) {
+    fn close_quiet_listeners(&mut self) {
         self.close_idle();
         let core = &mut self.core;
-        if core.accepting.may_end() {
-            core.accepting.end(&mut core.engine);
+        if core.listeners.check_drained() {
+            core.listeners.close_all(&mut core.engine);
         }
     }
 
     /// Makes room for clients and requests that wait for some.
-    fn look_for_room(&mut self) {
+    fn relieve_overload(&mut self) {
         if let Some(shedding) = shed::look_for_room(&mut self.core) {
             self.shed(shedding);
             self.core.overload.missed.requests = 0;
@@ -159,7 +160,7 @@ impl<E: Engine> Worker<E> {
         counters.origin_requests_queued.set(core.origins.queued() as u64);
         counters.pipes.set(core.pipes.open() as u64);
         counters.pipes_refused.set(self.pipes_refused_before + core.pipes.refused());
-        counters.listeners.set(core.accepting.len() as u64);
+        counters.listeners.set(core.listeners.len() as u64);
         counters.held_bytes.set(core.engine.budget().used() as u64);
     }
 

@@ -11,18 +11,18 @@ use crate::counters::Counters;
 
 /// A message to a worker; `D` is its engine's detached descriptor.
 #[derive(Debug)]
-pub enum Letter<D> {
+pub enum WorkerMessage<D> {
     /// Accept no more, finish what is under way, end.
     Drain,
-    /// As [`Letter::Drain`], but a successor accepts from the same listeners. What is queued behind
+    /// As [`WorkerMessage::Drain`], but a successor accepts from the same listeners. What is queued behind
     /// them is left to it at once, and idle clients are not closed while their next request may be
     /// on its way.
-    Cede,
+    HandOff,
     /// Another process with the same listeners is gone: poll them again, since the kernel may have
     /// reported a connection to that process only.
-    Rearm,
+    RepollListeners,
     /// Count this message, to show that the worker turns.
-    Beat,
+    Heartbeat,
     /// The time for draining is over: end what is left.
     Stop,
     /// Switch to this configuration.
@@ -46,15 +46,15 @@ pub enum Letter<D> {
         /// one reads its configuration first.
         snapshot: u64,
         /// Counts it at the receiver until this message is read.
-        counted: HandedOver,
+        counted: HandoverGuard,
     },
 }
 
 /// A connection on its way to another worker, counted there until this is dropped.
 #[derive(Debug)]
-pub struct HandedOver(Arc<Counters>);
+pub struct HandoverGuard(Arc<Counters>);
 
-impl HandedOver {
+impl HandoverGuard {
     /// Counts a connection on its way to the worker with these counters.
     pub fn new(receiver: &Arc<Counters>) -> Self {
         receiver.handed_over.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl HandedOver {
     }
 }
 
-impl Drop for HandedOver {
+impl Drop for HandoverGuard {
     fn drop(&mut self) {
         self.0.handed_over.fetch_sub(1, Ordering::Relaxed);
     }

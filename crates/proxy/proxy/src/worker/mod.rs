@@ -24,13 +24,13 @@ use crate::auth::{self, Authenticator, Desk};
 use crate::cached::{fill, refresh, waiting};
 use crate::conn::{Conn, client};
 use crate::core::Core;
-use crate::exchange::{Event, Reason, Subject};
+use crate::exchange::{Event, EventTarget, Reason};
 use crate::names::Resolver;
 use crate::origin::{Origins, close::close, dial, side};
 use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::Retries};
 use crate::shared::Shared;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
-use crate::worker::message::Letter;
+use crate::worker::message::WorkerMessage;
 use millrace_config::Config;
 use millrace_dns::Sources;
 
@@ -43,9 +43,9 @@ pub struct Setup<E: Engine> {
     /// Listening sockets: the listener's number, and the socket.
     pub listeners: Vec<(u16, E::Detached)>,
     /// Messages from the supervisor.
-    pub inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    pub inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
     /// Messages to and from the other workers.
-    pub mail: Mail<Letter<E::Detached>, E::Waker>,
+    pub mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
     /// What all workers share.
     pub shared: Arc<Shared>,
     /// Where names are looked up.
@@ -70,11 +70,11 @@ pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64
 /// One worker.
 pub struct Worker<E: Engine> {
     core: Core<E>,
-    inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
     /// There are messages in a mailbox.
-    is_woken: bool,
+    has_mail: bool,
     /// Messages that were taken out and not read yet.
-    messages: VecDeque<Letter<E::Detached>>,
+    messages: VecDeque<WorkerMessage<E::Detached>>,
     /// When maintenance is due, if there is any.
     maintenance: Option<Instant>,
     /// The counter of refused pipes when this worker began.
@@ -114,7 +114,7 @@ impl<E: Engine> Worker<E> {
             // Their bounds follow the limits.
             conns: Default::default(),
             exchanges: Default::default(),
-            spare: Default::default(),
+            exchange_pool: Default::default(),
             attempts: Table::new(descriptors),
             fills: Table::new(descriptors),
             origins,
@@ -122,7 +122,7 @@ impl<E: Engine> Worker<E> {
             authenticator,
             timers: Timers::new(now),
             clients: Default::default(),
-            accepting: Default::default(),
+            listeners: Default::default(),
             overload: Overload::new(descriptors as usize, listeners.len()),
             pipes: Pipes::new(pipes_max as usize, setup.thresholds),
             wakes: Default::default(),
@@ -136,7 +136,7 @@ impl<E: Engine> Worker<E> {
         let messages = VecDeque::new();
         let (is_woken, maintenance) = (false, None);
         let mut worker =
-            Self { core, inbox, is_woken, messages, maintenance, pipes_refused_before };
+            Self { core, inbox, has_mail: is_woken, messages, maintenance, pipes_refused_before };
         worker.begin(listeners)?;
         Ok(worker)
     }
@@ -144,11 +144,11 @@ impl<E: Engine> Worker<E> {
     fn begin(&mut self, listeners: Vec<(u16, E::Detached)>) -> Result<(), millrace_engine::Error> {
         let core = &mut self.core;
         for (number, socket) in listeners {
-            reconfigure::take_listener(core, number, socket)?;
+            reconfigure::adopt_listener(core, number, socket)?;
         }
-        reconfigure::follow_limits(core);
-        reconfigure::follow_snapshots(core);
-        core.accepting.resume(&mut core.engine);
+        reconfigure::apply_limits(core);
+        reconfigure::update_for_snapshots(core);
+        core.listeners.resume(&mut core.engine);
         // Messages may have come before there was anything to wake.
         core.engine.waker().wake();
         Ok(())
@@ -156,24 +156,24 @@ impl<E: Engine> Worker<E> {
 
     /// One turn: waits for completions, delivers each, then timers, messages and wake-ups, and
     /// maintains. False once the worker has drained and has nothing left.
-    pub fn turn(&mut self) -> bool {
+    pub fn run_turn(&mut self) -> bool {
         let deadline = self.deadline();
         self.core.engine.turn(deadline);
         while let Some(completion) = self.core.engine.next() {
             self.complete(completion);
         }
         let now = self.core.engine.now();
-        self.expire(now);
-        self.finish_names();
-        if std::mem::take(&mut self.is_woken) {
+        self.fire_timers(now);
+        self.deliver_lookups();
+        if std::mem::take(&mut self.has_mail) {
             self.read_messages();
         }
         self.deliver_wakes(now);
-        self.deliver_room();
+        self.deliver_capacity();
         self.core.mail.flush();
-        self.maintain(now);
+        self.run_maintenance(now);
         let is_empty = self.core.conns.is_empty() && self.core.fills.is_empty();
-        !(self.core.drain.is_draining && is_empty && self.core.accepting.has_ended())
+        !(self.core.drain.is_draining && is_empty && self.core.listeners.is_closed())
     }
 
     /// When the next turn has to end its wait, at the latest.
@@ -190,18 +190,18 @@ impl<E: Engine> Worker<E> {
         let core = &self.core;
         let waits = &core.cache_waits;
         let is_late = !waits.starved.is_empty() || core.wakes.is_pending();
-        let late = is_late.then(|| core.engine.now() + LATE);
+        let late = is_late.then(|| core.engine.now() + RETRY_INTERVAL);
         let is_unread = core.drain.is_draining && !core.fills.is_empty();
-        let unread = is_unread.then(|| core.engine.now() + MAINTENANCE);
+        let unread = is_unread.then(|| core.engine.now() + MAINTENANCE_INTERVAL);
         let collapsed = waits.collapsed.first().map(|(due, _)| *due);
         [late, unread, collapsed].into_iter().flatten().min()
     }
 
-    fn drive(&mut self, subject: Subject, event: Event) {
+    fn drive(&mut self, subject: EventTarget, event: Event) {
         driver::drive(&mut self.core, subject, event);
     }
 
-    fn drive_if_any(&mut self, event: Option<(Subject, Event)>) {
+    fn drive_if_any(&mut self, event: Option<(EventTarget, Event)>) {
         if let Some((subject, event)) = event {
             self.drive(subject, event);
         }
@@ -212,9 +212,9 @@ impl<E: Engine> Worker<E> {
         let key = Key::from(token);
         let core = &mut self.core;
         match (token.kind(), event) {
-            (_, Completed::Woken) => self.is_woken = true,
+            (_, Completed::Woken) => self.has_mail = true,
             (Kind::Client, event) => {
-                if let Some((subject, event)) = client::completed(core, key, event) {
+                if let Some((subject, event)) = client::handle_completion(core, key, event) {
                     driver::drive(core, subject, event);
                 }
                 if let Some(conn) = core.conns.get_mut(key) {
@@ -230,8 +230,8 @@ impl<E: Engine> Worker<E> {
                 }
             }
             (Kind::Listener, Completed::Accepted(accepted)) => {
-                core.accepting.arrived = Some(accepted);
-                self.drive(Subject::Listener(key), Event::Accepted);
+                core.listeners.accepted = Some(accepted);
+                self.drive(EventTarget::Listener(key), Event::Accepted);
             }
             (Kind::Dial, Completed::Connected(result)) => {
                 let event = dial::news(core, key, Some(result));
@@ -239,7 +239,7 @@ impl<E: Engine> Worker<E> {
             }
             (Kind::Name, event) => {
                 core.names.handle(&mut core.engine, token, event);
-                self.finish_names();
+                self.deliver_lookups();
             }
             (kind, event) => unreachable!("no {kind:?} requests what gives {event:?}"),
         }
@@ -250,11 +250,11 @@ impl<E: Engine> Worker<E> {
 
     /// Delivers the timers that are due.
     #[inline]
-    fn expire(&mut self, now: Instant) {
+    fn fire_timers(&mut self, now: Instant) {
         while let Some((_, token)) = self.core.timers.expired(now) {
             let (core, key) = (&mut self.core, Key::from(token));
             let event = match token.kind() {
-                Kind::Client => client::timer_due(core, key),
+                Kind::Client => client::handle_timer(core, key),
                 Kind::Origin => side::timer_due(core, key),
                 Kind::Dial => dial::news(core, key, None),
                 kind => unreachable!("{kind:?} has no timer here"),
@@ -264,11 +264,11 @@ impl<E: Engine> Worker<E> {
         self.core.names.handle_deadlines(&mut self.core.engine, now);
     }
 
-    fn finish_names(&mut self) {
+    fn deliver_lookups(&mut self) {
         while let Some((key, result)) = self.core.names.poll_finished() {
             let transaction = &mut self.core.exchange(key).transaction;
             let result = result.map(|addresses| transaction.addresses = Some(addresses));
-            self.drive(Subject::Exchange(key), Event::Named(result));
+            self.drive(EventTarget::Exchange(key), Event::NameResolved(result));
         }
     }
 
@@ -281,27 +281,29 @@ impl<E: Engine> Worker<E> {
         while let Some(message) = self.messages.pop_front() {
             let core = &mut self.core;
             match message {
-                Letter::Configure { config, sockets } => {
-                    reconfigure::configure(core, config, sockets);
+                WorkerMessage::Configure { config, sockets } => {
+                    reconfigure::apply_config(core, config, sockets);
                     self.messages.extend(early.drain(..));
                 }
-                Letter::Connection { snapshot, .. } if snapshot > core.snapshot.config.number => {
+                WorkerMessage::Connection { snapshot, .. }
+                    if snapshot > core.snapshot.config.number =>
+                {
                     early.push(message);
                 }
-                Letter::Connection { socket, peer, listener, counted, .. } => {
+                WorkerMessage::Connection { socket, peer, listener, counted, .. } => {
                     drop(counted);
                     if let Ok(fd) = core.engine.adopt(socket) {
                         let listener = Key { slot: u32::from(listener), generation: 0 };
-                        core.accepting.arrived = Some(Ok((fd, peer)));
-                        self.drive(Subject::Listener(listener), Event::HandedOver);
+                        core.listeners.accepted = Some(Ok((fd, peer)));
+                        self.drive(EventTarget::Listener(listener), Event::HandedOver);
                     }
                 }
-                Letter::Drain => self.drain(),
-                Letter::Cede => self.cede(),
-                Letter::Rearm => self.rearm(),
-                Letter::Beat => core.counters.beats.add(1),
-                Letter::Stop => self.stop(),
-                Letter::Wake(token) => core.wakes.here.push_back(token),
+                WorkerMessage::Drain => self.drain(),
+                WorkerMessage::HandOff => self.hand_off(),
+                WorkerMessage::RepollListeners => self.repoll_listeners(),
+                WorkerMessage::Heartbeat => core.counters.beats.add(1),
+                WorkerMessage::Stop => self.stop(),
+                WorkerMessage::Wake(token) => core.wakes.local.push_back(token),
             }
         }
         self.messages.extend(early);
@@ -314,20 +316,20 @@ impl<E: Engine> Worker<E> {
     fn deliver_wakes(&mut self, now: Instant) {
         if self.core.shared.cache.is_some() {
             while let Some(key) = waiting::overdue(&self.core, now) {
-                self.drive(Subject::Exchange(key), Event::Due);
+                self.drive(EventTarget::Exchange(key), Event::TimedOut);
             }
             if self.core.drain.is_draining {
                 self.end_refreshes();
-                let unread = fill::run::end_unread(&mut self.core);
+                let unread = fill::run::stop_unread(&mut self.core);
                 self.drive_fills(unread, Event::Woken);
             }
-            self.feed_starved();
-            let late = self.core.wakes.take_late();
+            self.retry_starved_fills();
+            let late = self.core.wakes.take_unsent();
             self.core.wake(late);
-            while let Some(token) = self.core.wakes.here.pop_front() {
+            while let Some(token) = self.core.wakes.local.pop_front() {
                 let subject = match token.kind() {
-                    Kind::Exchange => Subject::Exchange(token.into()),
-                    Kind::Fill => Subject::Fill(token.into()),
+                    Kind::Exchange => EventTarget::Exchange(token.into()),
+                    Kind::Fill => EventTarget::Fill(token.into()),
                     kind => unreachable!("no {kind:?} waits for the cache"),
                 };
                 self.drive(subject, Event::Woken);
@@ -345,24 +347,24 @@ impl<E: Engine> Worker<E> {
     }
 
     fn end_refreshes(&mut self) {
-        for key in refresh::all(&self.core) {
-            self.drive(Subject::Exchange(key), Event::End(Reason::Draining));
+        for key in refresh::keys(&self.core) {
+            self.drive(EventTarget::Exchange(key), Event::End(Reason::Draining));
         }
     }
 
     fn drive_fills(&mut self, fills: Vec<Key>, event: Event) {
         for key in fills {
-            self.drive(Subject::Fill(key), event);
+            self.drive(EventTarget::Fill(key), event);
         }
     }
 
     /// Lets fills that found no memory try again, until one of them finds none: those after it
     /// would find none either, and each of them takes others out of the cache to find some. It is
     /// the last one the next time.
-    fn feed_starved(&mut self) {
+    fn retry_starved_fills(&mut self) {
         let starved = std::mem::take(&mut self.core.cache_waits.starved);
         for (at, key) in starved.iter().enumerate() {
-            self.drive(Subject::Fill(*key), Event::Room);
+            self.drive(EventTarget::Fill(*key), Event::CapacityFreed);
             let still = &mut self.core.cache_waits.starved;
             if still.contains(key) {
                 still.splice(0..0, starved[at + 1..].iter().copied());
@@ -373,11 +375,11 @@ impl<E: Engine> Worker<E> {
 
     /// Lets exchanges that wait for room try again: what ended in this turn made some.
     #[inline]
-    fn deliver_room(&mut self) {
+    fn deliver_capacity(&mut self) {
         if !self.core.overload.waiting.is_empty() {
             let mut retries = Retries::new(&self.core);
             while let Some(key) = retries.next(&mut self.core) {
-                self.drive(Subject::Exchange(key), Event::Room);
+                self.drive(EventTarget::Exchange(key), Event::CapacityFreed);
             }
         }
         if self.core.origins.queued() == 0 {
@@ -387,7 +389,7 @@ impl<E: Engine> Worker<E> {
             // Each exchange that goes on takes an idle connection or the room for one, so this
             // ends.
             while let Some(key) = self.core.origins.first_in_queue(id) {
-                self.drive(Subject::Exchange(key), Event::Room);
+                self.drive(EventTarget::Exchange(key), Event::CapacityFreed);
                 if self.core.origins.first_in_queue(id) == Some(key) {
                     break;
                 }
@@ -414,7 +416,7 @@ impl<E: Engine> Worker<E> {
 
     /// Objects in use: client connections, exchanges, origin connections, attempts. All are zero
     /// after a drain, idle origin connections apart.
-    pub fn live(&self) -> [usize; 4] {
+    pub fn live_objects(&self) -> [usize; 4] {
         let core = &self.core;
         [
             core.conns.len(),
@@ -435,9 +437,9 @@ impl<E: Engine> Worker<E> {
         self.drive_fills(fills, Event::End(Reason::Draining));
         // Others may wait for what ends here.
         self.core.mail.flush();
-        self.leave_late();
+        self.send_late_wakes();
         let core = &mut self.core;
-        core.accepting.end(&mut core.engine);
+        core.listeners.close_all(&mut core.engine);
         core.names.end(&mut core.engine);
         core.pipes.close_free(&mut core.engine);
         self.flush_records();
@@ -449,27 +451,27 @@ impl<E: Engine> Worker<E> {
     pub fn drain(&mut self) {
         let core = &mut self.core;
         core.drain.is_draining = true;
-        core.accepting.resume(&mut core.engine);
-        self.maintenance = Some(core.engine.now() + MAINTENANCE);
+        core.listeners.resume(&mut core.engine);
+        self.maintenance = Some(core.engine.now() + MAINTENANCE_INTERVAL);
         self.close_idle();
     }
 
     /// As [`Worker::drain`], while a successor accepts from the same listeners.
-    fn cede(&mut self) {
+    fn hand_off(&mut self) {
         let core = &mut self.core;
         core.drain.is_draining = true;
-        core.drain.idle_grace = CEDED_IDLE_AT_LEAST;
-        core.accepting.pause(&mut core.engine);
-        self.maintenance = Some(core.engine.now() + MAINTENANCE);
+        core.drain.idle_grace = HANDED_OFF_IDLE_MIN;
+        core.listeners.pause(&mut core.engine);
+        self.maintenance = Some(core.engine.now() + MAINTENANCE_INTERVAL);
     }
 
     /// Polls the listeners again, which looks at the queues behind them. The kernel reports a
     /// connection to only one process that waits for a listener (EPOLLEXCLUSIVE), and that process
     /// may be gone.
-    fn rearm(&mut self) {
+    fn repoll_listeners(&mut self) {
         let core = &mut self.core;
-        if !core.drain.is_draining && core.accepting.pause(&mut core.engine) {
-            core.accepting.resume(&mut core.engine);
+        if !core.drain.is_draining && core.listeners.pause(&mut core.engine) {
+            core.listeners.resume(&mut core.engine);
         }
     }
 
@@ -477,7 +479,7 @@ impl<E: Engine> Worker<E> {
     fn close_idle(&mut self) {
         let core = &mut self.core;
         let (now, grace) = (core.engine.now(), core.drain.idle_grace);
-        let is_idle = |conn: &Conn| conn.is_abandoned(now) && now.since(conn.since) >= grace;
+        let is_idle = |conn: &Conn| conn.may_close_idle(now) && now.since(conn.since) >= grace;
         for key in core.conns.keys_of(is_idle) {
             client::close(core, key);
         }
@@ -487,11 +489,11 @@ impl<E: Engine> Worker<E> {
     fn stop(&mut self) {
         let core = &mut self.core;
         core.drain.is_draining = true;
-        core.accepting.end(&mut core.engine);
+        core.listeners.close_all(&mut core.engine);
         for key in core.conns.keys_of(|_| true) {
             match self.core.conns.get(key).map(|conn| conn.pipeline.first()) {
                 Some(Some(exchange)) => {
-                    self.drive(Subject::Exchange(exchange), Event::End(Reason::Draining));
+                    self.drive(EventTarget::Exchange(exchange), Event::End(Reason::Draining));
                 }
                 Some(None) => client::close(&mut self.core, key),
                 None => {}
@@ -502,8 +504,8 @@ impl<E: Engine> Worker<E> {
 
 /// How long a client may be idle after the worker has handed off its listeners. The next response
 /// says that the connection closes. A connection that is closed sooner might lose a request.
-const CEDED_IDLE_AT_LEAST: Duration = Duration::from_secs(5);
+const HANDED_OFF_IDLE_MIN: Duration = Duration::from_secs(5);
 /// How often counts are exchanged and records written.
-const MAINTENANCE: Duration = Duration::from_millis(100);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 /// How soon fills that found no memory, and wake-ups that found no room, are tried again.
-const LATE: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);

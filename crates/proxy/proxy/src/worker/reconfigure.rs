@@ -16,7 +16,7 @@ use millrace_config::Config;
 
 /// Goes on under `config`, if that is newer than what is in force. `sockets` are those of
 /// listeners that are new in it, by their numbers.
-pub(crate) fn configure<E: Engine>(
+pub(crate) fn apply_config<E: Engine>(
     core: &mut Core<E>,
     config: Arc<Config>,
     sockets: Vec<(u16, E::Detached)>,
@@ -34,14 +34,14 @@ pub(crate) fn configure<E: Engine>(
     let present = Rc::new(Snapshot::new(config, now, &mut core.origins, &core.shared));
     let before = std::mem::replace(&mut core.snapshot, present);
     core.snapshots.retire(&before);
-    change_listeners(core, &before, sockets);
+    apply_listeners(core, &before, sockets);
     drop(before);
-    follow_limits(core);
-    follow_snapshots(core);
-    close_gone(core);
+    apply_limits(core);
+    update_for_snapshots(core);
+    close_idle_of_removed(core);
 }
 
-fn change_listeners<E: Engine>(
+fn apply_listeners<E: Engine>(
     core: &mut Core<E>,
     before: &Rc<Snapshot>,
     sockets: Vec<(u16, E::Detached)>,
@@ -52,62 +52,62 @@ fn change_listeners<E: Engine>(
             let is_of = |conn: &&Conn| conn.listener == old.number;
             let connections = core.conns.iter().map(|(_, conn)| conn).filter(is_of).count();
             core.snapshots.lose(old.number, before, connections);
-            core.accepting.retire(&mut core.engine, old.number);
+            core.listeners.retire(&mut core.engine, old.number);
             continue;
         };
         let settings = [before.client_congestion(old), present.client_congestion(new)];
         if let [Some(_), None] = settings.map(|setting| setting.of_listener()) {
             // What a system has by default is cubic, or `system_congestion`.
             let name = core.shared.system_congestion.as_deref();
-            for fd in core.accepting.fds(old.number) {
+            for fd in core.listeners.fds(old.number) {
                 core.engine.set_congestion(fd, name.unwrap_or(crate::congestion::NEAR));
             }
         }
-        set_up_listener(core, new.number);
+        apply_congestion(core, new.number);
     }
-    let was_paused = core.accepting.is_paused();
+    let was_paused = core.listeners.is_paused();
     for (number, socket) in sockets {
         core.snapshots.regain(number);
-        if let Err(error) = take_listener(core, number, socket) {
+        if let Err(error) = adopt_listener(core, number, socket) {
             let (index, notice) = (core.index, core.shared.notice);
             notice(&format!("worker {index} cannot take listener {number} over: {error}"));
         }
     }
     if !was_paused {
-        core.accepting.resume(&mut core.engine);
+        core.listeners.resume(&mut core.engine);
     }
 }
 
 /// Takes a listener of the snapshot in force over. It is armed later.
-pub(crate) fn take_listener<E: Engine>(
+pub(crate) fn adopt_listener<E: Engine>(
     core: &mut Core<E>,
     number: u16,
     socket: E::Detached,
 ) -> Result<(), Error> {
     let fd = core.engine.adopt(socket)?;
-    core.accepting.add(number, fd);
-    set_up_listener(core, number);
+    core.listeners.add(number, fd);
+    apply_congestion(core, number);
     Ok(())
 }
 
-fn set_up_listener<E: Engine>(core: &mut Core<E>, number: u16) {
+fn apply_congestion<E: Engine>(core: &mut Core<E>, number: u16) {
     let listener = core.snapshot.listener(number).expect("one of the snapshot in force");
     let setting = core.snapshot.client_congestion(listener);
     if let Some(name) = setting.of_listener() {
-        for fd in core.accepting.fds(number) {
+        for fd in core.listeners.fds(number) {
             core.engine.set_congestion(fd, name);
         }
     }
 }
 
 /// What was worked out from the limits at the start follows them. Tables only grow.
-pub(crate) fn follow_limits<E: Engine>(core: &mut Core<E>) {
+pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
     let limits = &core.snapshot.config.limits;
     // A listener takes two descriptors: the worker's, and the one that the supervisor keeps.
-    let more = 2 * core.accepting.len() as i64 - 2 * core.overload.listeners_at_start as i64;
+    let more = 2 * core.listeners.len() as i64 - 2 * core.overload.listeners_at_start as i64;
     let descriptors = (core.overload.descriptors_at_start as i64 - more.max(0)).max(2) as usize;
     let for_clients = (descriptors * 7 / 8).max(1);
-    let connections_max = core.share(limits.connections).min(for_clients);
+    let connections_max = core.share_per_worker(limits.connections).min(for_clients);
     core.overload.descriptors = descriptors;
     core.overload.connections_max = connections_max;
     // Room for connections that were accepted before accepting paused.
@@ -125,7 +125,7 @@ pub(crate) fn follow_limits<E: Engine>(core: &mut Core<E>) {
 }
 
 /// The snapshots in use have changed: what is derived from all of them follows.
-pub(crate) fn follow_snapshots<E: Engine>(core: &mut Core<E>) {
+pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
     let earlier = core.snapshots.earlier();
     for key in core.origins.follow(&core.snapshot, &earlier) {
         close(core, key);
@@ -153,25 +153,25 @@ pub(crate) fn follow_snapshots<E: Engine>(core: &mut Core<E>) {
 }
 
 /// Drops the snapshots that nothing uses any more. Called once a turn.
-pub(crate) fn forget_snapshots<E: Engine>(core: &mut Core<E>) {
+pub(crate) fn drop_unused_snapshots<E: Engine>(core: &mut Core<E>) {
     if core.snapshots.is_empty() {
         return;
     }
-    let Core { snapshots, accepting, .. } = core;
-    if snapshots.forget_unused(|listener| accepting.is_retiring(listener)) {
-        follow_snapshots(core);
+    let Core { snapshots, listeners, .. } = core;
+    if snapshots.forget_unused(|listener| listeners.is_retiring(listener)) {
+        update_for_snapshots(core);
     }
 }
 
 /// Closes the connections of listeners that are gone on which no request is to be expected.
 /// Those that have only just come are left for the next time.
-pub(crate) fn close_gone<E: Engine>(core: &mut Core<E>) {
+pub(crate) fn close_idle_of_removed<E: Engine>(core: &mut Core<E>) {
     let now = core.engine.now();
     let mut left = false;
     let mut idle: Vec<Key> = Vec::new();
     for (key, conn) in core.conns.iter() {
         if conn.is_idle() && core.snapshots.is_gone(conn.listener) {
-            match conn.is_abandoned(now) {
+            match conn.may_close_idle(now) {
                 true => idle.push(key),
                 false => left = true,
             }

@@ -11,18 +11,18 @@ use millrace_store::Waiter;
 
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::worker::{Worker, message::Letter, wakes::Wakes};
+use crate::worker::{Worker, message::WorkerMessage, wakes::WakeQueue};
 
 /// The parts of a worker that outlive it.
-pub struct Remains<E: Engine> {
+pub struct Salvage<E: Engine> {
     /// Its engine, with everything open. The caller resets what is open.
     pub engine: E,
     /// Messages from the supervisor.
-    pub inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    pub inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
     /// Messages to and from the other workers.
-    pub mail: Mail<Letter<E::Detached>, E::Waker>,
+    pub mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
     /// Messages that were taken out of a mailbox and not read.
-    pub letters: VecDeque<Letter<E::Detached>>,
+    pub messages: VecDeque<WorkerMessage<E::Detached>>,
     /// The number of client connections that are cut off.
     pub connections: usize,
 }
@@ -30,7 +30,7 @@ pub struct Remains<E: Engine> {
 impl<E: Engine> Worker<E> {
     /// Takes a worker apart that panicked in a turn. What others see of it is corrected: its
     /// clients are not counted any more, and its gauges are 0.
-    pub fn take_apart(mut self) -> Remains<E> {
+    pub fn into_salvage(mut self) -> Salvage<E> {
         let core = &mut self.core;
         let connections = core.conns.len();
         // The panic may have come in the middle of a record.
@@ -55,17 +55,17 @@ impl<E: Engine> Worker<E> {
         // What waited in the cache for something of these is abandoned.
         drop((exchanges, fills));
         if let Some(cache) = &shared.cache {
-            let abandoned = cache.take_orphans().into_iter().chain(wakes.take_late());
+            let abandoned = cache.take_orphans().into_iter().chain(wakes.take_unsent());
             cache.leave_orphans(wake_others(&mut mail, index, abandoned));
         }
-        Remains { engine, inbox, mail, letters: messages, connections }
+        Salvage { engine, inbox, mail, messages, connections }
     }
 
     /// Sends the wake-ups again that found a full mailbox, as this worker ends. A waiter that is
     /// missed is abandoned: its own deadline lets it look again.
-    pub(crate) fn leave_late(&mut self) {
+    pub(crate) fn send_late_wakes(&mut self) {
         let core = &mut self.core;
-        let late = core.wakes.take_late();
+        let late = core.wakes.take_unsent();
         let missed = wake_others(&mut core.mail, core.index, late.into_iter());
         if let Some(cache) = &core.shared.cache {
             cache.leave_orphans(missed);
@@ -74,7 +74,7 @@ impl<E: Engine> Worker<E> {
 
     /// Takes over the unread messages of the worker whose place this one takes. To be called before
     /// the first turn.
-    pub fn take_over(&mut self, letters: VecDeque<Letter<E::Detached>>) {
+    pub fn adopt_messages(&mut self, letters: VecDeque<WorkerMessage<E::Detached>>) {
         self.messages = letters;
         self.core.counters.worker_restarts.add(1);
         let abandoned = self.core.shared.cache.as_ref().map(|cache| cache.take_orphans());
@@ -85,12 +85,12 @@ impl<E: Engine> Worker<E> {
 /// Sends the wake-ups for other workers, even if no worker takes this one's place. Returns the
 /// waiters whose mailbox is full, for the next worker. Waiters of the worker `index` are gone.
 fn wake_others<T: Send, W: Wake>(
-    mail: &mut Mail<Letter<T>, W>,
+    mail: &mut Mail<WorkerMessage<T>, W>,
     index: usize,
     orphans: impl Iterator<Item = Waiter>,
 ) -> Vec<Waiter> {
-    let mut wakes = Wakes::default();
+    let mut wakes = WakeQueue::default();
     wakes.add(index, mail, orphans);
     mail.flush();
-    wakes.take_late()
+    wakes.take_unsent()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millrace_disk::{Options, SimFaults, SimVolume, Volume};
 use millrace_engine::{Instant, Token};
-use millrace_proxy::Letter;
+use millrace_proxy::WorkerMessage;
 use millrace_sim::World;
 use millrace_store::{Cache, Waiter, Waker};
 
@@ -90,7 +90,7 @@ impl Disk {
         let mut posts = posts.borrow_mut();
         self.late.retain(|waiter| {
             let Some(post) = posts.get_mut(usize::from(waiter.worker)) else { return false };
-            let is_full = post.send(Letter::Wake(Token::from_bits(waiter.token))).is_err();
+            let is_full = post.send(WorkerMessage::Wake(Token::from_bits(waiter.token))).is_err();
             post.flush();
             is_full
         });

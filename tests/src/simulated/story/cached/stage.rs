@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Instant};
-use millrace_proxy::{Letter, Shared};
+use millrace_proxy::{Shared, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Turn, World};
 
 use super::super::super::name_server::NameServer;
@@ -58,7 +58,7 @@ struct Troupe {
 }
 
 impl Troupe {
-    fn tell(&mut self, letter: impl Fn() -> Letter<millrace_sim::SimDetached>) {
+    fn tell(&mut self, letter: impl Fn() -> WorkerMessage<millrace_sim::SimDetached>) {
         for post in self.posts.borrow_mut().iter_mut() {
             // One that has ended reads none.
             let _ = post.send(letter());
@@ -75,7 +75,7 @@ impl Troupe {
         world.say("the workers are told to drain");
         self.drains_at = None;
         self.book.drain();
-        self.tell(|| Letter::Drain);
+        self.tell(|| WorkerMessage::Drain);
     }
 }
 
@@ -181,7 +181,7 @@ impl Stage {
         self.end(world)?;
         for (index, member) in self.workers.drain(..).enumerate() {
             let Some(Running(worker)) = member.running else { continue };
-            let live = worker.live();
+            let live = worker.live_objects();
             if live != [0; 4] {
                 let words = format!("worker {index} has drained and keeps {live:?}");
                 return Err(Failure { kind: "leak", words });
@@ -233,7 +233,7 @@ impl Stage {
             return Err(self.failure("undrained", "the workers do not drain".to_owned()));
         }
         world.say("the workers are told to stop");
-        self.troupe.tell(|| Letter::Stop);
+        self.troupe.tell(|| WorkerMessage::Stop);
         self.run(world, STOP, have_ended);
         match have_ended(world) {
             true => Ok(()),

@@ -28,8 +28,8 @@ use crate::conn::recv_buffer::RecvBuffer;
 use crate::exchange::Exchange;
 use crate::origin::{OriginConn, OriginId, OriginUse};
 use crate::snapshot::Snapshot;
-use crate::transfer::body_progress::Rest;
-use leader::{Leader, Takes};
+use crate::transfer::body_progress::BodyProgress;
+use leader::{FillSource, Leader};
 
 /// A body on its way into the cache.
 #[derive(Debug)]
@@ -38,25 +38,25 @@ pub(crate) struct Fill {
     pub(crate) origin_use: OriginUse,
     pub(crate) id: OriginId,
     pub(crate) filling: Filling,
-    pub(crate) rest: Rest,
+    pub(crate) body: BodyProgress,
     /// Whether the connection may serve other requests afterwards.
-    pub(crate) may_be_kept: bool,
+    pub(crate) is_reusable: bool,
     /// Whether it goes on without readers.
-    pub(crate) goes_on: bool,
+    pub(crate) continues_unread: bool,
     /// How far it may be ahead of its readers while it does not; `None`: as far as it wants, where
     /// the body is stored.
     pub(crate) ahead_max: Option<u64>,
     /// When the present wait for the origin began.
     pub(crate) since: Instant,
     /// Whether it waits for room instead of the origin.
-    pub(crate) waits: bool,
+    pub(crate) waits_for_room: bool,
     /// Since when there is no memory for it.
-    pub(crate) starved: Option<Instant>,
+    pub(crate) starved_since: Option<Instant>,
     pub(crate) snapshot: Rc<Snapshot>,
     /// Bytes received.
     pub(crate) bytes: u64,
     /// What follows them, and is there already.
-    pub(crate) after: Option<Aggregate>,
+    pub(crate) tail: Option<Aggregate>,
     /// The client that caused the fill, while it gets the body through a pipe.
     pub(crate) leader: Option<Leader>,
 }
@@ -65,52 +65,59 @@ impl Fill {
     /// When the origin has been waited for long enough; `None` while it is not.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let wait = Duration::from_millis(self.snapshot.limits().response_ms);
-        (!self.waits).then_some(self.since + wait)
+        (!self.waits_for_room).then_some(self.since + wait)
     }
 
     /// Whether its readers, or that it has none, keep it from receiving more.
-    pub(crate) fn heeds_readers(&mut self, waiter: Waiter) -> Option<Outcome> {
-        let goes_on = self.goes_on && self.filling.is_kept();
-        if goes_on || self.rest.is_over() {
+    pub(crate) fn check_readers(&mut self, waiter: Waiter) -> Option<FillPause> {
+        let goes_on = self.continues_unread && self.filling.is_kept();
+        if goes_on || self.body.is_complete() {
             return None;
         }
         let most = self.snapshot.limits().fill_ahead_bytes;
         let ahead_max = self.ahead_max.or(Some(most).filter(|_| !self.filling.is_kept()));
         // A reader that is that far behind the fastest would keep all between the two in memory.
-        self.filling.cut_behind(BEHIND * most);
+        self.filling.cut_behind(READER_LAG_FACTOR * most);
         // Waits even if there is nothing to do: the fill must notice when its last reader leaves.
         match self.filling.ahead(0, waiter) {
-            None => Some(Outcome::Cut),
-            Some(ahead) if ahead_max.is_some_and(|max| ahead >= max) => Some(Outcome::Wait),
+            None => Some(FillPause::Cut),
+            Some(ahead) if ahead_max.is_some_and(|max| ahead >= max) => {
+                Some(FillPause::NeedsReaders)
+            }
             Some(_) => None,
         }
     }
 
-    pub(crate) fn takes(
+    pub(crate) fn next_source(
         &mut self,
         connection: &OriginConn,
         exchanges: &Table<Box<Exchange>>,
         now: Instant,
-    ) -> Takes {
+    ) -> FillSource {
         let is_free = connection.wire.may_splice();
-        let comes = self.rest.known().unwrap_or(DIRECT_BYTES);
-        if !connection.wire.input.is_empty() {
-            return Takes::AtHand;
+        let comes = self.body.certain_payload().unwrap_or(DIRECT_BYTES);
+        if !connection.wire.recv_buffer.is_empty() {
+            return FillSource::Buffered;
         }
         let direct_min = self.leader.as_ref().map_or(DIRECT_BYTES, Leader::direct_min);
         if !is_free || comes < direct_min {
-            return Takes::Received;
+            return FillSource::ByReceive;
         }
-        leader::takes(&mut self.leader, &self.filling, exchanges, comes, now)
+        leader::choose_source(&mut self.leader, &self.filling, exchanges, comes, now)
     }
 
     /// Takes a body that came with its header, as far as there is memory. Returns the readers to
     /// wake, and whether there was enough memory.
-    pub(crate) fn take_all(&mut self, input: &mut RecvBuffer, now_ms: u64) -> (Vec<Waiter>, bool) {
+    pub(crate) fn store_whole_body(
+        &mut self,
+        input: &mut RecvBuffer,
+        now_ms: u64,
+    ) -> (Vec<Waiter>, bool) {
         let mut woken = Vec::new();
-        if matches!(self.rest, Rest::Length(length) if length <= input.bytes().len() as u64) {
-            while !self.rest.is_over() {
-                let Ok(count) = self.move_on(input, now_ms) else { return (woken, false) };
+        if matches!(self.body, BodyProgress::Length(length) if length <= input.bytes().len() as u64)
+        {
+            while !self.body.is_complete() {
+                let Ok(count) = self.store_received(input, now_ms) else { return (woken, false) };
                 woken.append(&mut self.filling.advance(count, now_ms));
             }
         }
@@ -118,16 +125,16 @@ impl Fill {
     }
 
     /// Moves bytes that were received. Returns how many bytes of the body those are.
-    pub(crate) fn move_on(
+    pub(crate) fn store_received(
         &mut self,
         input: &mut RecvBuffer,
         now_ms: u64,
-    ) -> Result<usize, Outcome> {
-        let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
+    ) -> Result<usize, FillPause> {
+        let spare = self.filling.spare(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let bytes = input.bytes_mut();
         let part = bytes.len().min(spare.len());
-        let taken = self.rest.take(&mut bytes[..part]);
-        let (consumed, payload) = taken.map_err(|_| Outcome::Cut)?;
+        let taken = self.body.advance(&mut bytes[..part]);
+        let (consumed, payload) = taken.map_err(|_| FillPause::Cut)?;
         let count = payload.len();
         spare[..count].copy_from_slice(&bytes[payload]);
         input.consume(consumed);
@@ -136,45 +143,46 @@ impl Fill {
     }
 
     /// Takes what the socket has. Returns how many bytes of the body those are.
-    pub(crate) fn take<E: Engine>(
+    pub(crate) fn receive_direct<E: Engine>(
         &mut self,
         engine: &mut E,
         connection: &mut OriginConn,
         now_ms: u64,
-    ) -> Result<usize, Outcome> {
-        let comes = usize::try_from(self.rest.known().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
+    ) -> Result<usize, FillPause> {
+        let comes =
+            usize::try_from(self.body.certain_payload().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let spare = self.filling.spare(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let most = spare.len().min(comes);
         match connection.wire.try_receive_into(engine, &mut spare[..most]) {
-            None => Err(Outcome::Watch),
-            Some(Ok(0)) => Err(Outcome::Ended),
+            None => Err(FillPause::NeedsWatch),
+            Some(Ok(0)) => Err(FillPause::OriginEnded),
             Some(Ok(count)) => {
-                self.rest.skip(count as u64);
+                self.body.skip(count as u64);
                 self.bytes += count as u64;
                 if let Some(leader) = &mut self.leader {
                     leader.course.received(count, &leader.thresholds);
                 }
                 Ok(count)
             }
-            Some(Err(_)) => Err(Outcome::Cut),
+            Some(Err(_)) => Err(FillPause::Cut),
         }
     }
 }
 
 /// What a fill cannot go on without.
-pub(crate) enum Outcome {
+pub(crate) enum FillPause {
     /// Nothing: all is there.
     Whole,
     /// Nothing: the rest will never come, or nothing reads it.
     Cut,
     /// The origin ended its stream.
-    Ended,
-    Receive,
-    Watch,
+    OriginEnded,
+    NeedsReceive,
+    NeedsWatch,
     /// A reader has to go on first.
-    Wait,
+    NeedsReaders,
     /// There is no memory just now.
-    NoRoom,
+    NeedsMemory,
 }
 
 /// How far a part may be ahead of its readers. A player that seeks requests a part to the end of
@@ -182,6 +190,6 @@ pub(crate) enum Outcome {
 const PART_AHEAD_BYTES: u64 = 64 * 1024;
 
 /// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
-const BEHIND: u64 = 16;
+const READER_LAG_FACTOR: u64 = 16;
 /// Bytes that one fill takes before it queues behind others: no more than a pipe moves at once.
-pub(crate) const AT_ONCE_BYTES: u64 = 256 * 1024;
+pub(crate) const TURN_BYTES_MAX: u64 = 256 * 1024;

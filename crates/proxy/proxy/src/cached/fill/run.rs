@@ -7,12 +7,14 @@ use iolite::Aggregate;
 use millrace_engine::{Buffer, Engine, Instant, Key, Kind};
 use millrace_store::Filling;
 
-use crate::cached::fill::{AT_ONCE_BYTES, Fill, Outcome, PART_AHEAD_BYTES, Takes};
-use crate::cached::{Answer, fill::leader::Leader, fill::tee::Way, now_ms, reader::CachedReader};
-use crate::core::{Core, Parts};
+use crate::cached::fill::{Fill, FillPause, FillSource, PART_AHEAD_BYTES, TURN_BYTES_MAX};
+use crate::cached::{
+    ResponseSource, fill::leader::Leader, fill::tee::TeePath, now_ms, reader::CachedReader,
+};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::Event;
 use crate::origin::{User, h1, side};
-use crate::transfer::body_progress::Rest;
+use crate::transfer::body_progress::BodyProgress;
 
 /// Takes the origin's connection over from an exchange whose response is stored from now on.
 /// `after`: bytes that are there already and follow what comes.
@@ -24,19 +26,19 @@ pub(crate) fn begin<E: Engine>(
 ) {
     let body = filling.body().clone();
     let (waiter, now_ms) = (core.waiter(key, Kind::Exchange), now_ms(&core.engine));
-    let mut fill = of_exchange(core, key, filling, after);
+    let mut fill = new_fill(core, key, filling, after);
     let connection = core.origins.connections.get_mut(fill.origin_use.slot());
     let connection = connection.expect("the fill has its use");
-    let (woken, has_room) = fill.take_all(&mut connection.wire.input, now_ms);
+    let (woken, has_room) = fill.store_whole_body(&mut connection.wire.recv_buffer, now_ms);
     core.wake(woken);
-    let rest = match fill.rest.is_over() {
+    let rest = match fill.body.is_complete() {
         true => {
             finish(core, fill, true);
             None
         }
         false => Some(fill),
     };
-    let Parts { engine, pipes, exchange, .. } = core.parts(key);
+    let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     // The origin may have responded before the engine reported that all of the request was sent:
     // nothing waits for that.
     exchange.upload.abandon(engine, pipes);
@@ -44,7 +46,7 @@ pub(crate) fn begin<E: Engine>(
     // response were one that nothing reads.
     if !exchange.is_refresh() {
         let mut reader = CachedReader::new(&body, None, waiter);
-        reader.iter_mut().for_each(CachedReader::send_by_copy);
+        reader.iter_mut().for_each(CachedReader::disable_zero_copy);
         exchange.caching.reader = reader;
     }
     let Some(fill) = rest else { return };
@@ -55,13 +57,13 @@ pub(crate) fn begin<E: Engine>(
         connection.pass_use(User::Fill(fill));
     }
     match has_room {
-        true => core.wakes.here.push_back(fill.token(Kind::Fill)),
-        false => starve(core, fill),
+        true => core.wakes.local.push_back(fill.token(Kind::Fill)),
+        false => wait_for_memory(core, fill),
     }
 }
 
 /// The fill that an exchange's use of its origin's connection becomes.
-fn of_exchange<E: Engine>(
+fn new_fill<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     filling: Filling,
@@ -74,8 +76,8 @@ fn of_exchange<E: Engine>(
     let transaction = &mut exchange.transaction;
     let origin_use = transaction.connection.take().expect("a response came on a connection");
     let id = transaction.origin.take().expect("picked before it was used");
-    let rest = Rest::of(transaction.framing);
-    let is_for_leader = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
+    let rest = BodyProgress::new(transaction.framing);
+    let is_for_leader = exchange.caching.source == ResponseSource::Filled && !exchange.is_refresh();
     let leader = is_for_leader.then(|| Leader::new(key, &rest, thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
     let fills_on =
@@ -87,16 +89,16 @@ fn of_exchange<E: Engine>(
         origin_use,
         id,
         filling,
-        rest,
-        may_be_kept,
-        goes_on,
+        body: rest,
+        is_reusable: may_be_kept,
+        continues_unread: goes_on,
         ahead_max,
         since,
-        waits: false,
-        starved: None,
+        waits_for_room: false,
+        starved_since: None,
         snapshot,
         bytes: 0,
-        after,
+        tail: after,
         leader,
     }
 }
@@ -104,7 +106,7 @@ fn of_exchange<E: Engine>(
 /// Handles an event of a fill.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
     match event {
-        Event::Due | Event::End(_) => end(core, key, false),
+        Event::TimedOut | Event::End(_) => end(core, key, false),
         // Where the origin's stream ended or broke, what is at hand still goes first.
         Event::OriginBroke => run(core, key, true),
         _ => run(core, key, false),
@@ -116,7 +118,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
     let waiter = core.waiter(key, Kind::Fill);
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
-    if std::mem::take(&mut fill.waits) {
+    if std::mem::take(&mut fill.waits_for_room) {
         // Where the origin has ended its stream meanwhile, that is the end of it now.
         fill.since = core.engine.now();
     }
@@ -125,28 +127,30 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
     let connection = connection.expect("the fill has its use");
     let (mut woken, before) = (Vec::new(), fill.bytes);
     let outcome = loop {
-        if let Some(outcome) = fill.heeds_readers(waiter) {
+        if let Some(outcome) = fill.check_readers(waiter) {
             break outcome;
         }
-        let step = match fill.takes(connection, exchanges, engine.now()) {
-            _ if fill.rest.is_over() => Err(Outcome::Whole),
-            Takes::AtHand => fill.move_on(&mut connection.wire.input, now_ms),
-            Takes::Directly if fill.bytes - before >= AT_ONCE_BYTES => Err(Outcome::Watch),
-            Takes::Directly => fill.take(engine, connection, now_ms),
-            Takes::Teed => {
-                let way = Way { engine, pipes, connection, exchanges, conns };
+        let step = match fill.next_source(connection, exchanges, engine.now()) {
+            _ if fill.body.is_complete() => Err(FillPause::Whole),
+            FillSource::Buffered => fill.store_received(&mut connection.wire.recv_buffer, now_ms),
+            FillSource::Direct if fill.bytes - before >= TURN_BYTES_MAX => {
+                Err(FillPause::NeedsWatch)
+            }
+            FillSource::Direct => fill.receive_direct(engine, connection, now_ms),
+            FillSource::Teed => {
+                let way = TeePath { engine, pipes, connection, exchanges, conns };
                 fill.tee(way, now_ms)
             }
-            Takes::AfterLeader => {
+            FillSource::AfterLeader => {
                 // Its readers wake it at each step.
                 fill.filling.ahead(0, waiter);
-                Err(Outcome::Wait)
+                Err(FillPause::NeedsReaders)
             }
-            Takes::Received => Err(Outcome::Receive),
+            FillSource::ByReceive => Err(FillPause::NeedsReceive),
         };
         match step {
             Ok(count) => {
-                fill.starved = None;
+                fill.starved_since = None;
                 if count > 0 {
                     woken.append(&mut fill.filling.advance(count, now_ms));
                 }
@@ -154,26 +158,26 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
             Err(outcome) => break outcome,
         }
     };
-    fill.waits = matches!(outcome, Outcome::Wait);
+    fill.waits_for_room = matches!(outcome, FillPause::NeedsReaders);
     core.wake(woken);
     match outcome {
-        Outcome::Whole => end(core, key, true),
-        Outcome::Cut => end(core, key, false),
-        Outcome::Receive | Outcome::Watch if broke => end(core, key, false),
-        Outcome::Receive => receive(core, key, false),
-        Outcome::Watch => receive(core, key, true),
-        Outcome::Ended => ended(core, key),
-        Outcome::Wait => {}
-        Outcome::NoRoom => starve(core, key),
+        FillPause::Whole => end(core, key, true),
+        FillPause::Cut => end(core, key, false),
+        FillPause::NeedsReceive | FillPause::NeedsWatch if broke => end(core, key, false),
+        FillPause::NeedsReceive => receive(core, key, false),
+        FillPause::NeedsWatch => receive(core, key, true),
+        FillPause::OriginEnded => handle_origin_end(core, key),
+        FillPause::NeedsReaders => {}
+        FillPause::NeedsMemory => wait_for_memory(core, key),
     }
 }
 
 /// There is no memory: the fill waits for some as long as for an origin, and its readers with it.
-fn starve<E: Engine>(core: &mut Core<E>, key: Key) {
+fn wait_for_memory<E: Engine>(core: &mut Core<E>, key: Key) {
     let now = core.engine.now();
     let Some(fill) = core.fills.get_mut(key) else { return };
-    fill.waits = true;
-    let since = *fill.starved.get_or_insert(now);
+    fill.waits_for_room = true;
+    let since = *fill.starved_since.get_or_insert(now);
     if now.since(since) >= Duration::from_millis(fill.snapshot.limits().response_ms) {
         return end(core, key, false);
     }
@@ -192,16 +196,16 @@ fn receive<E: Engine>(core: &mut Core<E>, key: Key, watches: bool) {
         fill.since = engine.now();
     }
     if connection.wire.has_ended() {
-        return ended(core, key);
+        return handle_origin_end(core, key);
     }
-    connection.wire.receive_body(engine, Buffer::SIZE, fill.rest.expected(), watches);
+    connection.wire.receive_body(engine, Buffer::SIZE, fill.body.expected_bytes(), watches);
 }
 
 /// The origin ended its stream, and nothing is at hand any more.
-fn ended<E: Engine>(core: &mut Core<E>, key: Key) {
+fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(fill) = core.fills.get_mut(key) else { return };
-    fill.may_be_kept = false;
-    let is_whole = matches!(fill.rest, Rest::UntilClose);
+    fill.is_reusable = false;
+    let is_whole = matches!(fill.body, BodyProgress::UntilClose);
     end(core, key, is_whole);
 }
 
@@ -215,7 +219,8 @@ fn end<E: Engine>(core: &mut Core<E>, key: Key, is_whole: bool) {
 /// Ends one that is not, or no longer, in the table.
 fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     let now_ms = now_ms(&core.engine);
-    let Fill { origin_use, id, mut filling, may_be_kept, bytes, after, .. } = fill;
+    let Fill { origin_use, id, mut filling, is_reusable: may_be_kept, bytes, tail: after, .. } =
+        fill;
     core.origins.note_body(id, bytes);
     side::release(core, origin_use, id, is_whole && may_be_kept);
     core.counters.cache_bytes_filled.add(bytes);
@@ -227,10 +232,10 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
 
 /// Has fills end that nothing reads: where the worker drains, nothing will. Returns those that are
 /// to be woken for it.
-pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
+pub(crate) fn stop_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
     let keys = core.fills.keys_of(|_| true);
     for (_, fill) in core.fills.iter_mut() {
-        fill.goes_on = false;
+        fill.continues_unread = false;
     }
     keys
 }
@@ -238,7 +243,7 @@ pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
 /// Ends the wait of fills for the client that caused them, where it takes what came too slowly:
 /// neither others that want the body are to wait, nor the origin. Returns those that are to be
 /// woken for it.
-pub(crate) fn leave_slow_leaders<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
+pub(crate) fn drop_slow_leaders<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
     let is_slow = |fill: &Fill| fill.leader.as_ref().is_some_and(|leader| leader.is_slow(now));
     let keys = core.fills.keys_of(is_slow);
     for key in &keys {

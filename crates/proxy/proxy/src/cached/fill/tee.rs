@@ -8,7 +8,7 @@
 use millrace_engine::{Engine, Key, Table};
 use millrace_splice::{Fill as Filled, Pipe, Pipes, limits::PIPE_BYTES};
 
-use crate::cached::fill::{Fill, Outcome};
+use crate::cached::fill::{Fill, FillPause};
 use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::origin::OriginConn;
@@ -18,22 +18,22 @@ impl Fill {
     /// before, and into the cache. Returns how many bytes of the body those are.
     pub(crate) fn tee<E: Engine>(
         &mut self,
-        mut way: Way<'_, E>,
+        mut way: TeePath<'_, E>,
         now_ms: u64,
-    ) -> Result<usize, Outcome> {
-        let rest = self.rest.known().unwrap_or(u64::MAX).min(PIPE_BYTES as u64) as usize;
-        let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
+    ) -> Result<usize, FillPause> {
+        let rest = self.body.certain_payload().unwrap_or(u64::MAX).min(PIPE_BYTES as u64) as usize;
+        let spare = self.filling.spare(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let max = spare.len().min(rest);
-        let Some([mut pipe, mut aside]) = take_two(way.engine, way.pipes) else {
+        let Some([mut pipe, mut aside]) = take_two_pipes(way.engine, way.pipes) else {
             self.leader = None;
             return Ok(0);
         };
-        let count = match way.connection.wire.fill(way.engine, &mut pipe, max) {
+        let count = match way.connection.wire.fill_pipe(way.engine, &mut pipe, max) {
             Filled::Bytes(count) => count,
             filled => {
                 way.pipes.give(way.engine, pipe);
                 way.pipes.give(way.engine, aside);
-                return self.not_filled(filled);
+                return self.handle_empty_pipe(filled);
             }
         };
         let copied = pipe.copy(way.engine, &mut aside, spare);
@@ -46,18 +46,18 @@ impl Fill {
             Ok(false) => way.pipes.give(way.engine, pipe),
             Err(_) => {
                 way.pipes.give(way.engine, pipe);
-                return Err(Outcome::Cut);
+                return Err(FillPause::Cut);
             }
         }
-        self.rest.skip(count as u64);
+        self.body.skip(count as u64);
         self.bytes += count as u64;
         Ok(count)
     }
 
-    fn not_filled(&mut self, filled: Filled) -> Result<usize, Outcome> {
+    fn handle_empty_pipe(&mut self, filled: Filled) -> Result<usize, FillPause> {
         match filled {
-            Filled::Nothing => Err(Outcome::Watch),
-            Filled::Break(_) => Err(Outcome::Cut),
+            Filled::Nothing => Err(FillPause::NeedsWatch),
+            Filled::Break(_) => Err(FillPause::Cut),
             // A receive finds out what no pipe takes.
             Filled::End | Filled::Bytes(_) => {
                 self.leader = None;
@@ -68,7 +68,7 @@ impl Fill {
 }
 
 /// What bytes pass on their way from an origin to the client that caused the fill.
-pub(crate) struct Way<'a, E: Engine> {
+pub(crate) struct TeePath<'a, E: Engine> {
     pub(crate) engine: &'a mut E,
     pub(crate) pipes: &'a mut Pipes,
     pub(crate) connection: &'a mut OriginConn,
@@ -76,7 +76,7 @@ pub(crate) struct Way<'a, E: Engine> {
     pub(crate) conns: &'a mut Table<Conn>,
 }
 
-impl<E: Engine> Way<'_, E> {
+impl<E: Engine> TeePath<'_, E> {
     /// Sends what is in the pipe to the client that caused the fill, which finds it nowhere else.
     fn send(&mut self, key: Key, pipe: Pipe) {
         let exchange = self.exchanges.get_mut(key).expect("it waits for the source");
@@ -89,7 +89,7 @@ impl<E: Engine> Way<'_, E> {
     }
 }
 
-fn take_two<E: Engine>(engine: &mut E, pipes: &mut Pipes) -> Option<[Pipe; 2]> {
+fn take_two_pipes<E: Engine>(engine: &mut E, pipes: &mut Pipes) -> Option<[Pipe; 2]> {
     let pipe = pipes.take(engine)?;
     let Some(aside) = pipes.take(engine) else {
         pipes.give(engine, pipe);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use millrace_engine::PathEstimate;
 
-use crate::transfer::tally::Tally;
+use crate::transfer::stats::TransferStats;
 use millrace_config::LogFormat;
 
 pub use dates::Dates;
@@ -48,7 +48,7 @@ pub struct Record<'a> {
     /// Bytes of the body, or of the tunnel, that the client's socket took.
     pub bytes_to_client: u64,
     /// How those of both directions went, and in how many system calls.
-    pub tally: Tally,
+    pub transfers: TransferStats,
     /// Those sent to the client that were received into the cache for it.
     pub bytes_kept: u64,
     /// The request's Host, if it has one.
@@ -224,7 +224,7 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     }
     let (to, from) = (record.bytes_to_client, record.bytes_from_client);
     print(out, format_args!(",\"bytes_to_client\":{to},\"bytes_from_client\":{from}"));
-    let Tally { copied, spliced, teed, calls } = record.tally;
+    let TransferStats { copied, spliced, teed, calls } = record.transfers;
     let kept = record.bytes_kept;
     print(out, format_args!(",\"bytes_copied\":{copied},\"bytes_spliced\":{spliced}"));
     print(out, format_args!(",\"bytes_teed\":{teed},\"bytes_kept\":{kept},\"calls\":{calls}"));
@@ -308,7 +308,7 @@ mod tests {
             status: 200,
             bytes_from_client: 0,
             bytes_to_client: 5120,
-            tally: Tally { copied: 120, spliced: 5000, teed: 4000, calls: 7 },
+            transfers: TransferStats { copied: 120, spliced: 5000, teed: 4000, calls: 7 },
             bytes_kept: 5120,
             host: Some(b"example.org"),
             referer: Some(b"http://example.org/"),
@@ -371,7 +371,7 @@ mod tests {
             version: b"",
             status: 0,
             bytes_to_client: 0,
-            tally: Tally::default(),
+            transfers: TransferStats::default(),
             bytes_kept: 0,
             host: None,
             referer: None,

@@ -5,20 +5,20 @@ use crate::exchange::Exchange;
 
 /// Exchanges to be used again.
 #[derive(Debug, Default)]
-pub(crate) struct SpareExchanges {
+pub(crate) struct ExchangePool {
     #[expect(clippy::vec_box, reason = "they go back and forth between here and the table")]
     exchanges: Vec<Box<Exchange>>,
 }
 
-impl SpareExchanges {
+impl ExchangePool {
     /// An exchange as new.
     pub(crate) fn take(&mut self) -> Box<Exchange> {
         self.exchanges.pop().unwrap_or_default()
     }
 
     /// Takes an ended exchange back, whose transfers hold no pipe.
-    pub(crate) fn put(&mut self, mut exchange: Box<Exchange>) {
-        if self.exchanges.len() < SPARE_MAX && is_small(&exchange) {
+    pub(crate) fn recycle(&mut self, mut exchange: Box<Exchange>) {
+        if self.exchanges.len() < EXCHANGES_MAX && is_small(&exchange) {
             exchange.reset();
             self.exchanges.push(exchange);
         }
@@ -28,13 +28,13 @@ impl SpareExchanges {
 /// Whether the memory of its headers is little enough to be kept: also what an exchange before it
 /// has left unused.
 fn is_small(exchange: &Exchange) -> bool {
-    exchange.request.memory_bytes() + exchange.answer.memory_bytes() <= SPARE_BYTES_MAX
+    exchange.request.memory_bytes() + exchange.response.memory_bytes() <= HEADER_BYTES_MAX
 }
 
 /// The most exchanges that a worker keeps, and the memory of both headers above which one is
 /// dropped: 4 MiB in all, beside the exchanges themselves.
-const SPARE_MAX: usize = 256;
-const SPARE_BYTES_MAX: usize = 16 * 1024;
+const EXCHANGES_MAX: usize = 256;
+const HEADER_BYTES_MAX: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -47,17 +47,17 @@ mod tests {
         let field = format!("a:{}\r\n", "b".repeat(bytes - 4));
         let head = |line: &str| format!("{line}\r\n{}\r\n", field.repeat(fields)).into_bytes();
         let mut exchange = Box::<Exchange>::default();
-        let (request, answer) = (head("GET / HTTP/1.0"), head("HTTP/1.1 200 OK"));
+        let (request, response) = (head("GET / HTTP/1.0"), head("HTTP/1.1 200 OK"));
         let used = exchange.request.parse(&request, &mut HeadScan::default(), &limits);
         assert_eq!(used, Ok(Some(request.len())));
-        let used = exchange.answer.parse(&answer, &mut HeadScan::default(), &limits);
-        assert_eq!(used, Ok(Some(answer.len())));
+        let used = exchange.response.parse(&response, &mut HeadScan::default(), &limits);
+        assert_eq!(used, Ok(Some(response.len())));
         exchange
     }
 
     fn is_kept(exchange: Box<Exchange>) -> bool {
-        let mut spare = SpareExchanges::default();
-        spare.put(exchange);
+        let mut spare = ExchangePool::default();
+        spare.recycle(exchange);
         !spare.exchanges.is_empty()
     }
 
@@ -68,7 +68,7 @@ mod tests {
         assert!(!is_kept(exchange(400, 4)), "many fields in few bytes");
         let mut cleared = exchange(400, 4);
         cleared.request.clear();
-        cleared.answer.clear();
+        cleared.response.clear();
         assert!(!is_kept(cleared), "memory of what was there before");
     }
 }

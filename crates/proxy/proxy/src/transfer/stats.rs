@@ -5,7 +5,7 @@ use std::ops::Add;
 /// Counts of one transfer, or of the two of an exchange. Payload that is in none of them was sent
 /// by reference from where the cache has it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Tally {
+pub struct TransferStats {
     /// Bytes that were sent from memory.
     pub copied: u64,
     /// Bytes that the sink took out of a pipe.
@@ -19,7 +19,7 @@ pub struct Tally {
     pub calls: u64,
 }
 
-impl Tally {
+impl TransferStats {
     /// Notes a step: a send of `copied` bytes of payload, of what frames them, if `has_frame`, and
     /// right behind it a splice of `piped`; there is no such part where that is 0.
     pub(crate) fn note_sent(&mut self, copied: usize, piped: usize, has_frame: bool) {
@@ -36,7 +36,7 @@ impl Tally {
     }
 }
 
-impl Add for Tally {
+impl Add for TransferStats {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {

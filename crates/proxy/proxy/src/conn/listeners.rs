@@ -11,19 +11,19 @@ use millrace_engine::{Engine, Error, Fd, Key, Kind};
 
 /// Listeners, armed or paused.
 #[derive(Debug, Default)]
-pub(crate) struct Accepting {
+pub(crate) struct Listeners {
     listeners: Vec<Listener>,
     /// Listeners taken in so far.
     added: u32,
     /// Those that are retired; `retired <= listeners.len()`.
     retired: usize,
     /// How often a draining worker asked whether it may close them; at most `ASKED_MAX`.
-    asked: u32,
+    drain_checks: u32,
     /// Nothing is accepted any more.
-    ended: bool,
+    closed: bool,
     /// What the accept stage is about to take: a connection with its client's address (`None`: a
     /// Unix socket), or why a listener accepts none.
-    pub(crate) arrived: Option<Result<(Fd, Option<SocketAddr>), Error>>,
+    pub(crate) accepted: Option<Result<(Fd, Option<SocketAddr>), Error>>,
 }
 
 #[derive(Debug)]
@@ -32,18 +32,24 @@ struct Listener {
     key: Key,
     fd: Fd,
     armed: bool,
-    /// A connection came since [`Accepting::may_end`] or [`Accepting::close_retired`] was called.
-    came: bool,
+    /// A connection came since [`Listeners::check_drained`] or [`Listeners::close_retired`] was called.
+    has_accepted: bool,
     /// It left the configuration; asked so often whether it may be closed.
-    retired: Option<u32>,
+    retire_checks: Option<u32>,
 }
 
-impl Accepting {
+impl Listeners {
     /// Takes a listener in, not armed yet.
     pub(crate) fn add(&mut self, number: u16, fd: Fd) {
         self.added += 1;
         let key = Key { slot: u32::from(number), generation: self.added };
-        self.listeners.push(Listener { key, fd, armed: false, came: false, retired: None });
+        self.listeners.push(Listener {
+            key,
+            fd,
+            armed: false,
+            has_accepted: false,
+            retire_checks: None,
+        });
     }
 
     /// Listeners that are open.
@@ -62,7 +68,9 @@ impl Accepting {
     /// before. Returns whether anything was.
     pub(crate) fn pause(&mut self, engine: &mut impl Engine) -> bool {
         let mut any = false;
-        for listener in self.listeners.iter_mut().filter(|it| it.armed && it.retired.is_none()) {
+        for listener in
+            self.listeners.iter_mut().filter(|it| it.armed && it.retire_checks.is_none())
+        {
             engine.accept_stop(&listener.fd);
             listener.armed = false;
             any = true;
@@ -71,31 +79,31 @@ impl Accepting {
     }
 
     /// The engine has disarmed a listener, after an error.
-    pub(crate) fn disarmed(&mut self, key: Key) {
+    pub(crate) fn note_disarmed(&mut self, key: Key) {
         for listener in self.listeners.iter_mut().filter(|listener| listener.key == key) {
             listener.armed = false;
         }
     }
 
     /// Notes that a connection came.
-    pub(crate) fn came(&mut self, key: Key) {
+    pub(crate) fn note_accepted(&mut self, key: Key) {
         for listener in self.listeners.iter_mut().filter(|listener| listener.key == key) {
-            listener.came = true;
+            listener.has_accepted = true;
         }
     }
 
     /// A listener's descriptors, to be set up anew; none if it could not be had, or is retired.
     /// There are several where this process took over from one with more workers.
     pub(crate) fn fds(&self, number: u16) -> impl Iterator<Item = &Fd> {
-        let is_it = move |it: &&Listener| it.number() == number && it.retired.is_none();
+        let is_it = move |it: &&Listener| it.number() == number && it.retire_checks.is_none();
         self.listeners.iter().filter(is_it).map(|listener| &listener.fd)
     }
 
     /// A listener has left the configuration: it is closed once its queue was taken in.
     pub(crate) fn retire(&mut self, engine: &mut impl Engine, number: u16) {
         for listener in self.listeners.iter_mut().filter(|listener| listener.number() == number) {
-            self.retired += usize::from(listener.retired.is_none());
-            listener.retired.get_or_insert(0);
+            self.retired += usize::from(listener.retire_checks.is_none());
+            listener.retire_checks.get_or_insert(0);
             if !listener.armed {
                 listener.arm(engine);
             }
@@ -104,11 +112,11 @@ impl Accepting {
 
     /// Whether a listener waits to be closed.
     pub(crate) fn is_retiring(&self, number: u16) -> bool {
-        self.listeners.iter().any(|it| it.retired.is_some() && it.number() == number)
+        self.listeners.iter().any(|it| it.retire_checks.is_some() && it.number() == number)
     }
 
     /// Whether any listener does.
-    pub(crate) fn is_any_retiring(&self) -> bool {
+    pub(crate) fn has_retiring(&self) -> bool {
         self.retired > 0
     }
 
@@ -119,11 +127,11 @@ impl Accepting {
         let mut index = 0;
         while let Some(listener) = self.listeners.get_mut(index) {
             index += 1;
-            let Some(asked) = &mut listener.retired else { continue };
+            let Some(asked) = &mut listener.retire_checks else { continue };
             *asked += 1;
             // One that an error has disarmed says nothing about its queue.
-            let is_quiet = listener.armed && !std::mem::take(&mut listener.came);
-            if is_quiet || *asked > ASKED_MAX {
+            let is_quiet = listener.armed && !std::mem::take(&mut listener.has_accepted);
+            if is_quiet || *asked > CHECKS_MAX {
                 index -= 1;
                 let listener = self.listeners.swap_remove(index);
                 self.retired -= 1;
@@ -137,17 +145,17 @@ impl Accepting {
     /// Whether a draining worker may close its listeners: no connection came since this was asked
     /// last, so none is cut off in the queue behind them. Where connections come all the time, it
     /// is answered with yes at the `ASKED_MAX`th time: draining must end.
-    pub(crate) fn may_end(&mut self) -> bool {
-        self.asked += 1;
+    pub(crate) fn check_drained(&mut self) -> bool {
+        self.drain_checks += 1;
         let mut came = false;
         for listener in &mut self.listeners {
-            came |= std::mem::take(&mut listener.came);
+            came |= std::mem::take(&mut listener.has_accepted);
         }
-        !came || self.asked >= ASKED_MAX
+        !came || self.drain_checks >= CHECKS_MAX
     }
 
     /// Accepts no more, for good, and closes the listeners.
-    pub(crate) fn end(&mut self, engine: &mut impl Engine) {
+    pub(crate) fn close_all(&mut self, engine: &mut impl Engine) {
         self.retired = 0;
         for listener in std::mem::take(&mut self.listeners) {
             if listener.armed {
@@ -155,11 +163,11 @@ impl Accepting {
             }
             engine.close(listener.fd);
         }
-        self.ended = true;
+        self.closed = true;
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -179,4 +187,4 @@ impl Listener {
 }
 
 /// Times that a draining worker, or one with a retired listener, asks, 100 ms apart.
-const ASKED_MAX: u32 = 10;
+const CHECKS_MAX: u32 = 10;

@@ -27,7 +27,7 @@ pub(crate) struct CacheWaits {
 
 /// What an exchange has to do with the cache. The default: nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Caching {
+pub(crate) struct CacheContext {
     /// What it asks for.
     pub(crate) key: Option<CacheKey>,
     /// Until when it waits for another exchange's fetch, if it does: its place among
@@ -37,17 +37,17 @@ pub(crate) struct Caching {
     /// all.
     pub(crate) waited_since: Option<Instant>,
     /// Others wait for what it fetches.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) lease: Option<Claim>,
     /// What is stored: about to be validated, or the response.
     pub(crate) object: Option<Arc<Object>>,
     /// Whether the origin is asked if that still holds.
-    pub(crate) validates: bool,
+    pub(crate) is_validating: bool,
     /// What the origin is asked for to make it whole, where it is a part.
-    pub(crate) completes: Option<Remainder>,
+    pub(crate) remainder: Option<Remainder>,
     /// Whether it is the response if the origin fails.
     pub(crate) is_stale_fallback: bool,
     /// Where the response comes from.
-    pub(crate) answer: Answer,
+    pub(crate) source: ResponseSource,
     /// Whether the origin was asked without the client's own conditions.
     pub(crate) is_unconditional: bool,
     /// Why the origin was asked; `None`: it was not.
@@ -56,7 +56,7 @@ pub(crate) struct Caching {
     pub(crate) forward_status: Option<u16>,
     /// Whether the client gets fields of the origin's 304 that are meant for it alone and are not
     /// stored: `FOR_ONE_CLIENT`.
-    pub(crate) adds_fields_for_client: bool,
+    pub(crate) adds_client_fields: bool,
     /// Whether it is a response that is not fresh any more.
     pub(crate) is_stale: bool,
     /// Whether what the origin said was stored.
@@ -66,15 +66,15 @@ pub(crate) struct Caching {
     /// Whether another exchange's fetch served it.
     pub(crate) is_collapsed: bool,
     /// Whether what it waited for last was to come from a disk.
-    pub(crate) comes_from_disk: bool,
+    pub(crate) is_from_disk: bool,
     /// Whether a disk was asked for this very request: once is enough.
-    pub(crate) has_asked_disks: bool,
+    pub(crate) has_queried_disks: bool,
     /// Why the response was not stored.
-    pub(crate) detail: Option<&'static str>,
+    pub(crate) store_refusal: Option<&'static str>,
     /// The number of the cache's last purge when the cache was asked.
-    pub(crate) since: u64,
+    pub(crate) purge_number: u64,
     /// The number of the change that it has made; 0: none that its own response would not be.
-    pub(crate) own_change: u64,
+    pub(crate) own_invalidation: u64,
     /// When the request was sent, milliseconds since 1970.
     pub(crate) request_ms: u64,
     /// The body of the response, or a place at its beginning until that is sent.
@@ -83,7 +83,7 @@ pub(crate) struct Caching {
 
 /// Where the header and the body of a response come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Answer {
+pub(crate) enum ResponseSource {
     /// Both from the origin.
     #[default]
     Origin,
@@ -93,14 +93,14 @@ pub(crate) enum Answer {
     Stored,
 }
 
-impl Caching {
+impl CacheContext {
     /// What the cache did, for the record.
-    pub(crate) fn word(&self) -> &'static str {
-        match (self.answer, self.forward) {
-            (Answer::Stored, None) if self.is_stale => "stale",
-            (Answer::Stored, None) if self.is_collapsed => "collapsed",
-            (Answer::Stored, None) => "hit",
-            (Answer::Stored, Some(_)) if self.forward_status == Some(304) => "validated",
+    pub(crate) fn log_word(&self) -> &'static str {
+        match (self.source, self.forward) {
+            (ResponseSource::Stored, None) if self.is_stale => "stale",
+            (ResponseSource::Stored, None) if self.is_collapsed => "collapsed",
+            (ResponseSource::Stored, None) => "hit",
+            (ResponseSource::Stored, Some(_)) if self.forward_status == Some(304) => "validated",
             (_, Some(Forward::Method | Forward::Bypass)) => "bypass",
             (_, Some(_)) => "miss",
             (_, None) => "",
@@ -117,14 +117,14 @@ impl Caching {
             forward_status: self.forward_status,
             is_stored: self.is_stored,
             collapsed: self.waited_for.map(|_| self.is_collapsed),
-            detail: self.detail,
+            detail: self.store_refusal,
             ..CacheStatus::default()
         }
     }
 
     /// Whether it reads what is not stored any more: nobody else gets that, and its memory is not
     /// used for others as long as it is read.
-    pub(crate) fn reads_gone(&self, cache: &Cache) -> bool {
+    pub(crate) fn reads_removed(&self, cache: &Cache) -> bool {
         let (Some(key), Some(reader)) = (self.key, &self.reader) else { return false };
         !cache.holds(key, reader.body())
     }
@@ -132,13 +132,13 @@ impl Caching {
     /// What is stored is the response. A body that still arrives has a reader from now on: it may
     /// be only passed on before the exchange has its turn to send. False where its beginning was
     /// let go already, or its end will never come.
-    pub(crate) fn serve(&mut self, object: Arc<Object>, waiter: Waiter) -> bool {
+    pub(crate) fn serve_stored(&mut self, object: Arc<Object>, waiter: Waiter) -> bool {
         if object.body.bytes().is_none() {
             let reader = CachedReader::new(&object.body, None, waiter);
             let Some(reader) = reader.filter(|_| !object.is_cut()) else { return false };
             self.reader = Some(reader);
         }
-        (self.object, self.answer) = (Some(object), Answer::Stored);
+        (self.object, self.source) = (Some(object), ResponseSource::Stored);
         true
     }
 }

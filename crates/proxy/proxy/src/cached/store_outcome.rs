@@ -14,61 +14,65 @@ use millrace_http1::{
 };
 use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
-use crate::cached::{Answer, fill, now_ms, waiting};
-use crate::core::{Core, Parts};
+use crate::cached::{ResponseSource, fill, now_ms, waiting};
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, origin_request};
 use crate::origin::side;
 use millrace_config::{CacheRoute, PathForward};
 
 /// A response as it comes to the cache: by what rules it is stored, and when it was asked for.
 #[derive(Clone, Copy)]
-struct Arrival<'a> {
+struct StoreContext<'a> {
     cache: &'a Arc<Cache>,
     route: &'a CacheRoute,
     receipt: &'a Receipt,
-    asked_for: CacheKey,
+    cache_key: CacheKey,
 }
 
-impl<'a> Arrival<'a> {
+impl<'a> StoreContext<'a> {
     /// The same for the rules: the response, and the request that it answers.
-    fn received(self, request: &'a RequestHead, answer: &'a AnswerHead) -> Received<'a> {
-        Received { request, answer, receipt: self.receipt, policy: &self.route.policy }
+    fn received(self, request: &'a RequestHead, response: &'a AnswerHead) -> Received<'a> {
+        Received { request, answer: response, receipt: self.receipt, policy: &self.route.policy }
     }
 }
 
 /// Takes in the header of a final response. Returns whether there is a response for the client:
 /// this one, or what is stored. If not, the request has to be sent to the origin again, without
 /// conditions.
-pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let exchange = core.exchange(key);
-    let Some(asked_for) = exchange.caching.key else {
+    let Some(cache_key) = exchange.caching.key else {
         if exchange.caching.forward == Some(Forward::Bypass) {
-            went_past(core, key);
+            invalidate_after_bypass(core, key);
         }
         return true;
     };
-    let (status, request_ms) = (exchange.answer.status(), exchange.caching.request_ms);
+    let (status, request_ms) = (exchange.response.status(), exchange.caching.request_ms);
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.cache(exchange.service, exchange.plan);
     let route = route.expect("an exchange with a key has a cache");
     let cache = &core.cache().clone();
     let response_ms = now_ms(&core.engine);
     let receipt = &Receipt { request_ms, response_ms, scheme: Scheme::Http, hash: *cache.hash() };
-    let arrival = Arrival { cache, route, receipt, asked_for };
+    let context = StoreContext { cache, route, receipt, cache_key };
     let exchange = core.exchange(key);
     let is_ambiguous = exchange.transaction.is_ambiguous;
     match status {
         101 => {
-            waiting::leave(core, key);
+            waiting::leave_cache(core, key);
             true
         }
         // An ambiguous header changes nothing of what is stored.
-        304 if exchange.caching.validates => !is_ambiguous && validated(core, key, arrival),
-        206 if exchange.caching.completes.is_some() => !is_ambiguous && joined(core, key, arrival),
+        304 if exchange.caching.is_validating => {
+            !is_ambiguous && apply_not_modified(core, key, context)
+        }
+        206 if exchange.caching.remainder.is_some() => {
+            !is_ambiguous && complete_part(core, key, context)
+        }
         // That is about our own conditions. The part is of no use, or this would come again.
-        304 | 412 | 416 if exchange.caching.completes.is_some() => {
+        304 | 412 | 416 if exchange.caching.remainder.is_some() => {
             if !is_ambiguous {
-                drop_part(exchange, arrival);
+                drop_part(exchange, context);
             }
             false
         }
@@ -78,53 +82,53 @@ pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
             true
         }
         _ => {
-            passed(core, key, arrival);
+            forward_and_store(core, key, context);
             true
         }
     }
 }
 
 /// A request that goes past the cache may change what is stored there all the same.
-fn went_past<E: Engine>(core: &mut Core<E>, key: Key) {
+fn invalidate_after_bypass<E: Engine>(core: &mut Core<E>, key: Key) {
     let cache = core.cache().clone();
     let exchange = core.exchange(key);
     let snapshot = exchange.snapshot().clone();
     if let Some(route) = snapshot.cache(exchange.service, exchange.plan) {
-        make_invalid(exchange, &cache, route);
+        invalidate(exchange, &cache, route);
     }
 }
 
 /// A response that goes to its client, and may be stored on its way.
-fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
-    let Arrival { cache, route, asked_for, .. } = arrival;
+fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) {
+    let StoreContext { cache, route, cache_key, .. } = context;
     let exchange = core.exchange(key);
-    make_invalid(exchange, cache, route);
+    invalidate(exchange, cache, route);
     if exchange.transaction.is_ambiguous {
-        return refused(core, key, arrival, Refusal::Ambiguous);
+        return refuse_to_store(core, key, context, Refusal::Ambiguous);
     }
     if exchange.request.method() == Method::Head {
         // RFC 9111 section 4.3.5.
-        let received = arrival.received(&exchange.request, &exchange.answer);
-        let (sent, since) = (exchange.origin_request(), exchange.caching.since);
-        cache.update_by_head(asked_for, &sent, &received, since);
+        let received = context.received(&exchange.request, &exchange.response);
+        let (sent, since) = (exchange.origin_request(), exchange.caching.purge_number);
+        cache.update_by_head(cache_key, &sent, &received, since);
     }
-    let stored = match rules::store(&arrival.received(&exchange.request, &exchange.answer)) {
+    let stored = match rules::store(&context.received(&exchange.request, &exchange.response)) {
         // Trailers are not stored, and whoever announces some means them to arrive.
-        Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
-            return refused(core, key, arrival, Refusal::Trailer);
+        Ok(_) if exchange.response.find(Name::Trailer).is_some() => {
+            return refuse_to_store(core, key, context, Refusal::Trailer);
         }
         // An early response to a POST: the connection is needed for the rest of the request.
-        Ok(_) if !exchange.request_was_taken() || exchange.has_unsent_body() => {
-            return refused(core, key, arrival, Refusal::RequestBody);
+        Ok(_) if !exchange.has_received_request() || exchange.has_unsent_body() => {
+            return refuse_to_store(core, key, context, Refusal::RequestBody);
         }
         Ok(stored) => stored,
-        Err(refusal) => return refused(core, key, arrival, refusal),
+        Err(refusal) => return refuse_to_store(core, key, context, refusal),
     };
     if stored.meta.extent.is_some() {
-        drop_outdated(exchange, &stored, arrival);
+        drop_outdated(exchange, &stored, context);
         if exchange.is_refresh() {
             // A refresh has no reader. The next request for a part fetches that part.
-            return refused(core, key, arrival, Refusal::Range);
+            return refuse_to_store(core, key, context, Refusal::Range);
         }
     }
     let declared = match exchange.transaction.framing {
@@ -133,13 +137,14 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
         Framing::Chunked | Framing::UntilClose => None,
     };
     if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
-        return refused(core, key, arrival, Refusal::TooLong);
+        return refuse_to_store(core, key, context, Refusal::TooLong);
     }
-    let draft = draft(exchange, arrival, stored, declared);
-    let Some(filling) = publish(core, key, arrival, draft) else { return };
+    let draft = new_entry(exchange, context, stored, declared);
+    let Some(filling) = publish(core, key, context, draft) else { return };
     let exchange = core.exchange(key);
     let wants_less = wants_less(exchange, cache);
-    exchange.caching.answer = if wants_less { Answer::Stored } else { Answer::Filled };
+    exchange.caching.source =
+        if wants_less { ResponseSource::Stored } else { ResponseSource::Filled };
     fill::run::begin(core, key, filling, None);
 }
 
@@ -147,13 +152,13 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) {
 /// instead, unless both are of the same bytes. A whole response would otherwise stay beside the
 /// part and be found before it. Where nothing was there to ask by, what is stored stays: no client
 /// may remove a response that others share.
-fn drop_outdated(exchange: &Exchange, part: &Stored, arrival: Arrival<'_>) {
+fn drop_outdated(exchange: &Exchange, part: &Stored, context: StoreContext<'_>) {
     let caching = &exchange.caching;
     if let Some(old) = &caching.object
-        && caching.validates
+        && caching.is_validating
         && !is_same_strongly(&old.stored, part)
     {
-        arrival.cache.remove_object(arrival.asked_for, old);
+        context.cache.remove_object(context.cache_key, old);
     }
 }
 
@@ -172,14 +177,14 @@ fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
 }
 
 /// A 206 that brings what is missing of a part. False: it does not fit.
-fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool {
+fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) -> bool {
     let exchange = core.exchange(key);
-    let Exchange { request, answer, caching, transaction, .. } = exchange;
+    let Exchange { request, response, caching, transaction, .. } = exchange;
     let object = caching.object.clone().expect("what is completed is at hand");
-    let stored = combine(&arrival.received(request, answer), &object.stored);
+    let stored = combine(&context.received(request, response), &object.stored);
     let is_certain = matches!(transaction.framing, Framing::Length(_));
     let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
-        (stored, extent_of(answer), object.meta().extent, object.body.bytes(), is_certain)
+        (stored, extent_of(response), object.meta().extent, object.body.bytes(), is_certain)
     else {
         return false;
     };
@@ -192,47 +197,47 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool
     let before = bytes.slice(0..new.first.saturating_sub(old.first));
     let after = (new.last + 1).saturating_sub(old.first).min(bytes.len());
     let after = bytes.slice(after..bytes.len());
-    let draft = draft(exchange, arrival, stored, Some(declared));
-    let Some(mut filling) = publish(core, key, arrival, draft) else {
+    let draft = new_entry(exchange, context, stored, Some(declared));
+    let Some(mut filling) = publish(core, key, context, draft) else {
         return false;
     };
     let woken = filling.append(before);
     core.wake(woken);
     let caching = &mut core.exchange(key).caching;
-    (caching.answer, caching.forward_status) = (Answer::Stored, Some(206));
-    caching.adds_fields_for_client = arrival.route.policy.set_cookie != SetCookie::Explicit;
+    (caching.source, caching.forward_status) = (ResponseSource::Stored, Some(206));
+    caching.adds_client_fields = context.route.policy.set_cookie != SetCookie::Explicit;
     fill::run::begin(core, key, filling, Some(after));
     true
 }
 
 /// Removes a stored part that the origin does not complete, unless the response says so to one
 /// client alone.
-fn drop_part(exchange: &Exchange, Arrival { cache, route, asked_for, .. }: Arrival<'_>) {
-    let Exchange { request, answer, caching, .. } = exchange;
-    if !rules::is_personal(request, answer, &route.policy) {
+fn drop_part(exchange: &Exchange, StoreContext { cache, route, cache_key, .. }: StoreContext<'_>) {
+    let Exchange { request, response, caching, .. } = exchange;
+    if !rules::is_personal(request, response, &route.policy) {
         let object = caching.object.as_ref().expect("what is completed is at hand");
-        cache.remove_object(asked_for, object);
+        cache.remove_object(cache_key, object);
     }
 }
 
-fn draft(
+fn new_entry(
     exchange: &Exchange,
-    Arrival { cache, route, .. }: Arrival<'_>,
+    StoreContext { cache, route, .. }: StoreContext<'_>,
     stored: Stored,
     declared: Option<u64>,
 ) -> Draft {
-    let Exchange { request, answer, caching, .. } = exchange;
+    let Exchange { request, response, caching, .. } = exchange;
     let sent = &exchange.origin_request();
-    let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, answer));
+    let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, response));
     let space = &route.key.space;
-    let old = caching.object.as_deref().filter(|_| caching.completes.is_some());
+    let old = caching.object.as_deref().filter(|_| caching.remainder.is_some());
     let tags = match old {
-        None => tag_hashes(cache.hash(), space, request, answer),
-        Some(old) => updated_tags(cache.hash(), space, request, answer, &stored.head)
+        None => tag_hashes(cache.hash(), space, request, response),
+        Some(old) => updated_tags(cache.hash(), space, request, response, &stored.head)
             .unwrap_or_else(|| old.tags.clone()),
     };
-    let name = name(sent, route);
-    let (since, own_change) = (caching.since, caching.own_change);
+    let name = object_name(sent, route);
+    let (since, own_change) = (caching.purge_number, caching.own_invalidation);
     Draft { stored, variant, declared, name, tags, since, own_change }
 }
 
@@ -240,18 +245,18 @@ fn draft(
 fn publish<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    Arrival { cache, receipt, asked_for, .. }: Arrival<'_>,
+    StoreContext { cache, receipt, cache_key, .. }: StoreContext<'_>,
     draft: Draft,
 ) -> Option<Filling> {
     let caching = &mut core.exchange(key).caching;
     let (filling, woken) =
-        cache.publish(asked_for, caching.claim.take(), draft, receipt.response_ms);
+        cache.publish(cache_key, caching.lease.take(), draft, receipt.response_ms);
     core.wake(woken);
     let caching = &mut core.exchange(key).caching;
     let filling = match filling {
         Ok(filling) => filling,
         Err(unkept) => {
-            caching.detail = Some(match unkept {
+            caching.store_refusal = Some(match unkept {
                 Unkept::Size => "size",
                 Unkept::Memory => "memory",
             });
@@ -266,35 +271,35 @@ fn publish<E: Engine>(
 
 /// A 304 to our own conditions. False: it is about something else than what is stored, or what is
 /// stored is not the response to the client's request.
-fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> bool {
-    let Arrival { cache, route, receipt, asked_for } = arrival;
+fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) -> bool {
+    let StoreContext { cache, route, receipt, cache_key } = context;
     let waiter = core.waiter(key, Kind::Exchange);
     let exchange = core.exchange(key);
     let has_client = !exchange.is_refresh();
-    let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
+    let Exchange { request, response, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let old = caching.object.clone().expect("what is validated is at hand");
-    let (object, refusal) = match freshen(&arrival.received(request, answer), &old.stored) {
+    let (object, refusal) = match freshen(&context.received(request, response), &old.stored) {
         Ok(stored) => {
-            let (heads, since) = ((&sent, &*answer), caching.since);
-            (cache.update(asked_for, &old, stored, heads, since), None)
+            let (heads, since) = ((&sent, &*response), caching.purge_number);
+            (cache.update(cache_key, &old, stored, heads, since), None)
         }
         Err(refusal) => (old, Some(refusal)),
     };
-    let is_other = has_client && is_other_part(request, &object, cache);
-    if is_other || !caching.serve(object.clone(), waiter) {
+    let is_other = has_client && is_unrequested_part(request, &object, cache);
+    if is_other || !caching.serve_stored(object.clone(), waiter) {
         return false;
     }
     caching.forward_status = Some(304);
     caching.is_stored = refusal.is_none();
-    caching.adds_fields_for_client =
+    caching.adds_client_fields =
         refusal.is_some() || route.policy.set_cookie != SetCookie::Explicit;
-    let is_personal = refusal.is_some() && rules::is_personal(request, answer, &route.policy);
+    let is_personal = refusal.is_some() && rules::is_personal(request, response, &route.policy);
     if refusal.is_some_and(|it| it.drops_stored(object.meta().status)) && !is_personal {
-        cache.remove(asked_for);
+        cache.remove(cache_key);
     }
-    let claim = caching.claim.take();
+    let claim = caching.lease.take();
     core.counters.cache_validated.add(1);
     // Others that have to validate it would get a response of their own too: none waits for
     // another.
@@ -310,7 +315,7 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> b
 
 /// Whether a stored part is not the one that the client asks for. The lookup stage has found that
 /// it is, but `If-Range` may not match the `Last-Modified` that the 304 has brought.
-fn is_other_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+fn is_unrequested_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     object.meta().extent.is_some()
         && !is_not_modified(request, &object.stored)
         && ranges(request, &object.stored, 0, cache.hash()) == Selection::Absent
@@ -319,7 +324,7 @@ fn is_other_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool 
 /// The exchange has no origin any more, which may have answered before anybody heard that all of
 /// the request was sent: nothing waits for that.
 pub(crate) fn end_upload<E: Engine>(core: &mut Core<E>, key: Key) {
-    let Parts { engine, pipes, exchange, .. } = core.parts(key);
+    let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.upload.abandon(engine, pipes);
 }
 
@@ -328,32 +333,32 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let waiter = core.waiter(key, Kind::Exchange);
     let caching = &mut core.exchange(key).caching;
     let spare = caching.object.clone().filter(|_| caching.is_stale_fallback);
-    let serves = spare.is_some_and(|spare| caching.serve(spare, waiter));
+    let serves = spare.is_some_and(|spare| caching.serve_stored(spare, waiter));
     if serves {
         end_upload(core, key);
         // Whoever waited may have it too.
-        let released = core.exchange(key).caching.claim.take().map(Claim::release);
+        let released = core.exchange(key).caching.lease.take().map(Claim::release);
         core.wake(released.into_iter().flatten());
     }
     serves
 }
 
-fn refused<E: Engine>(
+fn refuse_to_store<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    Arrival { cache, route, asked_for, .. }: Arrival<'_>,
+    StoreContext { cache, route, cache_key, .. }: StoreContext<'_>,
     refusal: Refusal,
 ) {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchange(key);
     let pass_ms = exchange.snapshot().limits().uncacheable_ms;
-    let Exchange { request, answer, caching, .. } = exchange;
-    let status = answer.status();
-    caching.detail = Some(refusal.as_str());
+    let Exchange { request, response, caching, .. } = exchange;
+    let status = response.status();
+    caching.store_refusal = Some(refusal.as_str());
     let drops_stored = refusal.drops_stored(status);
-    let is_personal = drops_stored && rules::is_personal(request, answer, &route.policy);
+    let is_personal = drops_stored && rules::is_personal(request, response, &route.policy);
     if request.method() == Method::Get && drops_stored && !is_personal {
-        cache.remove(asked_for);
+        cache.remove(cache_key);
     }
     // The next response may well be stored; until then nobody waits, or all would, one after the
     // other. What is said of conditions is of the request too: the client's own, as others were not
@@ -363,13 +368,13 @@ fn refused<E: Engine>(
         || matches!(status, 304 | 412 | 416)
         || status >= 500;
     let pass_ms = if is_passing { pass_ms.min(BRIEFLY_MS) } else { pass_ms };
-    let woken = caching.claim.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
+    let woken = caching.lease.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
     core.wake(woken.into_iter().flatten());
 }
 
 /// RFC 9111 section 4.4, RFC 9875 section 3.
-fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
-    let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
+fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
+    let Exchange { request, response, caching, snapshot, service, plan, sender, .. } = exchange;
     if request.method().is_safe() {
         return;
     }
@@ -380,23 +385,23 @@ fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute)
     let is_normalised = snapshot
         .route_of(*service, *plan)
         .is_some_and(|route| route.path_forward == PathForward::Normalised);
-    for mut path in invalidated(request, answer, &site) {
+    for mut path in invalidated(request, response, &site) {
         if is_normalised {
             let (bare, query) = path::split_query(&path);
             path = [&path::normalise(bare), query].concat();
         }
         let key = CacheKey::of(cache.hash(), &site, &path, &sent, &route.key);
-        let number = cache.invalidate(key, caching.since.max(caching.own_change));
+        let number = cache.invalidate(key, caching.purge_number.max(caching.own_invalidation));
         if caching.key == Some(key) {
-            caching.own_change = number;
+            caching.own_invalidation = number;
         }
     }
-    for group in group_invalidations(request, answer) {
+    for group in group_invalidations(request, response) {
         cache.invalidate_tag(group_hash(cache.hash(), &route.key.space, &site, &group));
     }
 }
 
-fn name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
+fn object_name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
     let mut name = Vec::with_capacity(NAME_BYTES);
     if let Ok(destination) = destination(request.head())
         && let Some(authority) = destination.authority
