@@ -14,7 +14,7 @@ import time
 
 from support import faulty
 from support.millrace import Millrace
-from support.nginx import free_port
+from support.ports import free_port
 
 START_SECONDS_MAX = 60
 STREAM = pathlib.Path("/usr/lib/nginx/modules/ngx_stream_module.so")

@@ -10,7 +10,7 @@ import threading
 
 from support import pattern, tls
 from support.case import InteropCase
-from support.nginx import free_port
+from support.ports import free_port
 
 TOKEN = "token-of-the-build-machine-0123456789"
 

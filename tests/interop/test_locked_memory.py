@@ -27,6 +27,8 @@ def confined():
 
 
 class LockedMemory(InteropCase):
+    measures = True
+
     def setUp(self):
         super().setUp()
         if os.getuid() != 0:

@@ -45,6 +45,8 @@ class Download(threading.Thread):
 
 
 class OneCopy(ShopCase):
+    measures = True
+
     def setUp(self):
         super().setUp()
         # A larger cache stores what is below a thirty-second part of it at the first request.

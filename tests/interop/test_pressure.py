@@ -15,6 +15,7 @@ GIGABYTE = 1 << 30
 class Stalls(InteropCase):
     """The issue's promise: a stalled peer and a body of 1 GB cost less than 1 MB of memory."""
 
+    measures = True
     GROWTH_BYTES_MAX = MEGABYTE
 
     def setUp(self):

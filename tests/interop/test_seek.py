@@ -11,7 +11,7 @@ import subprocess
 from support import wire
 from support.case import InteropCase
 from support.film import LENGTH, MB, VALIDATORS, Film, noise
-from support.nginx import free_port
+from support.ports import free_port
 from test_browser import FLAGS
 
 # What is stored as a whole without more memory.

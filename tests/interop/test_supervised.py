@@ -10,8 +10,9 @@ import time
 from support import websocket, wire
 from support.case import InteropCase
 from support.millrace import program
+from support.ports import free_port
 from support.runit import Service
-from test_upgrade import Load, free_port
+from test_upgrade import Load
 
 ORDINARY = 12345
 MEGABYTE = 1 << 20

@@ -13,15 +13,9 @@ import time
 from support import websocket, wire
 from support.case import InteropCase
 from support.millrace import Millrace, program
+from support.ports import free_port
 
 PROTOCOL = "millrace-takeover/1"
-
-
-def free_port():
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Load(threading.Thread):

@@ -13,7 +13,7 @@ import time
 
 from support import PROJECT, pattern
 from support.case import InteropCase
-from support.nginx import free_port
+from support.ports import free_port
 
 PROGRAMS = pathlib.Path(
     os.environ.get("PROGRAMS")

@@ -6,6 +6,8 @@ import socket
 import subprocess
 import time
 
+from .ports import free_port
+
 CONFIGURATION = """
 daemon off;
 worker_processes 1;
@@ -45,14 +47,6 @@ http {{
 def executable():
     """nginx lives in a folder that ordinary users do not search."""
     return shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-
-
-def free_port(host="127.0.0.1"):
-    """A port that was free a moment ago: nginx cannot be asked which one it picked."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.bind((host, 0))
-        return listener.getsockname()[1]
 
 
 class Nginx:
