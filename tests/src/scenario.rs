@@ -1,65 +1,4 @@
-//! Scenarios: short stories of clients, a proxy and origins, told once and run twice, against the
-//! real program ([`crate::real`]) and in the simulator ([`crate::simulated`]).
-//!
-//! A scenario is a text file; `#` begins a comment line. At its left margin stand:
-//!
-//! ```text
-//! proxy boost --origin http://{o1} --limit idle_ms=500   the command line, without --listen
-//! listen [::1]:0                 instead of 127.0.0.1:0; `unix` means a Unix socket
-//! only real | only simulated     when it cannot run in the other
-//! only working                   not in hostile worlds: what comes hangs on how often origins were
-//!                                asked before
-//! name www.example.org 127.0.0.1 what the simulated name server knows
-//! origin o1 [tcp|tcp6|unix|refusing]
-//! reload other boost --origin http://{o2}   another configuration, for the step `reload other`
-//! socket second                  the name of one more Unix socket: `--listen unix:{second}`
-//! descriptors 20 [believed 40]   that the proxy may have open, and that it was told it may;
-//!                                simulated only
-//! mailboxes 1                    all clients come to one worker, so many letters fit between two,
-//!                                and are read late; simulated only
-//! client c1 times 10             as many clients at once, c1.1 and so on
-//! client c1 [after c0 | when NAME]   connects at once, or when others have ended, or when a signal
-//!                                was given
-//! client c1 at second [after ...]    connects to that socket instead
-//! ```
-//!
-//! Below an origin each `accept` begins the script of one connection, in the order in which they
-//! are accepted; `accept each` is for all further ones. Instead of that, the scripts of `accept
-//! any` answer requests on whichever connections they come, each request by the steps below it.
-//! Below a client stands its one script; it is connected when that begins, and closes when it ends.
-//! A script's steps, one a line:
-//!
-//! ```text
-//! send PIECES                    all of it is to be taken by the kernel
-//! try send PIECES                the connection may end meanwhile
-//! send for MS PIECES             as much of it as is taken in so long
-//! expect bytes PIECES            exactly these come next
-//! expect request METHOD TARGET   a request, parsed strictly; a target in quotes may have spaces
-//! expect answer STATUS [to METHOD[/1.0]]
-//! expect head of request METHOD TARGET      (or `of answer ...`) the head alone; the rest stays
-//! expect broken answer STATUS [to METHOD]   a beginning of it, perhaps of no byte, then the end or
-//!                                a reset that shows that it is not whole
-//! expect ended answer STATUS [to METHOD]    the same, but for sure the end in order
-//! expect end                     the peer has finished in order
-//! expect reset                   the peer has reset
-//! expect cut                     the peer has finished or reset
-//! expect reset after end         the peer had finished, and has reset since
-//! expect nothing MS              no byte and no end comes for so long
-//! finish | close | reset         half-close, close, abort
-//! pause MS
-//! signal NAME | await NAME       order between scripts
-//! reload NAME [refused]          the proxy goes on under that configuration, or refuses it; all
-//!                                its workers have taken it up when the next step begins
-//! ```
-//!
-//! Below an expected message: `field NAME: VALUE` (this value; of several such fields, theirs
-//! with commas between), `has NAME`, `absent NAME`, `trailer NAME: VALUE`, `framing length|chunked|close|none`, and `body PIECES`
-//! (`body any`; without the line there is none).
-//!
-//! Pieces are `"text"` with `\r \n \t \0 \" \\ \xHH`, `pattern LENGTH SEED` (bytes that depend on
-//! the seed), `chunk LENGTH SEED` (the same as one chunk) and `fill LENGTH` (letters). A line that
-//! begins with a piece continues the one above. In texts and in the command line `{o1}` is an
-//! origin's address, `{o1.port}` its port, `{proxy}` the proxy's, `{users}` the file of users.
+#![doc = include_str!("../scenarios/README.md")]
 
 mod check;
 mod names;
@@ -68,7 +7,7 @@ mod pick;
 mod play;
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use check::{Check, Expected, Extent, Subject};
 pub use names::Names;
@@ -282,19 +221,28 @@ impl Scenario {
     /// # Panics
     /// When one cannot be read: the tests are broken.
     pub fn all() -> Vec<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
-        let entries = std::fs::read_dir(&folder).expect("the folder of scenarios is there");
-        let mut scenarios: Vec<Self> = entries
-            .map(|entry| entry.expect("a folder can be listed").path())
-            .filter(|path| path.extension().is_some_and(|ending| ending == "scn"))
-            .map(|path| {
-                let text = std::fs::read_to_string(&path).expect("a scenario is a text file");
-                let name = path.file_stem().unwrap_or_default().to_string_lossy();
-                Self::parse(&name, &text).unwrap_or_else(|wrong| panic!("{name}.scn: {wrong}"))
-            })
-            .collect();
+        let mut paths = Vec::new();
+        files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios"), &mut paths);
+        paths.retain(|path| path.extension().is_some_and(|ending| ending == "scn"));
+        let read = |path: PathBuf| {
+            let text = std::fs::read_to_string(&path).expect("a scenario is a text file");
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            Self::parse(&name, &text).unwrap_or_else(|wrong| panic!("{name}.scn: {wrong}"))
+        };
+        let mut scenarios: Vec<Self> = paths.into_iter().map(read).collect();
         scenarios.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut pairs = scenarios.windows(2).filter(|pair| pair[0].name == pair[1].name);
+        let twice = pairs.next().map(|pair| &pair[0].name);
+        assert!(twice.is_none(), "two scenarios have one name: {twice:?}");
         scenarios
+    }
+}
+
+/// Adds the files of a folder and of the folders in it to `paths`.
+fn files_below(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("the folder can be read") {
+        let path = entry.expect("the folder can be listed").path();
+        if path.is_dir() { files_below(&path, paths) } else { paths.push(path) }
     }
 }
 

@@ -152,11 +152,11 @@ impl Stage {
             .collect();
         let proxy = address_of(&config.listeners[0].address);
         let name_server = NameServer::new(world, &scenario.names);
-        let (descriptors, believed) = scenario.descriptors.unwrap_or((usize::MAX, 1000));
+        let (descriptors, assumed) = scenario.descriptors.unwrap_or((usize::MAX, 1000));
         world.set_descriptors_max(descriptors);
         let verifier = SimVerifier::new(hostile);
         let servers = (&name_server, &verifier);
-        let (workers_running, posts, shared) = start(&config, world, servers, believed)?;
+        let (workers_running, posts, shared) = start(&config, world, servers, assumed)?;
         let commands = scenario.reloads.iter();
         let commands = commands
             .map(|(name, command)| (name.clone(), words(command, scenario, &names, &workers)));

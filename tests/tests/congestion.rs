@@ -16,7 +16,7 @@ fn set_by(options: &str, origin: &str) -> BTreeSet<String> {
          origin o1 {origin}\n  accept\n    expect request GET /\n    \
          send \"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok\"\n\
          client c1\n  send \"GET / HTTP/1.1\\r\\nHost: a.test\\r\\n\\r\\n\"\n  \
-         expect answer 200\n    body \"ok\"\n"
+         expect response 200\n    body \"ok\"\n"
     );
     let url = if origin == "unix" { "{o1}" } else { "http://{o1}" };
     let scenario = Scenario::parse("congestion", &story.replace("{o1.url}", url)).unwrap();

@@ -113,20 +113,20 @@ fn scenarios_keep_the_model_in_hostile_simulated_worlds() {
 fn wrong_expectations_fail() {
     let get = r#"send "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n""#;
     let ok = r#"send "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok""#;
-    let right = ("expect request GET /", ok, "expect answer 200\n    body \"ok\"");
+    let right = ("expect request GET /", ok, "expect response 200\n    body \"ok\"");
     for (at_origin, says, at_client) in [
         ("expect request GET /other", ok, right.2),
         ("expect request GET /\n    has X-Missing", ok, right.2),
         ("expect request GET /\n    absent Host", ok, right.2),
         ("expect request GET /\n    body \"x\"", ok, right.2),
-        (right.0, ok, "expect answer 201\n    body \"ok\""),
-        (right.0, ok, "expect answer 200"),
-        (right.0, ok, "expect answer 200\n    body \"no\""),
-        (right.0, ok, "expect answer 200\n    field Via: me\n    body any"),
-        (right.0, ok, "expect answer 200\n    framing chunked\n    body any"),
-        (right.0, ok, "expect broken answer 200\n    body \"ok\""),
-        (right.0, ok, "expect head of answer 200"),
-        (right.0, ok, "expect answer 200\n    body any\n  expect bytes \"more\""),
+        (right.0, ok, "expect response 201\n    body \"ok\""),
+        (right.0, ok, "expect response 200"),
+        (right.0, ok, "expect response 200\n    body \"no\""),
+        (right.0, ok, "expect response 200\n    field Via: me\n    body any"),
+        (right.0, ok, "expect response 200\n    framing chunked\n    body any"),
+        (right.0, ok, "expect truncated response 200\n    body \"ok\""),
+        (right.0, ok, "expect header of response 200"),
+        (right.0, ok, "expect response 200\n    body any\n  expect bytes \"more\""),
         (right.0, ok, "expect end"),
         (right.0, ok, &format!("{}\n  expect end\n  expect reset after end", right.2)),
         (right.0, "send \"nonsense\\r\\n\\r\\n\"", right.2),

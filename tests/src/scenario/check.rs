@@ -19,14 +19,14 @@ pub struct Expected {
 /// How much of a message is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// All of it.
+    /// The whole message.
     Whole,
-    /// Only its head is looked at and taken; what follows is left for the next steps.
-    Head,
-    /// A beginning, and the end of the connection before it is whole.
-    Broken,
-    /// The same, and the connection ends in order.
-    Ended,
+    /// The header section alone; the next steps read what follows it.
+    Header,
+    /// A beginning of the message, then FIN or a reset before its end.
+    Truncated,
+    /// A beginning of the message, then FIN before its end.
+    FinTruncated,
 }
 
 /// A first line.
@@ -39,11 +39,11 @@ pub enum Subject {
         /// Exactly this target, after placeholders.
         target: String,
     },
-    /// An answer.
-    Answer {
+    /// A response.
+    Response {
         /// Exactly this status.
         status: u16,
-        /// The method that it answers: it decides the framing.
+        /// The method of the request: it decides the framing of the response.
         method: String,
         /// Whether the request was of HTTP/1.0.
         old: bool,
@@ -88,7 +88,7 @@ impl Expected {
         input: &[u8],
         ended: bool,
     ) -> Verdict {
-        if self.extent == Extent::Head {
+        if self.extent == Extent::Header {
             return self.judge_head(names, input, ended);
         }
         // The strict parser starts over each time: it is not asked again for each piece of a large
@@ -99,7 +99,7 @@ impl Expected {
         }
         let parsed = match &self.subject {
             Subject::Request { .. } => strict::request(input),
-            Subject::Answer { method, old, .. } => {
+            Subject::Response { method, old, .. } => {
                 strict::answer(input, &Asked { method: method.clone(), old: *old }, ended)
             }
         };
@@ -126,8 +126,8 @@ impl Expected {
         let text = String::from_utf8_lossy(&input[..head]).to_ascii_lowercase();
         let status = text.split(' ').nth(1).and_then(|word| word.parse::<u16>().ok());
         match (&self.subject, status) {
-            (Subject::Answer { .. }, Some(408 | 502..=504)) => return Ok(()),
-            (Subject::Answer { status: wanted, .. }, Some(status)) if *wanted != status => {
+            (Subject::Response { .. }, Some(408 | 502..=504)) => return Ok(()),
+            (Subject::Response { status: wanted, .. }, Some(status)) if *wanted != status => {
                 return Err(format!("status {status} for {wanted}: {}", shown(input)));
             }
             _ => {}
@@ -159,7 +159,7 @@ impl Expected {
             Subject::Request { method, target } => {
                 format!("{method} {} HTTP/1.1", names.fill(target))
             }
-            Subject::Answer { status, .. } => format!("HTTP/1.1 {status} "),
+            Subject::Response { status, .. } => format!("HTTP/1.1 {status} "),
         };
         let wrong =
             (!first.starts_with(&wanted)).then(|| format!("`{first}` for `{wanted}`")).or_else(
@@ -186,7 +186,7 @@ impl Expected {
                     format!("{} {} for {method} {target}", message.method(), message.target())
                 })
             }
-            Subject::Answer { status, .. } => (message.status() != *status)
+            Subject::Response { status, .. } => (message.status() != *status)
                 .then(|| format!("status {} for {status}", message.status())),
         }
     }

@@ -92,7 +92,7 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
             *place = Place::Origin;
         }
         ["descriptors", count] => descriptors(scenario, count, count)?,
-        ["descriptors", count, "believed", believed] => descriptors(scenario, count, believed)?,
+        ["descriptors", count, "assumed", assumed] => descriptors(scenario, count, assumed)?,
         ["mailboxes", count] => {
             scenario.mailboxes = Some(number(count)?);
             scenario.real = false;
@@ -248,10 +248,13 @@ fn send_for(text: &str) -> Result<Action, String> {
 }
 
 fn expect(text: &str) -> Result<Action, String> {
-    let extents =
-        [("head of ", Extent::Head), ("broken ", Extent::Broken), ("ended ", Extent::Ended)];
-    let said = extents.into_iter().find_map(|(word, it)| Some((text.strip_prefix(word)?, it)));
-    let (text, extent) = said.unwrap_or((text, Extent::Whole));
+    let extents = [
+        ("header of ", Extent::Header),
+        ("truncated ", Extent::Truncated),
+        ("fin-truncated ", Extent::FinTruncated),
+    ];
+    let given = extents.into_iter().find_map(|(word, it)| Some((text.strip_prefix(word)?, it)));
+    let (text, extent) = given.unwrap_or((text, Extent::Whole));
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let subject = match word {
         "bytes" => return Ok(Action::Bytes(pieces(rest)?)),
@@ -263,24 +266,24 @@ fn expect(text: &str) -> Result<Action, String> {
             let (method, target) = rest.split_once(' ').ok_or("a request has a target")?;
             Subject::Request { method: method.to_owned(), target: target.to_owned() }
         }
-        "answer" => answer(&rest.split_whitespace().collect::<Vec<_>>())?,
+        "response" => response(&rest.split_whitespace().collect::<Vec<_>>())?,
         _ => return Err(format!("what is expected by `{text}`?")),
     };
     Ok(Action::Message(Expected { subject, extent, checks: Vec::new(), body: Some(Vec::new()) }))
 }
 
-fn answer(words: &[&str]) -> Result<Subject, String> {
+fn response(words: &[&str]) -> Result<Subject, String> {
     let (status, asked) = match words {
         [status] => (*status, "GET"),
         [status, "to", asked] => (*status, *asked),
-        _ => return Err("an answer has a status, and perhaps `to METHOD`".to_owned()),
+        _ => return Err("a response has a status, and perhaps `to METHOD`".to_owned()),
     };
     let status = status.parse().map_err(|_| format!("`{status}` is no status"))?;
     let (method, old) = match asked.strip_suffix("/1.0") {
         Some(method) => (method, true),
         None => (asked, false),
     };
-    Ok(Subject::Answer { status, method: method.to_owned(), old })
+    Ok(Subject::Response { status, method: method.to_owned(), old })
 }
 
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
@@ -351,8 +354,8 @@ fn number(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| format!("`{text}` is no number"))
 }
 
-fn descriptors(scenario: &mut Scenario, count: &str, believed: &str) -> Result<(), String> {
-    scenario.descriptors = Some((number(count)?, number(believed)?));
+fn descriptors(scenario: &mut Scenario, count: &str, assumed: &str) -> Result<(), String> {
+    scenario.descriptors = Some((number(count)?, number(assumed)?));
     scenario.real = false;
     Ok(())
 }
@@ -376,7 +379,7 @@ origin o1
     close
 client c1
   send "GET /a HTTP/1.1\r\n\x00\r\n"
-  expect answer 200 to HEAD/1.0
+  expect response 200 to HEAD/1.0
 client c2 after c1
   pause 10
 "#;

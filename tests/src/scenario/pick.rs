@@ -77,7 +77,7 @@ fn request_of(action: &Action) -> Option<(&str, &str)> {
     match action {
         Action::Message(expected) => match &expected.subject {
             Subject::Request { method, target } => Some((method, target)),
-            Subject::Answer { .. } => None,
+            Subject::Response { .. } => None,
         },
         _ => None,
     }

@@ -322,7 +322,7 @@ impl Play {
         if let Some(pieces) = &expected.body {
             self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
         }
-        if matches!(expected.extent, Extent::Broken | Extent::Ended) {
+        if matches!(expected.extent, Extent::Truncated | Extent::FinTruncated) {
             return self.try_broken(expected);
         }
         let ended = self.end == Some(End::Finished);
@@ -343,7 +343,7 @@ impl Play {
         let Some(end) = self.end else { return Did::Wait(Wait::Read) };
         let body = self.bytes.as_deref();
         let finished = end == End::Finished;
-        if expected.extent == Extent::Ended && !finished {
+        if expected.extent == Extent::FinTruncated && !finished {
             return Did::Failed(format!("{end:?} after {}", shown(&self.inbox)));
         }
         if matches!(expected.judge(&self.names, body, &self.inbox, finished), Verdict::Met(_)) {

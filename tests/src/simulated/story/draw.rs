@@ -77,13 +77,13 @@ impl Draw {
         let starves = wild && self.random.chance(250);
         let short = wild && self.random.chance(250);
         let real = self.random.between(8, 60) as usize;
-        let believed = real * self.random.choose(&[1, 1, 2, 4]);
+        let assumed = real * self.random.choose(&[1, 1, 2, 4]);
         Proxy {
             forward: self.forward,
             unix: self.random.chance(150),
             workers: self.random.between(if is_crowd { 2 } else { 1 }, 3) as usize,
             memory_mb: starves.then_some(1),
-            descriptors: short.then_some((real, believed)),
+            descriptors: short.then_some((real, assumed)),
             limits: if wild { self.limits() } else { Vec::new() },
         }
     }

@@ -256,11 +256,11 @@ impl Stage {
         let all = reloads.iter().map(|(_, config)| waits(config));
         ledger.set_waits(all.fold(waits(&config), Waits::or));
         let names = NameSeat::new(world, &story.origins, &ledger);
-        let (real, believed) = story.proxy.descriptors.unwrap_or((usize::MAX, 1000));
+        let (real, assumed) = story.proxy.descriptors.unwrap_or((usize::MAX, 1000));
         world.set_descriptors_max(real);
         // No story has passwords, so nobody asks the verifier.
         let servers = (names.server(), &SimVerifier::new(false));
-        let (workers, posts, shared) = start(&config, world, servers, believed)?;
+        let (workers, posts, shared) = start(&config, world, servers, assumed)?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
         let workers = watched(workers, &ended, &ledger, world);
         let clients = story.connections.iter().enumerate();

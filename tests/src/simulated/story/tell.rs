@@ -14,8 +14,8 @@ impl fmt::Display for Story {
         let places: Vec<String> = (0..self.origins.len()).map(|at| format!("{{o{at}}}")).collect();
         writeln!(f, "story {} in a {:?} world, {:?}", self.seed, self.world, self.temper)?;
         writeln!(f, "proxy {}", command(self, &places).join(" "))?;
-        if let Some((real, believed)) = self.proxy.descriptors {
-            writeln!(f, "descriptors {real} believed {believed}")?;
+        if let Some((real, assumed)) = self.proxy.descriptors {
+            writeln!(f, "descriptors {real} assumed {assumed}")?;
         }
         if let Some(bytes) = bytes_per_worker(self) {
             writeln!(f, "memory {bytes} bytes a worker")?;
