@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use uselect::{Answer, Mode, REQUEST};
-use uselectd::{Daemon, Policy};
+use uselectd::{AccessPolicy, Daemon};
 
 const BAR_NS: f64 = 120.0;
 const ROUNDS: usize = 30;
@@ -70,7 +70,7 @@ fn member(socket: &str, mode: &str, cgroup: &str) -> io::Result<()> {
 
 fn compare(rounds: usize) -> io::Result<ExitCode> {
     let socket = std::env::temp_dir().join(format!("uselect-overhead-{}", std::process::id()));
-    let mut daemon = Daemon::new(&socket, Policy::default()).map_err(io::Error::other)?;
+    let mut daemon = Daemon::new(&socket, AccessPolicy::default()).map_err(io::Error::other)?;
     // Ends with the process, whichever way that ends.
     std::thread::spawn(move || daemon.run(None));
     let cgroup = other_cgroup()?;

@@ -13,7 +13,7 @@ use crate::error::Error;
 /// A cgroup of version 2, and the number that tells it from others.
 pub(crate) struct Cgroup {
     pub(crate) fd: OwnedFd,
-    pub(crate) number: u64,
+    pub(crate) id: u64,
 }
 
 impl Cgroup {
@@ -30,7 +30,7 @@ impl Cgroup {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(&path, flags, Mode::empty())?;
         let number = rustix::fs::fstat(&fd)?.st_ino;
-        Ok(Self { fd, number })
+        Ok(Self { fd, id: number })
     }
 }
 
@@ -38,7 +38,7 @@ impl Cgroup {
 ///
 /// # Errors
 /// [`Error::NoCgroup`]; those of /proc.
-pub(crate) fn path_of(process: u32) -> Result<PathBuf, Error> {
+pub(crate) fn cgroup_path(process: u32) -> Result<PathBuf, Error> {
     let groups = read_to_string(format!("/proc/{process}/cgroup"))?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"));
     Ok(path.ok_or(Error::NoCgroup)?.into())
@@ -50,11 +50,11 @@ fn cgroup_mount(line: &str) -> Option<PathBuf> {
     let mut fields = before.split(' ').skip(3);
     let (root, path) = (fields.next()?, fields.next()?);
     let is_whole = behind.starts_with("cgroup2 ") && root == "/";
-    is_whole.then(|| Path::new(&unescaped(path)).to_owned())
+    is_whole.then(|| Path::new(&unescape_octal(path)).to_owned())
 }
 
 /// Blanks and the like are written as a backslash and three octal digits.
-fn unescaped(path: &str) -> OsString {
+fn unescape_octal(path: &str) -> OsString {
     let (mut bytes, mut rest) = (Vec::new(), path.as_bytes());
     while let Some((&first, behind)) = rest.split_first() {
         let digits = behind.get(..3).filter(|_| first == b'\\');
@@ -78,6 +78,6 @@ mod tests {
         assert_eq!(cgroup_mount(part), None);
         let old = "31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
         assert_eq!(cgroup_mount(old), None);
-        assert_eq!(unescaped("\\x\\04"), "\\x\\04");
+        assert_eq!(unescape_octal("\\x\\04"), "\\x\\04");
     }
 }

@@ -23,77 +23,81 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use uselect::{Answer, CHALLENGE_BYTES, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
-use crate::departed::Departed;
 use crate::error::Error;
-use crate::limits::{FULL_TIME, REGIONS_MAX, REQUEST_TIME_MAX, STRANGERS_MAX, STRANGERS_PER_USER};
-use crate::listen::Listening;
-use crate::log::Log;
-use crate::peer::{Peer, has_taken_all, is_in_first_namespace};
+use crate::limits::{
+    ACCEPT_PAUSE, PENDING_MAX, PENDING_PER_USER_MAX, REGIONS_MAX, REQUEST_TIME_MAX,
+};
+use crate::listen::DaemonSocket;
+use crate::log::RateLimitedLog;
+use crate::peer::{PeerProcess, has_received_all, is_in_initial_pid_namespace};
 use crate::placeholder;
-use crate::policy::Policy;
-use crate::programs::{COMMON, CgroupLinks, EXACT, EXECUTED, Programs, Tracing};
-use crate::regions::{Memory, Region, Regions};
-use crate::sweep::Sweep;
+use crate::policy::AccessPolicy;
+use crate::programs::{
+    COMMON_TRACEPOINTS, CgroupLinks, EXACT_TRACEPOINTS, EXEC_TRACEPOINTS, Programs, TracepointLinks,
+};
+use crate::regions::{ClientRegion, RegionFds, RegionTable};
+use crate::sweep::Sweeper;
+use crate::zombies::ZombieRegions;
 
 /// The programs, who is registered, and who asks.
 pub struct Daemon {
-    socket: Listening,
-    policy: Policy,
+    socket: DaemonSocket,
+    policy: AccessPolicy,
     programs: Programs,
-    regions: Regions,
+    regions: RegionTable,
     /// There while a process is registered or may register.
-    executed: Option<Tracing>,
+    exec_links: Option<TracepointLinks>,
     /// There while somebody is registered.
-    common: Option<Tracing>,
+    common_links: Option<TracepointLinks>,
     /// There while somebody in exact mode is.
-    exact: Option<Tracing>,
+    exact_links: Option<TracepointLinks>,
     /// By [`Cgroup::number`]; each is some member's.
-    cgroups: BTreeMap<u64, CgroupLinks>,
+    cgroup_links: BTreeMap<u64, CgroupLinks>,
     /// By the number of their connection, which is never used twice.
-    strangers: BTreeMap<u64, Stranger>,
-    members: BTreeMap<u64, Member>,
+    pending_peers: BTreeMap<u64, PendingPeer>,
+    clients: BTreeMap<u64, Client>,
     /// Connections so far.
-    connections: u64,
+    last_connection_id: u64,
     /// With the members at most [`REGIONS_MAX`], and of a user what the policy says.
-    departed: Departed,
+    zombies: ZombieRegions,
     /// While somebody is registered.
-    sweep: Sweep,
+    sweeper: Sweeper,
     /// Until then nobody is met, as there is no room for a connection: who waits stays to be seen.
-    full_until: Instant,
-    log: Log,
+    accept_paused_until: Instant,
+    log: RateLimitedLog,
 }
 
 /// A process that may be registered, and has not asked yet. The programs have a placeholder for it.
-struct Stranger {
+struct PendingPeer {
     connection: UnixStream,
-    peer: Peer,
+    peer: PeerProcess,
     /// What its request has to end with.
     challenge: [u8; CHALLENGE_BYTES],
     deadline: Instant,
 }
 
 /// A registered process.
-struct Member {
+struct Client {
     connection: UnixStream,
-    peer: Peer,
+    peer: PeerProcess,
     mode: Mode,
-    region: Region,
+    region: ClientRegion,
     /// [`Cgroup::number`].
     cgroup: u64,
 }
 
 /// What there is to do, about which connection.
 #[derive(Clone, Copy)]
-enum Cause {
-    End,
+enum DaemonEvent {
+    Shutdown,
     /// A member says something, or ends its connection.
-    Word(u64),
+    ClientReadable(u64),
     /// The process of a member has ended.
-    Exit(u64),
+    ClientExited(u64),
     /// A stranger does as a member.
     Request(u64),
     /// Somebody connects.
-    Connection,
+    ListenerReadable,
 }
 
 impl Daemon {
@@ -102,29 +106,29 @@ impl Daemon {
     ///
     /// # Errors
     /// Those of [`Error`].
-    pub fn new(path: &Path, policy: Policy) -> Result<Self, Error> {
-        if !is_in_first_namespace()? {
-            return Err(Error::NestedNamespace);
+    pub fn new(path: &Path, policy: AccessPolicy) -> Result<Self, Error> {
+        if !is_in_initial_pid_namespace()? {
+            return Err(Error::NestedPidNamespace);
         }
         // First, as what is wrong with it is found at once; who asks meanwhile waits.
-        let socket = Listening::new(path)?;
+        let socket = DaemonSocket::new(path)?;
         let programs = Programs::load()?;
         Ok(Self {
             socket,
             policy,
             programs,
-            regions: Regions::new(),
-            executed: None,
-            common: None,
-            exact: None,
-            cgroups: BTreeMap::new(),
-            strangers: BTreeMap::new(),
-            members: BTreeMap::new(),
-            connections: 0,
-            departed: Departed::default(),
-            sweep: Sweep::new(),
-            full_until: Instant::now(),
-            log: Log::default(),
+            regions: RegionTable::new(),
+            exec_links: None,
+            common_links: None,
+            exact_links: None,
+            cgroup_links: BTreeMap::new(),
+            pending_peers: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            last_connection_id: 0,
+            zombies: ZombieRegions::default(),
+            sweeper: Sweeper::new(),
+            accept_paused_until: Instant::now(),
+            log: RateLimitedLog::default(),
         })
     }
 
@@ -134,58 +138,61 @@ impl Daemon {
     /// # Errors
     /// Those of poll(2) and accept(2); those of removing what was registered.
     pub fn run(&mut self, end: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-        while self.turn(end)? {}
+        while self.run_once(end)? {}
         Ok(())
     }
 
     /// Waits for something to happen, and does what it asks for; false if that is to end.
-    fn turn(&mut self, end: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
-        for cause in self.wait(end)? {
+    fn run_once(&mut self, end: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
+        for cause in self.wait_for_events(end)? {
             match cause {
-                Cause::End => return Ok(false),
-                Cause::Word(number) if self.serve(number) => {}
-                Cause::Word(number) | Cause::Exit(number) => self.leave(number)?,
-                Cause::Request(number) => self.hear(number)?,
-                Cause::Connection => self.meet(),
+                DaemonEvent::Shutdown => return Ok(false),
+                DaemonEvent::ClientReadable(number) if self.handle_client(number) => {}
+                DaemonEvent::ClientReadable(number) | DaemonEvent::ClientExited(number) => {
+                    self.unregister(number)?
+                }
+                DaemonEvent::Request(number) => self.read_request(number)?,
+                DaemonEvent::ListenerReadable => self.accept(),
             }
         }
         let now = Instant::now();
-        let late = self.strangers.iter().filter(|(_, stranger)| stranger.deadline <= now);
+        let late = self.pending_peers.iter().filter(|(_, stranger)| stranger.deadline <= now);
         for number in late.map(|(number, _)| *number).collect::<Vec<u64>>() {
-            let stranger = self.strangers.remove(&number).expect("it was found just now");
+            let stranger = self.pending_peers.remove(&number).expect("it was found just now");
             placeholder::remove(&self.programs, &stranger.peer)?;
         }
-        if self.strangers.is_empty() && self.members.is_empty() {
-            self.executed = None;
+        if self.pending_peers.is_empty() && self.clients.is_empty() {
+            self.exec_links = None;
         }
-        if !self.members.is_empty() && self.sweep.due() <= now {
-            let swept = self.sweep.go_on(&self.programs);
-            swept.unwrap_or_else(|error| self.log.tell(format!("a sweep failed: {error}")));
+        if !self.clients.is_empty() && self.sweeper.due() <= now {
+            let swept = self.sweeper.run_due(&self.programs);
+            swept.unwrap_or_else(|error| self.log.write(format!("a sweep failed: {error}")));
         }
         Ok(true)
     }
 
     /// What has happened. Who has left comes before who asks: it may be the same process.
-    fn wait(&self, end: Option<BorrowedFd<'_>>) -> Result<Vec<Cause>, Error> {
+    fn wait_for_events(&self, end: Option<BorrowedFd<'_>>) -> Result<Vec<DaemonEvent>, Error> {
         let now = Instant::now();
-        let is_full = now < self.full_until;
-        let end = end.map(|end| (Cause::End, end));
-        let members = self.members.iter().flat_map(|(&number, Member { connection, peer, .. })| {
-            let exit = (Cause::Exit(number), peer.process.as_fd());
-            [(Cause::Word(number), connection.as_fd()), exit]
+        let is_full = now < self.accept_paused_until;
+        let end = end.map(|end| (DaemonEvent::Shutdown, end));
+        let members = self.clients.iter().flat_map(|(&number, Client { connection, peer, .. })| {
+            let exit = (DaemonEvent::ClientExited(number), peer.process.as_fd());
+            [(DaemonEvent::ClientReadable(number), connection.as_fd()), exit]
         });
         let strangers = self
-            .strangers
+            .pending_peers
             .iter()
-            .map(|(&number, stranger)| (Cause::Request(number), stranger.connection.as_fd()));
-        let listener = (!is_full).then(|| (Cause::Connection, self.socket.listener.as_fd()));
+            .map(|(&number, stranger)| (DaemonEvent::Request(number), stranger.connection.as_fd()));
+        let listener =
+            (!is_full).then(|| (DaemonEvent::ListenerReadable, self.socket.listener.as_fd()));
         let all = end.into_iter().chain(members).chain(strangers).chain(listener);
         let readable = |(cause, fd)| (cause, PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let (causes, mut fds): (Vec<Cause>, Vec<PollFd<'_>>) = all.map(readable).unzip();
+        let (causes, mut fds): (Vec<DaemonEvent>, Vec<PollFd<'_>>) = all.map(readable).unzip();
 
-        let deadlines = self.strangers.values().map(|stranger| stranger.deadline);
-        let sweep = (!self.members.is_empty()).then_some(self.sweep.due());
-        let full = is_full.then_some(self.full_until);
+        let deadlines = self.pending_peers.values().map(|stranger| stranger.deadline);
+        let sweep = (!self.clients.is_empty()).then_some(self.sweeper.due());
+        let full = is_full.then_some(self.accept_paused_until);
         let wait = deadlines.chain(sweep).chain(full).min().map(|deadline| {
             let left = deadline.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -198,39 +205,43 @@ impl Daemon {
         Ok(ready.map(|(cause, _)| cause).collect())
     }
 
-    fn meet(&mut self) {
+    fn accept(&mut self) {
         let accepted = self.socket.listener.accept();
         let is_ready =
             |connection: UnixStream| connection.set_nonblocking(true).map(|()| connection);
         match accepted.and_then(|(connection, _)| is_ready(connection)) {
-            Ok(connection) => self.greet(connection),
+            Ok(connection) => self.admit(connection),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
-                self.log.tell(format!("a connection failed: {error}"));
-                self.full_until = Instant::now() + FULL_TIME;
+                self.log.write(format!("a connection failed: {error}"));
+                self.accept_paused_until = Instant::now() + ACCEPT_PAUSE;
             }
         }
     }
 
     /// Who will not be registered, whatever it asks, is told at once, and waited for no more.
-    fn greet(&mut self, connection: UnixStream) {
-        self.connections += 1;
-        let peer = Peer::of((connection.as_fd(), self.connections), &self.policy);
+    fn admit(&mut self, connection: UnixStream) {
+        self.last_connection_id += 1;
+        let peer = PeerProcess::from_connection(
+            (connection.as_fd(), self.last_connection_id),
+            &self.policy,
+        );
         let refusal = match peer {
             Ok(Some(peer)) if peer.is_nested => Answer::OtherNamespace,
             Ok(Some(peer)) if self.is_registered(&peer) => Answer::Registered,
-            Ok(Some(peer)) if self.has_place(peer.user) => match self.challenge(&peer) {
+            Ok(Some(peer)) if self.has_pending_slot(peer.user) => match self.issue_challenge(&peer)
+            {
                 Ok(challenge) => {
                     let message = [&[Answer::Challenge as u8][..], &challenge].concat();
                     // One that hears nothing does not ask either, and is closed in time.
-                    send(&connection, &message, &[]);
+                    send_message(&connection, &message, &[]);
                     let deadline = Instant::now() + REQUEST_TIME_MAX;
-                    let stranger = Stranger { connection, peer, challenge, deadline };
-                    self.strangers.insert(self.connections, stranger);
+                    let stranger = PendingPeer { connection, peer, challenge, deadline };
+                    self.pending_peers.insert(self.last_connection_id, stranger);
                     return;
                 }
                 Err(error) => {
-                    self.log.tell(format!("a process could not be watched: {error}"));
+                    self.log.write(format!("a process could not be watched: {error}"));
                     Answer::Failed
                 }
             },
@@ -239,24 +250,24 @@ impl Daemon {
             // There is nobody to be registered.
             Err(Error::Kernel(Errno::SRCH)) => return,
             Err(error) => {
-                self.log.tell(format!("a process could not be looked at: {error}"));
+                self.log.write(format!("a process could not be looked at: {error}"));
                 Answer::Failed
             }
         };
-        answer(&connection, refusal, &[]);
+        send_answer(&connection, refusal, &[]);
     }
 
-    fn is_registered(&self, peer: &Peer) -> bool {
-        self.members.values().any(|member| member.peer.number == peer.number)
+    fn is_registered(&self, peer: &PeerProcess) -> bool {
+        self.clients.values().any(|member| member.peer.number == peer.number)
     }
 
     /// Has the programs watch the process for execve(2), and gives what its request has to end with.
     /// Those bytes are not known to anybody before, so a request was made after this.
-    fn challenge(&mut self, peer: &Peer) -> Result<[u8; CHALLENGE_BYTES], Error> {
-        if self.executed.is_none() {
-            self.executed = Some(self.programs.trace(EXECUTED)?);
+    fn issue_challenge(&mut self, peer: &PeerProcess) -> Result<[u8; CHALLENGE_BYTES], Error> {
+        if self.exec_links.is_none() {
+            self.exec_links = Some(self.programs.attach_tracepoints(EXEC_TRACEPOINTS)?);
         }
-        placeholder::enter(&self.programs, peer)?;
+        placeholder::insert(&self.programs, peer)?;
         let mut challenge = [0; CHALLENGE_BYTES];
         let count = getrandom(&mut challenge, GetRandomFlags::empty())?;
         assert_eq!(count, challenge.len(), "so few bytes come at once (getrandom(2))");
@@ -264,20 +275,20 @@ impl Daemon {
     }
 
     /// For one more of a user's who has not asked yet.
-    fn has_place(&self, user: u32) -> bool {
-        let is_of_user = |stranger: &&Stranger| stranger.peer.user == user;
-        self.strangers.len() < STRANGERS_MAX
-            && self.strangers.values().filter(is_of_user).count() < STRANGERS_PER_USER
+    fn has_pending_slot(&self, user: u32) -> bool {
+        let is_of_user = |stranger: &&PendingPeer| stranger.peer.user == user;
+        self.pending_peers.len() < PENDING_MAX
+            && self.pending_peers.values().filter(is_of_user).count() < PENDING_PER_USER_MAX
     }
 
-    fn hear(&mut self, number: u64) -> Result<(), Error> {
-        let Some(stranger) = self.strangers.remove(&number) else { return Ok(()) };
-        let Stranger { connection, peer, challenge, .. } = stranger;
+    fn read_request(&mut self, number: u64) -> Result<(), Error> {
+        let Some(stranger) = self.pending_peers.remove(&number) else { return Ok(()) };
+        let PendingPeer { connection, peer, challenge, .. } = stranger;
         let request = Request::read(&connection, challenge);
         // Whoever else has the connection cannot register the process.
         let refusal = match request {
             Request::Asks(_, sender) if sender != peer.number => Some(Answer::Refused),
-            Request::Asks(..) if !placeholder::is_there(&self.programs, &peer)? => {
+            Request::Asks(..) if !placeholder::exists(&self.programs, &peer)? => {
                 Some(Answer::Refused)
             }
             Request::Asks(mode, _) => {
@@ -288,7 +299,7 @@ impl Daemon {
         };
         placeholder::remove(&self.programs, &peer)?;
         if let Some(refusal) = refusal {
-            answer(&connection, refusal, &[]);
+            send_answer(&connection, refusal, &[]);
         }
         Ok(())
     }
@@ -297,68 +308,72 @@ impl Daemon {
         &mut self,
         number: u64,
         connection: UnixStream,
-        peer: Peer,
+        peer: PeerProcess,
         mode: Mode,
     ) -> Result<(), Error> {
-        let admitted = self.refusal(&peer).and_then(|refusal| match refusal {
+        let admitted = self.check_limits(&peer).and_then(|refusal| match refusal {
             Some(refusal) => Ok(Err(refusal)),
-            None => self.admit(&peer, mode).map(Ok),
+            None => self.create_region(&peer, mode).map(Ok),
         });
         let refusal = match admitted {
             Ok(Ok((region, memory, cgroup))) => {
                 let descriptors = memory.each_ref().map(AsFd::as_fd);
-                if !answer(&connection, Answer::Granted, &descriptors) {
+                if !send_answer(&connection, Answer::Granted, &descriptors) {
                     // Or it would wait for ever. That it has ended is found as any other's end.
                     let _ = connection.shutdown(Shutdown::Both);
                 }
-                self.members.insert(number, Member { connection, peer, mode, region, cgroup });
+                self.clients.insert(number, Client { connection, peer, mode, region, cgroup });
                 return Ok(());
             }
             Ok(Err(refusal)) => refusal,
             // It has executed another program.
             Err(Error::Kernel(Errno::SRCH)) => Answer::Refused,
             Err(error) => {
-                self.log.tell(format!("a process could not be registered: {error}"));
+                self.log.write(format!("a process could not be registered: {error}"));
                 Answer::Failed
             }
         };
         placeholder::remove(&self.programs, &peer)?;
-        answer(&connection, refusal, &[]);
+        send_answer(&connection, refusal, &[]);
         Ok(())
     }
 
-    fn refusal(&mut self, peer: &Peer) -> Result<Option<Answer>, Error> {
-        let of_user = |member: &&Member| member.peer.user == peer.user;
+    fn check_limits(&mut self, peer: &PeerProcess) -> Result<Option<Answer>, Error> {
+        let of_user = |member: &&Client| member.peer.user == peer.user;
         if self.is_registered(peer) {
             return Ok(Some(Answer::Registered));
         }
-        self.departed.drop_dead(&self.programs)?;
-        let all = self.members.len() + self.departed.count();
-        let of_user = self.members.values().filter(of_user).count();
+        self.zombies.reap(&self.programs)?;
+        let all = self.clients.len() + self.zombies.len();
+        let of_user = self.clients.values().filter(of_user).count();
         let is_full = all >= REGIONS_MAX
-            || of_user + self.departed.count_of(peer.user) >= self.policy.per_user;
+            || of_user + self.zombies.len_of_user(peer.user) >= self.policy.per_user;
         Ok(is_full.then_some(Answer::Full))
     }
 
     /// Memory and programs for a process. What was begun is undone when the rest fails.
-    fn admit(&mut self, peer: &Peer, mode: Mode) -> Result<(Region, Memory, u64), Error> {
+    fn create_region(
+        &mut self,
+        peer: &PeerProcess,
+        mode: Mode,
+    ) -> Result<(ClientRegion, RegionFds, u64), Error> {
         let cgroup = Cgroup::open(&peer.cgroup)?;
-        let attached = self.attach(&cgroup, mode);
+        let attached = self.attach_programs(&cgroup, mode);
         let admitted = attached
             .and_then(|()| self.regions.add(&self.programs, peer, mode))
-            .inspect_err(|_| self.detach_idle());
-        admitted.map(|(region, memory)| (region, memory, cgroup.number))
+            .inspect_err(|_| self.detach_unused());
+        admitted.map(|(region, memory)| (region, memory, cgroup.id))
     }
 
-    fn attach(&mut self, cgroup: &Cgroup, mode: Mode) -> Result<(), Error> {
-        if self.common.is_none() {
-            self.common = Some(self.programs.trace(COMMON)?);
+    fn attach_programs(&mut self, cgroup: &Cgroup, mode: Mode) -> Result<(), Error> {
+        if self.common_links.is_none() {
+            self.common_links = Some(self.programs.attach_tracepoints(COMMON_TRACEPOINTS)?);
         }
-        if mode == Mode::Exact && self.exact.is_none() {
-            self.exact = Some(self.programs.trace(EXACT)?);
+        if mode == Mode::Exact && self.exact_links.is_none() {
+            self.exact_links = Some(self.programs.attach_tracepoints(EXACT_TRACEPOINTS)?);
         }
-        if let Entry::Vacant(place) = self.cgroups.entry(cgroup.number) {
-            place.insert(self.programs.join(cgroup.fd.as_fd())?);
+        if let Entry::Vacant(place) = self.cgroup_links.entry(cgroup.id) {
+            place.insert(self.programs.attach_cgroup(cgroup.fd.as_fd())?);
         }
         Ok(())
     }
@@ -366,45 +381,46 @@ impl Daemon {
     /// Gives a member what it asks for: the ring of its next sleeper. False if it has ended, says
     /// anything else, or asks before it has taken the answer to what it asked last: descriptors
     /// that nobody takes are bounded by the kernel, for all members together.
-    fn serve(&mut self, number: u64) -> bool {
-        let Some(Member { connection, region, .. }) = self.members.get_mut(&number) else {
+    fn handle_client(&mut self, number: u64) -> bool {
+        let Some(Client { connection, region, .. }) = self.clients.get_mut(&number) else {
             return true;
         };
         let mut asked = [0];
         match connection.read(&mut asked) {
-            Ok(1) if asked == [SLEEPER] && has_taken_all(connection.as_fd()) => {}
+            Ok(1) if asked == [SLEEPER] && has_received_all(connection.as_fd()) => {}
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
             _ => return false,
         }
         // Who gets no answer would count its rings in another way than the programs.
         match self.regions.add_ring(&self.programs, region) {
-            Ok(Some(ring)) => answer(connection, Answer::Granted, &[ring.as_fd()]),
-            Ok(None) => answer(connection, Answer::Full, &[]),
+            Ok(Some(ring)) => send_answer(connection, Answer::Granted, &[ring.as_fd()]),
+            Ok(None) => send_answer(connection, Answer::Full, &[]),
             Err(error) => {
-                self.log.tell(format!("a sleeper got no ring: {error}"));
-                answer(connection, Answer::Failed, &[])
+                self.log.write(format!("a sleeper got no ring: {error}"));
+                send_answer(connection, Answer::Failed, &[])
             }
         }
     }
 
     /// A member that has left already, for another reason, does nothing.
-    fn leave(&mut self, number: u64) -> Result<(), Error> {
-        let Some(member) = self.members.remove(&number) else { return Ok(()) };
+    fn unregister(&mut self, number: u64) -> Result<(), Error> {
+        let Some(member) = self.clients.remove(&number) else { return Ok(()) };
         self.regions.remove(&self.programs, &member.region)?;
-        self.departed.add(member.peer.user, member.region.maps);
-        self.detach_idle();
+        self.zombies.add(member.peer.user, member.region.maps);
+        self.detach_unused();
         Ok(())
     }
 
     /// While nobody is registered nobody pays.
-    fn detach_idle(&mut self) {
-        let members = &self.members;
-        self.cgroups.retain(|number, _| members.values().any(|member| member.cgroup == *number));
+    fn detach_unused(&mut self) {
+        let members = &self.clients;
+        self.cgroup_links
+            .retain(|number, _| members.values().any(|member| member.cgroup == *number));
         if !members.values().any(|member| member.mode == Mode::Exact) {
-            self.exact = None;
+            self.exact_links = None;
         }
         if members.is_empty() {
-            self.common = None;
+            self.common_links = None;
         }
     }
 }
@@ -454,12 +470,12 @@ impl Request {
 }
 
 /// Says whether it has got there.
-fn answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>]) -> bool {
-    send(connection, &[answer as u8], descriptors)
+fn send_answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>]) -> bool {
+    send_message(connection, &[answer as u8], descriptors)
 }
 
 /// The same of any bytes.
-fn send(connection: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+fn send_message(connection: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(uselect::DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {

@@ -29,9 +29,9 @@ pub enum Error {
         missing: Vec<&'static str>,
     },
     /// The daemon is in a user namespace of its own, whose privileges are none for programs.
-    NestedUsers,
+    NestedUserNamespace,
     /// The daemon is in a pid namespace of its own, where the programs would mistake processes.
-    NestedNamespace,
+    NestedPidNamespace,
     /// No mounted cgroup v2 has the process's cgroup.
     NoCgroup,
     /// There can be no socket of the daemon's at that path.
@@ -69,8 +69,12 @@ impl fmt::Display for Error {
                 write!(out, "needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; ")?;
                 write!(out, "this process lacks {missing}")
             }
-            Self::NestedUsers => out.write_str("runs in a user namespace that is not the first"),
-            Self::NestedNamespace => out.write_str("runs in a pid namespace that is not the first"),
+            Self::NestedUserNamespace => {
+                out.write_str("runs in a user namespace that is not the first")
+            }
+            Self::NestedPidNamespace => {
+                out.write_str("runs in a pid namespace that is not the first")
+            }
             Self::NoCgroup => out.write_str("no mounted cgroup v2 has the cgroup of the process"),
             Self::Listen { path, why } => {
                 write!(out, "cannot listen at unix:{}: {why}", path.display())

@@ -7,11 +7,10 @@
 //! What is loaded and attached is owned by descriptors of the daemon, and is gone with it. Nothing
 //! is pinned.
 
+mod bpf;
 mod cgroup;
 mod daemon;
-mod departed;
 mod error;
-mod kernel;
 mod limits;
 mod listen;
 mod log;
@@ -23,10 +22,11 @@ mod programs;
 mod regions;
 mod signals;
 mod sweep;
+mod zombies;
 
 pub use daemon::Daemon;
 pub use error::Error;
 pub use limits::{REGIONS_MAX, REGIONS_PER_USER};
-pub use policy::Policy;
+pub use policy::AccessPolicy;
 pub use privileges::{check_privileges, drop_privileges};
-pub use signals::ending_signals;
+pub use signals::block_termination_signals;

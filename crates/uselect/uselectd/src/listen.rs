@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::error::Error;
-use crate::limits::{ENDING_TIME_MAX, ENDING_TIME_STEP};
+use crate::limits::{OLD_DAEMON_RETRY, OLD_DAEMON_WAIT_MAX};
 
 /// A Unix socket that is listened at. Its file is removed at the end; that of a daemon that was
 /// killed is left, and replaced by the next one.
-pub(crate) struct Listening {
+pub(crate) struct DaemonSocket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
 }
 
-impl Listening {
+impl DaemonSocket {
     /// Anybody may connect: the policy says who is answered.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ impl Listening {
             Ok(file) if !file.file_type().is_socket() => {
                 return Err(refused("a file that is no socket is there".to_owned()));
             }
-            Ok(_) => remove_left(path).map_err(refused)?,
+            Ok(_) => remove_stale_socket(path).map_err(refused)?,
             // Why it cannot be looked at, bind(2) says.
             Err(_) => {}
         }
@@ -50,7 +50,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for DaemonSocket {
     fn drop(&mut self) {
         // Somebody else may have removed it.
         let _ = std::fs::remove_file(&self.path);
@@ -59,11 +59,11 @@ impl Drop for Listening {
 
 /// Removes a socket that nobody listens at any more, and no other one. A daemon that was just told to
 /// end is waited for.
-fn remove_left(path: &Path) -> Result<(), String> {
+fn remove_stale_socket(path: &Path) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         match UnixStream::connect(path).map_err(|error| (error.kind(), error)) {
-            Ok(_) if begin.elapsed() < ENDING_TIME_MAX => std::thread::sleep(ENDING_TIME_STEP),
+            Ok(_) if begin.elapsed() < OLD_DAEMON_WAIT_MAX => std::thread::sleep(OLD_DAEMON_RETRY),
             Ok(_) => return Err("another process listens there already".to_owned()),
             Err((ErrorKind::NotFound, _)) => return Ok(()),
             Err((ErrorKind::ConnectionRefused, _)) => {

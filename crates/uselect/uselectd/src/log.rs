@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
-use crate::limits::SAID_TIME;
+use crate::limits::LOG_REPEAT_AFTER;
 
 /// What was said, and when: what goes on, or is asked for again and again, is not said each time.
 /// There are few ways to fail, and nothing is said in a stranger's words, so it stays small.
 #[derive(Default)]
-pub(crate) struct Log(BTreeMap<String, Instant>);
+pub(crate) struct RateLimitedLog(BTreeMap<String, Instant>);
 
-impl Log {
+impl RateLimitedLog {
     /// That nobody listens any more is no reason to end.
-    pub(crate) fn tell(&mut self, what: String) {
-        if self.is_news(&what, Instant::now()) {
+    pub(crate) fn write(&mut self, what: String) {
+        if self.record(&what, Instant::now()) {
             let _ = writeln!(std::io::stderr(), "uselectd: {what}");
         }
     }
 
-    fn is_news(&mut self, what: &str, now: Instant) -> bool {
-        self.0.retain(|_, said| now.saturating_duration_since(*said) < SAID_TIME);
+    fn record(&mut self, what: &str, now: Instant) -> bool {
+        self.0.retain(|_, said| now.saturating_duration_since(*said) < LOG_REPEAT_AFTER);
         let is_news = !self.0.contains_key(what);
         if is_news {
             self.0.insert(what.to_owned(), now);
@@ -35,14 +35,14 @@ mod tests {
 
     #[test]
     fn what_was_said_is_said_again_only_later() {
-        let (mut log, begin) = (Log::default(), Instant::now());
-        assert!(log.is_news("a", begin));
-        assert!(log.is_news("b", begin + SAID_TIME / 2));
-        assert!(!log.is_news("a", begin + SAID_TIME / 2));
-        assert!(log.is_news("a", begin + SAID_TIME));
-        assert!(!log.is_news("b", begin + SAID_TIME));
+        let (mut log, begin) = (RateLimitedLog::default(), Instant::now());
+        assert!(log.record("a", begin));
+        assert!(log.record("b", begin + LOG_REPEAT_AFTER / 2));
+        assert!(!log.record("a", begin + LOG_REPEAT_AFTER / 2));
+        assert!(log.record("a", begin + LOG_REPEAT_AFTER));
+        assert!(!log.record("b", begin + LOG_REPEAT_AFTER));
         assert_eq!(log.0.len(), 2);
-        assert!(log.is_news("c", begin + 2 * SAID_TIME));
+        assert!(log.record("c", begin + 2 * LOG_REPEAT_AFTER));
         assert_eq!(log.0.len(), 1);
     }
 }

@@ -6,14 +6,14 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use options::{Command, Options};
+use options::{DaemonOptions, Invocation};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use uselectd::{Daemon, Error, check_privileges, drop_privileges, ending_signals};
+use uselectd::{Daemon, Error, block_termination_signals, check_privileges, drop_privileges};
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args_os().skip(1)) {
-        Ok(Command::Serve(options)) => options,
-        Ok(Command::Print(text)) => return print(&text),
+    let options = match DaemonOptions::parse(std::env::args_os().skip(1)) {
+        Ok(Invocation::Serve(options)) => options,
+        Ok(Invocation::Print(text)) => return print(&text),
         Err(mistake) => {
             eprintln!("uselectd: {mistake}");
             return ExitCode::from(2);
@@ -41,10 +41,10 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-fn serve(options: Options) -> Result<(), Error> {
+fn serve(options: DaemonOptions) -> Result<(), Error> {
     check_privileges()?;
-    let end = ending_signals()?;
-    allow_descriptors();
+    let end = block_termination_signals()?;
+    raise_fd_limit();
     let mut daemon = Daemon::new(&options.socket, options.policy)?;
     drop_privileges()?;
     eprintln!("uselectd: listening on unix:{}", options.socket.display());
@@ -52,7 +52,7 @@ fn serve(options: Options) -> Result<(), Error> {
 }
 
 /// A process has up to seven: what is usual, 1,024, is less than all of them together.
-fn allow_descriptors() {
+fn raise_fd_limit() {
     let limits = getrlimit(Resource::Nofile);
     // What is not allowed stays as it is; who finds no room is told so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });

@@ -5,38 +5,38 @@ use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 
 use lexopt::{Arg, Parser, ValueExt};
-use uselectd::{Policy, REGIONS_MAX};
+use uselectd::{AccessPolicy, REGIONS_MAX};
 
 /// What a command line asks for.
-pub(crate) enum Command {
+pub(crate) enum Invocation {
     /// To write this text to standard output.
     Print(String),
-    Serve(Options),
+    Serve(DaemonOptions),
 }
 
 /// How to serve.
-pub(crate) struct Options {
+pub(crate) struct DaemonOptions {
     pub(crate) socket: PathBuf,
-    pub(crate) policy: Policy,
+    pub(crate) policy: AccessPolicy,
 }
 
 /// An option, which has a value.
-struct Row {
+struct OptionSpec {
     name: &'static str,
     value: &'static str,
     allowed: &'static str,
     text: &'static str,
     /// Takes a value, or says what is wrong with it.
-    take: fn(&mut Options, &str) -> Result<(), &'static str>,
+    apply: fn(&mut DaemonOptions, &str) -> Result<(), &'static str>,
 }
 
-const ROWS: [Row; 5] = [
-    Row {
+const OPTIONS: [OptionSpec; 5] = [
+    OptionSpec {
         name: "--socket",
         value: "PATH",
         allowed: "a path of up to 107 bytes",
         text: "where processes ask; /run/uselectd.sock unless said",
-        take: |options, value| {
+        apply: |options, value| {
             options.socket = value.into();
             match value.len() {
                 0 => Err("is empty"),
@@ -45,32 +45,32 @@ const ROWS: [Row; 5] = [
             }
         },
     },
-    Row {
+    OptionSpec {
         name: "--allow-user",
         value: "USER",
         allowed: "a number up to 4294967295, or a name of /etc/passwd",
         text: "serve this user; root alone while nobody is allowed",
-        take: |options, value| {
-            options.policy.users.push(number(value, "/etc/passwd")?);
+        apply: |options, value| {
+            options.policy.users.push(parse_id(value, "/etc/passwd")?);
             Ok(())
         },
     },
-    Row {
+    OptionSpec {
         name: "--allow-group",
         value: "GROUP",
         allowed: "a number up to 4294967295, or a name of /etc/group",
         text: "serve users that have this group",
-        take: |options, value| {
-            options.policy.groups.push(number(value, "/etc/group")?);
+        apply: |options, value| {
+            options.policy.groups.push(parse_id(value, "/etc/group")?);
             Ok(())
         },
     },
-    Row {
+    OptionSpec {
         name: "--allow-cgroup",
         value: "PATH",
         allowed: "a path from the root of cgroup v2, such as /system.slice",
         text: "serve processes in this cgroup or below it",
-        take: |options, value| {
+        apply: |options, value| {
             let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
             let path = Path::new(value);
             options.policy.cgroups.push(path.to_owned());
@@ -80,12 +80,12 @@ const ROWS: [Row; 5] = [
             }
         },
     },
-    Row {
+    OptionSpec {
         name: "--per-user",
         value: "N",
         allowed: "a number from 1 to 256",
         text: "processes of one user at the same time; 32 unless said",
-        take: |options, value| {
+        apply: |options, value| {
             options.policy.per_user = value.parse().map_err(|_| "is no such number")?;
             match options.policy.per_user {
                 0 => Err("is too small"),
@@ -96,24 +96,24 @@ const ROWS: [Row; 5] = [
     },
 ];
 
-impl Options {
+impl DaemonOptions {
     /// Parses a command line without its first word. An option that is given more than once allows
     /// more, or holds as it was given last.
     ///
     /// # Errors
     /// What is wrong with it, in one line.
-    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
-        let mut options = Self { socket: uselect::SOCKET.into(), policy: Policy::default() };
+    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, String> {
+        let mut options = Self { socket: uselect::SOCKET.into(), policy: AccessPolicy::default() };
         let mut parser = Parser::from_args(words);
         while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
             let row = match &argument {
-                Arg::Long("help") => return Ok(Command::Print(help())),
-                Arg::Long("version") => return Ok(Command::Print(VERSION.to_owned())),
-                Arg::Long(name) => ROWS.iter().find(|row| row.name[2..] == **name),
+                Arg::Long("help") => return Ok(Invocation::Print(help())),
+                Arg::Long("version") => return Ok(Invocation::Print(VERSION.to_owned())),
+                Arg::Long(name) => OPTIONS.iter().find(|row| row.name[2..] == **name),
                 Arg::Short(_) | Arg::Value(_) => None,
             };
-            let Some(Row { name, allowed, take, .. }) = row else {
-                let names = ROWS.map(|row| row.name).join(", ");
+            let Some(OptionSpec { name, allowed, apply: take, .. }) = row else {
+                let names = OPTIONS.map(|row| row.name).join(", ");
                 let wrong = argument.unexpected();
                 return Err(format!("{wrong} (expected: {names}, --help, --version)"));
             };
@@ -122,7 +122,7 @@ impl Options {
             take(&mut options, &value)
                 .map_err(|wrong| format!("{name}: {value:?} {wrong} (expected: {allowed})"))?;
         }
-        Ok(Command::Serve(options))
+        Ok(Invocation::Serve(options))
     }
 }
 
@@ -131,7 +131,8 @@ const VERSION: &str = concat!("uselectd ", env!("CARGO_PKG_VERSION"), "\n");
 /// What `--help` says.
 fn help() -> String {
     let mut text = String::from("usage: uselectd [OPTION VALUE]...\n");
-    let rows = ROWS.map(|Row { name, value, text, .. }| (format!("{name} {value}"), text));
+    let rows =
+        OPTIONS.map(|OptionSpec { name, value, text, .. }| (format!("{name} {value}"), text));
     let asked = [("--help", "this text"), ("--version", "the version")];
     let asked = asked.map(|(name, what)| (name.to_owned(), what));
     for (option, what) in rows.into_iter().chain(asked) {
@@ -141,7 +142,7 @@ fn help() -> String {
 }
 
 /// The number of a user or a group: itself, or what `file` (passwd(5), group(5)) has for a name.
-fn number(word: &str, file: &str) -> Result<u32, &'static str> {
+fn parse_id(word: &str, file: &str) -> Result<u32, &'static str> {
     if let Ok(number) = word.parse() {
         return Ok(number);
     }
@@ -155,14 +156,14 @@ fn number(word: &str, file: &str) -> Result<u32, &'static str> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, String> {
+    fn parse(line: &str) -> Result<DaemonOptions, String> {
         parse_words(line.split(' ').filter(|word| !word.is_empty()))
     }
 
-    fn parse_words<'a>(words: impl Iterator<Item = &'a str>) -> Result<Options, String> {
-        match Options::parse(words.map(OsString::from))? {
-            Command::Serve(options) => Ok(options),
-            Command::Print(_) => Err("help or version".to_owned()),
+    fn parse_words<'a>(words: impl Iterator<Item = &'a str>) -> Result<DaemonOptions, String> {
+        match DaemonOptions::parse(words.map(OsString::from))? {
+            Invocation::Serve(options) => Ok(options),
+            Invocation::Print(_) => Err("help or version".to_owned()),
         }
     }
 
@@ -170,13 +171,13 @@ mod tests {
     fn what_is_said_is_taken() {
         let options = parse("").unwrap();
         assert_eq!(options.socket, Path::new("/run/uselectd.sock"));
-        let Policy { users, groups, cgroups, per_user } = options.policy;
+        let AccessPolicy { users, groups, cgroups, per_user } = options.policy;
         assert!(users.is_empty() && groups.is_empty() && cgroups.is_empty());
         assert_eq!(per_user, 32);
         let lists = "--allow-user 7 --allow-user root --allow-group 4294967295 --allow-group root";
         let options = parse(&format!("--socket=a {lists} --allow-cgroup /a/b/ --per-user 256"));
-        let Options { socket, policy } = options.unwrap();
-        let Policy { users, groups, cgroups, per_user } = policy;
+        let DaemonOptions { socket, policy } = options.unwrap();
+        let AccessPolicy { users, groups, cgroups, per_user } = policy;
         assert_eq!((socket.as_path(), users), (Path::new("a"), vec![7, 0]));
         assert_eq!((groups, per_user), (vec![u32::MAX, 0], 256));
         assert_eq!(cgroups, [Path::new("/a/b")]);

@@ -7,16 +7,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 
-use crate::cgroup::path_of;
+use crate::cgroup::cgroup_path;
 use crate::error::Error;
 use crate::limits::GROUPS_MAX;
-use crate::policy::Policy;
+use crate::policy::AccessPolicy;
 
 /// A process that has connected and may be registered. Its number stays its own while `process` is
 /// not readable.
-pub(crate) struct Peer {
+pub(crate) struct PeerProcess {
     /// The number of its connection; no other connection has it.
-    pub(crate) connection: u64,
+    pub(crate) connection_id: u64,
     /// Readable once the process has ended.
     pub(crate) process: OwnedFd,
     pub(crate) number: u32,
@@ -29,16 +29,16 @@ pub(crate) struct Peer {
     pub(crate) is_nested: bool,
 }
 
-impl Peer {
+impl PeerProcess {
     /// The process that called connect(2); nothing if the policy does not have it. Of who cannot be
     /// had, whatever its cgroup is, no more is asked.
     ///
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH when it has ended
     /// already.
-    pub(crate) fn of(
+    pub(crate) fn from_connection(
         (connection, connection_number): (BorrowedFd<'_>, u64),
-        policy: &Policy,
+        policy: &AccessPolicy,
     ) -> Result<Option<Self>, Error> {
         let credentials = socket_peercred(connection)?;
         let user = credentials.uid.as_raw();
@@ -49,7 +49,7 @@ impl Peer {
         if !is_listed && policy.cgroups.is_empty() {
             return Ok(None);
         }
-        let process = peer_process(connection)?;
+        let process = peer_pidfd(connection)?;
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
         let numbers = field("NSpid:").ok_or(Errno::SRCH)?;
@@ -57,7 +57,7 @@ impl Peer {
         // 0: of no namespace that we see; -1, which is no u32: it has ended.
         let number = number.filter(|number| *number > 0).ok_or(Errno::SRCH)?;
         let is_nested = numbers.split_whitespace().count() != 1;
-        let cgroup = path_of(number);
+        let cgroup = cgroup_path(number);
         // If it has ended meanwhile, that may have been of another process of that number.
         if has_ended(process.as_fd())? {
             return Err(Errno::SRCH.into());
@@ -65,7 +65,8 @@ impl Peer {
         let cgroup = cgroup?;
         let is_allowed = is_listed || policy.allows_cgroup(&cgroup);
         let connection = connection_number;
-        let peer = Self { connection, process, number, user, group, cgroup, is_nested };
+        let peer =
+            Self { connection_id: connection, process, number, user, group, cgroup, is_nested };
         Ok(is_allowed.then_some(peer))
     }
 }
@@ -77,7 +78,7 @@ fn has_ended(process: BorrowedFd<'_>) -> Result<bool, Errno> {
 
 /// Whether the other end of a Unix connection has received all that was sent (SIOCOUTQ, which sockets
 /// have by the name of terminals).
-pub(crate) fn has_taken_all(connection: BorrowedFd<'_>) -> bool {
+pub(crate) fn has_received_all(connection: BorrowedFd<'_>) -> bool {
     let mut left: libc::c_int = 0;
     // SAFETY: the kernel stores a number there, which outlives the call.
     let result = unsafe { libc::ioctl(connection.as_raw_fd(), libc::TIOCOUTQ, &raw mut left) };
@@ -87,16 +88,16 @@ pub(crate) fn has_taken_all(connection: BorrowedFd<'_>) -> bool {
 /// SO_PEERGROUPS (since Linux 4.13): the groups beside its own.
 fn peer_groups(connection: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0; GROUPS_MAX];
-    let count = ask(connection, libc::SO_PEERGROUPS, &mut groups)?;
+    let count = getsockopt_u32s(connection, libc::SO_PEERGROUPS, &mut groups)?;
     groups.truncate(count);
     groups.shrink_to_fit();
     Ok(groups)
 }
 
 /// SO_PEERPIDFD: the process as it was when it connected, so no other one that has its number now.
-fn peer_process(connection: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+fn peer_pidfd(connection: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
     let mut fd = [0];
-    match ask(connection, libc::SO_PEERPIDFD, &mut fd) {
+    match getsockopt_u32s(connection, libc::SO_PEERPIDFD, &mut fd) {
         // SAFETY: the kernel has just given it to us.
         Ok(_) => Ok(unsafe { OwnedFd::from_raw_fd(fd[0].cast_signed()) }),
         Err(Errno::NOPROTOOPT) => {
@@ -109,7 +110,11 @@ fn peer_process(connection: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
 }
 
 /// getsockopt(2) of what is numbers, at the level of sockets: how many there are.
-fn ask(socket: BorrowedFd<'_>, name: libc::c_int, numbers: &mut [u32]) -> Result<usize, Errno> {
+fn getsockopt_u32s(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    numbers: &mut [u32],
+) -> Result<usize, Errno> {
     let mut bytes = size_of_val(numbers) as libc::socklen_t;
     let (fd, to) = (socket.as_raw_fd(), numbers.as_mut_ptr().cast());
     // SAFETY: `numbers` has room for the `bytes`, and both outlive the call.
@@ -125,7 +130,7 @@ fn ask(socket: BorrowedFd<'_>, name: libc::c_int, numbers: &mut [u32]) -> Result
 ///
 /// # Errors
 /// When /proc is not mounted.
-pub(crate) fn is_in_first_namespace() -> Result<bool, Error> {
+pub(crate) fn is_in_initial_pid_namespace() -> Result<bool, Error> {
     // PROC_PID_INIT_INO of include/linux/proc_ns.h.
     const FIRST: u64 = 0xEFFF_FFFC;
     Ok(rustix::fs::stat("/proc/self/ns/pid")?.st_ino == FIRST)

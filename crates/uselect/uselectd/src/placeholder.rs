@@ -8,9 +8,9 @@
 use rustix::io::Errno;
 use uselect::Mode;
 
-use crate::peer::Peer;
+use crate::peer::PeerProcess;
 use crate::programs::Programs;
-use crate::regions::{PROCESS_BYTES, process_value, processes};
+use crate::regions::{PROCESS_SIZE, encode_process, process_map};
 
 /// No region has this number, so programs find no memory by a placeholder.
 const NO_REGION: u32 = u32::MAX;
@@ -19,8 +19,8 @@ const NO_REGION: u32 = u32::MAX;
 ///
 /// # Errors
 /// Those of bpf(2).
-pub(crate) fn enter(programs: &Programs, peer: &Peer) -> Result<(), Errno> {
-    processes(programs).set(peer.number, &value(peer))
+pub(crate) fn insert(programs: &Programs, peer: &PeerProcess) -> Result<(), Errno> {
+    process_map(programs).set(peer.number, &value(peer))
 }
 
 /// Whether the placeholder is there: since it was entered, the process has not executed another
@@ -28,23 +28,23 @@ pub(crate) fn enter(programs: &Programs, peer: &Peer) -> Result<(), Errno> {
 ///
 /// # Errors
 /// Those of bpf(2).
-pub(crate) fn is_there(programs: &Programs, peer: &Peer) -> Result<bool, Errno> {
-    let mut found = [0; PROCESS_BYTES];
-    Ok(processes(programs).get(peer.number, &mut found)? && found == value(peer))
+pub(crate) fn exists(programs: &Programs, peer: &PeerProcess) -> Result<bool, Errno> {
+    let mut found = [0; PROCESS_SIZE];
+    Ok(process_map(programs).get(peer.number, &mut found)? && found == value(peer))
 }
 
 /// Removes the placeholder, if it is there.
 ///
 /// # Errors
 /// Those of bpf(2).
-pub(crate) fn remove(programs: &Programs, peer: &Peer) -> Result<(), Errno> {
-    match is_there(programs, peer)? {
-        true => processes(programs).remove(peer.number),
+pub(crate) fn remove(programs: &Programs, peer: &PeerProcess) -> Result<(), Errno> {
+    match exists(programs, peer)? {
+        true => process_map(programs).remove(peer.number),
         false => Ok(()),
     }
 }
 
 /// Connections have different numbers, so each has a placeholder of its own.
-fn value(peer: &Peer) -> [u8; PROCESS_BYTES] {
-    process_value(peer.connection, NO_REGION, Mode::Exact, peer)
+fn value(peer: &PeerProcess) -> [u8; PROCESS_SIZE] {
+    encode_process(peer.connection_id, NO_REGION, Mode::Exact, peer)
 }

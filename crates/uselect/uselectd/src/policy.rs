@@ -6,7 +6,7 @@ use crate::limits::{REGIONS_MAX, REGIONS_PER_USER};
 
 /// Who may be registered: whoever one of the lists has; root alone while all of them are empty.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct AccessPolicy {
     /// User ids, as the daemon's namespace has them.
     pub users: Vec<u32>,
     /// Group ids: of a process's own group, or of one of its others.
@@ -17,14 +17,14 @@ pub struct Policy {
     pub per_user: usize,
 }
 
-impl Default for Policy {
+impl Default for AccessPolicy {
     fn default() -> Self {
         let per_user = REGIONS_PER_USER;
         Self { users: Vec::new(), groups: Vec::new(), cgroups: Vec::new(), per_user }
     }
 }
 
-impl Policy {
+impl AccessPolicy {
     /// Whether it has a process, whatever its cgroup is.
     pub(crate) fn allows_user(&self, user: u32, groups: &[u32]) -> bool {
         if self.users.is_empty() && self.groups.is_empty() && self.cgroups.is_empty() {
@@ -45,20 +45,20 @@ const _: () = assert!(REGIONS_PER_USER <= REGIONS_MAX, "more than there are is n
 mod tests {
     use super::*;
 
-    fn allows(policy: &Policy, user: u32, groups: &[u32], cgroup: &str) -> bool {
+    fn allows(policy: &AccessPolicy, user: u32, groups: &[u32], cgroup: &str) -> bool {
         policy.allows_user(user, groups) || policy.allows_cgroup(Path::new(cgroup))
     }
 
     #[test]
     fn root_alone_is_allowed_unless_a_list_says_who() {
-        let nobody_said = Policy::default();
+        let nobody_said = AccessPolicy::default();
         assert!(allows(&nobody_said, 0, &[], "/"));
         assert!(!allows(&nobody_said, 1, &[0], "/"));
-        let lists = Policy {
+        let lists = AccessPolicy {
             users: vec![7],
             groups: vec![8, 9],
             cgroups: vec!["/web/a".into()],
-            ..Policy::default()
+            ..AccessPolicy::default()
         };
         assert!(!allows(&lists, 0, &[0], "/"));
         assert!(allows(&lists, 7, &[], "/"));

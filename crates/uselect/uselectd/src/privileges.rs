@@ -6,7 +6,7 @@ use crate::error::Error;
 
 /// What loading and registering take, by their names: programs and maps, tracing, and what is
 /// attached to cgroups.
-const NEEDED: [(CapabilitySet, &str); 3] = [
+const REQUIRED: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::BPF, "CAP_BPF"),
     (CapabilitySet::PERFMON, "CAP_PERFMON"),
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
@@ -20,7 +20,7 @@ const NEEDED: [(CapabilitySet, &str); 3] = [
 pub fn check_privileges() -> Result<(), Error> {
     let had = capabilities(None)?.effective;
     let lacks = |(capability, _): &(CapabilitySet, _)| !had.contains(*capability);
-    let missing: Vec<&str> = NEEDED.into_iter().filter(lacks).map(|(_, name)| name).collect();
+    let missing: Vec<&str> = REQUIRED.into_iter().filter(lacks).map(|(_, name)| name).collect();
     if !missing.is_empty() {
         return Err(Error::Privileges { missing });
     }
@@ -28,7 +28,7 @@ pub fn check_privileges() -> Result<(), Error> {
     const FIRST: u64 = 0xEFFF_FFFD;
     match rustix::fs::stat("/proc/self/ns/user")?.st_ino {
         FIRST => Ok(()),
-        _ => Err(Error::NestedUsers),
+        _ => Err(Error::NestedUserNamespace),
     }
 }
 
@@ -38,7 +38,7 @@ pub fn check_privileges() -> Result<(), Error> {
 /// # Errors
 /// EPERM where a filter of system calls forbids it.
 pub fn drop_privileges() -> Result<(), Error> {
-    let needed = NEEDED.into_iter().fold(CapabilitySet::empty(), |all, (one, _)| all | one);
+    let needed = REQUIRED.into_iter().fold(CapabilitySet::empty(), |all, (one, _)| all | one);
     let kept = capabilities(None)?.permitted & needed;
     let sets =
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };

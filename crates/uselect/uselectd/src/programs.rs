@@ -12,9 +12,9 @@ use aya::programs::{
 };
 use aya::{Btf, Ebpf, EbpfLoader};
 
+use crate::bpf::BpfIter;
 use crate::error::Error;
-use crate::kernel::Iteration;
-use crate::limits::{REGIONS_MAX, STRANGERS_MAX};
+use crate::limits::{PENDING_MAX, REGIONS_MAX};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
@@ -22,24 +22,24 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 type Tracepoints = [(&'static str, &'static str)];
 
 /// Of a process that executes another program.
-pub(crate) const EXECUTED: &Tracepoints = &[("executed", "sched_process_exec")];
+pub(crate) const EXEC_TRACEPOINTS: &Tracepoints = &[("executed", "sched_process_exec")];
 /// Of whatever happens to a socket but by its process.
-pub(crate) const COMMON: &Tracepoints = &[
+pub(crate) const COMMON_TRACEPOINTS: &Tracepoints = &[
     ("data_ready", "sk_data_ready"),
     ("failed", "inet_sk_error_report"),
     ("changed", "inet_sock_set_state"),
 ];
 /// Of what its process does, which only exact regions are told.
-pub(crate) const EXACT: &Tracepoints =
+pub(crate) const EXACT_TRACEPOINTS: &Tracepoints =
     &[("taken", "tcp_rcv_space_adjust"), ("sent", "sock_send_length")];
 /// Of tracked sockets, when the daemon wants that: of all, and of those that the first has doubted.
-const SWEPT: &str = "swept";
-const DOUBTED_AGAIN: &str = "doubted_again";
+const SWEEP: &str = "swept";
+const RECHECK: &str = "doubted_again";
 /// Of all maps.
-const COUNTED: &str = "counted";
-const CREATED: &str = "created";
+const LIST_MAPS: &str = "counted";
+const ON_SOCK_CREATE: &str = "created";
 /// Of getpeername(2) and getsockname(2), for both families.
-const NAMED: [&str; 4] = ["accepted4", "accepted6", "looked4", "looked6"];
+const ADDRESS_PROGRAMS: [&str; 4] = ["accepted4", "accepted6", "looked4", "looked6"];
 
 /// What is loaded; attached to nothing at first.
 pub(crate) struct Programs {
@@ -47,12 +47,12 @@ pub(crate) struct Programs {
 }
 
 /// What calls programs as long as it lives, for any socket of the machine.
-pub(crate) struct Tracing(#[expect(dead_code, reason = "held")] Vec<BtfTracePointLink>);
+pub(crate) struct TracepointLinks(#[expect(dead_code, reason = "held")] Vec<BtfTracePointLink>);
 
 /// What calls programs as long as it lives, for sockets of a cgroup and those below it.
 #[expect(dead_code, reason = "held")]
 pub(crate) struct CgroupLinks {
-    created: CgroupSockLink,
+    sock_create: CgroupSockLink,
     named: Vec<CgroupSockAddrLink>,
 }
 
@@ -66,56 +66,63 @@ impl Programs {
             feature: "description of the kernel's types (CONFIG_DEBUG_INFO_BTF)",
             since: "Linux 5.4",
         })?;
-        let mut loaded = EbpfLoader::new()
+        let mut ebpf = EbpfLoader::new()
             .btf(Some(&types))
-            .map_max_entries("processes", (REGIONS_MAX + STRANGERS_MAX) as u32)
+            .map_max_entries("processes", (REGIONS_MAX + PENDING_MAX) as u32)
             .load(OBJECT)
-            .map_err(|error| Error::Program { name: "object", why: chain(&error) })?;
-        for &(name, tracepoint) in EXECUTED.iter().chain(COMMON).chain(EXACT) {
-            let result = get::<BtfTracePoint>(&mut loaded, name).load(tracepoint, &types);
-            result.map_err(refused(name))?;
+            .map_err(|error| Error::Program { name: "object", why: error_chain(&error) })?;
+        for &(name, tracepoint) in
+            EXEC_TRACEPOINTS.iter().chain(COMMON_TRACEPOINTS).chain(EXACT_TRACEPOINTS)
+        {
+            let result = program_mut::<BtfTracePoint>(&mut ebpf, name).load(tracepoint, &types);
+            result.map_err(program_error(name))?;
         }
-        get::<CgroupSock>(&mut loaded, CREATED).load().map_err(refused(CREATED))?;
-        for name in NAMED {
-            get::<CgroupSockAddr>(&mut loaded, name).load().map_err(refused(name))?;
+        program_mut::<CgroupSock>(&mut ebpf, ON_SOCK_CREATE)
+            .load()
+            .map_err(program_error(ON_SOCK_CREATE))?;
+        for name in ADDRESS_PROGRAMS {
+            program_mut::<CgroupSockAddr>(&mut ebpf, name).load().map_err(program_error(name))?;
         }
-        let of_sockets = [SWEPT, DOUBTED_AGAIN].map(|name| (name, "bpf_sk_storage_map"));
-        for (name, kind) in of_sockets.into_iter().chain([(COUNTED, "bpf_map")]) {
-            get::<Iter>(&mut loaded, name).load(kind, &types).map_err(refused(name))?;
+        let of_sockets = [SWEEP, RECHECK].map(|name| (name, "bpf_sk_storage_map"));
+        for (name, kind) in of_sockets.into_iter().chain([(LIST_MAPS, "bpf_map")]) {
+            program_mut::<Iter>(&mut ebpf, name).load(kind, &types).map_err(program_error(name))?;
         }
-        Ok(Self { loaded })
+        Ok(Self { loaded: ebpf })
     }
 
     /// Has tracepoints call their programs: [`EXECUTED`], [`COMMON`] or [`EXACT`].
     ///
     /// # Errors
     /// [`Error::Program`].
-    pub(crate) fn trace(&mut self, tracepoints: &Tracepoints) -> Result<Tracing, Error> {
+    pub(crate) fn attach_tracepoints(
+        &mut self,
+        tracepoints: &Tracepoints,
+    ) -> Result<TracepointLinks, Error> {
         let attach = |&(name, _): &(&'static str, &str)| {
-            let program = get::<BtfTracePoint>(&mut self.loaded, name);
+            let program = program_mut::<BtfTracePoint>(&mut self.loaded, name);
             let link = program.attach().and_then(|link| program.take_link(link));
-            link.map_err(refused(name))
+            link.map_err(program_error(name))
         };
-        tracepoints.iter().map(attach).collect::<Result<_, _>>().map(Tracing)
+        tracepoints.iter().map(attach).collect::<Result<_, _>>().map(TracepointLinks)
     }
 
     /// Has a cgroup call its programs, beside those that it has.
     ///
     /// # Errors
     /// [`Error::Program`].
-    pub(crate) fn join(&mut self, cgroup: BorrowedFd<'_>) -> Result<CgroupLinks, Error> {
+    pub(crate) fn attach_cgroup(&mut self, cgroup: BorrowedFd<'_>) -> Result<CgroupLinks, Error> {
         // No flags: links, since Linux 5.7, always let others in, and refuse to be told so.
         const MODE: CgroupAttachMode = CgroupAttachMode::Single;
-        let program = get::<CgroupSock>(&mut self.loaded, CREATED);
+        let program = program_mut::<CgroupSock>(&mut self.loaded, ON_SOCK_CREATE);
         let created = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
-        let created = created.map_err(refused(CREATED))?;
-        let mut named = Vec::with_capacity(NAMED.len());
-        for name in NAMED {
-            let program = get::<CgroupSockAddr>(&mut self.loaded, name);
+        let created = created.map_err(program_error(ON_SOCK_CREATE))?;
+        let mut addresses = Vec::with_capacity(ADDRESS_PROGRAMS.len());
+        for name in ADDRESS_PROGRAMS {
+            let program = program_mut::<CgroupSockAddr>(&mut self.loaded, name);
             let link = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
-            named.push(link.map_err(refused(name))?);
+            addresses.push(link.map_err(program_error(name))?);
         }
-        Ok(CgroupLinks { created, named })
+        Ok(CgroupLinks { sock_create: created, named: addresses })
     }
 
     /// A pass over all tracked sockets, which makes what is told of each what it is: a byte for
@@ -124,17 +131,17 @@ impl Programs {
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE.
-    pub(crate) fn sweep(&self) -> Result<Iteration, Error> {
-        Ok(Iteration::new(descriptor(&self.loaded, SWEPT), Some(self.map("sockets")))?)
+    pub(crate) fn start_sweep(&self) -> Result<BpfIter, Error> {
+        Ok(BpfIter::new(program_fd(&self.loaded, SWEEP), Some(self.map_fd("sockets")))?)
     }
 
     /// Looks again at those of which [`Programs::sweep`] has said so: what is so still is told.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn look_again(&self) -> Result<(), Error> {
-        let again = descriptor(&self.loaded, DOUBTED_AGAIN);
-        Iteration::new(again, Some(self.map("doubted")))?.read(&mut [0])?;
+    pub(crate) fn recheck(&self) -> Result<(), Error> {
+        let again = program_fd(&self.loaded, RECHECK);
+        BpfIter::new(again, Some(self.map_fd("doubted")))?.read(&mut [0])?;
         Ok(())
     }
 
@@ -142,8 +149,8 @@ impl Programs {
     ///
     /// # Errors
     /// As [`Programs::sweep`].
-    pub(crate) fn maps(&self) -> Result<BTreeSet<u32>, Error> {
-        let maps = Iteration::new(descriptor(&self.loaded, COUNTED), None)?;
+    pub(crate) fn list_map_ids(&self) -> Result<BTreeSet<u32>, Error> {
+        let maps = BpfIter::new(program_fd(&self.loaded, LIST_MAPS), None)?;
         let (mut bytes, mut numbers) = ([0; 4096], BTreeSet::new());
         loop {
             let count = maps.read(&mut bytes)?;
@@ -156,7 +163,7 @@ impl Programs {
     }
 
     /// A map of `uselect.bpf.c`.
-    pub(crate) fn map(&self, name: &str) -> BorrowedFd<'_> {
+    pub(crate) fn map_fd(&self, name: &str) -> BorrowedFd<'_> {
         match self.loaded.map(name).expect("the object is ours") {
             Map::HashMap(map) | Map::ArrayOfMaps(map) | Map::SkStorage(map) => map.fd().as_fd(),
             other => panic!("a map of another kind: {other:?}"),
@@ -164,7 +171,7 @@ impl Programs {
     }
 }
 
-fn get<'a, P>(loaded: &'a mut Ebpf, name: &str) -> &'a mut P
+fn program_mut<'a, P>(loaded: &'a mut Ebpf, name: &str) -> &'a mut P
 where
     &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
 {
@@ -172,16 +179,16 @@ where
     program.try_into().expect("the object is ours, and so is its kind")
 }
 
-fn descriptor<'a>(loaded: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
+fn program_fd<'a>(loaded: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
     loaded.program(name).expect("the object is ours").fd().expect("it was loaded").as_fd()
 }
 
-fn refused(name: &'static str) -> impl Fn(ProgramError) -> Error {
-    move |error| Error::Program { name, why: chain(&error) }
+fn program_error(name: &'static str) -> impl Fn(ProgramError) -> Error {
+    move |error| Error::Program { name, why: error_chain(&error) }
 }
 
 /// An error and its causes, in one line: the loader says the kernel's part in a cause.
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -6,22 +6,22 @@ use rustix::io::Errno;
 use uselect::Mode;
 use uselect::layout::{Own, REGIONS, SLEEPERS, Shown};
 
+use crate::bpf::{self, U32Map};
 use crate::error::Error;
-use crate::kernel::{self, Numbered};
 use crate::limits::RING_BYTES;
-use crate::peer::Peer;
+use crate::peer::PeerProcess;
 use crate::programs::Programs;
 
 /// Which places are taken. A place is an index of the maps of maps.
-pub(crate) struct Regions {
-    is_taken: Vec<bool>,
+pub(crate) struct RegionTable {
+    is_used: Vec<bool>,
     /// Of the last registration. Never used twice, so that a socket which outlives its process is
     /// not mistaken for one of the next process at its place.
     identity: u64,
 }
 
 /// Where a process's memory is. It lives while a program can find it, or the process has it.
-pub(crate) struct Region {
+pub(crate) struct ClientRegion {
     place: u32,
     process: u32,
     /// So many sleepers have one; 0 <= rings <= SLEEPERS.
@@ -32,11 +32,11 @@ pub(crate) struct Region {
 
 /// What the process gets, once, in the order of [`uselect::DESCRIPTORS`]: what programs show it, its
 /// own memory, and the ring of its first sleeper.
-pub(crate) type Memory = [OwnedFd; uselect::DESCRIPTORS];
+pub(crate) type RegionFds = [OwnedFd; uselect::DESCRIPTORS];
 
-impl Regions {
+impl RegionTable {
     pub(crate) fn new() -> Self {
-        Self { is_taken: vec![false; REGIONS as usize], identity: 0 }
+        Self { is_used: vec![false; REGIONS as usize], identity: 0 }
     }
 
     /// Makes memory for a process and has the programs find it, with the ring of its first sleeper.
@@ -50,15 +50,15 @@ impl Regions {
     pub(crate) fn add(
         &mut self,
         programs: &Programs,
-        peer: &Peer,
+        peer: &PeerProcess,
         mode: Mode,
-    ) -> Result<(Region, Memory), Error> {
-        let place = self.is_taken.iter().position(|is_taken| !is_taken).expect("there is a place");
-        self.is_taken[place] = true;
+    ) -> Result<(ClientRegion, RegionFds), Error> {
+        let place = self.is_used.iter().position(|is_taken| !is_taken).expect("there is a place");
+        self.is_used[place] = true;
         self.identity += 1;
         let mut region =
-            Region { place: place as u32, process: peer.number, rings: 0, maps: Vec::new() };
-        let made = self.make(programs, &mut region, peer, mode);
+            ClientRegion { place: place as u32, process: peer.number, rings: 0, maps: Vec::new() };
+        let made = self.create_maps(programs, &mut region, peer, mode);
         if made.is_err() {
             self.remove(programs, &region)?;
         }
@@ -68,22 +68,22 @@ impl Regions {
     /// The programs must not look for the process before all of it is there, so that is told last.
     /// `Shown` last of the maps and first to go: a program that finds that of one process may find
     /// the rest of the next, and then wakes that one once too often, which it can stand.
-    fn make(
+    fn create_maps(
         &self,
         programs: &Programs,
-        region: &mut Region,
-        peer: &Peer,
+        region: &mut ClientRegion,
+        peer: &PeerProcess,
         mode: Mode,
-    ) -> Result<Memory, Error> {
+    ) -> Result<RegionFds, Error> {
         let ring = self.add_ring(programs, region)?.expect("a region without rings has room");
-        let own = kernel::create_shared(size_of::<Own>())?;
-        place(programs, "own_maps").set(region.place, &own.as_raw_fd().to_ne_bytes())?;
+        let own = bpf::create_mmapable_array(size_of::<Own>())?;
+        fd_map(programs, "own_maps").set(region.place, &own.as_raw_fd().to_ne_bytes())?;
         let shown = shown(self.identity)?;
-        region.maps.extend([kernel::id(&own)?, kernel::id(&shown)?]);
-        place(programs, "shown_maps").set(region.place, &shown.as_raw_fd().to_ne_bytes())?;
-        let value = process_value(self.identity, region.place, mode, peer);
+        region.maps.extend([bpf::map_id(&own)?, bpf::map_id(&shown)?]);
+        fd_map(programs, "shown_maps").set(region.place, &shown.as_raw_fd().to_ne_bytes())?;
+        let value = encode_process(self.identity, region.place, mode, peer);
         // The placeholder is gone if the process has executed another program meanwhile.
-        match processes(programs).replace(region.process, &value)? {
+        match process_map(programs).replace(region.process, &value)? {
             true => Ok([shown, own, ring]),
             false => Err(Errno::SRCH.into()),
         }
@@ -96,14 +96,14 @@ impl Regions {
     pub(crate) fn add_ring(
         &self,
         programs: &Programs,
-        region: &mut Region,
+        region: &mut ClientRegion,
     ) -> Result<Option<OwnedFd>, Error> {
         if region.rings == SLEEPERS as u32 {
             return Ok(None);
         }
-        let ring = kernel::create_ring(RING_BYTES)?;
-        let (at, id) = (region.ring_place(region.rings), kernel::id(&ring)?);
-        place(programs, "rings").set(at, &ring.as_raw_fd().to_ne_bytes())?;
+        let ring = bpf::create_ringbuf(RING_BYTES)?;
+        let (at, id) = (region.ring_index(region.rings), bpf::map_id(&ring)?);
+        fd_map(programs, "rings").set(at, &ring.as_raw_fd().to_ne_bytes())?;
         region.rings += 1;
         region.maps.push(id);
         Ok(Some(ring))
@@ -113,35 +113,39 @@ impl Regions {
     ///
     /// # Errors
     /// None is known.
-    pub(crate) fn remove(&mut self, programs: &Programs, region: &Region) -> Result<(), Error> {
-        processes(programs).remove(region.process)?;
-        place(programs, "shown_maps").remove(region.place)?;
-        place(programs, "own_maps").remove(region.place)?;
+    pub(crate) fn remove(
+        &mut self,
+        programs: &Programs,
+        region: &ClientRegion,
+    ) -> Result<(), Error> {
+        process_map(programs).remove(region.process)?;
+        fd_map(programs, "shown_maps").remove(region.place)?;
+        fd_map(programs, "own_maps").remove(region.place)?;
         for sleeper in 0..region.rings {
-            place(programs, "rings").remove(region.ring_place(sleeper))?;
+            fd_map(programs, "rings").remove(region.ring_index(sleeper))?;
         }
-        self.is_taken[region.place as usize] = false;
+        self.is_used[region.place as usize] = false;
         Ok(())
     }
 }
 
-impl Region {
-    fn ring_place(&self, sleeper: u32) -> u32 {
+impl ClientRegion {
+    fn ring_index(&self, sleeper: u32) -> u32 {
         self.place * SLEEPERS as u32 + sleeper
     }
 }
 
 /// `struct process` of `regions.h`.
-pub(crate) const PROCESS_BYTES: usize = 24;
+pub(crate) const PROCESS_SIZE: usize = 24;
 
 /// A `struct process`.
-pub(crate) fn process_value(
+pub(crate) fn encode_process(
     identity: u64,
     region: u32,
     mode: Mode,
-    peer: &Peer,
-) -> [u8; PROCESS_BYTES] {
-    let mut value = [0; PROCESS_BYTES];
+    peer: &PeerProcess,
+) -> [u8; PROCESS_SIZE] {
+    let mut value = [0; PROCESS_SIZE];
     value[..8].copy_from_slice(&identity.to_ne_bytes());
     value[8..12].copy_from_slice(&region.to_ne_bytes());
     value[12..16].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
@@ -151,20 +155,20 @@ pub(crate) fn process_value(
 }
 
 /// The map of processes by their numbers.
-pub(crate) fn processes(programs: &Programs) -> Numbered<'_> {
-    Numbered::new(programs.map("processes"), PROCESS_BYTES)
+pub(crate) fn process_map(programs: &Programs) -> U32Map<'_> {
+    U32Map::new(programs.map_fd("processes"), PROCESS_SIZE)
 }
 
-fn place<'a>(programs: &'a Programs, name: &str) -> Numbered<'a> {
-    Numbered::new(programs.map(name), size_of::<i32>())
+fn fd_map<'a>(programs: &'a Programs, name: &str) -> U32Map<'a> {
+    U32Map::new(programs.map_fd(name), size_of::<i32>())
 }
 
 /// A `Shown` with nothing in it but whose it is, which only programs change from now on.
 fn shown(identity: u64) -> Result<OwnedFd, Error> {
-    let map = kernel::create_shared(size_of::<Shown>())?;
+    let map = bpf::create_mmapable_array(size_of::<Shown>())?;
     let mut value = vec![0; size_of::<Shown>()];
     value[..8].copy_from_slice(&identity.to_ne_bytes());
-    Numbered::new(map.as_fd(), value.len()).set(0, &value)?;
-    kernel::freeze(&map)?;
+    U32Map::new(map.as_fd(), value.len()).set(0, &value)?;
+    bpf::freeze_map(&map)?;
     Ok(map)
 }

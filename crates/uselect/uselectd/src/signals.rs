@@ -13,7 +13,7 @@ use crate::error::Error;
 ///
 /// # Errors
 /// EMFILE, ENFILE and ENOMEM.
-pub fn ending_signals() -> Result<OwnedFd, Error> {
+pub fn block_termination_signals() -> Result<OwnedFd, Error> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: `set` is writable memory for a sigset_t; the call fills all of it.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use uselectd::{Daemon, Error, Policy};
+use uselectd::{AccessPolicy, Daemon, Error};
 
 /// Starts one that listens at `path`; false where that is not supported, which is said.
 pub(crate) fn serve(path: &Path) -> bool {
@@ -23,9 +23,9 @@ pub(crate) fn load(path: &Path) -> Option<Daemon> {
         println!("skipped: no cgroup v2 is mounted");
         return None;
     }
-    match Daemon::new(path, Policy::default()) {
+    match Daemon::new(path, AccessPolicy::default()) {
         Ok(daemon) => Some(daemon),
-        Err(error @ (Error::Unsupported { .. } | Error::NestedNamespace)) => {
+        Err(error @ (Error::Unsupported { .. } | Error::NestedPidNamespace)) => {
             println!("skipped: {error}");
             None
         }
