@@ -102,46 +102,48 @@ class _Loss:
     """The program that drops, and the counts of what it saw: packets, and those it dropped."""
 
     def __init__(self, share):
-        self.counts = bpf.create_map(bpf.MAP_ARRAY, 4, 8, 2)
-        self.program = bpf.load(bpf.SCHED_CLS, self._code(min(int(share * (1 << 32)), 0xFFFFFFFF)))
+        self.counts = bpf.create_map(bpf.BPF_MAP_TYPE_ARRAY, 4, 8, 2)
+        code = self._code(min(int(share * (1 << 32)), 0xFFFFFFFF))
+        self.program = bpf.load_program(bpf.BPF_PROG_TYPE_SCHED_CLS, code)
         self.links = []
 
     def _code(self, threshold):
         code = bpf.Assembler()
-        code.count("move", bpf.R6, bpf.R1)
+        code.alu("move", bpf.R6, bpf.R1)
         self._count(code, 0)
         code.load_packet(TCP_FLAGS_AT)
-        code.count_number("and", bpf.R0, RST)
-        code.jump_if_number(bpf.R0, "!=", 0, "pass")
+        code.alu_imm("and", bpf.R0, RST)
+        code.jump_if_imm(bpf.R0, "!=", 0, "pass")
         code.call(7)  # bpf_get_prandom_u32
-        code.jump_if_number(bpf.R0, ">=", threshold, "pass", bits=32)
+        code.jump_if_imm(bpf.R0, ">=", threshold, "pass", bits=32)
         self._count(code, 1)
-        code.set(bpf.R0, 2)  # TCX_DROP
-        code.leave()
+        code.move_imm(bpf.R0, 2)  # TCX_DROP
+        code.exit()
         code.label("pass")
-        code.set(bpf.R0, 0)  # TCX_PASS
-        code.leave()
+        code.move_imm(bpf.R0, 0)  # TCX_PASS
+        code.exit()
         return code.bytes()
 
     def _count(self, code, which):
-        code.set(bpf.R1, which)
+        code.move_imm(bpf.R1, which)
         code.store(bpf.R10, -4, bpf.R1, 4)
-        code.count("move", bpf.R2, bpf.R10)
-        code.count_number("add", bpf.R2, -4)
+        code.alu("move", bpf.R2, bpf.R10)
+        code.alu_imm("add", bpf.R2, -4)
         code.load_map(bpf.R1, self.counts)
         code.call(1)  # bpf_map_lookup_elem
-        code.jump_if_number(bpf.R0, "==", 0, f"counted {which}")
-        code.set(bpf.R1, 1)
+        code.jump_if_imm(bpf.R0, "==", 0, f"counted {which}")
+        code.move_imm(bpf.R1, 1)
         code.add_atomic(bpf.R0, 0, bpf.R1)
         code.label(f"counted {which}")
 
     def begin(self, interface):
         """At an interface of this thread's namespace."""
-        self.links.append(bpf.link(self.program, socket.if_nametoindex(interface), bpf.TCX_INGRESS))
+        index = socket.if_nametoindex(interface)
+        self.links.append(bpf.attach_interface(self.program, index, bpf.BPF_TCX_INGRESS))
 
     def read(self):
         keys = (struct.pack("=I", which) for which in (0, 1))
-        return [struct.unpack("=Q", bpf.look_up(self.counts, key, 8))[0] for key in keys]
+        return [struct.unpack("=Q", bpf.lookup_elem(self.counts, key, 8))[0] for key in keys]
 
     def close(self):
         for fd in [*self.links, self.program, self.counts]:

@@ -1,25 +1,26 @@
-// What a registered process shares with the kernel's programs: two pieces of memory and a ring.
-// Mirrored by crates/uselect/uselect/src/layout.rs; tests/objects.rs compares them.
+// The memory that a registered process shares with the eBPF programs. Mirrored by
+// crates/uselect/uselect/src/layout.rs; tests/objects.rs compares both.
 //
-// `shown` is written by the programs alone: its map is frozen, so nobody can map it for writing.
-// `own` is the process's too: what a program reads there is checked like any input.
+// Only programs write `uselect_shown`: its map is frozen, so no process can map it writable. The
+// process also writes `uselect_own`: programs check what they read there like any input.
 #ifndef USELECT_LAYOUT_H
 #define USELECT_LAYOUT_H
 
-// Sockets are numbered by `index`, 0 < index < USELECT_SOCKETS, descriptors by themselves,
-// 0 <= fd < USELECT_SOCKETS. Both are masked before use, so this is a power of two.
+// Tracked sockets have an index, 0 < index < USELECT_SOCKETS. Descriptors are used as they are,
+// 0 <= fd < USELECT_SOCKETS. Programs mask both before use, so this is a power of two.
 #define USELECT_SOCKETS 65536
 #define USELECT_WORDS (USELECT_SOCKETS / 64)
-// Threads that accept or open tracked sockets at the same time. A thread's slot is one of the
-// USELECT_PROBES that follow its number modulo USELECT_THREADS.
+// Slots for threads that open or accept tracked sockets at the same time. A thread uses one of the
+// USELECT_PROBES slots from its thread id modulo USELECT_THREADS on.
 #define USELECT_THREADS 1024
 #define USELECT_PROBES 8
 #define USELECT_REGIONS 256
-// Threads of a process that sleep at the same time, each told by a ring of its own.
+// Threads of a process that sleep at the same time. Each has a ring buffer of its own.
 #define USELECT_SLEEPERS 64
 
-// The lower half of a word: the sixteen bits of poll(2), of which the kernel has no use for the
-// highest; here it says that memory does not know when the socket is readable: poll_bits().
+// A bit in the lower half of a word, where the bits of poll(2) leave the highest one unused: the
+// shared memory does not show whether the socket is readable, so the kernel must be asked. See
+// poll_mask().
 #define USELECT_DOUBT 0x8000
 
 typedef unsigned char uselect_u8;
@@ -27,64 +28,69 @@ typedef unsigned short uselect_u16;
 typedef unsigned int uselect_u32;
 typedef unsigned long long uselect_u64;
 
-// As of the last event of the socket: bytes that can be received (of a listener: connections that
-// wait), bytes of room to send, the congestion window in segments, the smoothed round-trip time.
+// Values at the last event of the socket.
 struct uselect_numbers {
+    // Bytes that can be received; of a listener, connections in the accept queue.
     uselect_u32 readable;
+    // Bytes of free space in the send buffer.
     uselect_u32 room;
+    // Congestion window in segments.
     uselect_u32 window;
+    // Smoothed round-trip time in microseconds.
     uselect_u32 rtt_us;
 };
 
 struct uselect_shown {
-    // Of the registration; never used twice while the programs are loaded. 0 is nobody.
+    // The registration; never reused while the programs are loaded. 0: none.
     uselect_u64 identity;
-    // Counts the sockets that were ever tracked here.
+    // The number of sockets that were ever tracked here.
     uselect_u32 generations;
     uselect_u32 padding[13];
-    // By index: the socket's generation << 32 | events so far << 16 | what poll(2) would say. An
-    // event is what would wake a process that waits by edges (EPOLLET of epoll(7)).
+    // By index: generation of the socket << 32 | number of events << 16 | what poll(2) would report.
+    // An event is anything that would wake an edge-triggered waiter (EPOLLET of epoll(7)).
     uselect_u64 word[USELECT_SOCKETS];
     struct uselect_numbers numbers[USELECT_SOCKETS];
 };
 
-// By which a thread and the programs that run in its system calls agree on an index.
+// The place where a thread and the programs that run in its system calls exchange an index.
 struct uselect_slot {
-    // The thread's number, gettid(2); 0: free.
+    // The thread id, gettid(2); 0: the slot is free.
     uselect_u32 thread;
-    // The index that the next socket of the thread shall have; 0: it shall have none.
+    // The index for the next socket that the thread opens or accepts; 0: none.
     uselect_u32 armed;
-    // The index that was given, and the generation that its word has from then on.
+    // The index that a program has used, and the generation that its word has since then.
     uselect_u32 taken;
     uselect_u32 generation;
 };
 
+// Padded to three cache lines, which it shares with no other sleeper.
 struct uselect_sleeper {
-    // 1: its thread sleeps, or is about to, and wants to be told. Whoever makes it 0 tells it.
+    // 1: the thread sleeps, or is about to. A program or thread that sets this to 0 has to wake it.
     uselect_u32 sleeping;
     uselect_u32 padding;
-    // By word of `changed`: one of its bits was set, of a descriptor of its interest. A watcher takes
-    // it back. With the padding a sleeper has three cache lines to itself.
+    // By word of `changed`: a bit of the word was set, for a descriptor in this sleeper's interest.
+    // A watcher clears it.
     uselect_u64 changed_words[USELECT_WORDS / 64];
     uselect_u32 more_padding[14];
 };
 
 struct uselect_own {
     struct uselect_sleeper sleeper[USELECT_SLEEPERS];
-    // Bits by descriptor: whether it is tracked, what select(2) would say of reading and writing,
-    // and whether the kernel has to be asked (an error, urgent data, doubt).
+    // Bitmaps by descriptor: is tracked; select(2) would report it readable; writable; the kernel
+    // must be asked, because of an error, urgent data or USELECT_DOUBT.
     uselect_u64 active[USELECT_WORDS];
     uselect_u64 read[USELECT_WORDS];
     uselect_u64 write[USELECT_WORDS];
     uselect_u64 except[USELECT_WORDS];
-    // Something has happened since the process has taken the bit back.
+    // An event has happened since the process cleared the bit.
     uselect_u64 changed[USELECT_WORDS];
-    // By index: the descriptor + 1; 0: none. By descriptor: the index; 0: not tracked.
+    // By index: the descriptor + 1; 0: none.
     uselect_u32 descriptor[USELECT_SOCKETS];
+    // By descriptor: the index; 0: not tracked.
     uselect_u32 index[USELECT_SOCKETS];
-    // By descriptor: the sleeper << 16 | the bits of poll(2) that it waits for; 0: nobody.
+    // By descriptor: the number of the sleeper << 16 | the bits of poll(2) that it waits for; 0: none.
     uselect_u32 interest[USELECT_SOCKETS];
-    // By index: so many bytes make the socket readable; 0: one does.
+    // By index: the number of bytes from which on the socket counts as readable; 0: one byte.
     uselect_u32 threshold[USELECT_SOCKETS];
     struct uselect_slot slot[USELECT_THREADS];
 };

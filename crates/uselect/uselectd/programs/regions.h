@@ -1,119 +1,134 @@
-// What the programs keep: which sockets are tracked and as what, and where the memory of each
-// process is.
+// The maps: which sockets are tracked and for which process, and where the memory of each process
+// is.
 #ifndef REGIONS_H
 #define REGIONS_H
 
-#include "kernel.h"
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+
 #include "layout.h"
+#include "macros.h"
 
-#define MASK (USELECT_SOCKETS - 1)
-// A writer that finds its value outdated writes again. More often than this only when others write
-// at the same time, and those look again themselves.
-#define TRIES 8
+#define INDEX_MASK (USELECT_SOCKETS - 1)
+// A writer whose value was outdated when it stored it computes the value again. It needs more rounds
+// than this only if other programs write at the same time, and those compute the value again too.
+#define UPDATE_ROUNDS_MAX 8
 
-// What is kept with a socket.
+// The storage of a tracked socket.
 struct tracked {
+    // The identity of the region; 0 while reassign() changes the other fields.
     __u64 identity;
-    // What had arrived when that was last told of: arrived().
-    __u64 arrived;
+    // arrival_stamp() at the last arrival that was reported.
+    __u64 arrival_stamp;
     __u32 region;
     __u32 index;
     __u32 generation;
-    // The state that was announced last. The socket's own is stored after the announcement, so who
-    // computes from that could undo what the announcement has just written.
+    // The TCP state that was announced last. The kernel stores the state of the socket after the
+    // announcement, so a program that computes from the stored state could undo what the
+    // announcement has just written.
     __u32 state;
-    // It has failed, and the kernel shuts both directions down right after the announcement.
-    __u32 is_over;
-    // Bits are only set; the process clears them.
+    // The connection has failed, and the kernel shuts down both directions right after the
+    // announcement.
+    __u32 has_failed;
+    // Lean mode: programs only set bits, and the process clears them.
     __u32 is_lean;
-    // What the last look of a sweep has doubted: fingerprint(), which is never 0. 0: nothing.
-    __u64 doubted;
+    // The fingerprint() with which the last sweep found a mismatch, never 0; 0 if it found none.
+    __u64 suspect;
 };
+
+// The registration of a process, or the placeholder of one that has only connected.
 struct process {
     __u64 identity;
     __u32 region;
     __u32 is_lean;
-    // Which they were when it registered.
-    __u32 user;
-    __u32 group;
+    // The effective user and group at connect(2).
+    __u32 uid;
+    __u32 gid;
 };
 
 struct {
-    NUMBER(type, MAP_SK_STORAGE);
-    NUMBER(map_flags, NO_PREALLOC);
-    TYPE(key, int);
-    TYPE(value, struct tracked);
+    __uint(type, BPF_MAP_TYPE_SK_STORAGE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, int);
+    __type(value, struct tracked);
 } sockets SEC(".maps");
-// Sockets that are to be looked at again soon. One that finds no place here is with the next sweep.
+
+// Sockets to check again soon. If the kernel has no memory for an entry, the next sweep checks the
+// socket.
 struct {
-    NUMBER(type, MAP_SK_STORAGE);
-    NUMBER(map_flags, NO_PREALLOC);
-    TYPE(key, int);
-    TYPE(value, __u8);
-} doubted SEC(".maps");
-// By process id: its registration.
+    __uint(type, BPF_MAP_TYPE_SK_STORAGE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, int);
+    __type(value, __u8);
+} suspects SEC(".maps");
+
+// Registrations by process id.
 struct {
-    NUMBER(type, MAP_HASH);
-    NUMBER(max_entries, USELECT_REGIONS);
-    TYPE(key, __u32);
-    TYPE(value, struct process);
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, USELECT_REGIONS);
+    __type(key, __u32);
+    __type(value, struct process);
 } processes SEC(".maps");
 
-// Sizes, not types: of what is named inside a map of maps the compiler describes only the name.
+// Sizes instead of types: for a map that is declared inside a map of maps, clang 14 writes only the
+// names of structures to BTF.
 struct shown_map {
-    NUMBER(type, MAP_ARRAY);
-    NUMBER(map_flags, MMAPABLE);
-    NUMBER(max_entries, 1);
-    NUMBER(key_size, sizeof(__u32));
-    NUMBER(value_size, sizeof(struct uselect_shown));
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __uint(key_size, sizeof(__u32));
+    __uint(value_size, sizeof(struct uselect_shown));
 };
 struct own_map {
-    NUMBER(type, MAP_ARRAY);
-    NUMBER(map_flags, MMAPABLE);
-    NUMBER(max_entries, 1);
-    NUMBER(key_size, sizeof(__u32));
-    NUMBER(value_size, sizeof(struct uselect_own));
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __uint(key_size, sizeof(__u32));
+    __uint(value_size, sizeof(struct uselect_own));
 };
 struct ring_map {
-    NUMBER(type, MAP_RINGBUF);
-    NUMBER(max_entries, 4096);
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 4096);
 };
-// By region. Arrays, whose lookup is a load and a comparison; `identity` says whose it is.
+
+// The memory of each process, by region. These are arrays because a lookup in an array is a load
+// and a comparison. `identity` shows whether the memory still belongs to the process.
 struct {
-    NUMBER(type, MAP_ARRAY_OF_MAPS);
-    NUMBER(max_entries, USELECT_REGIONS);
-    TYPE(key, __u32);
-    struct shown_map *values[];
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, USELECT_REGIONS);
+    __type(key, __u32);
+    __array(values, struct shown_map);
 } shown_maps SEC(".maps");
 struct {
-    NUMBER(type, MAP_ARRAY_OF_MAPS);
-    NUMBER(max_entries, USELECT_REGIONS);
-    TYPE(key, __u32);
-    struct own_map *values[];
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, USELECT_REGIONS);
+    __type(key, __u32);
+    __array(values, struct own_map);
 } own_maps SEC(".maps");
-// By region * USELECT_SLEEPERS + sleeper.
+
+// Ring buffers by region * USELECT_SLEEPERS + sleeper.
 struct {
-    NUMBER(type, MAP_ARRAY_OF_MAPS);
-    NUMBER(max_entries, USELECT_REGIONS * USELECT_SLEEPERS);
-    TYPE(key, __u32);
-    struct ring_map *values[];
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, USELECT_REGIONS * USELECT_SLEEPERS);
+    __type(key, __u32);
+    __array(values, struct ring_map);
 } rings SEC(".maps");
 
-INLINE struct uselect_shown *shown_of(__u32 region, __u64 identity)
+static __always_inline struct uselect_shown *lookup_shown(__u32 region, __u64 identity)
 {
-    void *map = map_lookup(&shown_maps, &region);
+    void *map = bpf_map_lookup_elem(&shown_maps, &region);
     __u32 zero = 0;
     if (!map)
-        return 0;
-    struct uselect_shown *shown = map_lookup(map, &zero);
-    return shown && shown->identity == identity ? shown : 0;
+        return NULL;
+    struct uselect_shown *shown = bpf_map_lookup_elem(map, &zero);
+    return shown && shown->identity == identity ? shown : NULL;
 }
 
-INLINE struct uselect_own *own_of(__u32 region)
+static __always_inline struct uselect_own *lookup_own(__u32 region)
 {
-    void *map = map_lookup(&own_maps, &region);
+    void *map = bpf_map_lookup_elem(&own_maps, &region);
     __u32 zero = 0;
-    return map ? map_lookup(map, &zero) : 0;
+    return map ? bpf_map_lookup_elem(map, &zero) : NULL;
 }
 
 #endif

@@ -1,252 +1,256 @@
 // uselect: keeps the readiness of each tracked TCP socket in memory that its process reads.
 //
-// Each program recomputes what poll(2) would say from the socket itself and never counts packets,
-// so that a missed or repeated call costs nothing but time. docs/design/uselect.md has the races
-// and why the orders here are enough; "pairs with" names the other side.
+// Each program recomputes from the socket itself what poll(2) would report, and never counts
+// packets. A call that is missing, late or repeated therefore leaves no wrong state behind once the
+// next program runs. docs/design/uselect.md describes the races and why the order of accesses here
+// is sufficient; "pairs with" names the other side.
 //
-// No program is a trampoline (fentry): kernels that are locked down refuse those.
+// No program is attached to a kernel function (fentry), because a kernel in lockdown refuses that.
 //
-// A kernel may leave a program out: one that is hit while it runs already on its CPU, in a process
-// that was interrupted (Linux 6.18, `__bpf_trace_run`), and a guarded kernel in processes of its
-// choice. So the daemon sweeps all tracked sockets now and then.
+// The kernel may skip a program: if the program is already running on this CPU and was interrupted
+// (Linux 6.18, `__bpf_trace_run`), and some hardened kernels do so for processes of their choice.
+// The daemon therefore sweeps all tracked sockets at intervals.
 #include "word.h"
+#include <bpf/bpf_tracing.h>
 
-// The kernel lends some helpers to programs under these terms alone; so these files are under them
-// as well as under the project's.
-char terms[] SEC("license") = "Dual MIT/GPL";
+// The kernel offers some helpers only to programs under a licence that is compatible with the GPL.
+// The files in this directory, apart from libbpf's, are therefore under this licence as well as
+// under the project's.
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-// The trackers of nearly all sockets of a machine are NULL, so this is what everybody pays.
-INLINE struct tracked *tracked_of(struct sock *sk)
+// Nearly all sockets of a machine have no storage, so this load and comparison is what an untracked
+// socket costs.
+static __always_inline struct tracked *lookup_tracked(struct sock *sk)
 {
-    return sk->sk_bpf_storage ? storage_get(&sockets, sk, 0, 0) : 0;
+    return sk->sk_bpf_storage ? bpf_sk_storage_get(&sockets, sk, NULL, 0) : NULL;
 }
 
-// Of what a socket has received as a whole, a number that is another one after each arrival. Of a
-// connection it is made of who is there and when: the next one may well be at the same address.
-INLINE __u64 arrived(struct tcp_sock *tp, __u32 state)
+// Returns a number that differs after each arrival: of a connection, the sequence number of the next
+// byte. Of a listener, the identity and age of the newest connection in the accept queue: the
+// address of its structure is not enough, because the kernel may reuse it for the next connection.
+static __always_inline __u64 arrival_stamp(struct tcp_sock *tp, __u32 state)
 {
     if (state != TCP_LISTEN)
-        return ONCE(tp->rcv_nxt);
-    struct request_sock *last = ONCE(tp->inet_conn.icsk_accept_queue.rskq_accept_tail);
-    if (!last)
+        return READ_ONCE(tp->rcv_nxt);
+    struct request_sock *newest = READ_ONCE(tp->inet_conn.icsk_accept_queue.rskq_accept_tail);
+    if (!newest)
         return 0;
-    __u64 hash = ONCE(last->__req_common.skc_hash), port = ONCE(last->__req_common.skc_dport);
-    return hash << 32 ^ port << 32 ^ ONCE(last->ts_recent);
+    __u64 hash = READ_ONCE(newest->__req_common.skc_hash);
+    __u64 port = READ_ONCE(newest->__req_common.skc_dport);
+    return hash << 32 ^ port << 32 ^ READ_ONCE(newest->ts_recent);
 }
 
-INLINE __u64 fingerprint(__u64 arrived, __u32 state)
+static __always_inline __u64 fingerprint(__u64 arrival_stamp, __u32 state)
 {
-    return arrived << 4 ^ state;
+    return arrival_stamp << 4 ^ state;
 }
 
-// Bytes, an end, or of a listener a connection are there.
-INLINE int arriving(struct sock *sk)
+// Data, the end of the stream, or a connection of a listener has arrived.
+SEC("tp_btf/sk_data_ready")
+int BPF_PROG(on_data_ready, struct sock *sk)
 {
-    struct tracked *tracked = tracked_of(sk);
+    struct tracked *tracked = lookup_tracked(sk);
     if (!tracked)
         return 0;
-    struct tcp_sock *tp = to_tcp(sk);
+    struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
     if (!tp)
         return 0;
-    tracked->arrived = arrived(tp, ONCE(tracked->state));
-    settle(tp, tracked, 1, 0);
+    tracked->arrival_stamp = arrival_stamp(tp, READ_ONCE(tracked->state));
+    update_word(tp, tracked, 1, 0);
     return 0;
 }
 
-SEC("tp_btf/sk_data_ready")
-int data_ready(__u64 *arguments)
-{
-    return arriving((struct sock *)arguments[0]);
-}
-
-// An error is there. Of one that ends the connection the rest has been stored by now.
-INLINE int failing(struct sock *sk)
-{
-    struct tracked *tracked = tracked_of(sk);
-    if (!tracked)
-        return 0;
-    ONCE(tracked->is_over) = 0;
-    settle(to_tcp(sk), tracked, 0, 0);
-    return 0;
-}
-
+// The socket has an error. If the error ends the connection, the kernel has stored the new state and
+// the shutdown by now.
 SEC("tp_btf/inet_sk_error_report")
-int failed(__u64 *arguments)
+int BPF_PROG(on_error, struct sock *sk)
 {
-    return failing((struct sock *)arguments[0]);
-}
-
-// Comes before the state is stored, with the socket locked. A socket that closes in order has been
-// shut down before; one that fails has its error already; one that is dissolved by connect(2) or
-// shutdown(2) has neither.
-INLINE int changing(struct sock *sk, __u8 state)
-{
-    struct tracked *tracked = tracked_of(sk);
+    struct tracked *tracked = lookup_tracked(sk);
     if (!tracked)
         return 0;
-    struct tcp_sock *tp = to_tcp(sk);
-    ONCE(tracked->is_over) = state == TCP_CLOSE && ONCE(sk->sk_err);
-    ONCE(tracked->state) = state;
-    // The answer to connect(2) has moved what has arrived, which is told by this.
+    WRITE_ONCE(tracked->has_failed, 0);
+    update_word(bpf_skc_to_tcp_sock(sk), tracked, 0, 0);
+    return 0;
+}
+
+static __always_inline int announce_state(struct sock *sk, __u8 state)
+{
+    struct tracked *tracked = lookup_tracked(sk);
+    if (!tracked)
+        return 0;
+    struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+    WRITE_ONCE(tracked->has_failed, state == TCP_CLOSE && READ_ONCE(sk->sk_err));
+    WRITE_ONCE(tracked->state, state);
+    // The SYN-ACK has moved rcv_nxt, and this event reports it.
     if (tp && state == TCP_ESTABLISHED)
-        tracked->arrived = arrived(tp, state);
-    settle(tp, tracked, 0, 0);
+        tracked->arrival_stamp = arrival_stamp(tp, state);
+    update_word(tp, tracked, 0, 0);
     return 0;
 }
 
+// The state is about to change; the socket is locked, and the kernel stores the state afterwards. A
+// socket that closes in order has been shut down before. A socket that fails has its error already.
+// A socket that connect(2) or shutdown(2) disconnects has neither.
 SEC("tp_btf/inet_sock_set_state")
-int changed(__u64 *arguments)
+int BPF_PROG(on_state_change, struct sock *sk, int old_state, int new_state)
 {
-    return changing((struct sock *)arguments[0], arguments[2]);
+    return announce_state(sk, new_state);
 }
 
-INLINE int settle_traced(struct sock *sk)
+static __always_inline int update_if_exact(struct sock *sk)
 {
-    struct tracked *tracked = tracked_of(sk);
+    struct tracked *tracked = lookup_tracked(sk);
     if (tracked && !tracked->is_lean)
-        settle(to_tcp(sk), tracked, 0, 0);
+        update_word(bpf_skc_to_tcp_sock(sk), tracked, 0, 0);
     return 0;
 }
 
-// The process has received, by whichever call: its bytes have been counted, and the socket is
-// locked.
+// The process has received, by any system call. The socket is locked, and copied_seq includes the
+// bytes.
 SEC("tp_btf/tcp_rcv_space_adjust")
-int taken(__u64 *arguments)
+int BPF_PROG(on_recv, struct sock *sk)
 {
-    return settle_traced((struct sock *)arguments[0]);
+    return update_if_exact(sk);
 }
 
-// The process has sent, or tried to.
+// The process has sent, or has tried to.
 SEC("tp_btf/sock_send_length")
-int sent(__u64 *arguments)
+int BPF_PROG(on_send, struct sock *sk)
 {
-    return settle_traced((struct sock *)arguments[0]);
+    return update_if_exact(sk);
 }
 
-// A process has called execve(2). What it has become has not registered, whichever descriptors it
-// was left: a sibling that shares the memory could arm slots for it, and it may have privileges.
+// The process has called execve(2). The new program has not registered, whichever descriptors it
+// inherited, and it may have privileges: another process that shares the memory could arm slots for
+// it and watch its sockets.
 SEC("tp_btf/sched_process_exec")
-int executed(__u64 *arguments)
+int BPF_PROG(on_exec)
 {
-    __u32 id = current_ids() >> 32;
-    map_delete(&processes, &id);
+    __u32 pid = bpf_get_current_pid_tgid() >> 32;
+    bpf_map_delete_elem(&processes, &pid);
     return 0;
 }
 
-// Which slot the thread that runs has armed, or -1. At most USELECT_PROBES are looked at. Neither
-// inlined nor static: then the verifier looks at it once, not at each way through the loop with all
-// that follows.
-__attribute__((noinline)) int armed_slot(__u32 region, __u32 thread)
+// Returns the number of the slot that the current thread has armed, or -1. Looks at most at
+// USELECT_PROBES slots. This is a global function: the verifier checks it once, and not again on
+// each path through its loop together with the code that follows the call.
+__noinline int find_armed_slot(__u32 region, __u32 thread)
 {
-    struct uselect_own *own = own_of(region);
+    struct uselect_own *own = lookup_own(region);
     if (!own)
         return -1;
     for (__u32 i = 0; i < USELECT_PROBES; i++) {
-        __u32 at = (thread + i) & (USELECT_THREADS - 1);
-        if (ONCE(own->slot[at].thread) == thread)
-            return ONCE(own->slot[at].armed) ? at : -1;
+        __u32 number = (thread + i) & (USELECT_THREADS - 1);
+        if (READ_ONCE(own->slot[number].thread) == thread)
+            return READ_ONCE(own->slot[number].armed) ? number : -1;
     }
     return -1;
 }
 
-struct claim {
+// A socket that the current thread wants to have tracked.
+struct new_socket {
     struct uselect_shown *shown;
     struct uselect_own *own;
     struct uselect_slot *slot;
     struct tracked tracked;
 };
 
-// Whether a process has not become more than it was: one may get here that has executed a program
-// with privileges while the daemon registered it. Who was root may be anybody.
-INLINE int is_as_registered(struct process *process)
+// Whether the process has gained no privileges since it connected to the daemon: it may have
+// executed a set-user-ID program while the daemon registered it. A process that was root then may
+// be any user.
+static __always_inline int has_same_credentials(struct process *process)
 {
-    struct cred *now = current_task()->cred;
-    return !process->user
-        || (ONCE(now->euid.val) == process->user && ONCE(now->egid.val) == process->group);
+    struct cred *cred = bpf_get_current_task_btf()->cred;
+    return !process->uid
+        || (READ_ONCE(cred->euid.val) == process->uid && READ_ONCE(cred->egid.val) == process->gid);
 }
 
-// Whether the thread that runs wants its next socket tracked, and as what.
-INLINE int claim(struct claim *claim, __u8 state)
+// Fills `new` if the current thread has armed a slot for its next socket. Returns 0 if it has not.
+static __always_inline int prepare_new_socket(struct new_socket *new, __u8 state)
 {
-    __u64 ids = current_ids();
-    __u32 id = ids >> 32;
-    struct process *process = map_lookup(&processes, &id);
-    if (!process || !is_as_registered(process))
+    __u64 pid_tgid = bpf_get_current_pid_tgid();
+    __u32 pid = pid_tgid >> 32;
+    struct process *process = bpf_map_lookup_elem(&processes, &pid);
+    if (!process || !has_same_credentials(process))
         return 0;
-    claim->own = own_of(process->region);
-    claim->shown = shown_of(process->region, process->identity);
-    if (!claim->own || !claim->shown)
+    new->own = lookup_own(process->region);
+    new->shown = lookup_shown(process->region, process->identity);
+    if (!new->own || !new->shown)
         return 0;
-    int at = armed_slot(process->region, ids);
-    if (at < 0)
+    int number = find_armed_slot(process->region, pid_tgid);
+    if (number < 0)
         return 0;
-    claim->slot = &claim->own->slot[at & (USELECT_THREADS - 1)];
-    __u32 index = ONCE(claim->slot->armed);
+    new->slot = &new->own->slot[number & (USELECT_THREADS - 1)];
+    __u32 index = READ_ONCE(new->slot->armed);
     if (!index || index >= USELECT_SOCKETS)
         return 0;
-    claim->tracked = (struct tracked){
+    new->tracked = (struct tracked){
         .identity = process->identity,
         .region = process->region,
         .index = index,
-        .generation = __sync_fetch_and_add(&claim->shown->generations, 1) + 1,
+        .generation = __sync_fetch_and_add(&new->shown->generations, 1) + 1,
         .state = state,
         .is_lean = process->is_lean,
     };
     return 1;
 }
 
-// The word is there before the kernel's hooks know the socket, and before the process does.
-INLINE void take(struct claim *claim, __u32 bits)
+// Initializes the word of a new socket. This comes before the socket has storage, so before any hook
+// finds it, and before the process learns that its index was used.
+static __always_inline void init_word(struct new_socket *new, __u32 mask)
 {
-    __u32 index = claim->tracked.index & MASK;
-    __u64 word = (__u64)claim->tracked.generation << 32 | bits;
-    // What the last socket of this index had is not this one's.
-    store_numbers(&claim->shown->numbers[index], 0, 0, 0, 0);
-    ONCE(claim->own->threshold[index]) = 0;
-    __sync_lock_test_and_set(&claim->shown->word[index], word);
+    __u32 index = new->tracked.index & INDEX_MASK;
+    __u64 word = (__u64)new->tracked.generation << 32 | mask;
+    // The values of the last socket with this index are not this one's.
+    store_numbers(&new->shown->numbers[index], 0, 0, 0, 0);
+    WRITE_ONCE(new->own->threshold[index], 0);
+    __sync_lock_test_and_set(&new->shown->word[index], word);
 }
 
-INLINE void tell(struct claim *claim)
+// Tells the thread, in its slot, that the socket is tracked.
+static __always_inline void ack_slot(struct new_socket *new)
 {
-    ONCE(claim->slot->generation) = claim->tracked.generation;
-    ONCE(claim->slot->taken) = claim->tracked.index;
-    ONCE(claim->slot->armed) = 0;
+    WRITE_ONCE(new->slot->generation, new->tracked.generation);
+    WRITE_ONCE(new->slot->taken, new->tracked.index);
+    WRITE_ONCE(new->slot->armed, 0);
 }
 
-// socket(2). A fresh socket says that it is closed, and that a write would not wait.
+// socket(2). poll(2) reports a new socket as hung up and writable.
 SEC("cgroup/sock_create")
-int created(struct bpf_sock *context)
+int on_sock_create(struct bpf_sock *ctx)
 {
-    struct claim new;
-    if (context->type != SOCK_STREAM || context->protocol != IPPROTO_TCP)
+    struct new_socket new;
+    if (ctx->type != SOCK_STREAM || ctx->protocol != IPPROTO_TCP)
         return 1;
-    if (context->family != AF_INET && context->family != AF_INET6)
+    if (ctx->family != AF_INET && ctx->family != AF_INET6)
         return 1;
-    if (!claim(&new, TCP_CLOSE))
+    if (!prepare_new_socket(&new, TCP_CLOSE))
         return 1;
-    take(&new, POLL_OUT | POLL_WRNORM | POLL_HUP);
-    if (storage_get(&sockets, context, &new.tracked, STORAGE_CREATE))
-        tell(&new);
+    init_word(&new, EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
+    if (bpf_sk_storage_get(&sockets, ctx, &new.tracked, BPF_SK_STORAGE_GET_F_CREATE))
+        ack_slot(&new);
     return 1;
 }
 
-// Whether the socket is still what a registered process tracks by another descriptor, or another
-// process does: then it stays so.
-INLINE int is_in_use(struct tracked *tracked)
+// Whether a registered process already tracks the socket: this process by another descriptor, or
+// another process. Such a socket is not adopted again.
+static __always_inline int is_in_use(struct tracked *tracked)
 {
-    struct uselect_shown *shown = shown_of(tracked->region, tracked->identity);
-    struct uselect_own *own = own_of(tracked->region);
+    struct uselect_shown *shown = lookup_shown(tracked->region, tracked->identity);
+    struct uselect_own *own = lookup_own(tracked->region);
     if (!shown || !own)
         return 0;
-    __u32 index = tracked->index & MASK;
-    return ONCE(shown->word[index]) >> 32 == tracked->generation && ONCE(own->descriptor[index]);
+    __u32 index = tracked->index & INDEX_MASK;
+    return READ_ONCE(shown->word[index]) >> 32 == tracked->generation
+        && READ_ONCE(own->descriptor[index]);
 }
 
-// Who looks at a socket without its lock (sent(), look_at()) finds what it was, what it is, or that
-// it is nobody's. A part of either would be enough to spoil the word of another socket, as each
-// region counts generations for itself. Pairs with settle(): the identity goes first and comes
-// last; there it is read first and, behind the rest, once more.
-INLINE void give(struct tracked *tracked, struct tracked *new)
+// Gives a tracked socket to another region. Programs that run without the socket's lock (on_send(),
+// check_socket()) must find either all old fields, or all new ones, or no owner: a mixture could
+// spoil the word of another socket, because each region counts its own generations. The identity is
+// therefore cleared first and stored last. Pairs with update_word(), which reads the identity before
+// the other fields and again after them.
+static __always_inline void reassign(struct tracked *tracked, struct tracked *new)
 {
     __u64 identity = new->identity;
     __sync_lock_test_and_set(&tracked->identity, 0);
@@ -255,153 +259,158 @@ INLINE void give(struct tracked *tracked, struct tracked *new)
     __sync_lock_test_and_set(&tracked->identity, identity);
 }
 
-// Tracks a socket that is there and locked, if the thread that runs wants that.
-INLINE void adopt(struct bpf_sock *sk)
+// Tracks a socket that exists already, if the current thread has armed a slot. The socket is locked.
+static __always_inline void adopt(struct bpf_sock *sk)
 {
-    struct claim new;
-    struct tcp_sock *tp = to_tcp(sk);
-    if (!tp || !claim(&new, ((struct sock *)tp)->__sk_common.skc_state))
+    struct new_socket new;
+    struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+    if (!tp || !prepare_new_socket(&new, ((struct sock *)tp)->__sk_common.skc_state))
         return;
-    struct tracked *tracked = storage_get(&sockets, sk, 0, 0);
+    struct tracked *tracked = bpf_sk_storage_get(&sockets, sk, NULL, 0);
     if (tracked && is_in_use(tracked))
         return;
-    take(&new, 0);
+    init_word(&new, 0);
     if (tracked)
-        give(tracked, &new.tracked);
+        reassign(tracked, &new.tracked);
     else
-        tracked = storage_get(&sockets, sk, &new.tracked, STORAGE_CREATE);
-    // A thread that adopts the same socket at the same time has been first.
+        tracked = bpf_sk_storage_get(&sockets, sk, &new.tracked, BPF_SK_STORAGE_GET_F_CREATE);
+    // Another thread that adopted the same socket at the same time may have been first.
     if (!tracked || tracked->generation != new.tracked.generation)
         return;
-    tracked->arrived = arrived(tp, new.tracked.state);
-    settle(tp, tracked, 0, 1);
-    tell(&new);
+    tracked->arrival_stamp = arrival_stamp(tp, new.tracked.state);
+    update_word(tp, tracked, 0, 1);
+    ack_slot(&new);
 }
 
-// accept4(2) with room for an address, before the descriptor is there; also getpeername(2), but
-// then no slot is armed.
-INLINE int accepted(struct bpf_sock_addr *context)
+// accept4(2) with a buffer for the address, before the descriptor exists. getpeername(2) also comes
+// here, but then no slot is armed.
+static __always_inline int handle_accept(struct bpf_sock_addr *ctx)
 {
-    struct bpf_sock *sk = context->sk;
+    struct bpf_sock *sk = ctx->sk;
     if (sk && sk->protocol == IPPROTO_TCP)
         adopt(sk);
     return 1;
 }
 
 SEC("cgroup/getpeername4")
-int accepted4(struct bpf_sock_addr *context)
+int on_accept_ipv4(struct bpf_sock_addr *ctx)
 {
-    return accepted(context);
+    return handle_accept(ctx);
 }
 
 SEC("cgroup/getpeername6")
-int accepted6(struct bpf_sock_addr *context)
+int on_accept_ipv6(struct bpf_sock_addr *ctx)
 {
-    return accepted(context);
+    return handle_accept(ctx);
 }
 
-// getsockname(2), which changes nothing, and by which the library makes the kernel look at a
-// socket, or take it over if a slot is armed. It is locked, so whatever was announced is stored by
-// now.
-INLINE int looked_at(struct bpf_sock_addr *context)
+// getsockname(2), which changes nothing. The library calls it to have a socket updated, or adopted
+// if a slot is armed. The socket is locked, so the kernel has stored every state that it announced.
+static __always_inline int handle_refresh(struct bpf_sock_addr *ctx)
 {
-    struct bpf_sock *sk = context->sk;
+    struct bpf_sock *sk = ctx->sk;
     if (!sk || sk->protocol != IPPROTO_TCP)
         return 1;
     adopt(sk);
-    struct tracked *tracked = storage_get(&sockets, sk, 0, 0);
+    struct tracked *tracked = bpf_sk_storage_get(&sockets, sk, NULL, 0);
     if (!tracked)
         return 1;
-    struct tcp_sock *tp = to_tcp(sk);
+    struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
     if (!tp)
         return 1;
-    // Its announcement may have been passed over.
+    // The kernel may have skipped the program that would have reported the state.
     __u8 state = ((struct sock *)tp)->__sk_common.skc_state;
-    __u64 now = arrived(tp, state);
-    int is_event = now != tracked->arrived;
-    ONCE(tracked->state) = state;
-    ONCE(tracked->is_over) = 0;
-    tracked->arrived = now;
-    settle(tp, tracked, is_event, 1);
+    __u64 stamp = arrival_stamp(tp, state);
+    int is_event = stamp != tracked->arrival_stamp;
+    WRITE_ONCE(tracked->state, state);
+    WRITE_ONCE(tracked->has_failed, 0);
+    tracked->arrival_stamp = stamp;
+    update_word(tp, tracked, is_event, 1);
     return 1;
 }
 
 SEC("cgroup/getsockname4")
-int looked4(struct bpf_sock_addr *context)
+int on_refresh_ipv4(struct bpf_sock_addr *ctx)
 {
-    return looked_at(context);
+    return handle_refresh(ctx);
 }
 
 SEC("cgroup/getsockname6")
-int looked6(struct bpf_sock_addr *context)
+int on_refresh_ipv6(struct bpf_sock_addr *ctx)
 {
-    return looked_at(context);
+    return handle_refresh(ctx);
 }
 
-// Makes what is told of a socket what it is. True if an event seems to be untold: the socket is not
-// locked, so what differs may just be on its way to be told, and counts only if the look before has
-// doubted the same. What was told is read first: what is told meanwhile differs from nothing then.
-INLINE int look_at(struct sock *sk, struct tracked *tracked)
+// Recomputes the word of a socket. Returns nonzero if an event seems to have been missed. The socket
+// is not locked, so a mismatch may be a notification in flight: it counts only if the previous check
+// found the same mismatch. The reported state is read before the socket, so a notification that
+// comes between the two reads cannot look like a missed event.
+static __always_inline int check_socket(struct sock *sk, struct tracked *tracked)
 {
-    struct tcp_sock *tp = to_tcp(sk);
+    struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
     if (!tp)
         return 0;
-    __u32 told = ONCE(tracked->state), state = ONCE(sk->__sk_common.skc_state);
-    __u64 before = ONCE(tracked->arrived), now = arrived(tp, state);
-    // A queue that was emptied is nothing that came.
-    if (state == TCP_LISTEN && !now)
-        now = before;
-    __u64 found = fingerprint(now, state);
-    int differs = found != fingerprint(before, told), is_event = 0;
-    if (differs && found == tracked->doubted) {
-        // Unless it is told right now. What was assumed of the last state is over.
-        if (__sync_val_compare_and_swap(&tracked->state, told, state) == told && told != state)
-            ONCE(tracked->is_over) = 0;
-        is_event = __sync_val_compare_and_swap(&tracked->arrived, before, now) == before;
-        differs = 0;
+    __u32 reported_state = READ_ONCE(tracked->state);
+    __u32 state = READ_ONCE(sk->__sk_common.skc_state);
+    __u64 reported_stamp = READ_ONCE(tracked->arrival_stamp), stamp = arrival_stamp(tp, state);
+    // An accept queue that was emptied is not an arrival.
+    if (state == TCP_LISTEN && !stamp)
+        stamp = reported_stamp;
+    __u64 found = fingerprint(stamp, state);
+    int is_suspect = found != fingerprint(reported_stamp, reported_state), is_event = 0;
+    if (is_suspect && found == tracked->suspect) {
+        // The exchanges fail if a program reports the event right now. A change of the state ends
+        // what was assumed for the last one.
+        if (__sync_val_compare_and_swap(&tracked->state, reported_state, state) == reported_state
+            && reported_state != state)
+            WRITE_ONCE(tracked->has_failed, 0);
+        is_event = __sync_val_compare_and_swap(&tracked->arrival_stamp, reported_stamp, stamp)
+            == reported_stamp;
+        is_suspect = 0;
     }
-    tracked->doubted = differs ? found : 0;
-    settle(tp, tracked, is_event && now != before, 0);
-    return differs;
+    tracked->suspect = is_suspect ? found : 0;
+    update_word(tp, tracked, is_event && stamp != reported_stamp, 0);
+    return is_suspect;
 }
 
-// Writes a byte for each socket, so that who reads so many has had so many looked at: 1 for one that
-// is to be looked at again.
+// Checks a tracked socket and writes a byte to the iterator: 1 if the socket has to be checked again
+// soon. The number of bytes that the daemon reads is therefore the number of sockets checked.
 SEC("iter/bpf_sk_storage_map")
-int swept(__u64 *arguments)
+int sweep(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-    struct seq_file *file = *(struct seq_file **)arguments[0];
-    struct sock *sk = (struct sock *)arguments[2];
-    struct tracked *tracked = (struct tracked *)arguments[3];
+    struct seq_file *seq = ctx->meta->seq;
+    struct sock *sk = ctx->sk;
+    struct tracked *tracked = ctx->value;
     if (!sk || !tracked)
         return 0;
-    __u8 is_doubted = look_at(sk, tracked);
-    if (is_doubted)
-        storage_get(&doubted, sk, 0, STORAGE_CREATE);
-    seq_write(file, &is_doubted, 1);
+    __u8 is_suspect = check_socket(sk, tracked);
+    if (is_suspect)
+        bpf_sk_storage_get(&suspects, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+    bpf_seq_write(seq, &is_suspect, 1);
     return 0;
 }
 
+// Checks a socket of `suspects` again and removes it from there.
 SEC("iter/bpf_sk_storage_map")
-int doubted_again(__u64 *arguments)
+int recheck(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-    struct sock *sk = (struct sock *)arguments[2];
-    struct tracked *tracked = sk ? tracked_of(sk) : 0;
+    struct sock *sk = ctx->sk;
+    struct tracked *tracked = sk ? lookup_tracked(sk) : NULL;
     if (!tracked)
         return 0;
-    storage_delete(&doubted, sk);
-    look_at(sk, tracked);
+    bpf_sk_storage_delete(&suspects, sk);
+    check_socket(sk, tracked);
     return 0;
 }
 
-// Writes the number of each map of the machine: what is there, whoever has it.
+// Writes the id of each BPF map of the machine, whichever process has it.
 SEC("iter/bpf_map")
-int counted(__u64 *arguments)
+int list_maps(struct bpf_iter__bpf_map *ctx)
 {
-    struct seq_file *file = *(struct seq_file **)arguments[0];
-    struct bpf_map *map = (struct bpf_map *)arguments[1];
+    struct seq_file *seq = ctx->meta->seq;
+    struct bpf_map *map = ctx->map;
     __u32 id = map ? map->id : 0;
     if (id)
-        seq_write(file, &id, sizeof(id));
+        bpf_seq_write(seq, &id, sizeof(id));
     return 0;
 }

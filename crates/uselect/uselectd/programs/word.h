@@ -1,269 +1,299 @@
-// A socket's word and bits: what poll(2) would say, stored and told.
+// The word of a socket: computes what poll(2) would report, stores it, updates the bitmaps of the
+// descriptor, and wakes the thread that waits for it.
 #ifndef WORD_H
 #define WORD_H
 
 #include "regions.h"
 
-// `mark` is SO_RCVLOWAT; below it a window of less than a segment counts.
-INLINE int has_bytes(int waiting, int mark, int window, int segment)
+// Bytes below SO_RCVLOWAT (`rcvlowat`) are readable only if the receive window is at most a segment.
+static __always_inline int has_readable_bytes(int available, int rcvlowat, int window, int segment)
 {
-    return waiting > 0 && (waiting >= mark || window <= segment);
+    return available > 0 && (available >= rcvlowat || window <= segment);
 }
 
-INLINE int is_readable(struct tcp_sock *tp, int threshold)
+static __always_inline int is_readable(struct tcp_sock *tp, int threshold)
 {
-    __u32 next = ONCE(tp->rcv_nxt);
-    int window = ONCE(tp->rcv_wup) + ONCE(tp->rcv_wnd) - next;
-    int mark = ONCE(((struct sock *)tp)->sk_rcvlowat);
-    int segment = ONCE(tp->inet_conn.icsk_ack.rcv_mss);
-    if (mark < threshold)
-        mark = threshold;
-    return has_bytes(next - ONCE(tp->copied_seq), mark, window, segment);
+    __u32 rcv_nxt = READ_ONCE(tp->rcv_nxt);
+    int window = READ_ONCE(tp->rcv_wup) + READ_ONCE(tp->rcv_wnd) - rcv_nxt;
+    int rcvlowat = READ_ONCE(((struct sock *)tp)->sk_rcvlowat);
+    int segment = READ_ONCE(tp->inet_conn.icsk_ack.rcv_mss);
+    if (rcvlowat < threshold)
+        rcvlowat = threshold;
+    return has_readable_bytes(rcv_nxt - READ_ONCE(tp->copied_seq), rcvlowat, window, segment);
 }
 
-INLINE int has_room(int queued, int bound, __u32 unsent, __u32 low)
+static __always_inline int has_send_space(int queued, int sndbuf, __u32 unsent, __u32 notsent_lowat)
 {
-    return queued < bound && bound - queued >= queued >> 1 && unsent << 1 < low;
+    return queued < sndbuf && sndbuf - queued >= queued >> 1 && unsent << 1 < notsent_lowat;
 }
 
-INLINE int is_writable(struct tcp_sock *tp)
+static __always_inline int is_writable(struct tcp_sock *tp)
 {
     struct sock *sk = (struct sock *)tp;
-    __u32 low = ONCE(tp->notsent_lowat);
-    if (!low)
-        low = ONCE(sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_notsent_lowat);
-    __u32 unsent = ONCE(tp->write_seq) - ONCE(tp->snd_nxt);
-    return has_room(ONCE(sk->sk_wmem_queued), ONCE(sk->sk_sndbuf), unsent, low);
+    __u32 notsent_lowat = READ_ONCE(tp->notsent_lowat);
+    if (!notsent_lowat)
+        notsent_lowat = READ_ONCE(sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_notsent_lowat);
+    __u32 unsent = READ_ONCE(tp->write_seq) - READ_ONCE(tp->snd_nxt);
+    return has_send_space(READ_ONCE(sk->sk_wmem_queued), READ_ONCE(sk->sk_sndbuf), unsent,
+                          notsent_lowat);
 }
 
-// What tcp_poll() of Linux 6.18 says, but for what docs/design/uselect.md lists. With urgent data
-// at hand, to come, or just taken out, it depends on a mark that moves without a word, and with
-// SO_RCVLOWAT on a window that does; what the kernel decrypts (TCP_ULP) or redirects (sockmap) waits
-// in other queues: POLL_PRI and DOUBT say that the kernel has to be asked.
-INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked, int threshold)
+// Returns what tcp_poll() of Linux 6.18 returns, with the exceptions that docs/design/uselect.md
+// lists. In these cases EPOLLPRI or USELECT_DOUBT tells the process to ask the kernel:
+// - Urgent data is there, expected or just taken: readability depends on the urgent mark, which
+//   moves without any hook.
+// - SO_RCVLOWAT is above 1: readability depends on the receive window, which moves without any hook.
+// - The kernel decrypts (TCP_ULP) or redirects (sockmap) data: it waits in other queues.
+static __always_inline __u32 poll_mask(struct tcp_sock *tp, struct tracked *tracked, int threshold)
 {
     struct sock *sk = (struct sock *)tp;
-    __u8 state = ONCE(tracked->state);
+    __u8 state = READ_ONCE(tracked->state);
     if (state == TCP_LISTEN)
-        return ONCE(tp->inet_conn.icsk_accept_queue.rskq_accept_head) ? POLL_IN | POLL_RDNORM : 0;
-    __u32 bits = 0;
-    __u8 shutdown = ONCE(tracked->is_over) ? SHUTDOWN_MASK : ONCE(sk->sk_shutdown);
+        return READ_ONCE(tp->inet_conn.icsk_accept_queue.rskq_accept_head) ? EPOLLIN | EPOLLRDNORM
+                                                                          : 0;
+    __u32 mask = 0;
+    __u8 shutdown = READ_ONCE(tracked->has_failed) ? SHUTDOWN_MASK : READ_ONCE(sk->sk_shutdown);
     if (shutdown == SHUTDOWN_MASK || state == TCP_CLOSE)
-        bits |= POLL_HUP;
+        mask |= EPOLLHUP;
     if (shutdown & RCV_SHUTDOWN)
-        bits |= POLL_IN | POLL_RDNORM | POLL_RDHUP;
-    if (state != TCP_SYN_SENT && (state != TCP_SYN_RECV || ONCE(tp->fastopen_rsk))) {
+        mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    if (state != TCP_SYN_SENT && (state != TCP_SYN_RECV || READ_ONCE(tp->fastopen_rsk))) {
         if (is_readable(tp, threshold))
-            bits |= POLL_IN | POLL_RDNORM;
+            mask |= EPOLLIN | EPOLLRDNORM;
         if (shutdown & SEND_SHUTDOWN || is_writable(tp))
-            bits |= POLL_OUT | POLL_WRNORM;
-        if (ONCE(tp->urg_data))
-            bits |= POLL_PRI;
-        if (ONCE(sk->sk_rcvlowat) > 1 || ONCE(sk->__sk_common.skc_prot)->sock_is_readable)
-            bits |= USELECT_DOUBT;
+            mask |= EPOLLOUT | EPOLLWRNORM;
+        if (READ_ONCE(tp->urg_data))
+            mask |= EPOLLPRI;
+        if (READ_ONCE(sk->sk_rcvlowat) > 1
+            || READ_ONCE(sk->__sk_common.skc_prot)->sock_is_readable)
+            mask |= USELECT_DOUBT;
     }
-    if (ONCE(sk->sk_err) || ONCE(sk->sk_error_queue.qlen))
-        bits |= POLL_ERR;
-    return bits;
+    if (READ_ONCE(sk->sk_err) || READ_ONCE(sk->sk_error_queue.qlen))
+        mask |= EPOLLERR;
+    return mask;
 }
 
-#define ROOM (POLL_OUT | POLL_WRNORM)
+#define EPOLL_WRITABLE (EPOLLOUT | EPOLLWRNORM)
 
-INLINE void store_numbers(struct uselect_numbers *numbers, __u32 readable, int room, __u32 window,
-                          __u32 rtt)
+static __always_inline void store_numbers(struct uselect_numbers *numbers, __u32 readable, int room,
+                                          __u32 window, __u32 srtt_us)
 {
-    ONCE(numbers->readable) = readable;
-    ONCE(numbers->room) = room > 0 ? room : 0;
-    ONCE(numbers->window) = window;
-    // The kernel keeps eight times the time.
-    ONCE(numbers->rtt_us) = rtt >> 3;
+    WRITE_ONCE(numbers->readable, readable);
+    WRITE_ONCE(numbers->room, room > 0 ? room : 0);
+    WRITE_ONCE(numbers->window, window);
+    // The kernel stores eight times the smoothed round-trip time.
+    WRITE_ONCE(numbers->rtt_us, srtt_us >> 3);
 }
 
-INLINE void number(struct tcp_sock *tp, __u32 state, struct uselect_numbers *numbers)
+static __always_inline void update_numbers(struct tcp_sock *tp, __u32 state,
+                                           struct uselect_numbers *numbers)
 {
     struct sock *sk = (struct sock *)tp;
     __u32 readable = state == TCP_LISTEN
-        ? ONCE(sk->sk_ack_backlog)
-        : ONCE(tp->rcv_nxt) - ONCE(tp->copied_seq);
-    int room = ONCE(sk->sk_sndbuf) - ONCE(sk->sk_wmem_queued);
-    store_numbers(numbers, readable, room, ONCE(tp->snd_cwnd), ONCE(tp->srtt_us));
+        ? READ_ONCE(sk->sk_ack_backlog)
+        : READ_ONCE(tp->rcv_nxt) - READ_ONCE(tp->copied_seq);
+    int room = READ_ONCE(sk->sk_sndbuf) - READ_ONCE(sk->sk_wmem_queued);
+    store_numbers(numbers, readable, room, READ_ONCE(tp->snd_cwnd), READ_ONCE(tp->srtt_us));
 }
 
-// Read-modify-write only if the bit is wrong. A writer that was outdated repairs it: it looks at
-// the word again behind its own write.
-INLINE void set_bit(uselect_u64 *bits, __u32 fd, __u32 wanted)
+// Writes only if the bit is wrong. If the caller's value was outdated, the caller corrects the bit:
+// after this write it compares the word again.
+static __always_inline void set_bit(uselect_u64 *bitmap, __u32 fd, __u32 is_set)
 {
-    uselect_u64 *word = &bits[(fd & MASK) / 64], bit = 1ULL << (fd & 63);
-    if (!wanted == !(ONCE(*word) & bit))
+    uselect_u64 *word = &bitmap[(fd & INDEX_MASK) / 64], bit = 1ULL << (fd & 63);
+    if (!is_set == !(READ_ONCE(*word) & bit))
         return;
-    if (wanted)
+    if (is_set)
         __sync_fetch_and_or(word, bit);
     else
         __sync_fetch_and_and(word, ~bit);
 }
 
-INLINE __u32 reading(__u32 bits)
+static __always_inline __u32 read_bits(__u32 mask)
 {
-    return bits & (POLL_IN | POLL_HUP | POLL_ERR);
+    return mask & (EPOLLIN | EPOLLHUP | EPOLLERR);
 }
 
-INLINE __u32 writing(__u32 bits)
+static __always_inline __u32 write_bits(__u32 mask)
 {
-    return bits & (POLL_OUT | POLL_ERR);
+    return mask & (EPOLLOUT | EPOLLERR);
 }
 
-INLINE __u32 excepting(__u32 bits)
+static __always_inline __u32 except_bits(__u32 mask)
 {
-    return bits & (POLL_PRI | POLL_ERR | USELECT_DOUBT);
+    return mask & (EPOLLPRI | EPOLLERR | USELECT_DOUBT);
 }
 
-// The bits of a descriptor are made those of whichever socket it is now: one that was closed and
-// opened anew meanwhile gets its own again by whoever spoils them. The word of index 0 is always 0,
-// so no socket is no bits. Pairs with Pages::publish: numbers are stored, then the word read.
-INLINE void show(struct uselect_own *own, struct uselect_shown *shown, __u32 fd)
+// Exact mode: makes the bits of a descriptor agree with the word of the socket that has the
+// descriptor now. If the descriptor was closed and reused, a late program of the old socket thus
+// repairs the bits of the new one. The word of index 0 is always 0, so a descriptor without a
+// tracked socket has no bits. Pairs with Pages::publish, which stores the index of the descriptor
+// and then reads the word.
+static __always_inline void sync_bitmaps(struct uselect_own *own, struct uselect_shown *shown,
+                                         __u32 fd)
 {
-    for (int i = 0; i < TRIES; i++) {
-        __u32 index = ONCE(own->index[fd & MASK]);
-        __u64 word = ONCE(shown->word[index & MASK]);
-        set_bit(own->read, fd, reading(word));
-        set_bit(own->write, fd, writing(word));
-        set_bit(own->except, fd, excepting(word));
-        if (ONCE(own->index[fd & MASK]) == index && ONCE(shown->word[index & MASK]) == word)
+    for (int i = 0; i < UPDATE_ROUNDS_MAX; i++) {
+        __u32 index = READ_ONCE(own->index[fd & INDEX_MASK]);
+        __u64 word = READ_ONCE(shown->word[index & INDEX_MASK]);
+        set_bit(own->read, fd, read_bits(word));
+        set_bit(own->write, fd, write_bits(word));
+        set_bit(own->except, fd, except_bits(word));
+        if (READ_ONCE(own->index[fd & INDEX_MASK]) == index
+            && READ_ONCE(shown->word[index & INDEX_MASK]) == word)
             break;
     }
 }
 
-// Lean: what has happened is added. A bit too many, for a descriptor that was opened anew, is one
-// read that finds nothing.
-INLINE void add(struct uselect_own *own, __u32 fd, __u32 told)
+// Lean mode: sets the bits of an event and clears none. If the descriptor was reused meanwhile, a
+// bit that is wrongly set costs one read that finds nothing.
+static __always_inline void add_bits(struct uselect_own *own, __u32 fd, __u32 mask)
 {
-    if (reading(told))
+    if (read_bits(mask))
         set_bit(own->read, fd, 1);
-    if (writing(told))
+    if (write_bits(mask))
         set_bit(own->write, fd, 1);
-    if (excepting(told))
+    if (except_bits(mask))
         set_bit(own->except, fd, 1);
 }
 
-// Pairs with Sleeper::begin (`sleeping` is stored, then words and bits read).
-INLINE void wake(struct uselect_sleeper *sleeper, __u32 region, __u32 at)
+// Wakes a thread that sleeps, once for each sleep. Pairs with Sleeper::begin, which stores
+// `sleeping` and then reads words and bits.
+static __always_inline void wake_sleeper(struct uselect_sleeper *sleeper, __u32 region,
+                                         __u32 number)
 {
-    if (!ONCE(sleeper->sleeping) || !__sync_lock_test_and_set(&sleeper->sleeping, 0))
+    if (!READ_ONCE(sleeper->sleeping) || !__sync_lock_test_and_set(&sleeper->sleeping, 0))
         return;
-    __u32 place = region * USELECT_SLEEPERS + at;
-    void *ring = map_lookup(&rings, &place);
-    __u64 nothing = 0;
+    __u32 ring_index = region * USELECT_SLEEPERS + number;
+    void *ring = bpf_map_lookup_elem(&rings, &ring_index);
+    __u64 record = 0;
     if (ring)
-        ring_output(ring, &nothing, sizeof(nothing), RING_FORCE_WAKEUP);
+        bpf_ringbuf_output(ring, &record, sizeof(record), BPF_RB_FORCE_WAKEUP);
 }
 
-struct settling {
+// One call of update_word().
+struct word_update {
     struct tcp_sock *tp;
     struct tracked *tracked;
-    // Whose socket it is, and which: the tracked one's, as they were together.
+    // Copies of the fields of `tracked`, which were read together.
     __u32 region;
     __u32 index;
     __u32 generation;
-    uselect_u64 *place;
-    __u64 word;
+    uselect_u64 *word;
+    // The value of `word` when it was last read or stored.
+    __u64 current;
     int threshold;
-    // What an arrival may tell of, though it may have been told before; 0 where nothing has come.
-    __u32 arrived;
-    // Bits to tell of: those that were added, or that the event is about.
-    __u32 told;
-    __u32 fallen;
-    __u32 is_changed;
+    // Bits that are reported although they were set before, because data has arrived. 0 if this
+    // update is not for an arrival, and after the first store.
+    __u32 arrival_mask;
+    // Bits to report: those that were added, and those of an arrival.
+    __u32 reported;
+    // Bits that were cleared.
+    __u32 cleared;
+    __u32 has_changed;
 };
 
-static long settle_once(__u32 unused, struct settling *now)
+// A round of update_word(). Returns 1 when the word is up to date.
+static long update_word_once(__u32 round, struct word_update *update)
 {
     // The process has given the index to another socket.
-    if (now->word >> 32 != now->generation)
+    if (update->current >> 32 != update->generation)
         return 1;
-    __u32 bits = poll_bits(now->tp, now->tracked, now->threshold), before = now->word & 0xFFFF;
-    if (bits == before && !now->arrived)
+    __u32 mask = poll_mask(update->tp, update->tracked, update->threshold);
+    __u32 before = update->current & 0xFFFF;
+    if (mask == before && !update->arrival_mask)
         return 1;
-    // Without branches, each of which the verifier would follow with each value of the bits.
-    __u32 told = bits & (now->arrived | ~before);
-    __u32 edges = (now->word >> 16) + ((told + 0xFFFF) >> 16) & 0xFFFF;
-    __u64 word = (__u64)now->generation << 32 | edges << 16 | bits;
-    __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
-    if (found == now->word) {
-        now->told |= told;
-        now->fallen |= before & ~bits;
-        now->is_changed |= bits ^ before;
-        now->arrived = 0;
+    // Arithmetic instead of branches: the verifier would follow each branch with each value of the
+    // bits.
+    __u32 reported = mask & (update->arrival_mask | ~before);
+    __u32 events = (update->current >> 16) + ((reported + 0xFFFF) >> 16) & 0xFFFF;
+    __u64 word = (__u64)update->generation << 32 | events << 16 | mask;
+    __u64 found = __sync_val_compare_and_swap(update->word, update->current, word);
+    if (found == update->current) {
+        update->reported |= reported;
+        update->cleared |= before & ~mask;
+        update->has_changed |= mask ^ before;
+        update->arrival_mask = 0;
         found = word;
     }
-    now->word = found;
+    update->current = found;
     return 0;
 }
 
-// Bitmaps after the word; who is told after the bitmaps.
-INLINE void publish(struct settling *now, struct uselect_shown *shown, struct uselect_own *own,
-                    int is_exact)
+// Updates the bitmaps, after the word, and then wakes the thread that waits for the descriptor.
+static __always_inline void publish(struct word_update *update, struct uselect_shown *shown,
+                                    struct uselect_own *own, int is_exact)
 {
-    __u32 fd = ONCE(own->descriptor[now->index & MASK]) - 1;
+    __u32 fd = READ_ONCE(own->descriptor[update->index & INDEX_MASK]) - 1;
     if (fd >= USELECT_SOCKETS)
         return;
-    // Who is told of anything is told of room that there is, too.
+    // An event of any kind also reports send space if there is some.
     if (!is_exact)
-        add(own, fd, now->told | (now->word & ROOM));
+        add_bits(own, fd, update->reported | (update->current & EPOLL_WRITABLE));
     else
-        show(own, shown, fd);
-    // Of room that has gone somebody wants to know when it is back.
-    if (!now->told && !(now->fallen & POLL_OUT))
+        sync_bitmaps(own, shown, fd);
+    // When the send space is used up, the changed bit lets the process ask the kernel to report when
+    // there is space again.
+    if (!update->reported && !(update->cleared & EPOLLOUT))
         return;
     set_bit(own->changed, fd, 1);
-    __u32 interest = ONCE(own->interest[fd & MASK]);
+    __u32 interest = READ_ONCE(own->interest[fd & INDEX_MASK]);
     if (!interest)
         return;
-    __u32 at = interest >> 16 & (USELECT_SLEEPERS - 1);
-    struct uselect_sleeper *sleeper = &own->sleeper[at];
-    // Also if the bit above was there: who has taken this back may not have read that yet. Pairs
-    // with State::scan, which takes this before it reads that.
-    set_bit(sleeper->changed_words, (fd & MASK) / 64, 1);
-    if (now->told & interest)
-        wake(sleeper, now->region, at);
+    __u32 number = interest >> 16 & (USELECT_SLEEPERS - 1);
+    struct uselect_sleeper *sleeper = &own->sleeper[number];
+    // Set this even if the bit in `changed` was set already: a scan that has cleared this bit may
+    // not have read that word yet. Pairs with State::scan, which clears this bit before it reads
+    // `changed`.
+    set_bit(sleeper->changed_words, (fd & INDEX_MASK) / 64, 1);
+    if (update->reported & interest)
+        wake_sleeper(sleeper, update->region, number);
 }
 
-// Makes the word what the socket is, until it stays so: the socket may be changed by others
-// meanwhile, who then find the word as they want it and write nothing. The word is read behind a
-// full barrier, as they store what they changed before one and look behind it: an addition of 0,
-// which a compiler leaves one while the result is read. By repeat() and not by a loop: the verifier
-// would follow each of its rounds.
+// Recomputes the word of a socket until it agrees with the socket, then updates numbers and bitmaps.
 //
-// Exact is what its process wants, and who is asked to look: `is_asked`.
-INLINE void settle(struct tcp_sock *tp, struct tracked *tracked, __u32 is_event, int is_asked)
+// Other programs may change the socket at the same time. A program that finds the word as it wants
+// it stores nothing, so each side has to see the other: each changes the socket or the word, passes
+// a full barrier, and then reads. The atomic addition of 0 is a load behind a full barrier; the
+// compiler keeps it atomic because its result is used. bpf_loop() is used because the verifier
+// would follow each round of an ordinary loop.
+//
+// `is_event`: data has arrived, so bits are reported even if they were set before. `is_requested`:
+// the process has asked for this update, so bitmaps are made exact also in lean mode.
+static __always_inline void update_word(struct tcp_sock *tp, struct tracked *tracked,
+                                        __u32 is_event, int is_requested)
 {
-    __u64 identity = ONCE(tracked->identity);
-    struct settling now = {
+    __u64 identity = READ_ONCE(tracked->identity);
+    struct word_update update = {
         .tp = tp,
         .tracked = tracked,
-        .region = ONCE(tracked->region),
-        .index = ONCE(tracked->index),
-        .generation = ONCE(tracked->generation),
-        // Without room, which is there before: else bytes short of a threshold were told by it.
-        .arrived = is_event ? ~ROOM : 0,
+        .region = READ_ONCE(tracked->region),
+        .index = READ_ONCE(tracked->index),
+        .generation = READ_ONCE(tracked->generation),
+        // Without send space, which existed before the arrival: otherwise bytes below the threshold
+        // would be reported because there is send space.
+        .arrival_mask = is_event ? ~EPOLL_WRITABLE : 0,
     };
-    struct uselect_shown *shown = shown_of(now.region, identity);
-    struct uselect_own *own = own_of(now.region);
-    // Pairs with give(): what was read is of one process, or the socket is given to another one.
-    if (!tp || !shown || !own || ONCE(tracked->identity) != identity)
+    struct uselect_shown *shown = lookup_shown(update.region, identity);
+    struct uselect_own *own = lookup_own(update.region);
+    // Pairs with reassign(): if the identity is still the same, all fields that were read belong to
+    // one process.
+    if (!tp || !shown || !own || READ_ONCE(tracked->identity) != identity)
         return;
-    // Read anew where it is used: kept, it has the verifier follow each way for both. It may be
-    // another process's by now, but then the socket has no descriptor in this one.
-    int is_exact = is_asked || !ONCE(tracked->is_lean);
-    now.place = &shown->word[now.index & MASK];
-    now.threshold = ONCE(own->threshold[now.index & MASK]) & ((1 << 30) - 1);
-    now.word = __sync_fetch_and_add(now.place, 0);
-    repeat(TRIES, settle_once, &now, 0);
-    if (now.word >> 32 != now.generation)
+    // `is_lean` is read again below and not kept in a variable: with a variable the verifier follows
+    // each path once for each mode. The socket may belong to another process by then, but then it
+    // has no descriptor in this region.
+    int is_exact = is_requested || !READ_ONCE(tracked->is_lean);
+    update.word = &shown->word[update.index & INDEX_MASK];
+    update.threshold = READ_ONCE(own->threshold[update.index & INDEX_MASK]) & ((1 << 30) - 1);
+    update.current = __sync_fetch_and_add(update.word, 0);
+    bpf_loop(UPDATE_ROUNDS_MAX, update_word_once, &update, 0);
+    if (update.current >> 32 != update.generation)
         return;
-    number(tp, ONCE(tracked->state), &shown->numbers[now.index & MASK]);
-    // In lean mode the bits are not what the word is: the process clears them.
-    if (now.told || now.is_changed || (is_exact && ONCE(tracked->is_lean)))
-        publish(&now, shown, own, is_exact);
+    update_numbers(tp, READ_ONCE(tracked->state), &shown->numbers[update.index & INDEX_MASK]);
+    // In lean mode the process clears bits, so the bitmaps may differ from the word although the
+    // word has not changed.
+    if (update.reported || update.has_changed || (is_exact && READ_ONCE(tracked->is_lean)))
+        publish(&update, shown, own, is_exact);
 }
 
 #endif

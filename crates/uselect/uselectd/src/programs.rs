@@ -1,4 +1,4 @@
-//! `Programs`: the loaded programs and maps, and what they are attached to.
+//! `Programs`: the loaded eBPF programs and maps, and the links that attach them.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,79 +18,84 @@ use crate::limits::{PENDING_MAX, REGIONS_MAX};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
-/// Programs of `uselect.bpf.c` by name, and the tracepoint of each.
+/// Names of programs in `uselect.bpf.c`, each with its tracepoint.
 type Tracepoints = [(&'static str, &'static str)];
 
-/// Of a process that executes another program.
-pub(crate) const EXEC_TRACEPOINTS: &Tracepoints = &[("executed", "sched_process_exec")];
-/// Of whatever happens to a socket but by its process.
+/// Programs that run when a process calls execve(2).
+pub(crate) const EXEC_TRACEPOINTS: &Tracepoints = &[("on_exec", "sched_process_exec")];
+/// Programs that run for events of a socket that its process does not cause.
 pub(crate) const COMMON_TRACEPOINTS: &Tracepoints = &[
-    ("data_ready", "sk_data_ready"),
-    ("failed", "inet_sk_error_report"),
-    ("changed", "inet_sock_set_state"),
+    ("on_data_ready", "sk_data_ready"),
+    ("on_error", "inet_sk_error_report"),
+    ("on_state_change", "inet_sock_set_state"),
 ];
-/// Of what its process does, which only exact regions are told.
+/// Programs that run when a process receives or sends. Only clients in exact mode need them.
 pub(crate) const EXACT_TRACEPOINTS: &Tracepoints =
-    &[("taken", "tcp_rcv_space_adjust"), ("sent", "sock_send_length")];
-/// Of tracked sockets, when the daemon wants that: of all, and of those that the first has doubted.
-const SWEEP: &str = "swept";
-const RECHECK: &str = "doubted_again";
-/// Of all maps.
-const LIST_MAPS: &str = "counted";
-const ON_SOCK_CREATE: &str = "created";
-/// Of getpeername(2) and getsockname(2), for both families.
-const ADDRESS_PROGRAMS: [&str; 4] = ["accepted4", "accepted6", "looked4", "looked6"];
+    &[("on_recv", "tcp_rcv_space_adjust"), ("on_send", "sock_send_length")];
+/// Iterator over all tracked sockets.
+const SWEEP: &str = "sweep";
+/// Iterator over the sockets for which the sweep found a mismatch.
+const RECHECK: &str = "recheck";
+/// Iterator over all BPF maps of the machine.
+const LIST_MAPS: &str = "list_maps";
+/// Program of a cgroup for socket(2).
+const ON_SOCK_CREATE: &str = "on_sock_create";
+/// Programs of a cgroup for accept4(2) and getpeername(2), and for getsockname(2).
+const ADDRESS_PROGRAMS: [&str; 4] =
+    ["on_accept_ipv4", "on_accept_ipv6", "on_refresh_ipv4", "on_refresh_ipv6"];
 
-/// What is loaded; attached to nothing at first.
+/// The loaded programs and maps. Nothing is attached at first.
 pub(crate) struct Programs {
-    loaded: Ebpf,
+    ebpf: Ebpf,
 }
 
-/// What calls programs as long as it lives, for any socket of the machine.
+/// Links to tracepoints. While this lives, the programs run for all sockets of the machine.
 pub(crate) struct TracepointLinks(#[expect(dead_code, reason = "held")] Vec<BtfTracePointLink>);
 
-/// What calls programs as long as it lives, for sockets of a cgroup and those below it.
+/// Links to a cgroup. While this lives, the programs run for sockets of the cgroup and of its
+/// descendants.
 #[expect(dead_code, reason = "held")]
 pub(crate) struct CgroupLinks {
     sock_create: CgroupSockLink,
-    named: Vec<CgroupSockAddrLink>,
+    addresses: Vec<CgroupSockAddrLink>,
 }
 
 impl Programs {
-    /// Loads all of them; the kernel verifies each, which takes a second or so.
+    /// Loads all programs. The kernel verifies each, which takes about a second.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the kernel does not describe its types; [`Error::Program`].
+    /// [`Error::Unsupported`] if the kernel has no BTF; [`Error::Program`].
     pub(crate) fn load() -> Result<Self, Error> {
-        let types = Btf::from_sys_fs().map_err(|_| Error::Unsupported {
-            feature: "description of the kernel's types (CONFIG_DEBUG_INFO_BTF)",
+        let btf = Btf::from_sys_fs().map_err(|_| Error::Unsupported {
+            feature: "BTF of the kernel (CONFIG_DEBUG_INFO_BTF)",
             since: "Linux 5.4",
         })?;
         let mut ebpf = EbpfLoader::new()
-            .btf(Some(&types))
+            .btf(Some(&btf))
             .map_max_entries("processes", (REGIONS_MAX + PENDING_MAX) as u32)
             .load(OBJECT)
             .map_err(|error| Error::Program { name: "object", why: error_chain(&error) })?;
         for &(name, tracepoint) in
             EXEC_TRACEPOINTS.iter().chain(COMMON_TRACEPOINTS).chain(EXACT_TRACEPOINTS)
         {
-            let result = program_mut::<BtfTracePoint>(&mut ebpf, name).load(tracepoint, &types);
+            let result = program_mut::<BtfTracePoint>(&mut ebpf, name).load(tracepoint, &btf);
             result.map_err(program_error(name))?;
         }
-        program_mut::<CgroupSock>(&mut ebpf, ON_SOCK_CREATE)
-            .load()
-            .map_err(program_error(ON_SOCK_CREATE))?;
+        let sock_create = program_mut::<CgroupSock>(&mut ebpf, ON_SOCK_CREATE);
+        sock_create.load().map_err(program_error(ON_SOCK_CREATE))?;
         for name in ADDRESS_PROGRAMS {
             program_mut::<CgroupSockAddr>(&mut ebpf, name).load().map_err(program_error(name))?;
         }
-        let of_sockets = [SWEEP, RECHECK].map(|name| (name, "bpf_sk_storage_map"));
-        for (name, kind) in of_sockets.into_iter().chain([(LIST_MAPS, "bpf_map")]) {
-            program_mut::<Iter>(&mut ebpf, name).load(kind, &types).map_err(program_error(name))?;
+        let socket_iters = [SWEEP, RECHECK].map(|name| (name, "bpf_sk_storage_map"));
+        for (name, target) in socket_iters.into_iter().chain([(LIST_MAPS, "bpf_map")]) {
+            let result = program_mut::<Iter>(&mut ebpf, name).load(target, &btf);
+            result.map_err(program_error(name))?;
         }
-        Ok(Self { loaded: ebpf })
+        Ok(Self { ebpf })
     }
 
-    /// Has tracepoints call their programs: [`EXECUTED`], [`COMMON`] or [`EXACT`].
+    /// Attaches programs to their tracepoints: [`EXEC_TRACEPOINTS`], [`COMMON_TRACEPOINTS`] or
+    /// [`EXACT_TRACEPOINTS`].
     ///
     /// # Errors
     /// [`Error::Program`].
@@ -99,101 +104,107 @@ impl Programs {
         tracepoints: &Tracepoints,
     ) -> Result<TracepointLinks, Error> {
         let attach = |&(name, _): &(&'static str, &str)| {
-            let program = program_mut::<BtfTracePoint>(&mut self.loaded, name);
+            let program = program_mut::<BtfTracePoint>(&mut self.ebpf, name);
             let link = program.attach().and_then(|link| program.take_link(link));
             link.map_err(program_error(name))
         };
         tracepoints.iter().map(attach).collect::<Result<_, _>>().map(TracepointLinks)
     }
 
-    /// Has a cgroup call its programs, beside those that it has.
+    /// Attaches the programs of cgroups to a cgroup, beside those that are attached already.
     ///
     /// # Errors
     /// [`Error::Program`].
     pub(crate) fn attach_cgroup(&mut self, cgroup: BorrowedFd<'_>) -> Result<CgroupLinks, Error> {
-        // No flags: links, since Linux 5.7, always let others in, and refuse to be told so.
+        // `Single` sets no flags. Links (since Linux 5.7) always allow other programs beside them,
+        // and the kernel rejects a flag that asks for that.
         const MODE: CgroupAttachMode = CgroupAttachMode::Single;
-        let program = program_mut::<CgroupSock>(&mut self.loaded, ON_SOCK_CREATE);
-        let created = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
-        let created = created.map_err(program_error(ON_SOCK_CREATE))?;
+        let program = program_mut::<CgroupSock>(&mut self.ebpf, ON_SOCK_CREATE);
+        let sock_create = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
+        let sock_create = sock_create.map_err(program_error(ON_SOCK_CREATE))?;
         let mut addresses = Vec::with_capacity(ADDRESS_PROGRAMS.len());
         for name in ADDRESS_PROGRAMS {
-            let program = program_mut::<CgroupSockAddr>(&mut self.loaded, name);
+            let program = program_mut::<CgroupSockAddr>(&mut self.ebpf, name);
             let link = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
             addresses.push(link.map_err(program_error(name))?);
         }
-        Ok(CgroupLinks { sock_create: created, named: addresses })
+        Ok(CgroupLinks { sock_create, addresses })
     }
 
-    /// A pass over all tracked sockets, which makes what is told of each what it is: a byte for
-    /// each, 1 for one of which an event seems to be untold. One that is there all the time may be
-    /// left out of a pass if others that were seen are closed meanwhile.
+    /// Starts a pass over all tracked sockets, which recomputes their words. The iterator yields one
+    /// byte for each socket: 1 if an event seems to have been missed. A pass may skip a socket if
+    /// sockets that it has checked are closed meanwhile.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE.
     pub(crate) fn start_sweep(&self) -> Result<BpfIter, Error> {
-        Ok(BpfIter::new(program_fd(&self.loaded, SWEEP), Some(self.map_fd("sockets")))?)
+        Ok(BpfIter::new(program_fd(&self.ebpf, SWEEP), Some(self.map_fd("sockets")))?)
     }
 
-    /// Looks again at those of which [`Programs::sweep`] has said so: what is so still is told.
+    /// Checks the sockets again for which [`Programs::start_sweep`] yielded 1, and reports the
+    /// events that are still missing.
     ///
     /// # Errors
-    /// As there.
+    /// ENOMEM, EMFILE, ENFILE.
     pub(crate) fn recheck(&self) -> Result<(), Error> {
-        let again = program_fd(&self.loaded, RECHECK);
-        BpfIter::new(again, Some(self.map_fd("doubted")))?.read(&mut [0])?;
+        let recheck = program_fd(&self.ebpf, RECHECK);
+        BpfIter::new(recheck, Some(self.map_fd("suspects")))?.read(&mut [0])?;
         Ok(())
     }
 
-    /// The numbers of all maps of the machine ([`kernel::id`](crate::kernel::id)).
+    /// Returns the ids of all BPF maps of the machine ([`map_id`](crate::bpf::map_id)).
     ///
     /// # Errors
-    /// As [`Programs::sweep`].
+    /// ENOMEM, EMFILE, ENFILE.
     pub(crate) fn list_map_ids(&self) -> Result<BTreeSet<u32>, Error> {
-        let maps = BpfIter::new(program_fd(&self.loaded, LIST_MAPS), None)?;
-        let (mut bytes, mut numbers) = ([0; 4096], BTreeSet::new());
+        let iter = BpfIter::new(program_fd(&self.ebpf, LIST_MAPS), None)?;
+        let (mut bytes, mut ids) = ([0; 4096], BTreeSet::new());
         loop {
-            let count = maps.read(&mut bytes)?;
+            let count = iter.read(&mut bytes)?;
             let (written, _) = bytes[..count].as_chunks();
-            numbers.extend(written.iter().map(|number| u32::from_ne_bytes(*number)));
+            ids.extend(written.iter().map(|id| u32::from_ne_bytes(*id)));
             if count < bytes.len() {
-                return Ok(numbers);
+                return Ok(ids);
             }
         }
     }
 
-    /// A map of `uselect.bpf.c`.
+    /// Returns the descriptor of a map of the object.
+    ///
+    /// # Panics
+    /// If the object has no such map, or one of another type.
     pub(crate) fn map_fd(&self, name: &str) -> BorrowedFd<'_> {
-        match self.loaded.map(name).expect("the object is ours") {
+        match self.ebpf.map(name).expect("the object has this map") {
             Map::HashMap(map) | Map::ArrayOfMaps(map) | Map::SkStorage(map) => map.fd().as_fd(),
-            other => panic!("a map of another kind: {other:?}"),
+            other => panic!("unexpected type of map: {other:?}"),
         }
     }
 }
 
-fn program_mut<'a, P>(loaded: &'a mut Ebpf, name: &str) -> &'a mut P
+fn program_mut<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut P
 where
     &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
 {
-    let program = loaded.program_mut(name).expect("the object is ours");
-    program.try_into().expect("the object is ours, and so is its kind")
+    let program = ebpf.program_mut(name).expect("the object has this program");
+    program.try_into().expect("the section of the program has this type")
 }
 
-fn program_fd<'a>(loaded: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
-    loaded.program(name).expect("the object is ours").fd().expect("it was loaded").as_fd()
+fn program_fd<'a>(ebpf: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
+    let program = ebpf.program(name).expect("the object has this program");
+    program.fd().expect("the program is loaded").as_fd()
 }
 
 fn program_error(name: &'static str) -> impl Fn(ProgramError) -> Error {
     move |error| Error::Program { name, why: error_chain(&error) }
 }
 
-/// An error and its causes, in one line: the loader says the kernel's part in a cause.
+/// Formats an error and its sources in one line. aya has the kernel's error in a source.
 fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
     }
-    words.lines().next().unwrap_or_default().to_owned()
+    text.lines().next().unwrap_or_default().to_owned()
 }
