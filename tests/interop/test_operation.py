@@ -261,7 +261,7 @@ class Admin(InteropCase):
                 continue
             row = re.fullmatch(r'(\w+)(?:\{\w+="[^"]*"(?:,\w+="[^"]*")*\})? (-?[0-9.e+]+)', line)
             self.assertTrue(row, line)
-            self.assertTrue(row[1].startswith("millrace_"), line)
+            self.assertTrue(row[1].startswith(("millrace_", "process_")), line)
             if row[1] == name:
                 total += float(row[2])
         return total
@@ -272,7 +272,7 @@ class Admin(InteropCase):
         self.wait_until(
             "seven exchanges are counted", lambda: self.sum_of("millrace_exchanges_total") == 7
         )
-        self.assertEqual(self.sum_of("millrace_bytes_downloaded_total"), 7000)
+        self.assertEqual(self.sum_of("millrace_downloaded_bytes_total"), 7000)
         self.assertEqual(self.sum_of("millrace_exchanges_open"), 0)
 
     def test_health_follows_draining(self):
@@ -371,14 +371,14 @@ class Outages(InteropCase):
         # A request is counted when it has ended, which a client may see before.
         count = 'millrace_requests_total{service="forward",code="502"}'
         self.wait_until("all are counted", lambda: self.samples().get(count) == "3")
-        own = self.samples()['millrace_responses_own_total{reason="connect-failed"}']
+        own = self.samples()['millrace_responses_generated_total{reason="connect-failed"}']
         self.assertEqual(own, "3")
         self.assertEqual(proxy.stop(), 0)
         self.assertEqual([line for line in proxy.lines if "refused" in line], [])
 
     def test_metrics_count_by_status_reason_and_origin(self):
         proxy = self.start("--limit", "eject_failures=0")
-        own = 'millrace_responses_own_total{reason="%s"}'
+        own = 'millrace_responses_generated_total{reason="%s"}'
         service = 'millrace_requests_total{service="boost",code="%s"}'
         of_origin = 'millrace_origin_%s{origin="' + self.name + '"}'
         samples = self.samples()

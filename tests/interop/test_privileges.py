@@ -110,7 +110,7 @@ class GivenUp(Case):
         admin = self.said(proxy, "admin at ").rpartition(":")[2]
         host = f"127.0.0.1:{admin}"
         page = wire.get(("127.0.0.1", int(admin)), "/metrics", host=host).body.decode()
-        for name in ("millrace_process_descriptors", "millrace_process_resident_bytes"):
+        for name in ("process_open_fds", "process_resident_memory_bytes"):
             (value,) = [row.split()[1] for row in page.splitlines() if row.startswith(f"{name} ")]
             self.assertGreater(int(float(value)), 0)
 

@@ -71,7 +71,7 @@ impl Reloader {
     pub(super) fn step(&mut self, world: &World) {
         if let Some(asked) = self.pending {
             let number = self.config.number;
-            let has = |counters: &Arc<Counters>| counters.snapshot.get() == number;
+            let has = |counters: &Arc<Counters>| counters.config_generation.get() == number;
             if !self.shared.counters.iter().all(has) {
                 return;
             }

@@ -8,19 +8,20 @@ use millrace_disk::Disks;
 use millrace_http_cache::HashKey;
 use millrace_store::{Bounds, Cache, HotCopies};
 
-use crate::failure::Failure;
-use crate::print;
+use crate::console;
+use crate::program_error::ProgramError;
 
 /// The cache of a configuration, if it has one, which sends these hot bodies by copy. Called before
 /// the process gives its rights up: the files in memory are made here.
 ///
 /// # Errors
 /// When the kernel refuses the memory.
-pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cache>>, Failure> {
+pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cache>>, ProgramError> {
     let Some(settings) = &config.cache else { return Ok(None) };
     let bytes = usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX);
     let slab = Slab::new(bytes);
-    let slab = slab.map_err(|error| Failure::machine("cannot make the cache's memory", error))?;
+    let slab =
+        slab.map_err(|error| ProgramError::system("cannot make the cache's memory", error))?;
     let bounds = Bounds {
         bytes: settings.memory_bytes,
         object_bytes: settings.object_bytes_max(&config.limits),
@@ -44,13 +45,13 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
 ///
 /// # Errors
 /// When there can be no further thread.
-pub(crate) fn start_prefault(cache: Option<&Arc<Cache>>) -> Result<Option<Helper>, Failure> {
+pub(crate) fn start_prefault(cache: Option<&Arc<Cache>>) -> Result<Option<Helper>, ProgramError> {
     let Some(cache) = cache else { return Ok(None) };
     let helper = Helper::start(cache.slab());
-    let failed = |error| Failure::machine("cannot start the cache's thread", error);
+    let failed = |error| ProgramError::system("cannot start the cache's thread", error);
     let helper = helper.map_err(failed)?;
     if cache.slab().counters().small_blocks > 0 {
-        print::error("the cache has no huge pages: its hits cost more");
+        console::log("the cache has no huge pages: its hits cost more");
     }
     Ok(Some(helper))
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use millrace_config::{AdminRequest, ListenAddress};
 use millrace_http1::{HeaderWriter, Http1Header, declared_length};
 
-use crate::admin::{MATCHED, Token};
-use crate::failure::Failure;
+use crate::admin::{MATCHED_FIELD, Token};
+use crate::console;
 use crate::http::{self, Connection};
-use crate::print;
+use crate::program_error::ProgramError;
 
 /// How long the process may take. A purge walks over all that is stored.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest body that is read.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
@@ -20,23 +20,24 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 /// When nobody answers, or with a refusal.
-pub(crate) fn run(asking: &AdminRequest) -> std::result::Result<(), Failure> {
+pub(crate) fn run(asking: &Asking) -> std::result::Result<(), ProgramError> {
     let token = asking.token_file.as_deref();
     let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
     let request = request(asking, token.as_ref());
-    let answer = connect(&asking.admin).and_then(|connection| exchange(connection, &request));
-    let answer = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
-    let Answered { status, matched_nothing, body } = answer;
+    let response = connect(&asking.admin).and_then(|connection| exchange(connection, &request));
+    let response =
+        response.map_err(|error| ProgramError::System(describe_error(asking, &error)))?;
+    let PurgeResponse { status, matched_nothing, body } = response;
     if status == 200 {
-        print::output(&body)?;
-        return if matched_nothing { Err(Failure::NothingPurged) } else { Ok(()) };
+        console::write_result(&body)?;
+        return if matched_nothing { Err(ProgramError::NothingPurged) } else { Ok(()) };
     }
-    Err(Failure::Machine(body.lines().next().unwrap_or("refused without a word").to_owned()))
+    Err(ProgramError::System(body.lines().next().unwrap_or("refused without a word").to_owned()))
 }
 
 /// The response of the process.
 #[derive(PartialEq, Eq, Debug)]
-struct Answered {
+struct PurgeResponse {
     status: u16,
     /// Whether no stored response matched a purge ([`MATCHED`]).
     matched_nothing: bool,
@@ -44,7 +45,7 @@ struct Answered {
 }
 
 /// Why nobody answers; where nobody listens, how it comes that somebody does.
-fn unanswered(asking: &AdminRequest, error: &Error) -> String {
+fn describe_error(asking: &Asking, error: &Error) -> String {
     let admin = &asking.admin;
     let hint = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
@@ -68,7 +69,7 @@ fn request(asking: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
     let mut header = Http1Header::new(&mut request);
     header.request(method, target.as_bytes(), |value| value.extend_from_slice(host.as_bytes()));
     if let Some(token) = token {
-        token.write(&mut header);
+        token.write_field(&mut header);
     }
     header.end();
     request
@@ -81,7 +82,7 @@ fn encoded(text: &str) -> String {
 }
 
 fn connect(admin: &ListenAddress) -> Result<Connection> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     match admin {
         ListenAddress::Tcp(address) => Connection::to_tcp(&[*address], deadline),
         ListenAddress::Unix(path) => Connection::to_unix(path, deadline),
@@ -89,7 +90,7 @@ fn connect(admin: &ListenAddress) -> Result<Connection> {
 }
 
 /// Sends a request and reads the response, which has a Content-Length at every admin server.
-fn exchange(mut connection: Connection, request: &[u8]) -> Result<Answered> {
+fn exchange(mut connection: Connection, request: &[u8]) -> Result<PurgeResponse> {
     connection.write_all(request)?;
     let head = connection.read_response()?;
     let malformed = |wrong: &str| Error::new(ErrorKind::InvalidData, wrong);
@@ -97,9 +98,9 @@ fn exchange(mut connection: Connection, request: &[u8]) -> Result<Answered> {
         Ok(Some(length)) if length <= BODY_BYTES_MAX => connection.read_body(length as usize)?,
         _ => return Err(malformed("the response has no valid Content-Length")),
     };
-    Ok(Answered {
+    Ok(PurgeResponse {
         status: head.status(),
-        matched_nothing: http::values(&head, MATCHED).any(|value| value == b"0"),
+        matched_nothing: http::values(&head, MATCHED_FIELD).any(|value| value == b"0"),
         body: String::from_utf8(body).map_err(|_| malformed("the response is not UTF-8"))?,
     })
 }
@@ -123,22 +124,22 @@ mod tests {
         let expected = "POST /cache/purge?url=http://a/%3Fb%3Dc%26d%20%C3%A9&soft= HTTP/1.1\r\n\
                         Host: 127.0.0.1:9180\r\n\r\n";
         assert_eq!(request(&asking, None), expected.as_bytes());
-        let answer = |text: &str| {
+        let response = |text: &str| {
             let (mut server, client) = UnixStream::pair().unwrap();
             server.write_all(text.as_bytes()).unwrap();
             server.shutdown(Shutdown::Write).unwrap();
             let mut connection = Connection::new(client.into(), true).unwrap();
-            connection.set_deadline(Instant::now() + PATIENCE);
+            connection.set_deadline(Instant::now() + TIMEOUT);
             exchange(connection, b"")
         };
         let sized = |length: &str| {
-            answer(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nab"))
+            response(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nab"))
         };
         let (status, matched_nothing, body) = (200, false, "ab".to_owned());
-        assert_eq!(sized("2").unwrap(), Answered { status, matched_nothing, body });
-        let nothing = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{MATCHED}: 0\r\n\r\n");
-        assert!(answer(&nothing).unwrap().matched_nothing);
+        assert_eq!(sized("2").unwrap(), PurgeResponse { status, matched_nothing, body });
+        let nothing = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{MATCHED_FIELD}: 0\r\n\r\n");
+        assert!(response(&nothing).unwrap().matched_nothing);
         assert!(sized("3").is_err() && sized("-").is_err());
-        assert!(answer("nonsense").is_err());
+        assert!(response("nonsense").is_err());
     }
 }

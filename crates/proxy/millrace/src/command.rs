@@ -1,15 +1,18 @@
-//! From the command line to what it asks for.
+//! Runs the command that the command line names.
 
 use std::ffi::OsString;
 
 use millrace_config::{self as config, Command, ConfigError};
 
 use crate::config_source::ConfigSource;
-use crate::failure::Failure;
-use crate::{cache_cli, congestion, demo, doctor, preflight, print, supervisor, users};
+use crate::program_error::ProgramError;
+use crate::{cache_cli, congestion, console, demo, doctor, metrics, preflight, supervisor, users};
 
-/// Does what `words` ask for, the first of which is the program's name.
-pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+/// Runs the command line `words`. The first word is the name of the program.
+///
+/// # Errors
+/// A wrong option or file, or the error of the command.
+pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), ProgramError> {
     match config::command(words)? {
         Command::Serve(tables) => {
             let mut config = config::from_raw(&tables)?;
@@ -28,21 +31,30 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
             let source = ConfigSource { file, over };
             let config = source.read()?;
             preflight::check(&config, &source.over)?;
-            config::notes(&config).iter().for_each(|note| print::error(note));
-            print::output(&config::to_toml(&config))
+            config::notes(&config).iter().for_each(|note| console::log(note));
+            console::write_result(&config::to_toml(&config))
         }
         Command::Doctor(tables) => doctor::run(&config::process_from_raw(&tables)?),
         Command::Demo => demo::run(),
         Command::Cache(request) => cache_cli::run(&request),
         Command::Reference(name) => reference(&name),
-        Command::Print(text) => print::output(&text),
+        Command::Print(text) => console::write_result(&text),
     }
 }
 
-fn reference(name: &str) -> Result<(), Failure> {
+/// Prints a generated page. `metrics` comes from this crate, the others from the options.
+fn reference(name: &str) -> Result<(), ProgramError> {
+    if name == "metrics" {
+        return console::write_result(&metrics::reference_page());
+    }
     let Some(page) = config::page(name) else {
-        let names: Vec<_> = config::PAGES.iter().map(|(name, ..)| *name).collect();
-        return Err(ConfigError::unknown("reference", "page", name, &names).into());
+        let names = config::PAGES.iter().map(|(name, ..)| *name).chain(["metrics"]);
+        return Err(ProgramError::Config(ConfigError::Unknown {
+            place: "reference".to_owned(),
+            found: name.to_owned(),
+            nearest: None,
+            allowed: names.collect::<Vec<_>>().join(", "),
+        }));
     };
-    print::output(&page)
+    console::write_result(&page)
 }

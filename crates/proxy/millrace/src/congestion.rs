@@ -8,7 +8,7 @@ use millrace_config::{Config, ConfigError, Congestion, RawConfig};
 use millrace_proxy::congestion::NEAR;
 use millrace_sys::Errno;
 
-use crate::print;
+use crate::console;
 
 /// Checks every algorithm that `config` names, which is what `tables` mean.
 ///
@@ -22,8 +22,8 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
         ];
         for (option, choice) in options {
             let Some(name) = choice.name() else { continue };
-            let Err(error) = try_for_good(name) else { continue };
-            let problem = match error {
+            let Err(error) = check_unprivileged(name) else { continue };
+            let wrong = match error {
                 Errno::NOENT => "is nothing that this kernel has",
                 Errno::PERM => {
                     "needs CAP_NET_ADMIN, which millrace gives up or has not \
@@ -34,8 +34,8 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
             return Err(ConfigError::Value {
                 location: tables.location_in_service(number, option).to_owned(),
                 found: name.to_owned(),
-                problem,
-                expected: format!("system, auto, {}", offered(error == Errno::PERM).join(", ")),
+                wrong,
+                allowed: format!("system, auto, {}", algorithms(error == Errno::PERM).join(", ")),
             });
         }
     }
@@ -44,27 +44,27 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
 
 /// The system's algorithm, where `auto` differs from it. Says so if somebody asked for `auto` and
 /// cannot have what it stands for.
-pub(crate) fn system(config: &Config) -> Option<Arc<str>> {
+pub(crate) fn system_default(config: &Config) -> Option<Arc<str>> {
     let system = millrace_sys::default_congestion().ok()?;
     if system == NEAR {
         return None;
     }
-    if try_for_good(NEAR).is_ok() {
+    if check_unprivileged(NEAR).is_ok() {
         return Some(system.into());
     }
     let asks = |choice: &Congestion| *choice == Congestion::Auto;
     let mut services = config.services.iter();
     if services.any(|service| asks(&service.congestion) || asks(&service.origin_congestion)) {
-        print::error(&format!("congestion auto: {NEAR} cannot be had here; {system} serves all"));
+        console::log(&format!("congestion auto: {NEAR} cannot be had here; {system} serves all"));
     }
     None
 }
 
 /// Whether connections can have an algorithm also when the process has given up what it was started
 /// with. To somebody with CAP_NET_ADMIN the kernel gives any, which also loads it.
-fn try_for_good(name: &str) -> Result<(), Errno> {
+fn check_unprivileged(name: &str) -> Result<(), Errno> {
     millrace_sys::try_congestion(name)?;
-    let allowed = offered(true);
+    let allowed = algorithms(true);
     // Where there is no list to be read it is left to the kernel.
     match allowed.is_empty() || allowed.iter().any(|one| one == name) {
         true => Ok(()),
@@ -73,7 +73,7 @@ fn try_for_good(name: &str) -> Result<(), Errno> {
 }
 
 /// The algorithms that are loaded; only those that every user may have, if `allowed`.
-fn offered(allowed: bool) -> Vec<String> {
+fn algorithms(allowed: bool) -> Vec<String> {
     let which = if allowed { "allowed" } else { "available" };
     let path = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
     let names = fs::read_to_string(path).unwrap_or_default();

@@ -8,22 +8,22 @@ use std::time::Duration;
 use millrace_config::{self as config, ListenAddress};
 use millrace_proxy::counters::Counters;
 
-use crate::failure::Failure;
+use crate::program_error::ProgramError;
 use crate::supervisor::Running;
-use crate::{demo_site, print};
+use crate::{console, demo_site};
 
 /// The ports that are taken if nobody else has them.
 const PORT: u16 = 8080;
 const ADMIN_PORT: u16 = 9180;
 /// How often the counters are read. Only the rhythm of the lines depends on it.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs until it is told to end.
 ///
 /// # Errors
 /// When the machine refuses sockets or threads.
-pub(crate) fn run() -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::Machine(format!("no web server: {error}"));
+pub(crate) fn run() -> Result<(), ProgramError> {
+    let failed = |error: std::io::Error| ProgramError::System(format!("no web server: {error}"));
     let origin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
     let origin_address = origin.local_addr().map_err(failed)?;
     let admin = free(ADMIN_PORT).map_err(failed)?;
@@ -40,12 +40,12 @@ pub(crate) fn run() -> Result<(), Failure> {
         unreachable!("the demo listens on one TCP address");
     };
     // It serves on if nobody reads its lines.
-    let _ = print::output(&welcome(address, admin, origin_address));
+    let _ = console::write_result(&welcome(address, admin, origin_address));
     let mut before = Totals::default();
-    running.wait(Some(LOOK_EVERY), |counters| {
+    running.wait(Some(REPORT_INTERVAL), |counters| {
         let now = Totals::of(counters);
         if let Some(line) = now.line_since(&before) {
-            let _ = print::output(&line);
+            let _ = console::write_result(&line);
             before = now;
         }
     })
@@ -99,13 +99,13 @@ impl Totals {
         let sum = |read: fn(&Counters) -> u64| workers.iter().map(|worker| read(worker)).sum();
         Self {
             exchanges: sum(|counters| counters.exchanges.get()),
-            own: sum(|counters| counters.responses_own.sum()),
+            own: sum(|counters| counters.responses_generated.sum()),
             accepted: sum(|counters| counters.connections_accepted.get()),
             opened: sum(|counters| counters.origin_connections_opened.get()),
             reused: sum(|counters| counters.origin_connections_reused.get()),
             hits: sum(|counters| counters.cache_hits.get()),
-            bytes: sum(|counters| counters.bytes_uploaded.get() + counters.bytes_downloaded.get()),
-            spliced: sum(|counters| counters.bytes_spliced.get()),
+            bytes: sum(|counters| counters.uploaded_bytes.get() + counters.downloaded_bytes.get()),
+            spliced: sum(|counters| counters.spliced_bytes.get()),
         }
     }
 
@@ -125,10 +125,10 @@ impl Totals {
         }
         line.push_str(&format!(
             "; {} of bodies passed on",
-            print::bytes(self.bytes - before.bytes)
+            console::format_bytes(self.bytes - before.bytes)
         ));
         if self.spliced > before.spliced {
-            let spliced = print::bytes(self.spliced - before.spliced);
+            let spliced = console::format_bytes(self.spliced - before.spliced);
             line.push_str(&format!(", {spliced} of them spliced in the kernel"));
         }
         if self.own > before.own {

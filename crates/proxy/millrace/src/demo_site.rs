@@ -11,8 +11,8 @@ use millrace_http1::{
     Framing, HeaderWriter, Http1Header, Method, connection_options, request_framing,
 };
 
-use crate::failure::Failure;
 use crate::http::{Connection, Status};
+use crate::program_error::ProgramError;
 use crate::threads::spawn;
 
 const PAGE: &[u8] = include_bytes!("demo_site/index.html");
@@ -44,7 +44,7 @@ type Response<'a> = (Status, &'static [u8], Option<FixedField>, &'a [u8]);
 ///
 /// # Errors
 /// When no thread can be started.
-pub(crate) fn start(listener: TcpListener) -> Result<(), Failure> {
+pub(crate) fn start(listener: TcpListener) -> Result<(), ProgramError> {
     let pattern: Arc<[u8]> = (0..PATTERN_BYTES).map(|index| b'a' + (index % 26) as u8).collect();
     let connections = Arc::new(AtomicUsize::new(0));
     let accept = move || {

@@ -13,48 +13,48 @@ use millrace_http_cache::SpaceTag;
 use millrace_proxy::WorkerMessage;
 use millrace_store::{Cache, Waiter, Waker};
 
-use crate::failure::Failure;
-use crate::print;
+use crate::console;
+use crate::program_error::ProgramError;
 use crate::threads::{self, spawn};
 
 /// Letters to the workers from the disks' threads.
-type Letters = Mail<WorkerMessage<OwnedFd>, EventWaker>;
+type DiskMail = Mail<Letter<OwnedFd>, EventWaker>;
 
 /// Wakes the workers' exchanges that wait for a disk.
 #[derive(Debug, Default)]
-pub(crate) struct Bell(OnceLock<Mutex<Letters>>);
+pub(crate) struct DiskWaker(OnceLock<Mutex<DiskMail>>);
 
 /// How often a worker whose mailbox is full is tried, and how long is waited in between. One that
 /// does not turn for so long has other troubles, and its exchanges give up waiting by themselves.
-const TRIES_MAX: u32 = 2000;
-const TRY: Duration = Duration::from_millis(1);
+const WAKE_TRIES_MAX: u32 = 2000;
+const WAKE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a start waits until what is on the disks was found. After that it is found while clients
 /// are served, who ask the origin for the rest.
-const FIND: Duration = Duration::from_millis(300);
+const RECOVERY_WAIT: Duration = Duration::from_millis(300);
 /// How often it is tried to lock disks that a predecessor has still.
-const LOOK: Duration = Duration::from_millis(20);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// The share of the cache's memory, as a divisor, that may wait for disks.
 const STUCK_SHARE: u64 = 4;
 
-impl Bell {
+impl DiskWaker {
     /// Says how the workers are reached, before the first one runs.
-    pub(crate) fn reach(&self, letters: Letters) {
+    pub(crate) fn connect(&self, letters: DiskMail) {
         let is_first = self.0.set(Mutex::new(letters)).is_ok();
         assert!(is_first, "workers are started once");
     }
 }
 
-impl Waker for Bell {
+impl Waker for DiskWaker {
     fn wake(&self, waiter: Waiter) {
         let letters = self.0.get().expect("whoever waits runs");
-        for _ in 0..TRIES_MAX {
+        for _ in 0..WAKE_TRIES_MAX {
             let mut letters = threads::lock(letters);
-            let letter = WorkerMessage::Wake(Token::from_bits(waiter.token));
-            if letters.send(usize::from(waiter.worker), letter).is_ok() {
+            let message = Letter::Wake(Token::from_bits(waiter.token));
+            if letters.send(usize::from(waiter.worker), message).is_ok() {
                 return letters.flush();
             }
             drop(letters);
-            sleep(TRY);
+            sleep(WAKE_RETRY_INTERVAL);
         }
     }
 }
@@ -77,9 +77,9 @@ impl Disks {
     pub(crate) fn open(
         config: &Config,
         cache: Option<&Arc<Cache>>,
-        bell: &Arc<Bell>,
+        waker: &Arc<DiskWaker>,
         has_predecessor: bool,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ProgramError> {
         let mut all = Self { cache: None, is_over: Arc::default() };
         let (Some(settings), Some(cache)) = (&config.cache, cache) else { return Ok(all) };
         if settings.disks.is_empty() {
@@ -88,33 +88,36 @@ impl Disks {
         all.cache = Some(cache.clone());
         match lock(&settings.disks) {
             Ok(volumes) => {
-                use_them(cache, volumes, &settings.disks, bell);
+                attach(cache, volumes, &settings.disks, waker);
                 let (cache, spaces) = (cache.clone(), spaces(config));
-                if await_contents(&cache, TRY, Some(Instant::now() + FIND)) {
-                    report_strangers(&cache, &spaces);
+                if await_contents(&cache, WAKE_RETRY_INTERVAL, Some(Instant::now() + RECOVERY_WAIT))
+                {
+                    report_unmatched(&cache, &spaces);
                 } else {
                     spawn("disk-report", move || report_once_recovered(&cache, &spaces))?;
                 }
             }
             Err((_, DirectoryError::Locked)) if has_predecessor => {
                 cache.await_disks();
-                let (cache, disks, bell) = (cache.clone(), settings.disks.clone(), bell.clone());
+                let (cache, disks, waker) = (cache.clone(), settings.disks.clone(), waker.clone());
                 let (is_over, spaces) = (all.is_over.clone(), spaces(config));
-                spawn("disk-wait", move || seek(&cache, &disks, &bell, &is_over, &spaces))?;
+                spawn("disk-wait", move || {
+                    wait_for_predecessor(&cache, &disks, &waker, &is_over, &spaces)
+                })?;
             }
-            Err((disk, error)) => return Err(Failure::Machine(refusal(disk, error))),
+            Err((disk, error)) => return Err(ProgramError::System(describe_error(disk, error))),
         }
         Ok(all)
     }
 
     /// Writes what is to be written and lets go of the disks; the process goes on without. On a
     /// thread of its own, as it may take as long as the disks take.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn release(&self) {
         // Pairs with the loads in `seek`.
         self.is_over.store(true, Ordering::Release);
         let Some(cache) = self.cache.clone() else { return };
         if let Err(error) = spawn("disk-end", move || cache.close_disks()) {
-            print::error(&format!("cannot leave the disks before the end: {error}"));
+            console::log(&format!("cannot leave the disks before the end: {error}"));
         }
     }
 
@@ -126,22 +129,25 @@ impl Disks {
 }
 
 /// Waits for the disks that a predecessor has.
-fn seek(
+fn wait_for_predecessor(
     cache: &Arc<Cache>,
     disks: &[Disk],
-    bell: &Arc<Bell>,
+    waker: &Arc<DiskWaker>,
     is_over: &AtomicBool,
     spaces: &[SpaceTag],
 ) {
     while !is_over.load(Ordering::Acquire) {
         match lock(disks) {
             Ok(volumes) => {
-                use_them(cache, volumes, disks, bell);
+                attach(cache, volumes, disks, waker);
                 return report_once_recovered(cache, spaces);
             }
-            Err((_, DirectoryError::Locked)) => sleep(LOOK),
+            Err((_, DirectoryError::Locked)) => sleep(LOCK_RETRY_INTERVAL),
             Err((disk, error)) => {
-                print::error(&format!("{}; the cache goes on without", refusal(disk, error)));
+                console::log(&format!(
+                    "{}; the cache goes on without",
+                    describe_error(disk, error)
+                ));
                 return cache.close_disks();
             }
         }
@@ -149,21 +155,21 @@ fn seek(
 }
 
 /// Reports stored responses that match no service of the configuration, whose spaces these are.
-fn report_strangers(cache: &Cache, spaces: &[SpaceTag]) {
+fn report_unmatched(cache: &Cache, spaces: &[SpaceTag]) {
     let what = match cache.recovered_outside(spaces) {
         0 => return,
         1 => "up to 1 stored response on disk matches no service".to_owned(),
         count => format!("up to {count} stored responses on disk match no service"),
     };
-    print::error(&format!(
+    console::log(&format!(
         "{what}: its name or its target rules have changed (they stay unused until the disk needs \
          their room)"
     ));
 }
 
 fn report_once_recovered(cache: &Cache, spaces: &[SpaceTag]) {
-    await_contents(cache, FIND, None);
-    report_strangers(cache, spaces);
+    await_contents(cache, RECOVERY_WAIT, None);
+    report_unmatched(cache, spaces);
 }
 
 fn spaces(config: &Config) -> Vec<SpaceTag> {
@@ -194,7 +200,7 @@ fn lock(disks: &[Disk]) -> Result<Volumes, (&Disk, DirectoryError)> {
     Ok(volumes)
 }
 
-fn refusal(disk: &Disk, error: DirectoryError) -> String {
+fn describe_error(disk: &Disk, error: DirectoryError) -> String {
     let folder = disk.folder.display();
     match error {
         DirectoryError::Kernel("mkdir", error) => {
@@ -214,17 +220,17 @@ fn options(bytes: u64, disks: usize) -> Options {
 }
 
 /// A disk that fails is no reason not to serve.
-fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bell>) {
+fn attach(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], waker: &Arc<DiskWaker>) {
     let now_ms = u64::try_from(millrace_sys::time_of_day().as_millis()).unwrap_or(u64::MAX);
     let options = options(cache.bytes_max(), disks.len());
-    let opened = cache.open_disks(volumes, &options, bell.clone(), now_ms);
+    let opened = cache.open_disks(volumes, &options, waker.clone(), now_ms);
     let contents = match opened {
         Ok(contents) => contents,
         Err(error) => {
             cache.close_disks();
             let folders: Vec<_> = disks.iter().map(|it| it.folder.display().to_string()).collect();
             let folders = folders.join(", ");
-            return print::error(&format!("the cache goes on without disks ({folders}): {error}"));
+            return console::log(&format!("the cache goes on without disks ({folders}): {error}"));
         }
     };
     for (disk, contents) in disks.iter().zip(contents) {
@@ -235,7 +241,7 @@ fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bel
             Contents::OtherKey => "belonged to another cache: what was on it is dropped",
             Contents::Missed => "was away for a while: what was on it is dropped",
         };
-        print::error(&format!("disk {folder} {what}"));
+        console::log(&format!("disk {folder} {what}"));
     }
 }
 

@@ -13,36 +13,38 @@ use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
 use uselect::{Backend, Tracker};
 
-use crate::engines::{self, Engine, Engine::Epoll, Picked};
-use crate::failure::Failure;
-use crate::finding::{Finding, Verdict};
+use crate::engines::{self, Engine, Engine::Epoll, EngineSelection};
+use crate::finding::{Finding, Severity};
 use crate::privileges;
-use crate::worker_pool::{descriptors_of_a_worker, files_of_disks};
-use crate::{hot_bodies, print, rings, thresholds};
+use crate::program_error::ProgramError;
+use crate::worker_pool::{descriptors_per_worker, disk_files};
+use crate::{console, hot_bodies, ring_reservation, splice_thresholds};
 
 /// Prints the findings about this machine for a process with this configuration.
 ///
 /// # Errors
 /// When something found makes millrace unable to run.
-pub(crate) fn run(config: &Config) -> Result<(), Failure> {
-    let machine = Machine::look(&config.uselectd);
+pub(crate) fn run(config: &Config) -> Result<(), ProgramError> {
+    let machine = Machine::inspect(&config.uselectd);
     let findings = findings(&machine, config);
     let mut page = format!("millrace {}\n\n", env!("CARGO_PKG_VERSION"));
     for finding in &findings {
-        let mark = match finding.verdict {
-            Verdict::Good => "ok  ",
-            Verdict::Note => "note",
-            Verdict::Bad => "BAD ",
+        let mark = match finding.severity {
+            Severity::Ok => "ok  ",
+            Severity::Note => "note",
+            Severity::Fatal => "BAD ",
         };
         page.push_str(&format!("{mark}  {:<18}{}\n", finding.name, finding.value));
-        for line in finding.word.lines() {
+        for line in finding.detail.lines() {
             page.push_str(&format!("      {:<18}{line}\n", ""));
         }
     }
-    print::output(&page)?;
-    match findings.iter().find(|finding| finding.verdict == Verdict::Bad) {
+    console::write_result(&page)?;
+    match findings.iter().find(|finding| finding.severity == Severity::Fatal) {
         None => Ok(()),
-        Some(bad) => Err(Failure::Machine(format!("cannot run here: {}: {}", bad.name, bad.word))),
+        Some(bad) => {
+            Err(ProgramError::System(format!("cannot run here: {}: {}", bad.name, bad.detail)))
+        }
     }
 }
 
@@ -73,7 +75,7 @@ type Tracking = (Backend, Vec<(Backend, uselect::Error)>);
 
 impl Machine {
     /// `uselectd` is the socket that it is asked at.
-    fn look(uselectd: &Path) -> Self {
+    fn inspect(uselectd: &Path) -> Self {
         let proc = |path: &str| {
             fs::read_to_string(format!("/proc/{path}")).ok().map(|text| text.trim().to_owned())
         };
@@ -120,19 +122,19 @@ fn name_servers(resolv: &str) -> Vec<String> {
 }
 
 fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
-    let picked = engines::pick(config);
-    let used = picked.as_ref().map_or(Epoll, |it| it.engine);
-    let bodies = thresholds::pick(config.splice, used);
+    let selection = engines::select_engine(config);
+    let used = selection.as_ref().map_or(Epoll, |it| it.engine);
+    let thresholds = splice_thresholds::select_thresholds(config.splice, used);
     let mut findings = vec![
         kernel(machine),
-        engine(picked),
+        engine(selection),
         workers(machine, config),
         descriptors(machine, config),
         memory(machine, config),
         memlock(machine, config, used),
-        moving(&bodies),
+        bodies(&thresholds),
         hot_bodies(config),
-        pipes(machine, config, &bodies),
+        pipes(machine, config, &thresholds),
         names(machine),
         congestion(machine),
         backlog(machine),
@@ -143,7 +145,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
 }
 
 /// What could not be read is told as such; it does not stop anything.
-fn told<T: ToString>(value: &Option<T>) -> String {
+fn or_unreadable<T: ToString>(value: &Option<T>) -> String {
     value.as_ref().map_or_else(|| "cannot be read here".to_owned(), T::to_string)
 }
 
@@ -152,22 +154,22 @@ fn told<T: ToString>(value: &Option<T>) -> String {
 const KERNEL_MIN: (u32, u32) = (4, 5);
 
 fn kernel(machine: &Machine) -> Finding {
-    let value = format!("Linux {}, {}", told(&machine.kernel), std::env::consts::ARCH);
+    let value = format!("Linux {}, {}", or_unreadable(&machine.kernel), std::env::consts::ARCH);
     let mut numbers = machine.kernel.as_deref().unwrap_or_default().split(['.', '-']);
     let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
     match number().zip(number()) {
         Some(version) if version < KERNEL_MIN => {
-            let word = "older than 4.5, the first kernel with EPOLLEXCLUSIVE";
-            Finding::new("kernel", Verdict::Bad, value, word)
+            let detail = "older than 4.5, the first kernel with EPOLLEXCLUSIVE";
+            Finding::new("kernel", Severity::Fatal, value, detail)
         }
-        _ => Finding::noted("kernel", value, None),
+        _ => Finding::ok_or_note("kernel", value, None),
     }
 }
 
-fn engine(picked: Result<Picked, Failure>) -> Finding {
-    match picked {
-        Ok(it) => Finding::new("engine", Verdict::Good, it.engine.name(), it.reason),
-        Err(failure) => Finding::new("engine", Verdict::Bad, "none", failure.to_string()),
+fn engine(selection: Result<EngineSelection, ProgramError>) -> Finding {
+    match selection {
+        Ok(it) => Finding::new("engine", Severity::Ok, it.engine.name(), it.reason),
+        Err(error) => Finding::new("engine", Severity::Fatal, "none", error.to_string()),
     }
 }
 
@@ -175,7 +177,7 @@ fn workers(machine: &Machine, config: &Config) -> Finding {
     let value = format!("{} of {} processors", config.workers, machine.processors);
     let is_too_many = config.workers as u64 > machine.processors;
     let note = is_too_many.then_some("more workers than processors gain nothing");
-    Finding::noted("workers", value, note)
+    Finding::ok_or_note("workers", value, note)
 }
 
 /// A proxied connection has a descriptor on either side.
@@ -191,46 +193,49 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
         false => format!("{now}, raised to {most} at start"),
     };
     let connections = config.limits.connections;
-    let files = files_of_disks(config);
+    let files = disk_files(config);
     let others = DESCRIPTORS_OTHER + files;
     let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;
     if most < DESCRIPTORS_OTHER {
-        return Finding::new("descriptors", Verdict::Bad, value, "too few to open sockets with");
+        return Finding::new("descriptors", Severity::Fatal, value, "too few to open sockets with");
     }
     let and_files = if files == 0 { String::new() } else { format!(" and {files} files of disks") };
     if most < needed {
         let reached = most.saturating_sub(others) / DESCRIPTORS_PER_CONNECTION;
-        let word = format!(
+        let detail = format!(
             "limits.connections is {connections}; from about {reached} busy ones{and_files} on \
              accepting pauses. Raise the hard limit (ulimit -Hn) or lower the limit."
         );
-        return Finding::noted("descriptors", value, Some(&word));
+        return Finding::ok_or_note("descriptors", value, Some(&detail));
     }
-    let word = format!("enough for limits.connections = {connections}{and_files}");
-    Finding::new("descriptors", Verdict::Good, value, word)
+    let detail = format!("enough for limits.connections = {connections}{and_files}");
+    Finding::new("descriptors", Severity::Ok, value, detail)
 }
 
 fn memory(machine: &Machine, config: &Config) -> Finding {
-    let available = machine.memory_bytes.map(print::bytes);
+    let available = machine.memory_bytes.map(console::format_bytes);
     let cache = config.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
-    let [pools, cache] = [config.pool_bytes(), cache].map(print::bytes);
-    let value = format!("{pools} for pools, {cache} for the cache, {} free", told(&available));
+    let [pools, cache] = [config.pool_bytes(), cache].map(console::format_bytes);
+    let value =
+        format!("{pools} for pools, {cache} for the cache, {} free", or_unreadable(&available));
     let is_short = machine.memory_bytes.is_some_and(|bytes| bytes < config.memory_bytes);
     let note = is_short.then_some("less is free than --memory may take");
-    Finding::noted("memory", value, note)
+    Finding::ok_or_note("memory", value, note)
 }
 
 /// Compares RLIMIT_MEMLOCK with the memory of all io_uring rings that a start reserves.
 fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
     let workers = config.workers;
     let limit = match machine.locked_memory {
-        Some(limit) => format!("{} for all processes of the user", print::bytes(limit)),
+        Some(limit) => format!("{} for all processes of the user", console::format_bytes(limit)),
         None => "not limited".to_owned(),
     };
     let rings = engines::rings_needed(config.engine, workers) as u64;
     let needed = machine.ring_bytes.map(|bytes| bytes * rings);
     let needs = match needed {
-        Some(needed) => format!("{workers} workers need {} for io_uring", print::bytes(needed)),
+        Some(needed) => {
+            format!("{workers} workers need {} for io_uring", console::format_bytes(needed))
+        }
         None => "no ring of io_uring can be created".to_owned(),
     };
     let value = format!("{limit}; {needs}; engine {} is used", used.name());
@@ -241,23 +246,23 @@ fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
     });
     // Linux before 6.14 does not count rings against the limit.
     let is_noted = wants_rings && is_short && used != Engine::Uring;
-    Finding::noted("memlock", value, is_noted.then_some(rings::RAISE))
+    Finding::ok_or_note("memlock", value, is_noted.then_some(ring_reservation::MEMLOCK_ADVICE))
 }
 
 /// How bodies are moved.
-fn moving(bodies: &thresholds::Picked) -> Finding {
-    let rows = bodies.plan().map(|(kind, what)| format!("{kind:<21}{what}"));
-    Finding::new("bodies", Verdict::Good, &bodies.reason, rows.join("\n"))
+fn bodies(selection: &splice_thresholds::ThresholdSelection) -> Finding {
+    let rows = selection.plan().map(|(kind, what)| format!("{kind:<21}{what}"));
+    Finding::new("bodies", Severity::Ok, &selection.reason, rows.join("\n"))
 }
 
 /// How hot bodies go from the cache to clients.
 fn hot_bodies(config: &Config) -> Finding {
     match &config.cache {
-        None => Finding::new("hot bodies", Verdict::Good, "there is no cache", ""),
+        None => Finding::new("hot bodies", Severity::Ok, "there is no cache", ""),
         Some(cache) => {
-            let picked = hot_bodies::pick(cache.send);
-            let verdict = if picked.is_fallback { Verdict::Note } else { Verdict::Good };
-            Finding::new("hot bodies", verdict, picked.plan(), picked.reason)
+            let selection = hot_bodies::select_hot_copies(cache.send);
+            let verdict = if selection.is_fallback { Severity::Note } else { Severity::Ok };
+            Finding::new("hot bodies", verdict, selection.plan(), selection.reason)
         }
     }
 }
@@ -265,50 +270,57 @@ fn hot_bodies(config: &Config) -> Finding {
 /// Bytes of a page of a pipe.
 const PAGE_BYTES: u64 = 4096;
 
-fn pipes(machine: &Machine, config: &Config, bodies: &thresholds::Picked) -> Finding {
+fn pipes(
+    machine: &Machine,
+    config: &Config,
+    bodies: &splice_thresholds::ThresholdSelection,
+) -> Finding {
     let workers = config.workers as u64;
-    let descriptors = descriptors_of_a_worker(config.workers, files_of_disks(config));
+    let descriptors = descriptors_per_worker(config.workers, disk_files(config));
     let all = workers * pipes_max(&bodies.thresholds, workers, descriptors);
     let bytes = all * PIPE_BYTES as u64;
-    let value =
-        format!("{all} of {}, {} in all", print::bytes(PIPE_BYTES as u64), print::bytes(bytes));
+    let value = format!(
+        "{all} of {}, {} in all",
+        console::format_bytes(PIPE_BYTES as u64),
+        console::format_bytes(bytes)
+    );
     match machine.pipe_pages {
         // 0: there is no such limit (proc_sys_fs(5)).
         Some(pages) if pages > 0 && pages * PAGE_BYTES < bytes => {
-            let word = format!(
+            let detail = format!(
                 "fs.pipe-user-pages-soft is {pages}: beyond {} of pipes bodies are copied",
-                print::bytes(pages * PAGE_BYTES)
+                console::format_bytes(pages * PAGE_BYTES)
             );
-            Finding::noted("pipes", value, Some(&word))
+            Finding::ok_or_note("pipes", value, Some(&detail))
         }
-        _ => Finding::new("pipes", Verdict::Good, value, "beyond them bodies are copied"),
+        _ => Finding::new("pipes", Severity::Ok, value, "beyond them bodies are copied"),
     }
 }
 
 fn names(machine: &Machine) -> Finding {
     if machine.name_servers.is_empty() {
-        let word = "127.0.0.1 is asked, as the C library does";
-        return Finding::new("name servers", Verdict::Note, "none in /etc/resolv.conf", word);
+        let detail = "127.0.0.1 is asked, as the C library does";
+        return Finding::new("name servers", Severity::Note, "none in /etc/resolv.conf", detail);
     }
-    Finding::noted("name servers", machine.name_servers.join(", "), None)
+    Finding::ok_or_note("name servers", machine.name_servers.join(", "), None)
 }
 
 fn congestion(machine: &Machine) -> Finding {
-    let available = told(&machine.congestion_available);
-    let value = format!("{} (this kernel has: {available})", told(&machine.congestion));
-    let word = "bbr paces every segment: between machines close by it costs several times cubic's \
+    let available = or_unreadable(&machine.congestion_available);
+    let value = format!("{} (this kernel has: {available})", or_unreadable(&machine.congestion));
+    let detail = "bbr paces every segment: between machines close by it costs several times cubic's \
                 CPU. --congestion auto and --origin-congestion auto avoid that.";
     let is_bbr = machine.congestion.as_deref() == Some("bbr");
-    Finding::noted("congestion", value, is_bbr.then_some(word))
+    Finding::ok_or_note("congestion", value, is_bbr.then_some(detail))
 }
 
 /// What listen(2) is asked for.
 const BACKLOG: u64 = 4096;
 
 fn backlog(machine: &Machine) -> Finding {
-    let word = "net.core.somaxconn cuts the queue of new connections below 4096";
+    let detail = "net.core.somaxconn cuts the queue of new connections below 4096";
     let is_short = machine.backlog.is_some_and(|most| most < BACKLOG);
-    Finding::noted("backlog", told(&machine.backlog), is_short.then_some(word))
+    Finding::ok_or_note("backlog", or_unreadable(&machine.backlog), is_short.then_some(detail))
 }
 
 /// User-level tracking, for programs that are linked or preloaded with it.
@@ -332,12 +344,12 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
         );
     }
     let (verdict, value) = match backend {
-        Backend::Bpf(_) => (Verdict::Good, "by eBPF: ready sockets take no call"),
+        Backend::Bpf(_) => (Severity::Ok, "by eBPF: ready sockets take no call"),
         Backend::Multishot => (
-            Verdict::Note,
+            Severity::Note,
             "by io_uring, which engine uselect does not use: idle sockets take no call",
         ),
-        Backend::Calls => (Verdict::Note, "none: each wait is a call"),
+        Backend::Calls => (Severity::Note, "none: each wait is a call"),
     };
     Finding::new("uselect", verdict, value, missing.join("\n"))
 }
@@ -350,19 +362,19 @@ mod tests {
         millrace_config::from_arguments(words.split(' ')).unwrap()
     }
 
-    fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Verdict {
+    fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Severity {
         let mut all = findings(machine, config).into_iter();
-        all.find(|finding| finding.name == name).unwrap().verdict
+        all.find(|finding| finding.name == name).unwrap().severity
     }
 
     #[test]
     fn this_machine_can_run_millrace() {
-        let machine = Machine::look(uselect::SOCKET.as_ref());
+        let machine = Machine::inspect(uselect::SOCKET.as_ref());
         assert!(
             machine.kernel.is_some() && machine.processors > 0 && machine.memory_bytes > Some(0)
         );
         for finding in findings(&machine, &config("forward")) {
-            assert!(finding.verdict != Verdict::Bad, "{}: {}", finding.name, finding.word);
+            assert!(finding.severity != Severity::Fatal, "{}: {}", finding.name, finding.detail);
         }
     }
 
@@ -380,15 +392,15 @@ mod tests {
             ..Machine::default()
         };
         let (new, default) = (machine("6.1.0-13-amd64"), config("forward --workers 2"));
-        assert_eq!(verdict_of("kernel", &new, &default), Verdict::Good);
-        assert_eq!(verdict_of("kernel", &machine("4.4.0-210-generic"), &default), Verdict::Bad);
+        assert_eq!(verdict_of("kernel", &new, &default), Severity::Ok);
+        assert_eq!(verdict_of("kernel", &machine("4.4.0-210-generic"), &default), Severity::Fatal);
         for name in ["descriptors", "memory", "name servers", "congestion", "backlog", "pipes"] {
-            assert_eq!(verdict_of(name, &new, &default), Verdict::Note, "{name}");
+            assert_eq!(verdict_of(name, &new, &default), Severity::Note, "{name}");
         }
         let small = config("forward --workers 4 --memory 64M --limit connections=1000");
-        assert_eq!(verdict_of("descriptors", &new, &small), Verdict::Good);
-        assert_eq!(verdict_of("memory", &new, &small), Verdict::Good);
-        assert_eq!(verdict_of("workers", &new, &small), Verdict::Note);
+        assert_eq!(verdict_of("descriptors", &new, &small), Severity::Ok);
+        assert_eq!(verdict_of("memory", &new, &small), Severity::Ok);
+        assert_eq!(verdict_of("workers", &new, &small), Severity::Note);
     }
 
     #[test]
@@ -396,29 +408,32 @@ mod tests {
         let ring_bytes = Some(136 << 10);
         let machine = Machine { locked_memory: Some(8 << 20), ring_bytes, ..Machine::default() };
         let short = memlock(&machine, &config("forward --workers 64"), Epoll);
-        assert_eq!(short.verdict, Verdict::Note);
+        assert_eq!(short.severity, Severity::Note);
         assert_eq!(
             short.value,
             "8.0 MB for all processes of the user; 64 workers need 9.0 MB for io_uring; engine \
              epoll is used"
         );
-        assert_eq!(short.word, rings::RAISE);
-        let verdict = |words: &str, used| memlock(&machine, &config(words), used).verdict;
+        assert_eq!(short.detail, ring_reservation::MEMLOCK_ADVICE);
+        let verdict = |words: &str, used| memlock(&machine, &config(words), used).severity;
         // 60 rings fit. A start reserves more than one for each worker.
-        assert_eq!(verdict("forward --workers 60", Epoll), Verdict::Note);
-        assert_eq!(verdict("forward --workers 56", Epoll), Verdict::Good);
-        assert_eq!(verdict("forward --workers 60 --engine uring", Epoll), Verdict::Note);
-        assert_eq!(verdict("forward --workers 59 --engine uring", Epoll), Verdict::Good);
-        assert_eq!(verdict("forward --workers 64", Engine::Uring), Verdict::Good);
-        assert_eq!(verdict("forward --workers 64 --engine poll", Engine::Poll), Verdict::Good);
+        assert_eq!(verdict("forward --workers 60", Epoll), Severity::Note);
+        assert_eq!(verdict("forward --workers 56", Epoll), Severity::Ok);
+        assert_eq!(verdict("forward --workers 60 --engine uring", Epoll), Severity::Note);
+        assert_eq!(verdict("forward --workers 59 --engine uring", Epoll), Severity::Ok);
+        assert_eq!(verdict("forward --workers 64", Engine::Uring), Severity::Ok);
+        assert_eq!(verdict("forward --workers 64 --engine poll", Engine::Poll), Severity::Ok);
         let free = Machine { ring_bytes, ..Machine::default() };
         let free = memlock(&free, &config("forward --workers 64"), Epoll);
-        assert!(free.verdict == Verdict::Good && free.value.starts_with("not limited; 64 "));
+        assert!(free.severity == Severity::Ok && free.value.starts_with("not limited; 64 "));
         let is_ring_refused = true;
         let none =
             Machine { locked_memory: Some(100 << 10), is_ring_refused, ..Machine::default() };
         let none = memlock(&none, &config("forward"), Epoll);
-        assert_eq!((none.verdict, &*none.word), (Verdict::Note, rings::RAISE));
+        assert_eq!(
+            (none.severity, &*none.detail),
+            (Severity::Note, ring_reservation::MEMLOCK_ADVICE)
+        );
         assert!(none.value.contains("; no ring of io_uring can be created; "), "{}", none.value);
     }
 
@@ -430,14 +445,17 @@ mod tests {
             let config = config(words.trim());
             let mut all = findings(&machine, &config).into_iter();
             let found = all.find(|it| it.name == "descriptors").unwrap();
-            (found.verdict, found.word)
+            (found.severity, found.detail)
         };
-        assert_eq!(with("").0, Verdict::Good);
-        let (verdict, word) = with("--disk /a:128M");
-        assert!(verdict == Verdict::Good && word.contains("= 1800 and 9 files of disks"), "{word}");
-        let (verdict, word) = with("--disk /a:100G");
+        assert_eq!(with("").0, Severity::Ok);
+        let (verdict, detail) = with("--disk /a:128M");
+        assert!(
+            verdict == Severity::Ok && detail.contains("= 1800 and 9 files of disks"),
+            "{detail}"
+        );
+        let (verdict, detail) = with("--disk /a:100G");
         let told = "about 1503 busy ones and 1025 files";
-        assert!(verdict == Verdict::Note && word.contains(told), "{word}");
+        assert!(verdict == Severity::Note && detail.contains(told), "{detail}");
     }
 
     #[test]
@@ -448,10 +466,10 @@ mod tests {
         };
         let exact = Backend::Bpf(uselect::Mode::Exact);
         let best = with(exact, Vec::new());
-        assert!(best.verdict == Verdict::Good && best.word.is_empty());
+        assert!(best.severity == Severity::Ok && best.detail.is_empty());
         let absent = (exact, uselect::Error::NoDaemon(uselect::Errno::NOENT));
         let refused = (exact, uselect::Error::Refused);
-        for (missing, word) in [
+        for (missing, detail) in [
             (absent, "not by eBPF: uselectd is not running at /run/uselectd.sock"),
             (
                 refused,
@@ -459,8 +477,8 @@ mod tests {
             ),
         ] {
             let second = with(Backend::Multishot, vec![missing]);
-            assert!(second.verdict == Verdict::Note);
-            assert_eq!(second.word, word);
+            assert!(second.severity == Severity::Note);
+            assert_eq!(second.detail, detail);
         }
         let forbidden = (Backend::Multishot, uselect::Error::NoRing(uselect::Errno::PERM));
         let named =
@@ -468,9 +486,9 @@ mod tests {
         let named = tracking(&named, &config("forward --engine uselect --uselectd /a"));
         let words =
             "not by eBPF: uselectd is not running at /a\nby engine uselect no millrace starts; one";
-        assert!(named.word.starts_with(words), "{}", named.word);
+        assert!(named.detail.starts_with(words), "{}", named.detail);
         let last = with(Backend::Calls, vec![refused, forbidden]);
-        assert!(last.word.lines().count() == 2 && last.word.contains("forbids io_uring"));
+        assert!(last.detail.lines().count() == 2 && last.detail.contains("forbids io_uring"));
     }
 
     #[test]

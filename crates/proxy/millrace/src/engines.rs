@@ -5,8 +5,8 @@ use std::time::Duration;
 use millrace_config::{Config, EngineChoice};
 use millrace_engine::{EpollWatch, Error, ReservedRing, Watch};
 
-use crate::failure::Failure;
-use crate::{calibrate, rings};
+use crate::program_error::ProgramError;
+use crate::{calibrate, ring_reservation};
 
 /// An engine of this program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ impl Engine {
 
 /// The engine to run on, and why it is that one.
 #[derive(Debug)]
-pub(crate) struct Picked {
+pub(crate) struct EngineSelection {
     pub(crate) engine: Engine,
     pub(crate) reason: String,
     /// One for each worker if they run on [`Engine::Uring`]; otherwise none.
@@ -59,56 +59,62 @@ pub(crate) fn rings_needed(choice: EngineChoice, workers: usize) -> usize {
 ///
 /// # Errors
 /// When the one that was asked for cannot be had here.
-pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
-    let picked = |engine, rings| Picked { engine, reason: "asked for".to_owned(), rings };
-    let asked = |engine| Ok(picked(engine, Vec::new()));
+pub(crate) fn select_engine(config: &Config) -> Result<EngineSelection, ProgramError> {
+    let selected =
+        |engine, rings| EngineSelection { engine, reason: "asked for".to_owned(), rings };
+    let requested = |engine| Ok(selected(engine, Vec::new()));
     let needed = rings_needed(config.engine, config.workers);
     match config.engine {
-        EngineChoice::Epoll => asked(Engine::Epoll),
+        EngineChoice::Epoll => requested(Engine::Epoll),
         EngineChoice::Uselect => {
             match millrace_engine::track(&config.uselectd, Duration::from_micros(config.spin_us)) {
-                Ok(()) => asked(Engine::Uselect),
-                Err(error) => Err(Failure::machine("--engine uselect", error.at(&config.uselectd))),
+                Ok(()) => requested(Engine::Uselect),
+                Err(error) => {
+                    Err(ProgramError::system("--engine uselect", error.at(&config.uselectd)))
+                }
             }
         }
-        EngineChoice::Poll => asked(Engine::Poll),
-        EngineChoice::Select => asked(Engine::Select),
+        EngineChoice::Poll => requested(Engine::Poll),
+        EngineChoice::Select => requested(Engine::Select),
         EngineChoice::Uring => {
-            let refused = |why: String| Failure::Machine(format!("--engine uring: {why}"));
-            let mut rings = rings::reserve(config.workers, needed)
+            let refused = |why: String| ProgramError::System(format!("--engine uring: {why}"));
+            let mut rings = ring_reservation::reserve(config.workers, needed)
                 .map_err(|shortage| refused(shortage.to_string()))?;
             // A filter of system calls may allow io_uring_setup(2) and nothing else.
             let probe = rings.pop().expect("one is spare").into_watch();
             probe.map_err(|error| refused(error.to_string()))?;
-            Ok(picked(Engine::Uring, rings))
+            Ok(selected(Engine::Uring, rings))
         }
         // The rings to measure are reserved with those of the workers: the kernel releases a ring
         // some time after it is closed, and until then its memory is not free for another one.
-        EngineChoice::Auto => Ok(match rings::reserve(config.workers, needed) {
+        EngineChoice::Auto => Ok(match ring_reservation::reserve(config.workers, needed) {
             Ok(mut rings) => {
                 let measured = measure(rings.split_off(config.workers));
-                compared(measured, rings)
+                select_cheaper(measured, rings)
             }
-            Err(shortage) => on_epoll(format!("auto: {shortage}")),
+            Err(shortage) => epoll_for(format!("auto: {shortage}")),
         }),
     }
 }
 
-fn on_epoll(reason: String) -> Picked {
-    Picked { engine: Engine::Epoll, reason, rings: Vec::new() }
+fn epoll_for(reason: String) -> EngineSelection {
+    EngineSelection { engine: Engine::Epoll, reason, rings: Vec::new() }
 }
 
 /// CPU time of a message over (epoll, uring).
 fn measure(rings: Vec<ReservedRing>) -> Result<(Duration, Duration), Error> {
     let mut least = (Duration::MAX, Duration::MAX);
     for ring in rings {
-        least.0 = least.0.min(calibrate::cost(EpollWatch::new()?)?);
-        least.1 = least.1.min(calibrate::cost(ring.into_watch()?)?);
+        least.0 = least.0.min(calibrate::measure_engine(EpollWatch::new()?)?);
+        least.1 = least.1.min(calibrate::measure_engine(ring.into_watch()?)?);
     }
     Ok(least)
 }
 
-fn compared(measured: Result<(Duration, Duration), Error>, rings: Vec<ReservedRing>) -> Picked {
+fn select_cheaper(
+    measured: Result<(Duration, Duration), Error>,
+    rings: Vec<ReservedRing>,
+) -> EngineSelection {
     match measured {
         Ok((epoll, uring)) => {
             let is_uring = uring <= epoll;
@@ -117,11 +123,11 @@ fn compared(measured: Result<(Duration, Duration), Error>, rings: Vec<ReservedRi
             let reason =
                 format!("auto: a message takes {uring:.2} us by uring and {epoll:.2} us by epoll");
             match is_uring {
-                true => Picked { engine: Engine::Uring, reason, rings },
-                false => on_epoll(reason),
+                true => EngineSelection { engine: Engine::Uring, reason, rings },
+                false => epoll_for(reason),
             }
         }
-        Err(error) => on_epoll(format!("auto: the engines could not be compared: {error}")),
+        Err(error) => epoll_for(format!("auto: the engines could not be compared: {error}")),
     }
 }
 
@@ -137,17 +143,19 @@ mod tests {
         for (epoll, uring, expected) in
             [(3, 2, Engine::Uring), (3, 3, Engine::Uring), (2, 3, Engine::Epoll)]
         {
-            let picked = compared(Ok((us(epoll), us(uring))), Vec::new());
-            assert_eq!(picked.engine, expected);
-            assert!(picked.reason.contains(&format!("{epoll}.00 us by epoll")));
+            let selected = select_cheaper(Ok((us(epoll), us(uring))), Vec::new());
+            assert_eq!(selected.engine, expected);
+            assert!(selected.reason.contains(&format!("{epoll}.00 us by epoll")));
         }
-        let picked = compared(Err(Error::TimedOut), Vec::new());
-        assert!(picked.engine == Engine::Epoll && picked.reason.contains("could not be compared"));
+        let selected = select_cheaper(Err(Error::TimedOut), Vec::new());
+        assert!(
+            selected.engine == Engine::Epoll && selected.reason.contains("could not be compared")
+        );
     }
 
     #[test]
     fn what_is_asked_for_is_taken() {
-        let with = |engine| pick(&Config { engine, ..config() });
+        let with = |engine| select_engine(&Config { engine, ..config() });
         for (choice, engine) in [
             (EngineChoice::Epoll, Engine::Epoll),
             (EngineChoice::Uring, Engine::Uring),
@@ -156,18 +164,19 @@ mod tests {
         ] {
             match with(choice) {
                 Err(_) if engine == Engine::Uring && ReservedRing::new().is_err() => {}
-                picked => {
-                    let picked = picked.unwrap();
-                    assert_eq!(picked.engine, engine);
+                selected => {
+                    let selected = selected.unwrap();
+                    assert_eq!(selected.engine, engine);
                     let workers = config().workers;
                     let rings = if engine == Engine::Uring { workers } else { 0 };
-                    assert_eq!(picked.rings.len(), rings);
+                    assert_eq!(selected.rings.len(), rings);
                 }
             }
         }
         assert!(with(EngineChoice::Auto).unwrap().reason.starts_with("auto: "));
         let nowhere = Config { uselectd: "/no/such".into(), ..config() };
-        let refused = pick(&Config { engine: EngineChoice::Uselect, ..nowhere }).unwrap_err();
+        let refused =
+            select_engine(&Config { engine: EngineChoice::Uselect, ..nowhere }).unwrap_err();
         let words = "--engine uselect: uselectd is not running at /no/such";
         assert!(refused.to_string().ends_with(words), "{refused}");
     }

@@ -14,10 +14,10 @@ use millrace_config::{Config, Origin};
 use millrace_proxy::Shared;
 use millrace_proxy::shared_health::Check;
 
-use crate::failure::Failure;
+use crate::active_config::ActiveConfig;
+use crate::console;
 use crate::http::Connection;
-use crate::print;
-use crate::reload::Force;
+use crate::program_error::ProgramError;
 use crate::threads::{lock, spawn};
 
 /// Checks that are under way at once.
@@ -25,37 +25,37 @@ const THREADS_MAX: usize = 8;
 /// The most that is read of a response after its head; what follows is of no interest.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How long a thread sleeps where nothing is due.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The checks of the configuration in force.
-struct HealthChecks(Arc<Inner>);
+struct HealthChecks(Arc<Scheduler>);
 
-struct Inner {
+struct Scheduler {
     shared: Arc<Shared>,
-    state: Mutex<State>,
+    state: Mutex<ScheduleState>,
     /// Something is due earlier than a thread may think.
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    targets: Vec<Target>,
-    rules: Rules,
+struct ScheduleState {
+    checks: Vec<ScheduledCheck>,
+    limits: CheckLimits,
     /// `<= THREADS_MAX`
     threads: usize,
     /// Nobody is interested any more.
-    ended: bool,
+    is_ended: bool,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Rules {
+struct CheckLimits {
     interval: Duration,
     timeout: Duration,
     fails: u32,
     passes: u32,
 }
 
-impl Rules {
+impl CheckLimits {
     fn new(limits: &Limits) -> Self {
         Self {
             interval: Duration::from_millis(limits.check_interval_ms),
@@ -67,32 +67,32 @@ impl Rules {
 }
 
 /// One check and what it found so far.
-struct Target {
+struct ScheduledCheck {
     check: Check,
     due: Instant,
-    under_way: bool,
-    verdict: Verdict,
+    is_running: bool,
+    verdict: CheckStatus,
 }
 
 /// Up until so many checks in a row failed, down until so many passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Verdict {
+struct CheckStatus {
     up: bool,
     /// Results in a row that say otherwise.
-    against: u32,
+    contrary: u32,
 }
 
-impl Verdict {
-    const UP: Self = Self { up: true, against: 0 };
+impl CheckStatus {
+    const UP: Self = Self { up: true, contrary: 0 };
 
-    fn take(&mut self, passed: bool, rules: &Rules) {
+    fn record(&mut self, passed: bool, rules: &CheckLimits) {
         if passed == self.up {
-            self.against = 0;
+            self.contrary = 0;
             return;
         }
-        self.against += 1;
-        if self.against >= if self.up { rules.fails } else { rules.passes } {
-            *self = Self { up: passed, against: 0 };
+        self.contrary += 1;
+        if self.contrary >= if self.up { rules.fails } else { rules.passes } {
+            *self = Self { up: passed, contrary: 0 };
         }
     }
 }
@@ -101,13 +101,16 @@ impl Verdict {
 ///
 /// # Errors
 /// When a thread cannot be started.
-pub(crate) fn start(force: &Force, shared: &Arc<Shared>) -> Result<(), Failure> {
+pub(crate) fn start(
+    active_config: &ActiveConfig,
+    shared: &Arc<Shared>,
+) -> Result<(), ProgramError> {
     let (shared, state) = (Arc::clone(shared), Mutex::default());
-    let checks = HealthChecks(Arc::new(Inner { shared, state, wake: Condvar::new() }));
-    checks.set_config(&force.config())?;
-    force.follow(move |config| {
-        if let Err(failure) = checks.set_config(config) {
-            print::error(&failure.to_string());
+    let checks = HealthChecks(Arc::new(Scheduler { shared, state, wake: Condvar::new() }));
+    checks.set_config(&active_config.config())?;
+    active_config.on_change(move |config| {
+        if let Err(error) = checks.set_config(config) {
+            console::log(&error.to_string());
         }
     });
     Ok(())
@@ -118,35 +121,35 @@ impl HealthChecks {
     ///
     /// # Errors
     /// When a thread cannot be started; the configuration is in force all the same.
-    fn set_config(&self, config: &Config) -> Result<(), Failure> {
+    fn set_config(&self, config: &Config) -> Result<(), ProgramError> {
         let checks = Check::of_config(config);
         let mut state = self.0.state();
-        let rules = Rules::new(&config.limits);
-        state.rules = rules;
-        let mut before = std::mem::take(&mut state.targets);
+        let rules = CheckLimits::new(&config.limits);
+        state.limits = rules;
+        let mut before = std::mem::take(&mut state.checks);
         let (now, count) = (Instant::now(), checks.len().max(1) as u32);
         // They begin spread over an interval, and stay so.
         let step = rules.interval / count;
         for (index, check) in (0u32..).zip(checks) {
             let known = before.iter().position(|target| target.check == check);
             let due = now + step * index;
-            state.targets.push(match known {
+            state.checks.push(match known {
                 // What was due within a longer interval does not wait for its end.
                 Some(at) => {
                     let target = before.swap_remove(at);
-                    Target { due: target.due.min(now + rules.interval), ..target }
+                    ScheduledCheck { due: target.due.min(now + rules.interval), ..target }
                 }
                 None => {
                     // The board may remember what it found before it left the configuration.
                     self.0.shared.board.set_check(&check, true);
-                    Target { check, due, under_way: false, verdict: Verdict::UP }
+                    ScheduledCheck { check, due, is_running: false, verdict: CheckStatus::UP }
                 }
             });
         }
-        let wanted = state.targets.len().min(THREADS_MAX);
+        let wanted = state.checks.len().min(THREADS_MAX);
         while state.threads < wanted {
             let inner = Arc::clone(&self.0);
-            spawn("health-check", move || inner.work())?;
+            spawn("health-check", move || inner.run())?;
             state.threads += 1;
         }
         self.0.wake.notify_all();
@@ -157,34 +160,34 @@ impl HealthChecks {
 impl Drop for HealthChecks {
     /// Lets the threads end, each after the check that it is at, and waits for none.
     fn drop(&mut self) {
-        self.0.state().ended = true;
+        self.0.state().is_ended = true;
         self.0.wake.notify_all();
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl Scheduler {
+    fn state(&self) -> MutexGuard<'_, ScheduleState> {
         lock(&self.state)
     }
 
     /// The life of a thread.
-    fn work(&self) {
-        while let Some((check, timeout)) = self.next() {
-            let found = examine(&check, timeout);
+    fn run(&self) {
+        while let Some((check, timeout)) = self.wait_for_due() {
+            let found = run_check(&check, timeout);
             let mut state = self.state();
-            let rules = state.rules;
+            let rules = state.limits;
             // A reload may have taken it away meanwhile.
-            let target = state.targets.iter_mut().find(|target| target.check == check);
+            let target = state.checks.iter_mut().find(|target| target.check == check);
             let Some(target) = target else { continue };
-            target.under_way = false;
+            target.is_running = false;
             target.due = Instant::now() + rules.interval;
             let before = target.verdict.up;
-            target.verdict.take(found.is_ok(), &rules);
+            target.verdict.record(found.is_ok(), &rules);
             let up = target.verdict.up;
             drop(state);
             if up != before {
                 let why = found.err().map_or("passes".to_owned(), |why| format!("fails: {why}"));
-                print::error(&format!("health check of {} {} {why}", check.name(), check.path));
+                console::log(&format!("health check of {} {} {why}", check.name(), check.path));
             }
             // Said each time: a worker may have taken it over since the last.
             self.shared.board.set_check(&check, up);
@@ -192,22 +195,22 @@ impl Inner {
     }
 
     /// Waits for the check that is due first; `None`: there will be none.
-    fn next(&self) -> Option<(Check, Duration)> {
+    fn wait_for_due(&self) -> Option<(Check, Duration)> {
         let mut state = self.state();
         loop {
-            if state.ended {
+            if state.is_ended {
                 return None;
             }
             let now = Instant::now();
-            let timeout = state.rules.timeout;
-            let waiting = state.targets.iter_mut().filter(|target| !target.under_way);
+            let timeout = state.limits.timeout;
+            let waiting = state.checks.iter_mut().filter(|target| !target.is_running);
             let wait = match waiting.min_by_key(|target| target.due) {
                 Some(target) if target.due <= now => {
-                    target.under_way = true;
+                    target.is_running = true;
                     return Some((target.check.clone(), timeout));
                 }
                 Some(target) => target.due - now,
-                None => IDLE,
+                None => IDLE_WAIT,
             };
             let woken = self.wake.wait_timeout(state, wait);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -216,9 +219,9 @@ impl Inner {
 }
 
 /// Whether the origin is well, or why not.
-fn examine(check: &Check, timeout: Duration) -> Result<(), String> {
+fn run_check(check: &Check, timeout: Duration) -> Result<(), String> {
     let (first, last) = check.statuses;
-    match ask(check, timeout) {
+    match request_status(check, timeout) {
         Ok(status) if (first..=last).contains(&status) => Ok(()),
         Ok(status) => Err(format!("status {status}")),
         Err(error) => Err(error.to_string()),
@@ -226,7 +229,7 @@ fn examine(check: &Check, timeout: Duration) -> Result<(), String> {
 }
 
 /// Asks, and gives the status of the final response.
-fn ask(check: &Check, timeout: Duration) -> std::io::Result<u16> {
+fn request_status(check: &Check, timeout: Duration) -> std::io::Result<u16> {
     let mut connection = connect(&check.origin, Instant::now() + timeout)?;
     connection.write_all(&check.request())?;
     let status = connection.read_origin_response()?.status();
@@ -267,7 +270,7 @@ mod tests {
 
     /// Asks an origin that answers one connection with `answer`; gives what came of it and what it
     /// was sent.
-    fn asked(answer: &'static [u8]) -> (std::io::Result<u16>, String) {
+    fn respond_with(response: &'static [u8]) -> (std::io::Result<u16>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let check = check(here(&listener));
         let origin = std::thread::spawn(move || {
@@ -278,29 +281,29 @@ mod tests {
                 let count = stream.read(&mut part).unwrap();
                 request.extend_from_slice(&part[..count]);
             }
-            stream.write_all(answer).unwrap();
+            stream.write_all(response).unwrap();
             String::from_utf8(request).unwrap()
         });
-        let result = ask(&check, PATIENCE);
+        let result = request_status(&check, PATIENCE);
         (result, origin.join().unwrap())
     }
 
     #[test]
     fn a_check_is_one_plain_request() {
-        let (status, request) = asked(b"HTTP/1.1 204 No Content\r\n\r\n");
+        let (status, request) = respond_with(b"HTTP/1.1 204 No Content\r\n\r\n");
         assert_eq!(status.unwrap(), 204);
         let wanted = "GET /up?full HTTP/1.1\r\nHost: app.example\r\n\
                       User-Agent: millrace-check\r\nConnection: close\r\n\r\n";
         assert_eq!(request, wanted);
         let (status, _) =
-            asked(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n");
+            respond_with(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n");
         assert_eq!(status.unwrap(), 200);
     }
 
     #[test]
     fn a_reload_with_a_shorter_interval_does_not_wait_for_the_end_of_a_longer_one() {
         let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
-        let inner = Inner { shared, state: Mutex::default(), wake: Condvar::new() };
+        let inner = Scheduler { shared, state: Mutex::default(), wake: Condvar::new() };
         let checks = HealthChecks(Arc::new(inner));
         // So none is started, and nobody is asked.
         checks.0.state().threads = THREADS_MAX;
@@ -310,15 +313,15 @@ mod tests {
             checks.set_config(&from_arguments(words).unwrap()).unwrap();
         };
         check_every("1h");
-        checks.0.state().targets[0].due = Instant::now() + Duration::from_secs(3600);
+        checks.0.state().checks[0].due = Instant::now() + Duration::from_secs(3600);
         check_every("1s");
-        let due = checks.0.state().targets[0].due;
+        let due = checks.0.state().checks[0].due;
         assert!(due <= Instant::now() + Duration::from_secs(1));
     }
 
     #[test]
     fn what_is_no_answer_fails() {
-        for answer in [
+        for response in [
             &b""[..],
             b"HTTP/1.1 200 OK\r\n",
             b"HTTP/2 200 OK\r\n\r\n",
@@ -326,7 +329,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nno field\r\n\r\n",
             b"SSH-2.0-x\r\n\r\n",
         ] {
-            assert!(asked(answer).0.is_err(), "{}", answer.escape_ascii());
+            assert!(respond_with(response).0.is_err(), "{}", response.escape_ascii());
         }
     }
 
@@ -335,20 +338,20 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = check(here(&listener));
         let short = Duration::from_millis(50);
-        assert!(ask(&silent, short).is_err(), "its connection waits in the backlog");
+        assert!(request_status(&silent, short).is_err(), "its connection waits in the backlog");
         drop(listener);
-        assert!(ask(&silent, PATIENCE).is_err());
+        assert!(request_status(&silent, PATIENCE).is_err());
         let nowhere = check(Origin::Unix(std::path::Path::new("/nonexistent/socket").into()));
-        assert!(ask(&nowhere, PATIENCE).is_err());
+        assert!(request_status(&nowhere, PATIENCE).is_err());
     }
 
     #[test]
     fn so_many_in_a_row_turn_the_verdict() {
-        let rules = Rules { fails: 3, passes: 2, ..Rules::default() };
-        let mut verdict = Verdict::UP;
+        let rules = CheckLimits { fails: 3, passes: 2, ..CheckLimits::default() };
+        let mut status = CheckStatus::UP;
         let mut after = |results: &[bool]| {
-            results.iter().for_each(|&passed| verdict.take(passed, &rules));
-            verdict.up
+            results.iter().for_each(|&passed| status.record(passed, &rules));
+            status.up
         };
         assert!(after(&[false, false, true, false, false]));
         assert!(!after(&[false]));

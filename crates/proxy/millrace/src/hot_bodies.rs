@@ -8,22 +8,22 @@ use millrace_engine::Error;
 use millrace_store::{HotCopies, LARGE_BYTES};
 
 use crate::calibrate::{self, SendCosts};
-use crate::print;
-use crate::thresholds::{Verdict, median_us, verdict};
+use crate::console;
+use crate::splice_thresholds::{CostComparison, compare_costs, median_us};
 
 /// Which hot bodies are copied, and why those.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Picked {
+pub(crate) struct HotBodySelection {
     pub(crate) copies: HotCopies,
     pub(crate) reason: String,
     /// Whether they should have been measured, and could not be.
     pub(crate) is_fallback: bool,
 }
 
-impl Picked {
+impl HotBodySelection {
     /// How they are sent.
     pub(crate) fn plan(&self) -> String {
-        let large = print::bytes(LARGE_BYTES);
+        let large = console::format_bytes(LARGE_BYTES);
         match self.copies {
             HotCopies::NONE => "by reference".to_owned(),
             HotCopies::ALL => "by copy".to_owned(),
@@ -33,7 +33,7 @@ impl Picked {
     }
 }
 
-impl fmt::Display for Picked {
+impl fmt::Display for HotBodySelection {
     /// In one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.plan(), self.reason)
@@ -44,39 +44,40 @@ impl fmt::Display for Picked {
 const SIZES: [usize; 2] = [64 << 10, 1 << 20];
 
 /// How long a start waits for an answer; a machine that is so busy has none.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The way that `choice` names. To measure it for `auto` takes some 5 ms of CPU time.
-pub(crate) fn pick(choice: CacheSend) -> Picked {
-    let asked = |copies| Picked { copies, reason: "asked for".to_owned(), is_fallback: false };
+pub(crate) fn select_hot_copies(choice: CacheSend) -> HotBodySelection {
+    let requested =
+        |copies| HotBodySelection { copies, reason: "asked for".to_owned(), is_fallback: false };
     match choice {
-        CacheSend::Copy => asked(HotCopies::ALL),
-        CacheSend::ZeroCopy => asked(HotCopies::NONE),
-        CacheSend::Auto => measured(calibrate::send_costs(&SIZES, PATIENCE)),
+        CacheSend::Copy => requested(HotCopies::ALL),
+        CacheSend::Reference => requested(HotCopies::NONE),
+        CacheSend::Auto => select_measured(calibrate::measure_sending(&SIZES, TIMEOUT)),
     }
 }
 
 /// A copy is taken only where it is clearly cheaper: a reference costs the same whatever the
 /// processor's cache holds.
-fn measured(costs: Result<Vec<SendCosts>, Error>) -> Picked {
+fn select_measured(costs: Result<Vec<SendCosts>, Error>) -> HotBodySelection {
     let costs = match costs {
         Ok(costs) => costs,
         Err(error) => {
             let reason = format!("auto: the two ways could not be compared: {error}");
-            return Picked { copies: HotCopies::NONE, reason, is_fallback: true };
+            return HotBodySelection { copies: HotCopies::NONE, reason, is_fallback: true };
         }
     };
-    let is_copied = |cell: &SendCosts| verdict(&cell.rounds) == Verdict::Dearer;
+    let is_copied = |cell: &SendCosts| compare_costs(&cell.rounds) == CostComparison::Dearer;
     let [medium, large] = [0, 1].map(|at| costs.get(at).is_some_and(is_copied));
-    let told = |cell: &SendCosts| {
+    let medians = |cell: &SendCosts| {
         let copied = median_us(cell.rounds.iter().map(|round| round.0));
         let referred = median_us(cell.rounds.iter().map(|round| round.1));
-        let bytes = print::bytes(cell.bytes as u64);
+        let bytes = console::format_bytes(cell.bytes as u64);
         format!("{bytes} take {copied:.1} us by copy and {referred:.1} us by reference")
     };
-    let told: Vec<String> = costs.iter().map(told).collect();
-    let reason = format!("auto: {}", told.join(", "));
-    Picked { copies: HotCopies { medium, large }, reason, is_fallback: false }
+    let medians: Vec<String> = costs.iter().map(medians).collect();
+    let reason = format!("auto: {}", medians.join(", "));
+    HotBodySelection { copies: HotCopies { medium, large }, reason, is_fallback: false }
 }
 
 #[cfg(test)]
@@ -101,13 +102,17 @@ mod tests {
             (dear, cheap, "by copy; from 256 KB on by reference"),
             (cheap, dear, "by reference; from 256 KB on by copy"),
         ] {
-            let picked = measured(Ok(vec![costs(SIZES[0], medium), costs(SIZES[1], large)]));
-            assert_eq!(picked.plan(), plan);
-            assert!(picked.reason.starts_with("auto: 64 KB take 100.0 us by copy"), "{picked}");
+            let selection =
+                select_measured(Ok(vec![costs(SIZES[0], medium), costs(SIZES[1], large)]));
+            assert_eq!(selection.plan(), plan);
+            assert!(
+                selection.reason.starts_with("auto: 64 KB take 100.0 us by copy"),
+                "{selection}"
+            );
         }
-        let picked = measured(Err(Error::TimedOut));
-        assert!(picked.copies == HotCopies::NONE && picked.is_fallback);
-        assert!(picked.reason.contains("not be compared"));
+        let selection = select_measured(Err(Error::TimedOut));
+        assert!(selection.copies == HotCopies::NONE && selection.is_fallback);
+        assert!(selection.reason.contains("not be compared"));
     }
 
     #[test]
@@ -116,8 +121,11 @@ mod tests {
             [(CacheSend::Copy, HotCopies::ALL), (CacheSend::ZeroCopy, HotCopies::NONE)]
         {
             let reason = "asked for".to_owned();
-            assert_eq!(pick(choice), Picked { copies, reason, is_fallback: false });
+            assert_eq!(
+                select_hot_copies(choice),
+                HotBodySelection { copies, reason, is_fallback: false }
+            );
         }
-        assert!(pick(CacheSend::Auto).reason.starts_with("auto: "));
+        assert!(select_hot_copies(CacheSend::Auto).reason.starts_with("auto: "));
     }
 }

@@ -62,7 +62,7 @@ impl Connection {
     pub(crate) fn to_tcp(addresses: &[SocketAddr], deadline: Instant) -> Result<Self> {
         let mut last = ErrorKind::NotFound.into();
         for (tried, address) in addresses.iter().enumerate() {
-            let share = left(deadline)? / (addresses.len() - tried) as u32;
+            let share = time_left(deadline)? / (addresses.len() - tried) as u32;
             match TcpStream::connect_timeout(address, share) {
                 Ok(stream) => return Ok(Self { deadline, ..Self::new(stream.into(), false)? }),
                 Err(error) => last = error,
@@ -160,7 +160,7 @@ impl Connection {
     /// The socket's; [`ErrorKind::TimedOut`] after the deadline.
     pub(crate) fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let sent = self.socket.write(bytes, left(self.deadline)?)?;
+            let sent = self.socket.write(bytes, time_left(self.deadline)?)?;
             bytes = &bytes[sent..];
         }
         Ok(())
@@ -191,7 +191,7 @@ impl Connection {
     /// Appends at least one byte to `received`.
     fn receive(&mut self) -> Result<()> {
         let mut part = [0; 4096];
-        match self.socket.read(&mut part, left(self.deadline)?)? {
+        match self.socket.read(&mut part, time_left(self.deadline)?)? {
             0 => Err(ErrorKind::UnexpectedEof.into()),
             count => {
                 self.received.extend_from_slice(&part[..count]);
@@ -211,7 +211,7 @@ impl Socket {
                 stream.set_read_timeout(Some(patience)).and_then(|()| (&*stream).read(bytes))
             }
         };
-        count.map_err(timed_out)
+        count.map_err(map_timeout)
     }
 
     fn write(&self, bytes: &[u8], patience: Duration) -> Result<usize> {
@@ -223,7 +223,7 @@ impl Socket {
                 stream.set_write_timeout(Some(patience)).and_then(|()| (&*stream).write(bytes))
             }
         };
-        count.map_err(timed_out)
+        count.map_err(map_timeout)
     }
 
     /// Ends one or both directions for every owner of the socket.
@@ -260,12 +260,12 @@ fn refused(why: HeadError) -> Error {
 }
 
 /// A timeout of a blocking socket comes as EAGAIN, which says nothing to an operator.
-fn timed_out(error: Error) -> Error {
+fn map_timeout(error: Error) -> Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }
 
 /// The time until `deadline`; an error if it has passed.
-fn left(deadline: Instant) -> Result<Duration> {
+fn time_left(deadline: Instant) -> Result<Duration> {
     match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(ErrorKind::TimedOut.into()),
         left => Ok(left),

@@ -16,21 +16,21 @@ use std::time::{Duration, Instant};
 use millrace_config::{ListenAddress, Listener};
 use millrace_sys::Errno;
 
-use crate::failure::Failure;
-use crate::inherited::{Inherited, Purpose, Socket, spread};
+use crate::inherited_sockets::{InheritedSockets, ListeningSocket, SocketPurpose, distribute};
+use crate::program_error::ProgramError;
 
 /// Permissions of a Unix socket's file: whoever can reach its folder may connect.
 const UNIX_MODE: u32 = 0o666;
 /// How long workers may still have a socket of a listener that was removed: they close it once
 /// nothing came for a tenth of a second, after one second in any case.
-const REMOVED_FOR: Duration = Duration::from_secs(2);
+const REMOVED_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How long after its start a process tries an address that somebody has: it may be one that was
 /// killed. What its rings watch, the listeners among it, is closed by the kernel only after it has
 /// ended, when its service manager has started us already: tens of milliseconds later with
 /// thousands of connections, so this is for a hundred thousand.
-const KILLED_FOR: Duration = Duration::from_secs(2);
+const KILLED_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How often an address that may be free soon is tried again.
-const TRY_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sockets by the number of their listener.
 pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
@@ -39,10 +39,10 @@ pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
 pub(crate) struct Listeners {
     workers: usize,
     /// When the process began, until it listens.
-    begun: Option<Instant>,
+    start: Option<Instant>,
     /// What was open before this process was, and is not used yet.
-    inherited: Inherited,
-    open: Vec<Open>,
+    inherited: InheritedSockets,
+    open: Vec<OpenListener>,
     /// The address of each number that was ever given, and how many listeners with the same address
     /// stood before it: with port 0 there may be several.
     numbers: Vec<(ListenAddress, usize)>,
@@ -50,7 +50,7 @@ pub(crate) struct Listeners {
     removed: Vec<(ListenAddress, Instant)>,
 }
 
-struct Open {
+struct OpenListener {
     number: u16,
     /// With the port that the kernel picked.
     address: ListenAddress,
@@ -59,19 +59,19 @@ struct Open {
     /// A service manager keeps them open, and owns the file.
     borrowed: bool,
     /// The file, if it is a Unix socket, is ours to remove.
-    owned: bool,
+    owns_file: bool,
 }
 
 /// What changes between two configurations, prepared but not done.
-pub(crate) struct Change {
-    opened: Vec<Open>,
+pub(crate) struct ListenerChange {
+    opened: Vec<OpenListener>,
     /// Numbers of those that are there and will not be.
     removed: Vec<u16>,
     /// Of each worker: copies of what is opened.
     of_workers: Vec<Sockets>,
 }
 
-impl Change {
+impl ListenerChange {
     /// Where it listens newly.
     pub(crate) fn opened(&self) -> impl Iterator<Item = &ListenAddress> {
         self.opened.iter().map(|open| &open.address)
@@ -79,31 +79,31 @@ impl Change {
 
     /// Takes back what was opened.
     pub(crate) fn undo(self) {
-        self.opened.iter().for_each(Open::remove_file);
+        self.opened.iter().for_each(OpenListener::remove_file);
     }
 }
 
 impl Listeners {
     /// None yet, for so many workers; the first change takes what is `inherited` before it opens
     /// anything.
-    pub(crate) fn new(workers: usize, inherited: Inherited) -> Self {
+    pub(crate) fn new(workers: usize, inherited: InheritedSockets) -> Self {
         let (open, numbers, removed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { workers, begun: Some(Instant::now()), inherited, open, numbers, removed }
+        Self { workers, start: Some(Instant::now()), inherited, open, numbers, removed }
     }
 
     /// Closes what was inherited and nothing is configured to listen at.
     ///
     /// # Errors
     /// When a service manager passed it: clients may connect there.
-    pub(crate) fn drop_inherited(&mut self) -> Result<(), Failure> {
-        std::mem::take(&mut self.inherited).check_left()
+    pub(crate) fn close_unused_inherited(&mut self) -> Result<(), ProgramError> {
+        std::mem::take(&mut self.inherited).check_unused()
     }
 
     /// Whether the files of Unix sockets are ours from now on: not while another process may go on
     /// with them. A service manager's never are.
-    pub(crate) fn set_owned(&mut self, owned: bool) {
+    pub(crate) fn set_file_ownership(&mut self, owned: bool) {
         for open in &mut self.open {
-            open.owned = owned && !open.borrowed;
+            open.owns_file = owned && !open.borrowed;
         }
     }
 
@@ -111,14 +111,14 @@ impl Listeners {
     ///
     /// # Errors
     /// When a descriptor cannot be had.
-    pub(crate) fn copies(&self) -> std::io::Result<Vec<Socket>> {
+    pub(crate) fn duplicate_sockets(&self) -> std::io::Result<Vec<ListeningSocket>> {
         let (mut copies, mut seen) = (Vec::new(), HashSet::new());
         for open in &self.open {
             for socket in open.sockets.iter().flatten() {
                 // Workers may share one.
                 let file = File::from(socket.try_clone()?);
                 if seen.insert(file.metadata()?.ino()) {
-                    copies.push(Socket { fd: file.into(), borrowed: open.borrowed });
+                    copies.push(ListeningSocket { fd: file.into(), borrowed: open.borrowed });
                 }
             }
         }
@@ -130,8 +130,11 @@ impl Listeners {
     ///
     /// # Errors
     /// The first address that cannot be listened on, and why.
-    pub(crate) fn change(&mut self, listeners: &mut [Listener]) -> Result<Change, Failure> {
-        let mut change = Change {
+    pub(crate) fn prepare(
+        &mut self,
+        listeners: &mut [Listener],
+    ) -> Result<ListenerChange, ProgramError> {
+        let mut change = ListenerChange {
             opened: Vec::new(),
             removed: Vec::new(),
             of_workers: (0..self.workers).map(|_| Vec::new()).collect(),
@@ -140,12 +143,13 @@ impl Listeners {
             let before = &listeners[..place];
             // What stands before has its own address already, and its number.
             let numbers = before.iter().map(|listener| listener.number).collect::<Vec<_>>();
-            if let Err(failure) = self.open_one(&mut listeners[place], &numbers, &mut change) {
+            if let Err(error) = self.open_one(&mut listeners[place], &numbers, &mut change) {
                 change.undo();
-                return Err(failure);
+                return Err(error);
             }
         }
-        let is_left = |open: &&Open| listeners.iter().all(|other| other.number != open.number);
+        let is_left =
+            |open: &&OpenListener| listeners.iter().all(|other| other.number != open.number);
         change.removed = self.open.iter().filter(is_left).map(|open| open.number).collect();
         Ok(change)
     }
@@ -154,28 +158,34 @@ impl Listeners {
         &mut self,
         listener: &mut Listener,
         taken: &[u16],
-        change: &mut Change,
-    ) -> Result<(), Failure> {
+        change: &mut ListenerChange,
+    ) -> Result<(), ProgramError> {
         listener.number = self.number(&listener.address, taken)?;
         if let Some(open) = self.open.iter().find(|open| open.number == listener.number) {
             listener.address = open.address.clone();
             return Ok(());
         }
-        let refused = |error| refused(&listener.address, error);
+        let refused = |error| listen_error(&listener.address, error);
         let number = listener.number;
         let open = match self.take_inherited(number, &listener.address).map_err(refused)? {
             Some(open) => open,
             None => {
                 let opened = self.open_sockets(&listener.address).map_err(refused)?;
                 let sockets = opened.0.into_iter().map(|socket| vec![socket]).collect();
-                Open { number, address: opened.1, sockets, borrowed: false, owned: true }
+                OpenListener {
+                    number,
+                    address: opened.1,
+                    sockets,
+                    borrowed: false,
+                    owns_file: true,
+                }
             }
         };
         change.opened.push(open);
         let open = change.opened.last().expect("pushed just now");
         for (of_worker, sockets) in change.of_workers.iter_mut().zip(&open.sockets) {
             for socket in sockets {
-                of_worker.push((open.number, copy(socket).map_err(refused)?));
+                of_worker.push((open.number, duplicate(socket).map_err(refused)?));
             }
         }
         listener.address = open.address.clone();
@@ -187,19 +197,19 @@ impl Listeners {
         &mut self,
         number: u16,
         address: &ListenAddress,
-    ) -> Result<Option<Open>, Errno> {
-        let (address, sockets) = self.inherited.take(Purpose::Clients, address);
+    ) -> Result<Option<OpenListener>, Errno> {
+        let (address, sockets) = self.inherited.take(SocketPurpose::Clients, address);
         if sockets.is_empty() {
             return Ok(None);
         }
         let borrowed = sockets.iter().any(|socket| socket.borrowed);
         let fds = sockets.into_iter().map(|socket| socket.fd).collect();
-        let sockets = spread(fds, self.workers).map_err(errno)?;
-        Ok(Some(Open { number, address, sockets, borrowed, owned: false }))
+        let sockets = distribute(fds, self.workers).map_err(errno)?;
+        Ok(Some(OpenListener { number, address, sockets, borrowed, owns_file: false }))
     }
 
     /// The number of the next listener at `address`, after those with the numbers `taken`.
-    fn number(&mut self, address: &ListenAddress, taken: &[u16]) -> Result<u16, Failure> {
+    fn number(&mut self, address: &ListenAddress, taken: &[u16]) -> Result<u16, ProgramError> {
         let is_same = |number: &&u16| self.numbers[**number as usize].0 == *address;
         let key = (address.clone(), taken.iter().filter(is_same).count());
         if let Some(number) = self.numbers.iter().position(|known| *known == key) {
@@ -207,7 +217,7 @@ impl Listeners {
         }
         if self.numbers.len() >= usize::from(u16::MAX) {
             let text = format!("cannot listen on {address}: no number is left; restart");
-            return Err(Failure::Machine(text));
+            return Err(ProgramError::System(text));
         }
         self.numbers.push(key);
         Ok((self.numbers.len() - 1) as u16)
@@ -219,8 +229,8 @@ impl Listeners {
     ) -> Result<(Vec<OwnedFd>, ListenAddress), Errno> {
         let removed = self.removed.iter().find(|(removed, _)| removed == address);
         let free_at = match removed {
-            Some((_, when)) => Some(*when + REMOVED_FOR),
-            None => self.begun.map(|begun| begun + KILLED_FOR),
+            Some((_, when)) => Some(*when + REMOVED_CLOSE_MAX),
+            None => self.start.map(|start| start + KILLED_CLOSE_MAX),
         };
         let may_be_free = || free_at.is_some_and(|free_at| Instant::now() < free_at);
         loop {
@@ -232,7 +242,7 @@ impl Listeners {
             };
             match opened {
                 // Our own workers may still take in what is queued there; or see KILLED_FOR.
-                Err(Errno::ADDRINUSE) if may_be_free() => std::thread::sleep(TRY_AGAIN),
+                Err(Errno::ADDRINUSE) if may_be_free() => std::thread::sleep(RETRY_INTERVAL),
                 opened => return opened,
             }
         }
@@ -240,11 +250,11 @@ impl Listeners {
 
     /// Does what was prepared: what is removed is closed here. Gives each worker's new sockets, and
     /// the addresses that are not listened on any more.
-    pub(crate) fn commit(&mut self, change: Change) -> (Vec<Sockets>, Vec<ListenAddress>) {
+    pub(crate) fn commit(&mut self, change: ListenerChange) -> (Vec<Sockets>, Vec<ListenAddress>) {
         let now = Instant::now();
-        self.begun = None;
-        self.removed.retain(|(_, when)| when.elapsed() < REMOVED_FOR);
-        let is_removed = |open: &mut Open| change.removed.contains(&open.number);
+        self.start = None;
+        self.removed.retain(|(_, when)| when.elapsed() < REMOVED_CLOSE_MAX);
+        let is_removed = |open: &mut OpenListener| change.removed.contains(&open.number);
         let mut addresses = Vec::new();
         for open in self.open.extract_if(.., is_removed) {
             // A successor may listen at the same path from now on.
@@ -260,16 +270,16 @@ impl Listeners {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub(crate) fn of_worker(&self, worker: usize) -> Result<Sockets, Errno> {
-        let of_worker = |open: &Open| {
-            let copies = open.sockets[worker].iter().map(copy);
+    pub(crate) fn duplicate_for_worker(&self, worker: usize) -> Result<Sockets, Errno> {
+        let of_worker = |open: &OpenListener| {
+            let copies = open.sockets[worker].iter().map(duplicate);
             copies.map(|copy| Ok((open.number, copy?))).collect::<Vec<_>>()
         };
         self.open.iter().flat_map(of_worker).collect()
     }
 
     /// Closes everything here, and removes the files: the workers' own sockets are the last ones.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn close_all(&mut self) {
         for open in std::mem::take(&mut self.open) {
             // A successor may listen at the same path from now on.
             open.remove_file();
@@ -277,16 +287,16 @@ impl Listeners {
     }
 }
 
-impl Open {
+impl OpenListener {
     /// One that is already gone is as good.
     fn remove_file(&self) {
-        if let (ListenAddress::Unix(path), true) = (&self.address, self.owned) {
+        if let (ListenAddress::Unix(path), true) = (&self.address, self.owns_file) {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-fn copy(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+fn duplicate(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     socket.try_clone().map_err(errno)
 }
 
@@ -316,13 +326,13 @@ fn open_unix(path: &Path, workers: usize) -> Result<Vec<OwnedFd>, Errno> {
     let first = millrace_sys::listen_unix(path, UNIX_MODE)?;
     let mut sockets = vec![first];
     while sockets.len() < workers {
-        sockets.push(copy(&sockets[0])?);
+        sockets.push(duplicate(&sockets[0])?);
     }
     Ok(sockets)
 }
 
 /// The failure of an address, told so that it can be mended.
-pub(crate) fn refused(address: &impl std::fmt::Display, error: Errno) -> Failure {
+pub(crate) fn listen_error(address: &impl std::fmt::Display, error: Errno) -> ProgramError {
     let word = match error {
         Errno::ADDRINUSE => "somebody else listens there".to_owned(),
         Errno::ACCESS => "not permitted (ports below 1024 need CAP_NET_BIND_SERVICE)".to_owned(),
@@ -330,7 +340,7 @@ pub(crate) fn refused(address: &impl std::fmt::Display, error: Errno) -> Failure
         Errno::NOENT => "its folder does not exist".to_owned(),
         _ => std::io::Error::from(error).to_string(),
     };
-    Failure::Machine(format!("cannot listen on {address}: {word}"))
+    ProgramError::System(format!("cannot listen on {address}: {word}"))
 }
 
 #[cfg(test)]
@@ -343,7 +353,7 @@ mod tests {
     }
 
     fn none(workers: usize) -> Listeners {
-        Listeners::new(workers, Inherited::default())
+        Listeners::new(workers, InheritedSockets::default())
     }
 
     fn all(addresses: &[&str]) -> Vec<Listener> {
@@ -354,7 +364,7 @@ mod tests {
     fn every_worker_has_a_socket_at_the_port_that_was_picked() {
         let mut listeners = none(3);
         let mut asked = all(&["127.0.0.1:0"]);
-        let change = listeners.change(&mut asked).unwrap();
+        let change = listeners.prepare(&mut asked).unwrap();
         let ListenAddress::Tcp(picked) = asked[0].address else { panic!("TCP was asked for") };
         assert_ne!(picked.port(), 0);
         let (of_workers, _) = listeners.commit(change);
@@ -364,8 +374,8 @@ mod tests {
         }
         for workers in [1, 2] {
             let mut late = none(workers);
-            late.begun = None;
-            let taken = late.change(&mut all(&[&picked.to_string()]));
+            late.start = None;
+            let taken = late.prepare(&mut all(&[&picked.to_string()]));
             let message = taken.err().unwrap().to_string();
             assert_eq!(message, format!("cannot listen on {picked}: somebody else listens there"));
         }
@@ -375,38 +385,38 @@ mod tests {
     fn an_address_keeps_its_number_and_its_port_for_life() {
         let mut listeners = none(2);
         let mut first = all(&["127.0.0.1:0", "[::1]:0", "127.0.0.1:0"]);
-        let change = listeners.change(&mut first).unwrap();
+        let change = listeners.prepare(&mut first).unwrap();
         drop(listeners.commit(change));
         let mut second = all(&["[::1]:0"]);
-        let change = listeners.change(&mut second).unwrap();
+        let change = listeners.prepare(&mut second).unwrap();
         let (opened, removed) = listeners.commit(change);
         assert_eq!((second[0].number, &second[0].address), (1, &first[1].address));
         assert!(opened.iter().all(Vec::is_empty) && removed.len() == 2);
         let mut third = all(&["[::1]:0", "127.0.0.1:0", "127.0.0.2:0"]);
-        let change = listeners.change(&mut third).unwrap();
+        let change = listeners.prepare(&mut third).unwrap();
         let (opened, removed) = listeners.commit(change);
         let numbers = third.iter().map(|listener| listener.number);
         assert_eq!((numbers.collect::<Vec<_>>(), removed.len()), (vec![1, 0, 3], 0));
         assert!(opened.iter().all(|sockets| sockets.len() == 2));
-        assert_eq!(listeners.of_worker(1).unwrap().len(), 3);
-        listeners.release();
-        assert_eq!(listeners.of_worker(1).unwrap().len(), 0);
+        assert_eq!(listeners.duplicate_for_worker(1).unwrap().len(), 3);
+        listeners.close_all();
+        assert_eq!(listeners.duplicate_for_worker(1).unwrap().len(), 0);
     }
 
     #[test]
     fn an_address_comes_back_as_soon_as_our_own_socket_is_closed() {
         let mut listeners = none(1);
         let mut asked = all(&["127.0.0.1:0"]);
-        let change = listeners.change(&mut asked).unwrap();
+        let change = listeners.prepare(&mut asked).unwrap();
         let (of_workers, _) = listeners.commit(change);
         let address = asked[0].address.to_string();
-        let none = listeners.change(&mut []).unwrap();
+        let none = listeners.prepare(&mut []).unwrap();
         drop(listeners.commit(none));
         let worker = std::thread::spawn(move || {
-            std::thread::sleep(3 * TRY_AGAIN);
+            std::thread::sleep(3 * RETRY_INTERVAL);
             drop(of_workers);
         });
-        let change = listeners.change(&mut all(&[&address])).unwrap();
+        let change = listeners.prepare(&mut all(&[&address])).unwrap();
         assert_eq!(change.opened().count(), 1);
         worker.join().unwrap();
     }
@@ -416,11 +426,11 @@ mod tests {
         let dying = millrace_sys::listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), true).unwrap();
         let address = millrace_sys::local_address(dying.as_fd()).unwrap().unwrap();
         let kernel = std::thread::spawn(move || {
-            std::thread::sleep(3 * TRY_AGAIN);
+            std::thread::sleep(3 * RETRY_INTERVAL);
             drop(dying);
         });
         let mut listeners = none(2);
-        let change = listeners.change(&mut all(&[&address.to_string()])).unwrap();
+        let change = listeners.prepare(&mut all(&[&address.to_string()])).unwrap();
         assert_eq!(change.opened().count(), 1);
         kernel.join().unwrap();
     }
@@ -430,12 +440,12 @@ mod tests {
         let file = std::env::temp_dir().join(format!("millrace-{}.sock", std::process::id()));
         let unix = format!("unix:{}", file.display());
         let mut listeners = none(2);
-        assert!(listeners.change(&mut all(&[&unix, "unix:/nowhere/to/be/found"])).is_err());
+        assert!(listeners.prepare(&mut all(&[&unix, "unix:/nowhere/to/be/found"])).is_err());
         assert!(!file.exists());
-        let change = listeners.change(&mut all(&[&unix])).unwrap();
+        let change = listeners.prepare(&mut all(&[&unix])).unwrap();
         assert_eq!(listeners.commit(change).0.len(), 2);
         assert!(file.exists());
-        listeners.release();
+        listeners.close_all();
         assert!(!file.exists());
     }
 }

@@ -2,8 +2,8 @@
 //! and `demo`. What happens to a request is in `millrace-proxy`.
 #![forbid(unsafe_code)]
 
+mod active_config;
 mod admin;
-mod beginning;
 mod cache;
 mod cache_cli;
 mod cache_metrics;
@@ -11,37 +11,37 @@ mod calibrate;
 mod command;
 mod config_source;
 mod congestion;
+mod console;
 mod demo;
 mod demo_site;
 mod disks;
 mod doctor;
 mod engines;
-mod errands;
-mod failure;
 mod finding;
 mod health_checks;
 mod hot_bodies;
 mod http;
-mod inherited;
+mod inherited_sockets;
 mod listeners;
 mod metrics;
 mod outages;
-mod posts;
+mod panics;
 mod preflight;
-mod print;
 mod privileges;
-mod reload;
-mod reloads;
-mod restart;
-mod rings;
+mod program_error;
+mod reload_counters;
+mod ring_reservation;
+mod splice_thresholds;
+mod startup;
 mod supervisor;
+mod supervisor_requests;
 mod systemd;
 mod takeover;
 mod threads;
-mod thresholds;
-mod tracking;
+mod uselectd_watch;
 mod users;
 mod verifier;
+mod worker_mailboxes;
 mod worker_pool;
 
 use std::process::ExitCode;
@@ -49,9 +49,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     match command::run(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            print::error(&failure.to_string());
-            ExitCode::from(failure.status())
+        Err(error) => {
+            console::log(&error.to_string());
+            ExitCode::from(error.exit_status())
         }
     }
 }

@@ -1,10 +1,14 @@
-//! The metrics page: the workers' counters and the process's own numbers, in the OpenMetrics text
-//! format. Counters are read when they are asked for; nothing is kept here.
+//! The metrics page: the counters of the workers, the cache and the process. A request reads the
+//! counters when it arrives; this module stores nothing.
+//!
+//! One table per collector holds the names, kinds and help texts. The metrics page and
+//! `docs/metrics.md` ([`reference_page`]) both come from these tables.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use millrace_engine::LogSink;
 use millrace_proxy::Shared;
@@ -17,100 +21,225 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
-use crate::cache_metrics;
-use crate::reloads::Counts;
+use crate::cache_metrics::CACHE_METRICS;
+use crate::reload_counters::ReloadCounters;
 
-/// What the page is, in Content-Type.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// A format of the metrics page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MetricsFormat {
+    OpenMetrics,
+    /// The text format 0.0.4 of Prometheus.
+    PrometheusText,
+}
 
-/// What the page is made of.
+impl MetricsFormat {
+    /// The value of Content-Type.
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::PrometheusText => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// All metrics of the process.
 pub(crate) struct Metrics {
     registry: Registry,
 }
 
 impl Metrics {
-    /// Metrics over what the workers share, the access log's and those of reloads.
-    pub(crate) fn new(shared: &Arc<Shared>, log: LogSink, reloads: Arc<Counts>) -> Self {
-        let mut registry = Registry::with_prefix("millrace");
-        registry.register_collector(Box::new(Reasons(Arc::clone(shared))));
-        registry.register_collector(Box::new(Workers(Arc::clone(shared))));
-        registry.register_collector(Box::new(Process { log, reloads }));
-        registry.register_collector(Box::new(Requests(Arc::clone(shared))));
-        registry.register_collector(Box::new(Origins(Arc::clone(shared))));
+    /// Creates the metrics of what the workers share, of the access log and of reloads.
+    pub(crate) fn new(shared: &Arc<Shared>, log: LogSink, reloads: Arc<ReloadCounters>) -> Self {
+        let mut registry = Registry::default();
+        let started = millrace_sys::time_of_day();
+        registry.register_collector(Box::new(ReasonCollector(Arc::clone(shared))));
+        registry.register_collector(Box::new(WorkerCollector(Arc::clone(shared))));
+        registry.register_collector(Box::new(ProcessCollector { log, reloads, started }));
+        registry.register_collector(Box::new(RequestCollector(Arc::clone(shared))));
+        registry.register_collector(Box::new(OriginCollector(Arc::clone(shared))));
         if let Some(cache) = &shared.cache {
-            registry.register_collector(Box::new(Stored(Arc::clone(cache))));
+            registry.register_collector(Box::new(CacheCollector(Arc::clone(cache))));
         }
         Self { registry }
     }
 
-    /// The page as it is now.
-    pub(crate) fn page(&self) -> String {
+    /// Returns the current page.
+    pub(crate) fn page(&self, format: MetricsFormat) -> String {
         let mut page = String::new();
         text::encode(&mut page, &self.registry).expect("a string takes every write");
-        page
+        match format {
+            MetricsFormat::OpenMetrics => page,
+            MetricsFormat::PrometheusText => to_prometheus_text(&page),
+        }
     }
 }
 
-#[derive(Debug)]
-struct Workers(Arc<Shared>);
+/// Converts an OpenMetrics page to the text format 0.0.4 of Prometheus. That format has no UNIT and
+/// no EOF, and its HELP and TYPE lines name a counter with `_total`.
+fn to_prometheus_text(page: &str) -> String {
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let counters: HashSet<&str> =
+        types.filter(|(_, kind)| *kind == "counter").map(|(name, _)| name).collect();
+    let mut text = String::with_capacity(page.len());
+    for line in page.lines() {
+        let comment = ["# HELP ", "# TYPE "].into_iter().find(|start| line.starts_with(start));
+        let counter = comment.and_then(|start| {
+            let (name, rest) = line[start.len()..].split_once(' ')?;
+            counters.contains(name).then_some((start, name, rest))
+        });
+        let _ = match counter {
+            _ if line == "# EOF" || line.starts_with("# UNIT ") => Ok(()),
+            Some((start, name, rest)) => writeln!(text, "{start}{name}_total {rest}"),
+            None => writeln!(text, "{line}"),
+        };
+    }
+    text
+}
 
-impl Collector for Workers {
+/// The description of one metric.
+struct Metric {
+    /// The name. A counter's samples append `_total`.
+    name: &'static str,
+    kind: RowKind,
+    labels: &'static [&'static str],
+    help: &'static str,
+}
+
+const fn counter(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind: RowKind::Counter, labels, help }
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind: RowKind::Gauge, labels, help }
+}
+
+impl Metric {
+    /// Writes HELP, TYPE and UNIT.
+    fn describe<'a>(
+        &'a self,
+        encoder: &'a mut DescriptorEncoder<'_>,
+    ) -> Result<MetricEncoder<'a>, fmt::Error> {
+        describe(encoder, self.name, self.kind, self.help)
+    }
+}
+
+/// Writes HELP, TYPE and UNIT of a metric. The library appends the unit to the name.
+fn describe<'a>(
+    encoder: &'a mut DescriptorEncoder<'_>,
+    name: &'a str,
+    kind: RowKind,
+    help: &str,
+) -> Result<MetricEncoder<'a>, fmt::Error> {
+    static UNITS: [Unit; 2] = [Unit::Bytes, Unit::Seconds];
+    let kind = match kind {
+        RowKind::Counter => MetricType::Counter,
+        RowKind::Gauge => MetricType::Gauge,
+    };
+    for unit in &UNITS {
+        let base = name.strip_suffix(unit.as_str()).and_then(|name| name.strip_suffix('_'));
+        if let Some(base) = base {
+            return encoder.encode_descriptor(base, help, Some(unit), kind);
+        }
+    }
+    encoder.encode_descriptor(name, help, None, kind)
+}
+
+/// Writes one sample.
+fn encode(value: u64, kind: RowKind, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match kind {
+        RowKind::Counter => ConstCounter::new(value).encode(encoder),
+        RowKind::Gauge => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
+    }
+}
+
+/// The prefix of the names in [`Counters::TABLE`].
+const PREFIX: &str = "millrace_";
+
+/// The counters of each worker.
+#[derive(Debug)]
+struct WorkerCollector(Arc<Shared>);
+
+impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for row in Counters::TABLE {
-            let kind = match row.kind {
-                RowKind::Counter => MetricType::Counter,
-                RowKind::Gauge => MetricType::Gauge,
-            };
-            let mut family = encoder.encode_descriptor(row.name, row.help.trim(), None, kind)?;
+            let name = format!("{PREFIX}{}", row.name);
+            let mut family = describe(&mut encoder, &name, row.kind, row.help.trim())?;
             for (index, counters) in self.0.counters.iter().enumerate() {
                 let labels = [("worker", index.to_string())];
-                encode((row.read)(counters), kind, family.encode_family(&labels)?)?;
+                encode((row.read)(counters), row.kind, family.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
 }
 
+/// A metric with a sample for each reason, whether it counts generated responses, and its counter.
+type ReasonMetric = (Metric, bool, fn(&Counters) -> &PerReason);
+
+const REASON_METRICS: [ReasonMetric; 2] = [
+    (
+        counter(
+            "millrace_responses_generated",
+            &["reason"],
+            "Responses that millrace generated itself because it refused a request or could not \
+             serve it.",
+        ),
+        true,
+        |counters| &counters.responses_generated,
+    ),
+    (
+        counter(
+            "millrace_exchanges_aborted",
+            &["reason"],
+            "Exchanges that were cut short or ended without a response.",
+        ),
+        false,
+        |counters| &counters.exchanges_aborted,
+    ),
+];
+
 /// The counters of all workers by reason, summed.
 #[derive(Debug)]
-struct Reasons(Arc<Shared>);
+struct ReasonCollector(Arc<Shared>);
 
-impl Collector for Reasons {
+impl Collector for ReasonCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut write = |name: &str, help: &str, of: fn(&Counters) -> &PerReason, responds| {
-            let kind = MetricType::Counter;
-            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (metric, has_response, read) in &REASON_METRICS {
+            let mut family = metric.describe(&mut encoder)?;
             for &reason in Reason::ALL {
                 let workers = self.0.counters.iter();
-                let sum: u64 = workers.map(|counters| of(counters).get(reason)).sum();
-                // Reasons that this metric is meant for are on the page from the start, so that
-                // their first increase is visible.
-                if sum > 0 || (reason.status() != 0) == responds {
+                let sum: u64 = workers.map(|counters| read(counters).get(reason)).sum();
+                // A reason that belongs to the metric has a sample from the start, so that rate()
+                // sees its first increase.
+                if sum > 0 || (reason.status() != 0) == *has_response {
                     let labels = [("reason", reason.word())];
-                    ConstCounter::new(sum).encode(family.encode_family(&labels)?)?;
+                    encode(sum, metric.kind, family.encode_family(&labels)?)?;
                 }
             }
-            Ok(())
-        };
-        let help = "Responses that millrace made itself to refuse a request, or because it could \
-                    not be served.";
-        write("responses_own", help, |counters| &counters.responses_own, true)?;
-        let help = "Exchanges that were cut short or ended without a response.";
-        write("exchanges_aborted", help, |counters| &counters.exchanges_aborted, false)
+        }
+        Ok(())
     }
 }
 
-/// Requests by service and status.
-#[derive(Debug)]
-struct Requests(Arc<Shared>);
+const REQUESTS: Metric = counter(
+    "millrace_requests",
+    &["service", "code"],
+    "Requests that ended, by the status code sent to the client. Code none: no response was sent.",
+);
 
-impl Collector for Requests {
+/// Requests by service and status code.
+#[derive(Debug)]
+struct RequestCollector(Arc<Shared>);
+
+impl Collector for RequestCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "Requests that ended, by the status that was sent; none: no response was.";
-        let kind = MetricType::Counter;
-        let mut family = encoder.encode_descriptor("requests", help, None, kind)?;
+        let mut family = REQUESTS.describe(&mut encoder)?;
         for (service, workers) in self.0.requests.all() {
             let mut sums = BTreeMap::new();
             for (label, count) in workers.iter().flat_map(PerStatus::all) {
@@ -118,121 +247,273 @@ impl Collector for Requests {
             }
             for (label, sum) in sums.into_iter().filter(|(_, sum)| *sum > 0) {
                 let labels = [("service", &*service), ("code", &label.to_string())];
-                ConstCounter::new(sum).encode(family.encode_family(&labels)?)?;
+                encode(sum, REQUESTS.kind, family.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
 }
 
-/// The configured origins, up to so many lines of each kind: a page is read as a whole.
-#[derive(Debug)]
-struct Origins(Arc<Shared>);
+/// A metric of an origin and its value; `None`: this row has no such value.
+type OriginMetric = (Metric, fn(&Shown) -> Option<u64>);
 
+const ORIGIN_METRICS: [OriginMetric; 8] = [
+    (
+        gauge(
+            "millrace_origin_ejected",
+            &["origin"],
+            "1 while the origin is ejected after failures, otherwise 0.",
+        ),
+        |row| row.check.is_none().then_some((!row.up).into()),
+    ),
+    (
+        gauge(
+            "millrace_origin_failures",
+            &["origin"],
+            "Consecutive failures of the origin that the workers have reported.",
+        ),
+        |row| row.check.is_none().then_some(row.failures.into()),
+    ),
+    (
+        gauge(
+            "millrace_origin_check_fails",
+            &["origin", "check"],
+            "1 while the health check of the origin fails, otherwise 0.",
+        ),
+        |row| row.check.is_some().then_some((!row.up).into()),
+    ),
+    (
+        counter(
+            "millrace_origin_requests",
+            &["origin"],
+            "Requests for which the origin was chosen. Each retry counts.",
+        ),
+        |row| Some(row.counts?.requests),
+    ),
+    (
+        counter(
+            "millrace_origin_responses_5xx",
+            &["origin"],
+            "Responses of the origin with a status code of 500 or above.",
+        ),
+        |row| Some(row.counts?.responses_5xx),
+    ),
+    (
+        counter(
+            "millrace_origin_connect_errors",
+            &["origin"],
+            "Failed attempts to open a connection to the origin, including failed name lookups.",
+        ),
+        |row| Some(row.counts?.connect_errors),
+    ),
+    (
+        counter(
+            "millrace_origin_response_errors",
+            &["origin"],
+            "Requests without a valid response header: the origin closed the connection, took too \
+             long, or sent a malformed header.",
+        ),
+        |row| Some(row.counts?.response_errors),
+    ),
+    (
+        gauge(
+            "millrace_origin_requests_in_flight",
+            &["origin"],
+            "Requests for which the origin was chosen and that have not ended, including those \
+             that wait for a connection.",
+        ),
+        |row| Some(row.counts?.in_flight),
+    ),
+];
+
+/// Samples of each origin metric at most. A client reads the whole page into memory.
 const ORIGINS_MAX: usize = 1024;
 
-impl Collector for Origins {
+/// The configured origins.
+#[derive(Debug)]
+struct OriginCollector(Arc<Shared>);
+
+impl Collector for OriginCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let shown = self.0.board.shown();
-        type Value = fn(&Shown) -> Option<u64>;
-        let mut write = |kind: MetricType, name: &str, help: &str, of: Value| {
-            let rows = shown.iter().filter_map(|row| of(row).map(|value| (row, value)));
+        for (metric, read) in &ORIGIN_METRICS {
+            let rows = shown.iter().filter_map(|row| read(row).map(|value| (row, value)));
             let mut rows = rows.take(ORIGINS_MAX).peekable();
             if rows.peek().is_none() {
-                return Ok(());
+                continue;
             }
-            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            let mut family = metric.describe(&mut encoder)?;
             for (row, value) in rows {
                 let mut labels = vec![("origin", row.origin.as_str())];
                 labels.extend(row.check.as_deref().map(|path| ("check", path)));
-                encode(value, kind, family.encode_family(&labels)?)?;
+                encode(value, metric.kind, family.encode_family(&labels)?)?;
             }
-            Ok(())
-        };
-        use MetricType::{Counter, Gauge};
-        let help = "Whether the origin is ejected for its failures.";
-        write(Gauge, "origin_ejected", help, |row| {
-            row.check.is_none().then_some((!row.up).into())
-        })?;
-        let help = "Failures in a row, as far as workers told of them.";
-        write(Gauge, "origin_failures", help, |row| {
-            row.check.is_none().then_some(row.failures.into())
-        })?;
-        let help = "Whether the origin's health check fails.";
-        write(Gauge, "origin_check_fails", help, |row| {
-            row.check.is_some().then_some((!row.up).into())
-        })?;
-        let help = "Requests that the origin was picked for, each try.";
-        write(Counter, "origin_requests", help, |row| Some(row.counts?.requests))?;
-        let help = "Responses of the origin with a status from 500 on.";
-        write(Counter, "origin_responses_5xx", help, |row| Some(row.counts?.responses_5xx))?;
-        let help = "Times that no connection to the origin could be opened, failed lookups of its \
-                    name included.";
-        write(Counter, "origin_connect_errors", help, |row| Some(row.counts?.connect_errors))?;
-        let help = "Requests without a valid response header: the origin closed the connection, \
-                    took too long, or sent a malformed header.";
-        write(Counter, "origin_response_errors", help, |row| Some(row.counts?.response_errors))?;
-        let help = "Requests that the origin was picked for and that have not ended there, those \
-                    that wait for a connection included.";
-        write(Gauge, "origin_requests_in_flight", help, |row| Some(row.counts?.in_flight))
-    }
-}
-
-#[derive(Debug)]
-struct Stored(Arc<Cache>);
-
-impl Collector for Stored {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stat = self.0.stat();
-        for row in cache_metrics::ROWS {
-            let (name, value) = (format!("cache_{}", row.name), (row.read)(&stat));
-            let kind = if row.is_counter { MetricType::Counter } else { MetricType::Gauge };
-            encode(value, kind, encoder.encode_descriptor(&name, row.help, None, kind)?)?;
         }
         Ok(())
     }
 }
 
+/// The cache.
 #[derive(Debug)]
-struct Process {
-    log: LogSink,
-    reloads: Arc<Counts>,
-}
+struct CacheCollector(Arc<Cache>);
 
-impl Collector for Process {
+impl Collector for CacheCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        use MetricType::{Counter, Gauge};
-        let mut write = |kind, name: &str, help: &str, value| {
-            encode(value, kind, encoder.encode_descriptor(name, help, None, kind)?)
-        };
-        let help = "Records that the access log could not take.";
-        write(Counter, "access_log_records_dropped", help, self.log.dropped_records())?;
-        // Pairs with the additions by who reloads; nothing else is read by what they say.
-        let [done, refused] =
-            [&self.reloads.done, &self.reloads.refused].map(|it| it.load(Relaxed));
-        write(Counter, "reloads", "Configurations that came into force by a reload.", done)?;
-        write(Counter, "reloads_refused", "Reloads that were refused.", refused)?;
-        // A number that cannot be read is left out: zero would be believed.
-        if let Ok(bytes) = millrace_sys::resident_bytes() {
-            write(Gauge, "process_resident_bytes", "Physical memory of the process.", bytes)?;
+        let stat = self.0.stat();
+        for row in CACHE_METRICS {
+            let name = format!("{PREFIX}cache_{}", row.name);
+            let family = describe(&mut encoder, &name, row.kind, row.help)?;
+            encode((row.read)(&stat), row.kind, family)?;
         }
-        if let Ok(count) = millrace_sys::descriptor_count() {
-            write(Gauge, "process_descriptors", "Descriptors that are open.", count as u64)?;
-        }
-        let limit = millrace_sys::descriptor_limit();
-        write(Gauge, "process_descriptors_max", "Descriptors that may be open.", limit)?;
-        let help =
-            "Whether readiness is read from memory: engine uselect, and uselectd has not ended.";
-        write(Gauge, "uselect_registered", help, millrace_engine::is_tracked().into())
+        Ok(())
     }
 }
 
-/// Writes one value.
-fn encode(value: u64, kind: MetricType, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-    match kind {
-        MetricType::Counter => ConstCounter::new(value).encode(encoder),
-        _ => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
+/// A number of the process.
+enum ProcessValue {
+    Count(u64),
+    Seconds(f64),
+}
+
+use ProcessValue::{Count, Seconds};
+
+/// A metric of the process and its value; `None`: it cannot be read. It then has no sample, because
+/// 0 would be taken for a value.
+type ProcessMetric = (Metric, fn(&ProcessCollector) -> Option<ProcessValue>);
+
+/// The names `process_*` are those of the Prometheus client libraries.
+const PROCESS_METRICS: [ProcessMetric; 9] = [
+    (
+        counter(
+            "millrace_access_log_records_dropped",
+            &[],
+            "Records that the access log could not take.",
+        ),
+        |process| Some(Count(process.log.dropped_records())),
+    ),
+    // Relaxed: the counters of reloads guard no other memory.
+    (counter("millrace_reloads", &[], "Reloads that put a configuration in force."), |process| {
+        Some(Count(process.reloads.done.load(Relaxed)))
+    }),
+    (counter("millrace_reloads_refused", &[], "Reloads that were refused."), |process| {
+        Some(Count(process.reloads.refused.load(Relaxed)))
+    }),
+    (
+        gauge(
+            "millrace_uselect_registered",
+            &[],
+            "1 while readiness is read from memory (engine uselect with a running uselectd), \
+             otherwise 0.",
+        ),
+        |_| Some(Count(millrace_engine::is_tracked().into())),
+    ),
+    (gauge("process_resident_memory_bytes", &[], "Resident memory of the process."), |_| {
+        millrace_sys::resident_bytes().ok().map(Count)
+    }),
+    (gauge("process_open_fds", &[], "Open file descriptors of the process."), |_| {
+        millrace_sys::descriptor_count().ok().map(|count| Count(count as u64))
+    }),
+    (gauge("process_max_fds", &[], "File descriptors that the process may open."), |_| {
+        Some(Count(millrace_sys::descriptor_limit()))
+    }),
+    (counter("process_cpu_seconds", &[], "CPU time of the process, user and system."), |_| {
+        Some(Seconds(millrace_sys::cpu_time().as_secs_f64()))
+    }),
+    (
+        gauge("process_start_time_seconds", &[], "Start of the process in seconds since 1970."),
+        |process| Some(Seconds(process.started.as_secs_f64())),
+    ),
+];
+
+const BUILD_INFO: Metric =
+    gauge("millrace_build_info", &["version"], "Always 1; the label is the version of millrace.");
+
+/// The process, its access log and its reloads.
+#[derive(Debug)]
+struct ProcessCollector {
+    log: LogSink,
+    reloads: Arc<ReloadCounters>,
+    /// Time since 1970.
+    started: Duration,
+}
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut build = BUILD_INFO.describe(&mut encoder)?;
+        let labels = [("version", env!("CARGO_PKG_VERSION"))];
+        encode(1, BUILD_INFO.kind, build.encode_family(&labels)?)?;
+        for (metric, read) in &PROCESS_METRICS {
+            let Some(value) = read(self) else { continue };
+            let sample = metric.describe(&mut encoder)?;
+            match (value, metric.kind) {
+                (Count(count), kind) => encode(count, kind, sample)?,
+                (Seconds(value), RowKind::Counter) => ConstCounter::new(value).encode(sample)?,
+                (Seconds(value), RowKind::Gauge) => ConstGauge::new(value).encode(sample)?,
+            }
+        }
+        Ok(())
     }
+}
+
+/// The text of `docs/metrics.md` above its table.
+const REFERENCE_HEAD: &str = "# Metrics
+
+`GET /metrics` at an `admin` address returns the metrics in the OpenMetrics text format. A client
+whose Accept field names `text/plain` and not `application/openmetrics-text` gets the Prometheus
+text format 0.0.4. The names are the same in both.
+
+Counters start at 0 with the process and never decrease. A metric with the label `worker` has one
+sample per worker; sum them. Each configured origin has its samples from the start. Each metric has
+samples for at most 1,024 origins, the first by name. An origin that leaves the configuration loses
+its samples. Targets that clients of a forward proxy choose have none.
+
+`millrace_requests_total` has a sample for each service and status code that occurred. `service` is
+the `name` of the service, or the default name (docs/cache.md). `millrace_responses_generated_total`
+and `millrace_exchanges_aborted_total` use the words of `reason` in the access log. This is the rate
+of failed requests:
+
+    sum by (service) (rate(millrace_requests_total{code=~\"5..\"}[1m]))
+
+When a configured origin stops responding, millrace logs the cause on standard error. When the
+origin responds again, millrace logs that too. Lines about one origin are at least 5 s apart. A
+state that lasts 5 s is logged at most 7 s after it began. If the origin fails only now and then,
+millrace logs the failures together, in intervals that grow from 5 s to 320 s. millrace logs at most
+ten of these lines a second; the others follow in the next seconds.
+
+| name | kind | labels | meaning |
+| --- | --- | --- | --- |
+";
+
+/// Returns the text of `docs/metrics.md`.
+pub(crate) fn reference_page() -> String {
+    let mut page = REFERENCE_HEAD.to_owned();
+    let mut row = |name: &str, kind: RowKind, labels: &[&str], help: &str| {
+        let (total, kind) = match kind {
+            RowKind::Counter => ("_total", "counter"),
+            RowKind::Gauge => ("", "gauge"),
+        };
+        let labels = labels.join(", ");
+        let _ = writeln!(page, "| `{name}{total}` | {kind} | {labels} | {} |", help.trim());
+    };
+    let reasons = REASON_METRICS.iter().map(|(metric, ..)| metric);
+    for metric in [&REQUESTS].into_iter().chain(reasons) {
+        row(metric.name, metric.kind, metric.labels, metric.help);
+    }
+    for metric in Counters::TABLE {
+        row(&format!("{PREFIX}{}", metric.name), metric.kind, &["worker"], metric.help);
+    }
+    let origins = ORIGIN_METRICS.iter().map(|(metric, _)| metric);
+    for metric in origins {
+        row(metric.name, metric.kind, metric.labels, metric.help);
+    }
+    for metric in CACHE_METRICS {
+        row(&format!("{PREFIX}cache_{}", metric.name), metric.kind, &[], metric.help);
+    }
+    let process = PROCESS_METRICS.iter().map(|(metric, _)| metric);
+    for metric in [&BUILD_INFO].into_iter().chain(process) {
+        row(metric.name, metric.kind, metric.labels, metric.help);
+    }
+    page
 }
 
 #[cfg(test)]
@@ -256,31 +537,29 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_have_every_metric_as_it_is() {
-        let documented = include_str!("../../../../docs/metrics.md");
-        let page = metrics(1, Some(cache())).page();
-        let of = |what: &str| -> Vec<(String, String)> {
-            let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
-            lines.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
-        };
-        // There is no origin, so none of its metrics is on the page.
-        let mut count = documented.lines().filter(|line| line.contains("| origin")).count();
-        assert_eq!(count, 8);
-        for ((name, help), (_, kind)) in of("# HELP ").into_iter().zip(of("# TYPE ")) {
-            let total = if kind == "counter" { "_total" } else { "" };
-            let row = format!("| `{name}{total}` | {kind} |");
-            let line = documented.lines().find(|line| line.starts_with(&row));
-            let line = line.unwrap_or_else(|| panic!("docs/metrics.md has no line {row}"));
-            assert!(line.ends_with(&format!("| {help} |")), "{line} should say: {help}");
-            count += 1;
+    fn the_reference_page_is_the_document() {
+        let document = include_str!("../../../../docs/metrics.md");
+        let hint = "run: millrace reference metrics > docs/metrics.md";
+        assert!(reference_page() == document, "docs/metrics.md differs; {hint}");
+    }
+
+    #[test]
+    fn every_metric_of_a_page_is_in_the_reference() {
+        let page = metrics(1, Some(cache())).page(MetricsFormat::PrometheusText);
+        let reference = reference_page();
+        let types: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        for line in &types {
+            let (name, kind) = line.split_once(' ').unwrap();
+            assert!(reference.contains(&format!("\n| `{name}` | {kind} |")), "{line}");
         }
-        let rows = documented.lines().filter(|line| line.starts_with("| `millrace_")).count();
-        assert_eq!(rows, count, "a line of docs/metrics.md is of no metric");
+        // Without origins the page has none of their metrics.
+        let rows = reference.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(rows, types.len() + ORIGIN_METRICS.len());
     }
 
     #[test]
     fn every_counter_is_on_the_page_for_every_worker() {
-        let page = metrics(2, None).page();
+        let page = metrics(2, None).page(MetricsFormat::OpenMetrics);
         for row in Counters::TABLE {
             let total = if row.kind == RowKind::Counter { "_total" } else { "" };
             for worker in 0..2 {
@@ -288,7 +567,21 @@ mod tests {
                 assert!(page.contains(&line), "{line:?} is not in {page}");
             }
         }
-        assert!(page.contains("\nmillrace_process_descriptors_max "));
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(page.contains(&format!("\nmillrace_build_info{{version=\"{version}\"}} 1\n")));
+        assert!(
+            page.contains("\nprocess_max_fds ") && page.contains("\nprocess_cpu_seconds_total ")
+        );
+        assert!(page.contains("# UNIT millrace_uploaded_bytes bytes\n"));
         assert!(page.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn the_prometheus_text_format_names_counters_in_full() {
+        let page = "# HELP a_bytes A.\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\n\
+                    a_bytes_total 1\n# HELP b B.\n# TYPE b gauge\nb{c=\"# EOF\"} 2\n# EOF\n";
+        let expected = "# HELP a_bytes_total A.\n# TYPE a_bytes_total counter\na_bytes_total 1\n\
+                        # HELP b B.\n# TYPE b gauge\nb{c=\"# EOF\"} 2\n";
+        assert_eq!(to_prometheus_text(page), expected);
     }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use millrace_proxy::Shared;
 use millrace_proxy::shared_health::Outage;
 
-use crate::failure::Failure;
-use crate::print;
+use crate::console;
+use crate::program_error::ProgramError;
 use crate::threads::spawn;
 
 /// Interval between rounds while there are outages: failures of one round share a line.
@@ -34,14 +34,14 @@ const LINES_MAX: usize = 10;
 ///
 /// # Errors
 /// If the thread cannot be started.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Failure> {
+pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), ProgramError> {
     let shared = Arc::clone(shared);
     let run = move || {
-        let (begun, mut reporter) = (Instant::now(), Reporter::default());
+        let (start, mut reporter) = (Instant::now(), Reporter::default());
         loop {
             let outages = shared.board.outages();
-            for line in reporter.round(&outages, begun.elapsed()) {
-                print::error(&line);
+            for line in reporter.round(&outages, start.elapsed()) {
+                console::log(&line);
             }
             if !reporter.has_more() {
                 shared.board.await_outages(Duration::MAX);

@@ -8,15 +8,15 @@ use std::path::Path;
 use millrace_config::{Config, ConfigError, ListenAddress, RawConfig};
 
 use crate::admin::Token;
-use crate::failure::Failure;
 use crate::privileges;
+use crate::program_error::ProgramError;
 
 /// Looks at the user, the token, and the folders of the access log, of disks and of Unix sockets.
 /// `tables` are what a command line has given of the configuration.
 ///
 /// # Errors
 /// The first thing that is not as it has to be.
-pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), Failure> {
+pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), ProgramError> {
     privileges::check_user(&config.user)?;
     if let Some(path) = &config.admin_token_file {
         Token::read(&tables.name_of("admin-token-file"), path)?;
@@ -86,7 +86,7 @@ mod tests {
     fn refusal(words: &[&str]) -> Option<String> {
         let words = [&["forward"], words].concat();
         let config = millrace_config::from_arguments(words).unwrap();
-        check(&config, &RawConfig::default()).err().map(|failure| failure.to_string())
+        check(&config, &Tables::default()).err().map(|error| error.to_string())
     }
 
     #[test]

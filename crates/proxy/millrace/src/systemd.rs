@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use millrace_proxy::counters::Counters;
 
-use crate::print;
+use crate::console;
 
 /// The longest address of a Unix socket, in bytes (unix(7): sun_path).
 const ADDRESS_BYTES_MAX: usize = 108;
 /// Looks at the workers within the time that the service manager waits: one that is late once is
 /// not yet taken for dead.
-const LOOKS_PER_WATCHDOG: u32 = 3;
+const CHECKS_PER_WATCHDOG: u32 = 3;
 /// Letters that a worker may leave unanswered before it is sent no more: far below what a mailbox
 /// holds, for a process that nobody watches as closely as it asked to be watched.
 const UNANSWERED_MAX: u64 = 16;
@@ -27,21 +27,21 @@ const UNANSWERED_MAX: u64 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    given: Given,
+    given: NotifyConfig,
 }
 
 /// What the service manager said to whom it started; a successor takes it over.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Given {
+pub(crate) struct NotifyConfig {
     /// Where it hears: a path, or `@` and a name in the abstract namespace. Empty: nowhere.
     pub(crate) notify: Vec<u8>,
     /// How long it waits for a sign of life before it takes the process for dead; zero: for ever.
     pub(crate) watchdog: Duration,
 }
 
-impl Given {
+impl NotifyConfig {
     /// What the environment says: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID.
-    pub(crate) fn of_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let text = |name| std::env::var(name).ok();
         let own = std::process::id().to_string();
         let is_meant = text("WATCHDOG_PID").is_none_or(|pid| pid == own);
@@ -58,7 +58,7 @@ impl Given {
 
 impl Systemd {
     /// Who is told by what `given` says. An address that cannot be used is said aloud.
-    pub(crate) fn new(given: Given) -> Self {
+    pub(crate) fn new(given: NotifyConfig) -> Self {
         if given.notify.is_empty() {
             return Self::default();
         }
@@ -68,50 +68,50 @@ impl Systemd {
         match socket {
             Ok(socket) => Self { socket: Some(socket), given },
             Err(error) => {
-                print::error(&format!("NOTIFY_SOCKET: {error}; nobody is notified"));
+                console::log(&format!("NOTIFY_SOCKET: {error}; nobody is notified"));
                 Self::default()
             }
         }
     }
 
     /// Whether it hears at a socket of the abstract namespace.
-    pub(crate) fn hears_by_name(&self) -> bool {
+    pub(crate) fn uses_abstract_socket(&self) -> bool {
         self.given.notify.starts_with(b"@")
     }
 
     /// What a successor needs to go on.
-    pub(crate) fn given(&self) -> &Given {
+    pub(crate) fn config(&self) -> &NotifyConfig {
         &self.given
     }
 
     /// The process serves. `status` is for people.
     pub(crate) fn ready(&self, status: &str) {
         // The process's own number is news only after a takeover, and true in any case.
-        self.tell(&format!("READY=1\nMAINPID={}\nSTATUS={status}", std::process::id()));
+        self.notify(&format!("READY=1\nMAINPID={}\nSTATUS={status}", std::process::id()));
     }
 
     /// A reload begins; [`Systemd::ready`] ends it, however it went.
     pub(crate) fn reloading(&self) {
         let now_us = millrace_sys::monotonic_nanoseconds() / 1000;
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=reloading"));
+        self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=reloading"));
     }
 
     /// The process ends, in its own time.
     pub(crate) fn stopping(&self) {
-        self.tell("STOPPING=1\nSTATUS=draining");
+        self.notify("STOPPING=1\nSTATUS=draining");
     }
 
     /// Another process is the service's main one from now on.
-    pub(crate) fn main_process(&self, process: u32) {
-        self.tell(&format!("MAINPID={process}"));
+    pub(crate) fn set_main_process(&self, process: u32) {
+        self.notify(&format!("MAINPID={process}"));
     }
 
     /// Whatever is to be told is for another process to tell.
-    pub(crate) fn fall_silent(&mut self) {
+    pub(crate) fn disable(&mut self) {
         *self = Self::default();
     }
 
-    fn tell(&self, lines: &str) {
+    fn notify(&self, lines: &str) {
         let Some((socket, address)) = &self.socket else { return };
         // One who does not listen any more, or not fast enough, is not worth a line at each time.
         let _ = socket.send_to_addr(lines.as_bytes(), address);
@@ -132,35 +132,35 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// For what the service manager asks of us; `None`: nothing.
     pub(crate) fn new(systemd: &Systemd) -> Option<Self> {
-        let watchdog = systemd.given().watchdog;
+        let watchdog = systemd.config().watchdog;
         if systemd.socket.is_none() || watchdog.is_zero() {
             return None;
         }
-        let every = watchdog / LOOKS_PER_WATCHDOG;
+        let every = watchdog / CHECKS_PER_WATCHDOG;
         Some(Self { every, next: Instant::now(), unanswered: 0, counted: Vec::new() })
     }
 
     /// The time until the next look.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn time_left(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
     /// If it is time: tells the service manager that every worker answered its last letter, or
     /// tells it nothing; and has `ask` send each worker another.
-    pub(crate) fn look(
+    pub(crate) fn check(
         &mut self,
         systemd: &Systemd,
         workers: &[Arc<Counters>],
         ask: impl FnOnce(),
     ) {
-        if !self.patience().is_zero() {
+        if !self.time_left().is_zero() {
             return;
         }
         self.next = Instant::now() + self.every;
-        let counts: Vec<u64> = workers.iter().map(|worker| worker.beats.get()).collect();
+        let counts: Vec<u64> = workers.iter().map(|worker| worker.watchdog_replies.get()).collect();
         let moved = |(before, now): (&u64, &u64)| now > before;
         if self.counted.iter().zip(&counts).all(moved) {
-            systemd.tell("WATCHDOG=1");
+            systemd.notify("WATCHDOG=1");
             self.unanswered = 0;
         }
         if self.unanswered < UNANSWERED_MAX {
@@ -199,11 +199,11 @@ mod tests {
         lines
     }
 
-    fn manager(name: &str) -> (UnixDatagram, Given) {
+    fn manager(name: &str) -> (UnixDatagram, NotifyConfig) {
         let name = format!("millrace-{name}-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let notify = format!("@{name}").into_bytes();
-        let given = Given { notify, watchdog: Duration::from_nanos(3) };
+        let given = NotifyConfig { notify, watchdog: Duration::from_nanos(3) };
         (UnixDatagram::bind_addr(&address).unwrap(), given)
     }
 
@@ -213,12 +213,12 @@ mod tests {
         let mut systemd = Systemd::new(given);
         systemd.ready("serving");
         systemd.stopping();
-        systemd.main_process(7);
-        systemd.fall_silent();
+        systemd.set_main_process(7);
+        systemd.disable();
         systemd.ready("nobody hears this");
         let own = format!("READY=1\nMAINPID={}\nSTATUS=serving", std::process::id());
         assert_eq!(heard(&socket), [&own, "STOPPING=1\nSTATUS=draining", "MAINPID=7"]);
-        let nowhere = Given { notify: b"vsock:2:1".to_vec(), ..Given::default() };
+        let nowhere = NotifyConfig { notify: b"vsock:2:1".to_vec(), ..NotifyConfig::default() };
         Systemd::new(nowhere).ready("nobody hears this either");
     }
 
@@ -227,7 +227,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("millrace-notify-{}", std::process::id()));
         let socket = UnixDatagram::bind(&path).unwrap();
         let notify = path.as_os_str().as_bytes().to_vec();
-        Systemd::new(Given { notify, ..Given::default() }).stopping();
+        Systemd::new(NotifyConfig { notify, ..NotifyConfig::default() }).stopping();
         assert_eq!(heard(&socket).len(), 1);
         std::fs::remove_file(&path).unwrap();
     }
@@ -238,13 +238,13 @@ mod tests {
         let systemd = Systemd::new(given);
         let mut watchdog = Watchdog::new(&systemd).unwrap();
         let workers = [Arc::<Counters>::default(), Arc::default()];
-        let mut asked = 0;
-        watchdog.look(&systemd, &workers, || asked += 1);
+        let mut sent = 0;
+        watchdog.check(&systemd, &workers, || sent += 1);
         // At the first look nothing was asked yet, so nobody owes an answer.
-        assert_eq!((asked, heard(&socket).len()), (1, 1));
+        assert_eq!((sent, heard(&socket).len()), (1, 1));
         for _ in 0..2 * UNANSWERED_MAX {
-            watchdog.look(&systemd, &workers, || asked += 1);
+            watchdog.check(&systemd, &workers, || sent += 1);
         }
-        assert_eq!((asked, heard(&socket).len()), (UNANSWERED_MAX, 0));
+        assert_eq!((sent, heard(&socket).len()), (UNANSWERED_MAX, 0));
     }
 }

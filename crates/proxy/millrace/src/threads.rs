@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use crate::failure::Failure;
+use crate::program_error::ProgramError;
 
 /// Starts a thread; without its handle it ends with the process.
 ///
@@ -12,9 +12,9 @@ use crate::failure::Failure;
 pub(crate) fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, Failure> {
+) -> Result<JoinHandle<()>, ProgramError> {
     let thread = Builder::new().name(name.to_owned()).spawn(body);
-    thread.map_err(|error| Failure::Machine(format!("cannot start thread {name}: {error}")))
+    thread.map_err(|error| ProgramError::System(format!("cannot start thread {name}: {error}")))
 }
 
 /// Locks a mutex, also one whose last owner panicked: no thread leaves anything half changed.

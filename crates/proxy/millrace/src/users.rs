@@ -34,19 +34,19 @@ pub(crate) fn load(config: &mut Config, tables: &RawConfig) -> Result<(), Config
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    let said = |error: std::io::Error| error.to_string();
+    let to_text = |error: std::io::Error| error.to_string();
     // Looked at before it is opened as well: opening a pipe would wait for somebody to write.
-    if !fs::metadata(path).map_err(said)?.is_file() {
+    if !fs::metadata(path).map_err(to_text)?.is_file() {
         return Err("is no file".to_owned());
     }
-    let file = File::open(path).map_err(said)?;
-    let found = file.metadata().map_err(said)?;
+    let file = File::open(path).map_err(to_text)?;
+    let found = file.metadata().map_err(to_text)?;
     if !found.is_file() || found.mode() & WRITABLE_BY_OTHERS != 0 {
         return Err("can be written by everybody".to_owned());
     }
     let mut text = String::new();
     // One byte more than allowed is enough to know that a file is too long.
-    file.take(USERS_BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(said)?;
+    file.take(USERS_BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(to_text)?;
     if text.len() > USERS_BYTES_MAX {
         return Err("is too long".to_owned());
     }

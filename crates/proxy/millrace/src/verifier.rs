@@ -11,22 +11,22 @@ use millrace_proxy::auth::{
     Desk, FairQueue, Memory, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
 };
 
-use crate::failure::Failure;
+use crate::program_error::ProgramError;
 use crate::threads::{lock, spawn};
 
 /// A handle to the thread; it ends with the process.
 #[derive(Clone)]
-pub(crate) struct VerifierThread(Arc<Shared>);
+pub(crate) struct VerifierThread(Arc<VerifierShared>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct VerifierShared {
+    state: Mutex<VerifierState>,
     /// Notified when something was put into an empty queue.
     asked: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct VerifierState {
     /// Questions, each with the number of the desk that it came from.
     queue: FairQueue<(usize, Question)>,
     /// By the number of their desks.
@@ -38,10 +38,10 @@ impl VerifierThread {
     ///
     /// # Errors
     /// When there can be no thread.
-    pub(crate) fn start() -> Result<Self, Failure> {
-        let shared = Arc::new(Shared::default());
+    pub(crate) fn start() -> Result<Self, ProgramError> {
+        let shared = Arc::new(VerifierShared::default());
         let verifier = Self(shared.clone());
-        spawn("verifier", move || shared.work()).map(|_| verifier)
+        spawn("verifier", move || shared.run()).map(|_| verifier)
     }
 
     /// A desk for a further worker.
@@ -50,32 +50,32 @@ impl VerifierThread {
         let mut state = lock(&self.0.state);
         state.outboxes.push(outbox);
         let number = state.outboxes.len() - 1;
-        Desk { verifier: Box::new(Asker { shared: self.0.clone(), number }), verdicts }
+        Desk { verifier: Box::new(WorkerVerifier { shared: self.0.clone(), number }), verdicts }
     }
 }
 
 /// A worker's way to the thread.
-struct Asker {
-    shared: Arc<Shared>,
+struct WorkerVerifier {
+    shared: Arc<VerifierShared>,
     number: usize,
 }
 
-impl Verifier for Asker {
+impl Verifier for WorkerVerifier {
     fn ask(&mut self, question: Question) -> Result<(), Refused> {
         let mut state = lock(&self.shared.state);
         let client = question.client();
         let displaced = state.queue.push(client, (self.number, question)).map_err(|_| Refused)?;
         if let Some((number, question)) = displaced {
-            state.tell(number, question.verdict(Outcome::Dropped));
+            state.send_verdict(number, question.verdict(Outcome::Dropped));
         }
         self.shared.asked.notify_one();
         Ok(())
     }
 }
 
-impl Shared {
+impl VerifierShared {
     /// The life of the thread. Nothing is locked while it compares.
-    fn work(&self) {
+    fn run(&self) {
         let mut secret = [0; 32];
         millrace_sys::fill_random(&mut secret);
         let (mut memory, clock) = (Memory::new(secret), Clock::new());
@@ -88,14 +88,14 @@ impl Shared {
             drop(state);
             if let Some((number, question)) = next {
                 let verdict = memory.answer(&question, clock.now());
-                lock(&self.state).tell(number, verdict);
+                lock(&self.state).send_verdict(number, verdict);
             }
         }
     }
 }
 
-impl State {
-    fn tell(&mut self, number: usize, verdict: Verdict) {
+impl VerifierState {
+    fn send_verdict(&mut self, number: usize, verdict: Verdict) {
         let outbox = &mut self.outboxes[number];
         // A worker that has ended reads its mailbox no more; it asks nothing either, so what is
         // left of its questions fits.

@@ -16,19 +16,19 @@ use millrace_engine::{
 use millrace_proxy::{Setup, Shared, Worker};
 use millrace_splice::Thresholds;
 
-use crate::disks::Bell;
+use crate::active_config::ActiveConfig;
+use crate::disks::DiskWaker;
 use crate::engines::Engine;
-use crate::failure::Failure;
 use crate::listeners::Sockets;
-use crate::posts::{Post, Posts};
-use crate::reload::Force;
-use crate::restart::{Restarts, survive};
+use crate::panics::{RestartBudget, catch_panic};
+use crate::program_error::ProgramError;
 use crate::verifier::VerifierThread;
-use crate::{print, rings};
+use crate::worker_mailboxes::{Post, WorkerMailboxes};
+use crate::{console, ring_reservation};
 
 /// Letters that a mailbox holds. The supervisor sends one for each reload, and none that would not
 /// fit; workers keep what does not fit until their next turn.
-const MAILBOX_LETTERS: usize = 256;
+const MAILBOX_MESSAGES: usize = 256;
 /// Descriptors that are neither a client's nor an origin's and are opened after the workers were
 /// given their shares: the admin address's connections, a reopened log.
 const DESCRIPTORS_SPARE: u64 = 32;
@@ -48,17 +48,17 @@ impl WorkerPool {
     /// # Errors
     /// When a thread cannot be started, or its worker cannot.
     pub(crate) fn start(
-        force: &Arc<Force>,
+        active_config: &Arc<ActiveConfig>,
         shared: &Arc<Shared>,
         (engine, rings, thresholds): (Engine, Vec<ReservedRing>, Thresholds),
         log: &LogSink,
         sockets: Vec<Sockets>,
-        bell: &Bell,
-    ) -> Result<(Self, Posts), Failure> {
+        waker: &DiskWaker,
+    ) -> Result<(Self, WorkerMailboxes), ProgramError> {
         let count = sockets.len();
-        let config = force.config();
-        let common = Arc::new(Common {
-            force: Arc::clone(force),
+        let config = active_config.config();
+        let common = Arc::new(WorkerContext {
+            active_config: Arc::clone(active_config),
             engine,
             shared: Arc::clone(shared),
             names: Arc::new(Sources::parse(
@@ -67,38 +67,38 @@ impl WorkerPool {
                 &[],
             )),
             verifier: VerifierThread::start()?,
-            descriptors: descriptors_of_a_worker(count, files_of_disks(&config)),
+            descriptors: descriptors_per_worker(count, disk_files(&config)),
             thresholds,
             listeners_at_start: config.listeners.len(),
             budget_bytes: (config.pool_bytes() / count as u64) as usize,
             log: log.clone(),
             clock: Clock::new(),
-            restarts: Restarts::default(),
+            restarts: RestartBudget::default(),
         });
         let (ready, started) = channel();
-        let (mut pool, mut posts) = (Self { threads: Vec::new() }, Posts::default());
+        let (mut pool, mut mailboxes) = (Self { threads: Vec::new() }, WorkerMailboxes::default());
         let (mut gates, mut rings) = (Vec::new(), rings.into_iter());
         // The disks are one more.
-        let mut mails = mesh(count + 1, MAILBOX_LETTERS);
-        bell.reach(mails.pop().expect("one of them at least"));
+        let mut mails = mesh(count + 1, MAILBOX_MESSAGES);
+        waker.connect(mails.pop().expect("one of them at least"));
         for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
-            let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
-            posts.outboxes.push(outbox);
+            let (outbox, inbox) = mailbox(MAILBOX_MESSAGES);
+            mailboxes.outboxes.push(outbox);
             let (gate, open) = channel();
             gates.push(gate);
-            let start = Start { ready: ready.clone(), open };
-            let slot = WorkerSlot { index, common: Arc::clone(&common) };
+            let start = StartBarrier { ready: ready.clone(), open };
+            let slot = WorkerSlot { index, context: Arc::clone(&common) };
             let config = Arc::clone(&config);
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let ring = rings.next();
             let ring = move || ring.expect("each worker has a ring").into_watch();
             let boxes = (inbox, mail);
             let work = move || match engine {
-                Engine::Epoll => slot.work(EpollWatch::new, config, listeners, boxes, start),
-                Engine::Uring => slot.work(ring, config, listeners, boxes, start),
-                Engine::Uselect => slot.work(UselectWatch::new, config, listeners, boxes, start),
-                Engine::Poll => slot.work(PollWatch::new, config, listeners, boxes, start),
-                Engine::Select => slot.work(SelectWatch::new, config, listeners, boxes, start),
+                Engine::Epoll => slot.run(EpollWatch::new, config, listeners, boxes, start),
+                Engine::Uring => slot.run(ring, config, listeners, boxes, start),
+                Engine::Uselect => slot.run(UselectWatch::new, config, listeners, boxes, start),
+                Engine::Poll => slot.run(PollWatch::new, config, listeners, boxes, start),
+                Engine::Select => slot.run(SelectWatch::new, config, listeners, boxes, start),
             };
             pool.threads.push(thread.spawn(work).map_err(failed)?);
         }
@@ -107,19 +107,19 @@ impl WorkerPool {
         for gate in gates {
             gate.send(()).map_err(|_| failed("it ended"))?;
         }
-        Ok((pool, posts))
+        Ok((pool, mailboxes))
     }
 
     /// Whether every worker has ended.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub(crate) fn poll_ended(&mut self) -> bool {
         self.threads.retain(|thread| !thread.is_finished());
         self.threads.is_empty()
     }
 }
 
 /// What all workers are made with.
-struct Common {
-    force: Arc<Force>,
+struct WorkerContext {
+    active_config: Arc<ActiveConfig>,
     engine: Engine,
     shared: Arc<Shared>,
     names: Arc<Sources>,
@@ -131,17 +131,17 @@ struct Common {
     budget_bytes: usize,
     log: LogSink,
     clock: Clock,
-    restarts: Restarts,
+    restarts: RestartBudget,
 }
 
 /// A worker's thread: whatever worker has this slot.
 struct WorkerSlot {
     index: usize,
-    common: Arc<Common>,
+    context: Arc<WorkerContext>,
 }
 
 /// How a worker begins.
-struct Start {
+struct StartBarrier {
     /// Says that it could.
     ready: Sender<Result<(), Error>>,
     /// Says that all of them could. Before that none takes a client in, who would be lost if
@@ -149,30 +149,30 @@ struct Start {
     open: Receiver<()>,
 }
 
-type Working<W> = Worker<millrace_engine::Sockets<W>>;
+type ActiveWorker<W> = Worker<millrace_engine::Sockets<W>>;
 
 /// The inbox of a worker and its mail to the other workers.
-type Boxes = (Inbox<Post, EventWaker>, Mail<Post, EventWaker>);
+type WorkerMail = (Inbox<Post, EventWaker>, Mail<Post, EventWaker>);
 
 /// The replacement of a panicked worker.
 enum Replacement<W: Watch> {
     /// A worker on the same engine.
-    Same(Working<W>),
+    Same(ActiveWorker<W>),
     /// A worker on epoll: the engine could not be created again.
-    OnEpoll(Working<EpollWatch>),
+    OnEpoll(ActiveWorker<EpollWatch>),
     /// No worker: the process drains.
     Ended,
 }
 
 impl WorkerSlot {
     /// The life of the thread, on the engine over what `watch` makes.
-    fn work<W: Watch>(
+    fn run<W: Watch>(
         self,
         watch: impl FnOnce() -> Result<W, Error>,
         config: Arc<Config>,
         listeners: Sockets,
-        boxes: Boxes,
-        start: Start,
+        boxes: WorkerMail,
+        start: StartBarrier,
     ) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
         let engine = watch().and_then(|it| millrace_engine::Sockets::over(it, self.options()));
@@ -189,17 +189,20 @@ impl WorkerSlot {
         if start.open.recv().is_err() {
             return;
         }
-        let mut next = self.serve(worker);
+        let mut next = self.run_worker(worker);
         while let Some(worker) = next {
-            next = self.serve(worker);
+            next = self.run_worker(worker);
         }
     }
 
     /// Runs a worker and its replacements on the same engine until the last one ends. Returns the
     /// replacement on epoll, if there is one.
-    fn serve<W: Watch>(&self, mut worker: Working<W>) -> Option<Working<EpollWatch>> {
-        while survive(|| while worker.run_turn() {}).is_err() {
-            match survive(|| self.replace(worker)) {
+    fn run_worker<W: Watch>(
+        &self,
+        mut worker: ActiveWorker<W>,
+    ) -> Option<ActiveWorker<EpollWatch>> {
+        while catch_panic(|| while worker.turn() {}).is_err() {
+            match catch_panic(|| self.replace(worker)) {
                 Ok(Ok(Replacement::Same(another))) => worker = another,
                 Ok(Ok(Replacement::OnEpoll(another))) => return Some(another),
                 Ok(Ok(Replacement::Ended)) => return None,
@@ -207,7 +210,7 @@ impl WorkerSlot {
                 Err(_) => self.end_process("it panicked again"),
             }
         }
-        if survive(|| drop(worker.finish())).is_err() {
+        if catch_panic(|| drop(worker.finish())).is_err() {
             self.end_process("it panicked at its end");
         }
         None
@@ -219,11 +222,11 @@ impl WorkerSlot {
         engine: millrace_engine::Sockets<W>,
         config: Arc<Config>,
         listeners: Sockets,
-        (inbox, mail): Boxes,
-    ) -> Result<Working<W>, Error> {
-        let Common { shared, names, verifier, .. } = &*self.common;
+        (inbox, mail): WorkerMail,
+    ) -> Result<ActiveWorker<W>, Error> {
+        let WorkerContext { shared, names, verifier, .. } = &*self.context;
         // Those that were opened since the start take from the share: the worker's and our copy.
-        let more = listeners.len().saturating_sub(self.common.listeners_at_start) as u64;
+        let more = listeners.len().saturating_sub(self.context.listeners_at_start) as u64;
         let setup = Setup {
             config,
             index: self.index,
@@ -233,25 +236,25 @@ impl WorkerSlot {
             shared: Arc::clone(shared),
             names: Arc::clone(names),
             desk: verifier.desk(),
-            descriptors: self.common.descriptors.saturating_sub(2 * more).max(1),
-            thresholds: self.common.thresholds,
+            descriptors: self.context.descriptors.saturating_sub(2 * more).max(1),
+            thresholds: self.context.thresholds,
         };
         Worker::new(engine, setup)
     }
 
     /// Creates the replacement of a panicked worker.
-    fn replace<W: Watch>(&self, broken: Working<W>) -> Result<Replacement<W>, String> {
-        let remains = broken.into_salvage();
+    fn replace<W: Watch>(&self, broken: ActiveWorker<W>) -> Result<Replacement<W>, String> {
+        let remains = broken.take_apart();
         // Before all that may fail: whatever follows, no client takes what it got for the whole.
         let waker = remains.engine.break_off();
         let (index, connections) = (self.index, remains.connections);
-        let found = self.common.force.of_worker(index);
+        let found = self.context.active_config.prepare_replacement(index);
         let Some((config, listeners)) = found.map_err(|error| error.to_string())? else {
-            print::error(&format!("worker {index} ended; {connections} connections were reset"));
+            console::log(&format!("worker {index} ended; {connections} connections were reset"));
             return Ok(Replacement::Ended);
         };
         let max = config.limits.worker_restarts;
-        if !self.common.restarts.allows(max, Instant::now()) {
+        if !self.context.restarts.record(max, Instant::now()) {
             return Err(format!("more than {max} panics within a minute (limit worker_restarts)"));
         }
         let (boxes, letters) = ((remains.inbox, remains.mail), remains.messages);
@@ -260,7 +263,7 @@ impl WorkerSlot {
         let error = match millrace_engine::Sockets::<W>::woken_by(waker.clone(), self.options()) {
             Ok(engine) => {
                 let worker = self.create_again(engine, config, listeners, boxes, letters)?;
-                print::error(&restarted);
+                console::log(&restarted);
                 return Ok(Replacement::Same(worker));
             }
             Err(error) => error,
@@ -268,12 +271,14 @@ impl WorkerSlot {
         let engine = millrace_engine::Sockets::<EpollWatch>::woken_by(waker, self.options());
         let engine = engine.map_err(|error| error.to_string())?;
         let worker = self.create_again(engine, config, listeners, boxes, letters)?;
-        let name = self.common.engine.name();
-        let remedy = match (self.common.engine, error) {
-            (Engine::Uring, Error::OutOfMemory) => format!("; {}", rings::RAISE),
+        let name = self.context.engine.name();
+        let remedy = match (self.context.engine, error) {
+            (Engine::Uring, Error::OutOfMemory) => {
+                format!("; {}", ring_reservation::MEMLOCK_ADVICE)
+            }
             _ => String::new(),
         };
-        print::error(&format!(
+        console::log(&format!(
             "{restarted}; it uses epoll, as engine {name} cannot be created again: {error}{remedy}"
         ));
         Ok(Replacement::OnEpoll(worker))
@@ -285,9 +290,9 @@ impl WorkerSlot {
         engine: millrace_engine::Sockets<W>,
         config: Arc<Config>,
         listeners: Sockets,
-        boxes: Boxes,
+        boxes: WorkerMail,
         letters: VecDeque<Post>,
-    ) -> Result<Working<W>, String> {
+    ) -> Result<ActiveWorker<W>, String> {
         let worker = self.create(engine, config, listeners, boxes);
         let mut worker = worker.map_err(|error| error.to_string())?;
         worker.adopt_messages(letters);
@@ -295,37 +300,40 @@ impl WorkerSlot {
     }
 
     fn options(&self) -> EngineOptions {
-        let Common { budget_bytes, log, clock, .. } = &*self.common;
+        let WorkerContext { budget_bytes, log, clock, .. } = &*self.context;
         EngineOptions { budget_bytes: *budget_bytes, log: Some(log.clone()), clock: *clock }
     }
 
     /// Whoever supervises the process starts another.
     fn end_process(&self, why: &str) -> ! {
-        print::error(&format!("worker {} cannot be restarted: {why}", self.index));
+        console::log(&format!("worker {} cannot be restarted: {why}", self.index));
         std::process::exit(1)
     }
 }
 
-fn wait_until_ready(started: &Receiver<Result<(), Error>>, count: usize) -> Result<(), Failure> {
+fn wait_until_ready(
+    started: &Receiver<Result<(), Error>>,
+    count: usize,
+) -> Result<(), ProgramError> {
     for _ in 0..count {
         started.recv().map_err(|_| failed("it ended"))?.map_err(failed)?;
     }
     Ok(())
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::Machine(format!("cannot start a worker: {error}"))
+fn failed(error: impl std::fmt::Display) -> ProgramError {
+    ProgramError::System(format!("cannot start a worker: {error}"))
 }
 
 /// Files that the disks of a configuration have open once they are full.
-pub(crate) fn files_of_disks(config: &Config) -> u64 {
+pub(crate) fn disk_files(config: &Config) -> u64 {
     let disks = config.cache.iter().flat_map(|cache| &cache.disks);
     disks.map(|disk| disk::limits::files(disk.bytes)).sum()
 }
 
 /// Descriptors that one of `workers` may open, after what the process has open already, and `files`
 /// will be. Rings that are reserved already count twice, which costs each worker one descriptor.
-pub(crate) fn descriptors_of_a_worker(workers: usize, files: u64) -> u64 {
+pub(crate) fn descriptors_per_worker(workers: usize, files: u64) -> u64 {
     let workers = workers as u64;
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
     let taken = open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE;

@@ -405,7 +405,7 @@ fn a_large_body_moves_through_a_pipe() {
     client.read_exact(&mut got).unwrap();
     assert!(got == body);
     writing.join().unwrap();
-    let spliced = metric(&running, "bytes_spliced_total");
+    let spliced = metric(&running, "spliced_bytes_total");
     assert!(spliced > 0 && spliced < body.len(), "{spliced}");
 }
 
@@ -461,9 +461,9 @@ fn spliced_of(body: usize, splice: &str) -> usize {
         ["bytes_copied", "bytes_spliced", "calls"].map(|name| told(&record, name));
     assert_eq!(copied + spliced, body, "{record}");
     assert_eq!((told(&record, "bytes_teed"), told(&record, "bytes_kept")), (0, 0));
-    assert_eq!(metric(&running, "bytes_copied_total"), copied);
-    assert_eq!(metric(&running, "bytes_spliced_total"), spliced);
-    assert_eq!(metric(&running, "transfer_calls_total"), calls);
+    assert_eq!(metric(&running, "copied_bytes_total"), copied);
+    assert_eq!(metric(&running, "spliced_bytes_total"), spliced);
+    assert_eq!(metric(&running, "transfer_syscalls_total"), calls);
     assert!(splice != "never" || metric(&running, "pipes") == 0);
     spliced
 }
@@ -488,11 +488,11 @@ fn what_a_client_gets_through_a_pipe_and_the_cache_keeps_is_told() {
     let teed = told(&record, "bytes_teed");
     let [copied, spliced] = ["bytes_copied", "bytes_spliced"].map(|name| told(&record, name));
     assert!(teed > 0 && teed <= spliced && copied + spliced == 1 << 20, "{record}");
-    assert_eq!(metric(&running, "bytes_teed_total"), teed);
+    assert_eq!(metric(&running, "teed_bytes_total"), teed);
     let (running, record) = forwarded(1 << 20, fields, "--splice never");
     assert_eq!((told(&record, "bytes_kept"), told(&record, "bytes_teed")), (1 << 20, 0));
     assert_eq!(told(&record, "bytes_copied"), 1 << 20);
-    assert_eq!(metric(&running, "bytes_teed_total"), 0);
+    assert_eq!(metric(&running, "teed_bytes_total"), 0);
 }
 
 #[test]
@@ -519,7 +519,7 @@ fn what_a_client_got_of_a_cut_body_is_told() {
         assert_eq!(told(&record, "bytes_to_client"), SENT, "{record}");
         assert_eq!(told(&record, "bytes_kept"), kept, "{record}");
     }
-    assert_eq!(metric(&running, "bytes_downloaded_total"), 20 * SENT);
+    assert_eq!(metric(&running, "downloaded_bytes_total"), 20 * SENT);
 }
 
 /// How many bytes of a stored body of each length are copied when it is asked for three times more,
@@ -606,9 +606,9 @@ fn what_a_client_that_left_did_not_take_is_not_told_as_sent() {
         writing.join().unwrap();
         let sent = told(&record, "bytes_to_client");
         assert!((got.len() / 2..BODY).contains(&sent), "{words}: {record}");
-        assert_eq!(metric(&running, "bytes_downloaded_total"), sent, "{words}: {record}");
+        assert_eq!(metric(&running, "downloaded_bytes_total"), sent, "{words}: {record}");
         let spliced = told(&record, "bytes_spliced");
-        assert_eq!(metric(&running, "bytes_spliced_total"), spliced, "{words}: {record}");
+        assert_eq!(metric(&running, "spliced_bytes_total"), spliced, "{words}: {record}");
         assert!(spliced <= sent, "{words}: {record}");
     }
 }

@@ -94,10 +94,10 @@ fn listeners_come_and_go_and_the_others_stay() {
             assert!(metrics.contains(&format!("\n{line}\n")), "{metrics}");
         }
         for worker in 0..workers {
-            let line = format!("\nmillrace_snapshot{{worker=\"{worker}\"}} 4\n");
+            let line = format!("\nmillrace_config_generation{{worker=\"{worker}\"}} 4\n");
             assert!(metrics.contains(&line), "{line} {metrics}");
             // The others are freed once their last listener has taken in its queue.
-            let line = format!("\nmillrace_snapshots_held{{worker=\"{worker}\"}} 1\n");
+            let line = format!("\nmillrace_configs_in_use{{worker=\"{worker}\"}} 1\n");
             while !running.admin_page("/metrics").contains(&line) {}
         }
         running.signal("TERM");

@@ -130,7 +130,7 @@ fn of_workers(running: &Running, name: &str) -> [u64; 2] {
 /// As it tells itself: its own user may not look into a process that is restricted.
 fn descriptors(running: &Running) -> usize {
     let page = running.admin_page("/metrics");
-    let line = page.lines().find_map(|line| line.strip_prefix("millrace_process_descriptors "));
+    let line = page.lines().find_map(|line| line.strip_prefix("process_open_fds "));
     line.unwrap().parse().unwrap()
 }
 

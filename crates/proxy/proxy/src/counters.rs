@@ -156,7 +156,7 @@ macro_rules! counters {
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: Counter,)*
             /// Responses that millrace made itself to refuse a request.
-            pub responses_own: PerReason,
+            pub responses_generated: PerReason,
             /// Exchanges that were cut short, or ended without a response.
             pub exchanges_aborted: PerReason,
             /// Connections that other workers have handed over and this one has not admitted yet.
@@ -200,91 +200,91 @@ pub enum RowKind {
 counters! {
     /// Client connections accepted.
     Counter connections_accepted;
-    /// Client connections closed at once: for the limit of their address, or for want of a PROXY
-    /// protocol header from somebody who may send one.
+    /// Client connections closed right after they were accepted: the client address had reached its
+    /// limit, or a peer that must send a PROXY protocol header sent none.
     Counter connections_refused;
     /// Client connections handed to another worker.
     Counter connections_handed_over;
-    /// Client connections that stood still, closed to make room.
+    /// Stalled client connections that were closed to make room.
     Counter connections_shed;
-    /// Client connections open.
+    /// Open client connections.
     Gauge connections;
-    /// Times that accepting paused for want of connections or descriptors.
+    /// Times that accepting paused because no connection or file descriptor was free.
     Counter accept_pauses;
-    /// Exchanges that ended.
+    /// Exchanges (request and response) that ended.
     Counter exchanges;
-    /// Exchanges under way.
+    /// Exchanges in progress.
     Gauge exchanges_open;
-    /// Answers cut short because the origin, or the client, broke off.
-    Counter answers_aborted;
-    /// Tunnels opened, by CONNECT or Upgrade.
+    /// Responses cut short because the origin or the client ended the connection.
+    Counter responses_aborted;
+    /// Tunnels opened by CONNECT or Upgrade.
     Counter tunnels;
     /// Connections opened to origins.
     Counter origin_connections_opened;
-    /// Requests that went over an origin connection kept from an earlier one.
+    /// Requests sent over an idle origin connection of an earlier request.
     Counter origin_connections_reused;
-    /// Origin connections open, idle ones included.
+    /// Open origin connections, including idle ones.
     Gauge origin_connections;
-    /// Requests tried again on another connection.
+    /// Requests sent again on another connection.
     Counter retries;
-    /// Requests that could have been tried again, but for the retry budget.
+    /// Retries that the retry budget did not allow.
     Counter retries_refused;
-    /// Times that an origin was ejected: it is not asked for a while.
+    /// Times that an origin was ejected, so that it gets no requests for a while.
     Counter origin_ejections;
-    /// Requests sent to an ejected origin to find out how it stands.
+    /// Requests sent to an ejected origin to test whether it has recovered.
     Counter origin_probes;
-    /// Times that an ejected origin was readmitted, having answered.
+    /// Times that an ejected origin was readmitted because it responded to a probe.
     Counter origin_readmissions;
-    /// Requests that wait until their origin may have another connection.
+    /// Requests that wait for a connection to their origin.
     Gauge origin_requests_queued;
-    /// Requests refused because their origin had as many connections, and requests waiting for
-    /// one, as it may have, or because they had waited too long.
+    /// Requests refused because the queue of their origin was full, or because they had waited too
+    /// long in it.
     Counter origin_queue_refusals;
-    /// Requests answered from the cache without asking the origin.
+    /// Requests served from the cache without a request to the origin.
     Counter cache_hits;
-    /// Requests that the cache might have answered and the origin was asked for.
+    /// Requests that could have been served from the cache and were sent to the origin.
     Counter cache_misses;
-    /// Stored answers that their origin said to hold still.
+    /// Stored responses that the origin confirmed (304).
     Counter cache_validated;
-    /// Requests to origins that find out whether a stale answer still holds while clients get it.
+    /// Requests to origins that validate a stale response while clients already get it.
     Counter cache_refreshes;
-    /// Requests that waited for what another one fetched.
+    /// Requests that waited for the response to another request.
     Counter cache_collapsed;
-    /// Answers stored.
+    /// Responses stored.
     Counter cache_stored;
     /// Bytes of bodies received into the cache.
-    Counter cache_bytes_filled;
+    Counter cache_filled_bytes;
     /// Bytes of bodies and tunnels from clients to origins.
-    Counter bytes_uploaded;
-    /// Bytes of bodies and tunnels that clients took, from origins or from the cache.
-    Counter bytes_downloaded;
-    /// Bytes of bodies and tunnels, either way, that went through a pipe inside the kernel.
-    Counter bytes_spliced;
-    /// Bytes of bodies and tunnels, either way, that were sent from memory; what the cache sends by
-    /// reference is not among them. Counted when their exchange ends.
-    Counter bytes_copied;
-    /// Bytes of bodies to clients that went through a pipe and were repeated in a second one for
-    /// the cache. Counted when their exchange ends.
-    Counter bytes_teed;
-    /// System calls that bodies and tunnels were moved by, as far as they were asked for: an engine
-    /// may do several in one. Counted when their exchange ends.
-    Counter transfer_calls;
-    /// Times that something was copied because no pipe was free, or the kernel gave none.
+    Counter uploaded_bytes;
+    /// Bytes of bodies and tunnels that clients received, from origins or from the cache.
+    Counter downloaded_bytes;
+    /// Bytes of bodies and tunnels, in both directions, that went through a pipe inside the kernel.
+    Counter spliced_bytes;
+    /// Bytes of bodies and tunnels, in both directions, that were sent from memory. Bytes that the
+    /// cache sends by reference do not count. Added when the exchange ends.
+    Counter copied_bytes;
+    /// Bytes of bodies to clients that went through a pipe and were duplicated into a second pipe
+    /// for the cache. Added when the exchange ends.
+    Counter teed_bytes;
+    /// System calls requested to move bodies and tunnels. An engine may combine several into one.
+    /// Added when the exchange ends.
+    Counter transfer_syscalls;
+    /// Times that bytes were copied because no pipe was free or the kernel refused one.
     Counter pipes_refused;
-    /// Pipes open.
+    /// Open pipes.
     Gauge pipes;
-    /// Listening sockets open.
+    /// Open listening sockets.
     Gauge listeners;
-    /// Times that the worker was asked whether it turns, and did.
-    Counter beats;
-    /// Bytes held in user memory beyond a turn.
-    Gauge held_bytes;
-    /// Times that the worker panicked and was started anew; its connections were reset.
+    /// Replies of the worker to the checks of the service manager's watchdog.
+    Counter watchdog_replies;
+    /// Bytes that connections buffer in user memory.
+    Gauge buffered_bytes;
+    /// Times that the worker was restarted after a panic, which resets its connections.
     Counter worker_restarts;
-    /// Number of the configuration in force.
-    Gauge snapshot;
-    /// Configurations in use: the one in force, and those that something under way began with.
-    Gauge snapshots_held;
+    /// Number of the configuration in force. A reload increments it.
+    Gauge config_generation;
+    /// Configurations in use: the one in force, and older ones of exchanges in progress.
+    Gauge configs_in_use;
 }
 
 #[cfg(test)]

@@ -21,15 +21,15 @@ pub(super) struct ConnectionLimit(Mutex<Connections>);
 #[derive(Default)]
 struct Connections {
     /// What the next one is called.
-    next: u64,
+    next_number: u64,
     /// The oldest first; `<= CONNECTIONS_MAX`
-    here: VecDeque<(u64, Arc<Socket>)>,
+    evictable: VecDeque<(u64, Arc<Socket>)>,
     /// Places that are not given back; `here.len() <= threads <= THREADS_MAX`
     threads: usize,
 }
 
 /// A connection's place, given back when it is dropped.
-pub(super) struct Place {
+pub(super) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     number: u64,
 }
@@ -37,36 +37,36 @@ pub(super) struct Place {
 impl ConnectionLimit {
     /// A place for the connection of `socket`; `None`: there is none. The socket is shut down when
     /// another connection needs the place.
-    pub(super) fn enter(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<Place> {
+    pub(super) fn acquire(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<ConnectionPermit> {
         let mut connections = lock(&self.0);
         if connections.threads >= THREADS_MAX {
             return None;
         }
-        if connections.here.len() >= CONNECTIONS_MAX
-            && let Some((_, oldest)) = connections.here.pop_front()
+        if connections.evictable.len() >= CONNECTIONS_MAX
+            && let Some((_, oldest)) = connections.evictable.pop_front()
         {
             // One that is gone already is as good.
             let _ = oldest.shutdown(Shutdown::Both);
         }
-        let number = connections.next;
-        connections.next += 1;
+        let number = connections.next_number;
+        connections.next_number += 1;
         connections.threads += 1;
-        connections.here.push_back((number, Arc::clone(socket)));
-        Some(Place { limit: Arc::clone(self), number })
+        connections.evictable.push_back((number, Arc::clone(socket)));
+        Some(ConnectionPermit { limit: Arc::clone(self), number })
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// From now on this connection makes room for nobody.
-    pub(super) fn stay(&self) {
+    pub(super) fn make_unevictable(&self) {
         let number = self.number;
-        lock(&self.limit.0).here.retain(|(other, _)| *other != number);
+        lock(&self.limit.0).evictable.retain(|(other, _)| *other != number);
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.stay();
+        self.make_unevictable();
         lock(&self.limit.0).threads -= 1;
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         let (mut ends, connections): (Vec<_>, Vec<_>) =
             (0..=THREADS_MAX + 2).map(|_| connection()).unzip();
         let mut connections = connections.iter();
-        let mut enter = || limit.enter(connections.next().unwrap().socket());
+        let mut enter = || limit.acquire(connections.next().unwrap().socket());
         let mut places: Vec<_> = (0..THREADS_MAX).map(|_| enter().unwrap()).collect();
         let broken = |end: &mut UnixStream| matches!(end.read(&mut [0]), Ok(0));
         let all: Vec<_> = ends.iter_mut().map(broken).collect();
@@ -101,10 +101,10 @@ mod tests {
         assert!(enter().is_none());
         drop(places.drain(..2));
         // The oldest that is left of those that make room.
-        places[count - 2].stay();
+        places[count - 2].make_unevictable();
         places.extend([enter().unwrap(), enter().unwrap()]);
         assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));
         places.clear();
-        assert!(lock(&limit.0).here.is_empty() && lock(&limit.0).threads == 0);
+        assert!(lock(&limit.0).evictable.is_empty() && lock(&limit.0).threads == 0);
     }
 }

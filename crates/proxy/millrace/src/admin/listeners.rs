@@ -11,11 +11,11 @@ use millrace_config::ListenAddress;
 use millrace_sys::{Errno, EventFd, Events, Poller};
 
 use super::Admin;
-use crate::failure::Failure;
 use crate::http::Connection;
-use crate::inherited::{Inherited, Purpose, Socket};
+use crate::inherited_sockets::{InheritedSockets, ListeningSocket, SocketPurpose};
+use crate::program_error::ProgramError;
 use crate::threads::spawn;
-use crate::{listeners, print};
+use crate::{console, listeners};
 
 /// Permissions of a Unix socket's file: whoever may connect may read the configuration, and is
 /// asked who it is before it changes anything.
@@ -26,7 +26,7 @@ const ACCEPT_PAUSE_MS: u32 = 100;
 const ACCEPTED_MAX: u32 = 64;
 
 /// What the thread's poller calls the descriptor that ends it; listeners go by their index.
-const LEAVE: u64 = u64::MAX;
+const STOP: u64 = u64::MAX;
 
 /// Open admin addresses.
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub(crate) struct AdminListeners {
 
 struct AdminListener {
     address: ListenAddress,
-    socket: Socket,
+    socket: ListeningSocket,
 }
 
 /// The thread that answers, what has it begin, and what ends it.
@@ -59,19 +59,19 @@ impl AdminListeners {
     /// The first address that cannot be listened on, and why.
     pub(crate) fn open(
         addresses: &mut [ListenAddress],
-        inherited: &mut Inherited,
-    ) -> Result<Self, Failure> {
+        inherited: &mut InheritedSockets,
+    ) -> Result<Self, ProgramError> {
         let mut opened = Self::default();
         let mut listeners = Vec::new();
         for address in addresses {
-            let (at, mut sockets) = inherited.take(Purpose::Admin, address);
+            let (at, mut sockets) = inherited.take(SocketPurpose::Admin, address);
             *address = at;
             let (socket, files) = match sockets.pop() {
                 Some(socket) => (socket, &mut opened.inherited),
                 None => {
                     let fd = open_one(address);
-                    let fd = fd.map_err(|error| listeners::refused(&*address, error))?;
-                    (Socket::own(fd), &mut opened.files)
+                    let fd = fd.map_err(|error| listeners::listen_error(&*address, error))?;
+                    (ListeningSocket::own(fd), &mut opened.files)
                 }
             };
             if let (ListenAddress::Unix(path), false) = (&*address, socket.borrowed) {
@@ -92,7 +92,7 @@ impl AdminListeners {
     ///
     /// # Errors
     /// When a descriptor cannot be had.
-    pub(crate) fn copies(&self) -> std::io::Result<Vec<Socket>> {
+    pub(crate) fn duplicate_sockets(&self) -> std::io::Result<Vec<ListeningSocket>> {
         self.listeners.iter().map(|listener| listener.socket.try_clone()).collect()
     }
 
@@ -100,19 +100,20 @@ impl AdminListeners {
     ///
     /// # Errors
     /// When there is no thread or descriptor for that.
-    pub(crate) fn prepare(&mut self, admin: Arc<Admin>) -> Result<(), Failure> {
+    pub(crate) fn prepare(&mut self, admin: Arc<Admin>) -> Result<(), ProgramError> {
         if self.listeners.is_empty() {
             return Ok(());
         }
-        let failed = |error: Errno| Failure::machine("cannot wait for admin connections", error);
+        let failed =
+            |error: Errno| ProgramError::system("cannot wait for admin connections", error);
         let poller = Poller::new().map_err(failed)?;
         let leave = EventFd::new().map_err(failed)?;
-        poller.add_listener(leave.as_fd(), LEAVE).map_err(failed)?;
-        let (begin, begun) = channel();
+        poller.add_listener(leave.as_fd(), STOP).map_err(failed)?;
+        let (begin, start) = channel();
         let listeners = Arc::clone(&self.listeners);
         let thread = spawn("admin", move || {
-            if begun.recv().is_ok() {
-                answer(&poller, &listeners, &admin);
+            if start.recv().is_ok() {
+                accept_connections(&poller, &listeners, &admin);
             }
         })?;
         self.thread = Some(AdminThread { thread, begin, leave });
@@ -153,11 +154,11 @@ impl Drop for AdminListeners {
 }
 
 /// Takes connections in until it is told to leave.
-fn answer(poller: &Poller, listeners: &[AdminListener], admin: &Arc<Admin>) {
+fn accept_connections(poller: &Poller, listeners: &[AdminListener], admin: &Arc<Admin>) {
     for (listener, index) in listeners.iter().zip(0..) {
         if let Err(error) = poller.add_listener(listener.socket.fd.as_fd(), index) {
             let error = std::io::Error::from(error);
-            print::error(&format!("admin at {}: nobody is answered: {error}", listener.address));
+            console::log(&format!("admin at {}: nobody is answered: {error}", listener.address));
         }
     }
     let mut events = Events::new(listeners.len() + 1);
@@ -165,7 +166,7 @@ fn answer(poller: &Poller, listeners: &[AdminListener], admin: &Arc<Admin>) {
     loop {
         // EINTR is a wait that ends early.
         let _ = poller.wait(&mut events, wait_ms_max);
-        if events.any(|(token, _)| token == LEAVE) {
+        if events.any(|(token, _)| token == STOP) {
             return;
         }
         // Readiness is told only once, so all are tried, and tried again after an error.
@@ -182,7 +183,7 @@ impl AdminListener {
                 Ok((socket, _)) => {
                     let is_unix = matches!(self.address, ListenAddress::Unix(_));
                     if let Ok(connection) = Connection::new(socket, is_unix) {
-                        admin.take(connection);
+                        admin.handle_connection(connection);
                     }
                 }
                 Err(Errno::AGAIN) => return true,

@@ -1,6 +1,6 @@
 //! The query of a request to the admin address.
 
-use super::answer::Answer;
+use super::response::AdminResponse;
 
 /// Named values, percent-decoded, each name once.
 #[derive(Debug, Default)]
@@ -11,10 +11,10 @@ impl<'a> Query<'a> {
     ///
     /// # Errors
     /// The refusal, which says what is allowed.
-    pub(super) fn read(text: &'a str, names: &[&str]) -> Result<Self, Answer> {
+    pub(super) fn parse(text: &'a str, names: &[&str]) -> Result<Self, AdminResponse> {
         let refused = |wrong: String| {
             let line = format!("{wrong}; allowed, each once: {}", names.join(", "));
-            Answer::text((400, "Bad Request"), &line)
+            AdminResponse::text((400, "Bad Request"), &line)
         };
         let mut query = Self::default();
         for part in text.split('&').filter(|part| !part.is_empty()) {
@@ -25,7 +25,7 @@ impl<'a> Query<'a> {
             if query.get(name).is_some() {
                 return Err(refused(format!("{name} is given twice")));
             }
-            let Some(value) = decoded(value) else {
+            let Some(value) = percent_decoded(value) else {
                 return Err(refused(format!("{name} has a % that is no %XX")));
             };
             query.0.push((name, value));
@@ -42,20 +42,20 @@ impl<'a> Query<'a> {
     ///
     /// # Errors
     /// The refusal of a value.
-    pub(super) fn flag(&self, name: &str) -> Result<bool, Answer> {
+    pub(super) fn flag(&self, name: &str) -> Result<bool, AdminResponse> {
         match self.get(name) {
             None => Ok(false),
             Some(b"" | b"1") => Ok(true),
             Some(_) => {
                 let wrong = format!("{name} stands alone, without a value");
-                Err(Answer::text((400, "Bad Request"), &wrong))
+                Err(AdminResponse::text((400, "Bad Request"), &wrong))
             }
         }
     }
 }
 
 /// RFC 3986 section 2.1. A `+` is one: URLs are the values here, and forms are not.
-fn decoded(text: &str) -> Option<Vec<u8>> {
+fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut parts = text.split('%');
     bytes.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn queries_are_decoded_or_refused() {
-        let query = Query::read("url=http://a/%3fb=c%26d+e%ff&&all", &["url", "all"]).unwrap();
+        let query = Query::parse("url=http://a/%3fb=c%26d+e%ff&&all", &["url", "all"]).unwrap();
         assert_eq!(query.get("url"), Some(&b"http://a/?b=c&d+e\xff"[..]));
         assert!(query.flag("all").unwrap() && !query.flag("soft").unwrap());
         for (text, part) in [
@@ -84,9 +84,9 @@ mod tests {
             ("url=%xx", "no %XX"),
             ("url=%+1", "no %XX"),
         ] {
-            let refusal = Query::read(text, &["url", "all"]).unwrap_err();
+            let refusal = Query::parse(text, &["url", "all"]).unwrap_err();
             assert!(refusal.status.0 == 400 && refusal.body.contains(part), "{text}");
         }
-        assert!(Query::read("all=no", &["all"]).unwrap().flag("all").is_err());
+        assert!(Query::parse("all=no", &["all"]).unwrap().flag("all").is_err());
     }
 }

@@ -10,7 +10,7 @@ use crate::http;
 
 /// A request for a path.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct AdminRequest<'a> {
     pub(super) method: Method,
     /// The target without its query.
     pub(super) path: &'a str,
@@ -22,16 +22,18 @@ pub(super) struct Request<'a> {
     pub(super) origin: Option<&'a str>,
     pub(super) sec_fetch_site: Option<&'a str>,
     pub(super) upgrade: Option<&'a str>,
+    /// Whether Accept names `text/plain` and not the OpenMetrics format. Weights are not compared.
+    pub(super) accepts_only_text: bool,
     /// A body follows, or something whose end is not certain.
     pub(super) has_body: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> AdminRequest<'a> {
     /// Looks at a request.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn of(head: &'a RequestHead) -> Result<Self, String> {
+    pub(super) fn parse(head: &'a RequestHead) -> Result<Self, String> {
         let destination = destination(head).map_err(|error| error.to_string())?;
         if head.form() != TargetForm::Origin {
             return Err("the request target is not a path".to_owned());
@@ -47,12 +49,22 @@ impl<'a> Request<'a> {
             origin: value(head, "Origin")?,
             sec_fetch_site: value(head, "Sec-Fetch-Site")?,
             upgrade: value(head, "Upgrade")?,
+            accepts_only_text: accepts(head, "text/plain")
+                && !accepts(head, "application/openmetrics-text"),
             has_body: !matches!(request_framing(head), Ok(Framing::None | Framing::Length(0))),
         })
     }
 }
 
-/// The value of a field that may be there once.
+/// Returns whether an Accept field names `media_type`, with whatever parameters (RFC 9110 section
+/// 12.5.1).
+fn accepts(head: &RequestHead, media_type: &str) -> bool {
+    let ranges = http::values(head, "Accept").flat_map(|value| value.split(|byte| *byte == b','));
+    let mut types = ranges.filter_map(|range| range.split(|byte| *byte == b';').next());
+    types.any(|name| name.trim_ascii().eq_ignore_ascii_case(media_type.as_bytes()))
+}
+
+/// Returns the value of a field that may occur once.
 fn value<'a>(head: &'a RequestHead, name: &str) -> Result<Option<&'a str>, String> {
     let mut values = http::values(head, name);
     let value = values.next().map(from_utf8).transpose();
@@ -79,16 +91,19 @@ mod tests {
             b"POST /drain?x HTTP/1.1\r\nHOST: \ta:1 \r\nauthorization:Bearer x\r\nX:\r\n\r\n",
         );
         let head = head.unwrap();
-        let request = Request::of(&head).unwrap();
+        let request = AdminRequest::parse(&head).unwrap();
         assert_eq!((request.method, request.path), (Method::Post, "/drain"));
         assert_eq!((request.query, request.has_body), ("x", false));
         assert_eq!(request.host, Some(Authority::parse(b"a:1").unwrap()));
         assert_eq!(request.authorization, Some("Bearer x"));
         let head = parsed(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-        assert_eq!(Request::of(&head).unwrap().host, None);
+        assert_eq!(AdminRequest::parse(&head).unwrap().host, None);
         for body in ["Content-Length: 1", "Transfer-Encoding: chunked", "Content-Length: 0, 5"] {
             let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{body}\r\n\r\n");
-            assert!(Request::of(&parsed(head.as_bytes()).unwrap()).unwrap().has_body, "{body}");
+            assert!(
+                AdminRequest::parse(&parsed(head.as_bytes()).unwrap()).unwrap().has_body,
+                "{body}"
+            );
         }
         for wrong in [
             &b"nonsense"[..],
@@ -101,7 +116,7 @@ mod tests {
             b"GET / HTTP/1.1\r\nHost: a\r\nOrigin: \xff",
         ] {
             let head = parsed(&[wrong, b"\r\n\r\n"].concat());
-            let request = head.as_ref().map(Request::of);
+            let request = head.as_ref().map(AdminRequest::parse);
             assert!(!matches!(request, Some(Ok(_))), "{}", wrong.escape_ascii());
         }
     }

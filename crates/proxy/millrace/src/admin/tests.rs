@@ -9,12 +9,12 @@ use millrace_engine::LogSink;
 use millrace_proxy::Shared;
 
 use super::*;
-use crate::errands::Errands;
 use crate::http::HEAD_LIMITS;
+use crate::supervisor_requests::SupervisorRequests;
 
 const TOKEN: &str = "Authorization: Bearer 0123456789abcdef\r\n";
 
-fn admin(token: bool) -> (Arc<Admin>, Errands) {
+fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
     let path = std::env::temp_dir().join(format!("millrace-admin-{}-{token}", std::process::id()));
     let token = token.then(|| {
         let mut options = std::fs::OpenOptions::new();
@@ -24,12 +24,12 @@ fn admin(token: bool) -> (Arc<Admin>, Errands) {
         std::fs::remove_file(&path).unwrap();
         token
     });
-    let (desk, errands) = Errands::new(|| {});
+    let (desk, requests) = SupervisorRequests::new(|| {});
     let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
     let metrics = Metrics::new(&shared, LogSink::closed(), Arc::default());
-    let guard = Guard { token, name: None };
-    let hooks = Hooks { desk, reopen_log: Box::new(|| None), cache: None };
-    (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), errands)
+    let guard = AccessRules { token, name: None };
+    let hooks = Hooks { supervisor: desk, reopen_log: Box::new(|| None), cache: None };
+    (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), requests)
 }
 
 /// The answer to a request over TCP, in which PORT stands for the port.
@@ -38,12 +38,12 @@ fn ask(admin: &Arc<Admin>, request: &str) -> String {
     let address = listener.local_addr().unwrap();
     let mut client = TcpStream::connect(address).unwrap();
     let (stream, _) = listener.accept().unwrap();
-    admin.take(Connection::new(stream.into(), false).unwrap());
+    admin.handle_connection(Connection::new(stream.into(), false).unwrap());
     client.write_all(request.replace("PORT", &address.port().to_string()).as_bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    client.read_to_string(&mut response).unwrap();
+    response
 }
 
 fn ask_for(admin: &Arc<Admin>, line: &str, fields: &str) -> String {
@@ -56,7 +56,17 @@ fn pages_are_told_apart_and_draining_is_not_healthy() {
     let get = |path: &str| ask_for(&admin, &format!("GET {path}"), "");
     assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
     assert!(get("/config?a").ends_with("\r\n\r\na = 1\n"));
-    assert!(get("/metrics").contains(metrics::CONTENT_TYPE));
+    assert!(get("/metrics").contains(MetricsFormat::OpenMetrics.content_type()));
+    for (accept, format) in [
+        (
+            "Accept: text/plain;version=0.0.4\r\nAccept: */*;q=0.1\r\n",
+            MetricsFormat::PrometheusText,
+        ),
+        ("Accept: application/openmetrics-text, Text/Plain\r\n", MetricsFormat::OpenMetrics),
+    ] {
+        let response = ask_for(&admin, "GET /metrics", accept);
+        assert!(response.contains(format.content_type()), "{response}");
+    }
     assert!(get("/").starts_with("HTTP/1.1 404 "));
     assert!(get("/cache/stat").starts_with("HTTP/1.1 409 "), "there is none");
     assert!(get("/cache").starts_with("HTTP/1.1 403 ") && get("/cache/object").contains("token"));
@@ -75,11 +85,11 @@ fn pages_are_told_apart_and_draining_is_not_healthy() {
 
 #[test]
 fn what_changes_something_needs_the_token() {
-    let (without, errands) = admin(false);
+    let (without, requests) = admin(false);
     let refused = ask_for(&without, "POST /drain", TOKEN);
     assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("give admin-token-file PATH"));
-    assert!(errands.next().is_none());
-    let (admin, errands) = admin(true);
+    assert!(requests.next().is_none());
+    let (admin, requests) = admin(true);
     for (fields, status) in [
         ("", "401"),
         ("Authorization: Bearer 0123456789abcdeg\r\n", "401"),
@@ -87,8 +97,8 @@ fn what_changes_something_needs_the_token() {
         (&format!("{TOKEN}Origin: http://evil.example\r\n"), "403"),
         (&format!("{TOKEN}Sec-Fetch-Site: cross-site\r\n"), "403"),
     ] {
-        let answer = ask_for(&admin, "POST /drain", fields);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{fields}: {answer}");
+        let response = ask_for(&admin, "POST /drain", fields);
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{fields}: {response}");
     }
     assert!(ask_for(&admin, "POST /drain", "").contains("\r\nWWW-Authenticate: Bearer "));
     let foreign = format!("POST /drain HTTP/1.1\r\nHost: evil.example:PORT\r\n{TOKEN}\r\n");
@@ -96,14 +106,14 @@ fn what_changes_something_needs_the_token() {
     assert!(
         ask(&admin, &foreign.replace("POST /drain", "GET /config")).starts_with("HTTP/1.1 421 ")
     );
-    assert!(errands.next().is_none());
+    assert!(requests.next().is_none());
     assert!(ask_for(&admin, "POST /drain", TOKEN).starts_with("HTTP/1.1 202 "));
-    assert!(matches!(errands.next(), Some(Errand::Drain)));
+    assert!(matches!(requests.next(), Some(SupervisorRequest::Drain)));
     assert!(ask_for(&admin, "POST /log/reopen", TOKEN).starts_with("HTTP/1.1 409 "));
     let supervisor = std::thread::spawn(move || {
         let reply = loop {
-            match errands.next() {
-                Some(Errand::Reload(reply)) => break reply,
+            match requests.next() {
+                Some(SupervisorRequest::Reload(reply)) => break reply,
                 _ => std::thread::yield_now(),
             }
         };
@@ -116,31 +126,31 @@ fn what_changes_something_needs_the_token() {
 
 fn ask_at_unix_socket(admin: &Arc<Admin>, line: &str) -> String {
     let (mut client, stream) = UnixStream::pair().unwrap();
-    admin.take(Connection::new(stream.into(), true).unwrap());
+    admin.handle_connection(Connection::new(stream.into(), true).unwrap());
     client.write_all(format!("{line} HTTP/1.1\r\nHost: anything\r\n\r\n").as_bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    client.read_to_string(&mut response).unwrap();
+    response
 }
 
 #[test]
 fn the_same_user_needs_no_token_at_a_unix_socket() {
-    let (admin, errands) = admin(false);
-    let answer = ask_at_unix_socket(&admin, "POST /drain");
-    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
-    assert!(matches!(errands.next(), Some(Errand::Drain)));
+    let (admin, requests) = admin(false);
+    let response = ask_at_unix_socket(&admin, "POST /drain");
+    assert!(response.starts_with("HTTP/1.1 202 "), "{response}");
+    assert!(matches!(requests.next(), Some(SupervisorRequest::Drain)));
 }
 
 #[test]
 fn a_crowd_over_tcp_is_not_in_the_way_of_a_unix_socket() {
-    let (admin, errands) = admin(false);
+    let (admin, requests) = admin(false);
     let (ends, connections): (Vec<_>, Vec<_>) = (0..100)
         .map(|_| UnixStream::pair().unwrap())
         .map(|(end, other)| (end, Connection::new(other.into(), true).unwrap()))
         .unzip();
-    let _places: Vec<_> = connections.iter().map(|each| admin.tcp.enter(each.socket())).collect();
-    let answer = ask_at_unix_socket(&admin, "POST /drain");
-    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
-    drop((ends, errands));
+    let _places: Vec<_> = connections.iter().map(|each| admin.tcp.acquire(each.socket())).collect();
+    let response = ask_at_unix_socket(&admin, "POST /drain");
+    assert!(response.starts_with("HTTP/1.1 202 "), "{response}");
+    drop((ends, requests));
 }

@@ -61,7 +61,7 @@ impl Token {
     }
 
     /// Writes the field with which a request brings this token (RFC 6750 section 2.1).
-    pub(crate) fn write(&self, header: &mut impl HeaderWriter) {
+    pub(crate) fn write_field(&self, header: &mut impl HeaderWriter) {
         header.field_with(b"Authorization", |value| {
             value.extend_from_slice(b"Bearer ");
             value.extend_from_slice(&self.0);
@@ -70,7 +70,7 @@ impl Token {
 
     /// Whether the value of an Authorization field brings this token. How long that takes tells
     /// nothing of the token but its length.
-    pub(super) fn is_in(&self, authorization: &str) -> bool {
+    pub(super) fn matches(&self, authorization: &str) -> bool {
         let Some((scheme, token)) = authorization.split_once(' ') else { return false };
         // RFC 9110 section 11.1: schemes are compared without regard to case.
         let is_bearer = scheme.eq_ignore_ascii_case("Bearer");
@@ -112,10 +112,11 @@ mod tests {
         for text in [&b"0123456789abcdef"[..], b"0123456789abcdef\n"] {
             let token = read(text, 0o640).unwrap();
             let mut field = Vec::new();
-            token.write(&mut Http1Header::new(&mut field));
+            token.write_field(&mut Http1Header::new(&mut field));
             assert_eq!(field, b"Authorization: Bearer 0123456789abcdef\r\n");
             assert!(
-                token.is_in("Bearer 0123456789abcdef") && token.is_in("bearer  0123456789abcdef")
+                token.matches("Bearer 0123456789abcdef")
+                    && token.matches("bearer  0123456789abcdef")
             );
             for wrong in [
                 "Bearer 0123456789abcdeg",
@@ -125,7 +126,7 @@ mod tests {
                 "Bearer",
                 "",
             ] {
-                assert!(!token.is_in(wrong), "{wrong}");
+                assert!(!token.matches(wrong), "{wrong}");
             }
         }
         assert!(Token::read("file", Path::new("/nowhere")).is_err());

@@ -1,9 +1,9 @@
 //! What things cost on this machine, measured over loopback connections in the few milliseconds
 //! that a start can spare. Nothing here decides: that is done where something depends on it.
 
-mod bounce;
-mod forward;
-mod hot;
+mod engine_cost;
+mod forward_cost;
+mod send_cost;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,9 +15,9 @@ use millrace_engine::{
 };
 use millrace_sys::Errno;
 
-pub(crate) use bounce::cost;
-pub(crate) use forward::{Costs, Kind, costs};
-pub(crate) use hot::{SendCosts, send_costs};
+pub(crate) use engine_cost::measure_engine;
+pub(crate) use forward_cost::{ForwardCosts, RestKind, measure_forwarding};
+pub(crate) use send_cost::{SendCosts, measure_sending};
 
 /// An engine with connections over the loopback network.
 struct Loopback<W> {
@@ -31,14 +31,14 @@ struct Loopback<W> {
 impl<W: Watch> Loopback<W> {
     /// Creates an engine over an empty watch, without connections, with a budget of `budget_bytes`.
     /// Each wait has to end within `patience` from now.
-    fn over(watch: W, budget_bytes: usize, patience: Duration) -> Result<Self, Error> {
+    fn over(watch: W, budget_bytes: usize, timeout: Duration) -> Result<Self, Error> {
         let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
         let engine = Sockets::over(watch, options)?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
         let address = Address::Tcp(address.ok_or(Error::Unreachable)?);
-        let deadline = engine.now() + patience;
+        let deadline = engine.now() + timeout;
         Ok(Self { engine, listener, address, deadline })
     }
 

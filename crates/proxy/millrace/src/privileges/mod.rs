@@ -18,14 +18,14 @@ use millrace_sys::Errno;
 
 pub(crate) use report::report;
 
+use crate::console;
 use crate::engines::Engine;
-use crate::failure::Failure;
-use crate::print;
+use crate::program_error::ProgramError;
 use paths::Paths;
 
 /// What the process is left with.
 #[derive(Debug)]
-pub(crate) struct Locked {
+pub(crate) struct Confinement {
     /// Who it is, in words.
     who: String,
     /// The capabilities that are left, by bits.
@@ -53,15 +53,15 @@ struct Sandbox {
 /// # Errors
 /// A user that does not exist or cannot be taken. What this kernel cannot do is no error; it is
 /// said by [`Locked::line`].
-pub(crate) fn lock_in(
+pub(crate) fn drop_privileges(
     config: &Config,
     file: Option<&Path>,
     engine: Engine,
     abstract_sockets: bool,
-) -> Result<Locked, Failure> {
+) -> Result<Confinement, ProgramError> {
     // None of ours runs yet, so it is one of a library that was loaded before the program.
     if threads().is_some_and(|count| count > 1) {
-        return Err(Failure::Machine(
+        return Err(ProgramError::System(
             "cannot give up privileges: a preloaded library runs a thread, which would keep them \
              (LD_PRELOAD)"
                 .to_owned(),
@@ -75,40 +75,44 @@ pub(crate) fn lock_in(
         // A service manager may have taken that system call away, and left what is harmless.
         Err(error) if Identity::current().user != 0 => {
             let error = std::io::Error::from(error);
-            print::error(&format!("capabilities stay as they are: {error}"));
+            console::log(&format!("capabilities stay as they are: {error}"));
         }
         gave_up => gave_up.map_err(|error| refused("the user or the capabilities", error))?,
     }
     let capabilities =
         millrace_confine::capabilities().map_err(|error| refused("capabilities", error))?;
-    let who = user::described(Identity::current());
+    let who = user::describe(Identity::current());
     for problem in paths.problems() {
-        print::error(&format!("{who} {problem}"));
+        console::log(&format!("{who} {problem}"));
     }
     if !config.sandbox {
         // The kernel hides the memory of whoever changes its user; debugging tools need it.
         millrace_confine::set_dumpable(true).map_err(|error| refused("debugging", error))?;
-        return Ok(Locked { who, capabilities, low_ports_open, sandbox: None });
+        return Ok(Confinement { who, capabilities, low_ports_open, sandbox: None });
     }
     let sandbox = restrict(&paths, engine, abstract_sockets)?;
-    let locked = Locked { who, capabilities, low_ports_open, sandbox: Some(sandbox) };
-    debug_assert_eq!(locked.admits(config, file), Ok(()), "what is needed was left");
+    let locked = Confinement { who, capabilities, low_ports_open, sandbox: Some(sandbox) };
+    debug_assert_eq!(locked.check(config, file), Ok(()), "what is needed was left");
     Ok(locked)
 }
 
 /// Makes the folders of disks that are missing, as those of who the process becomes: later it has no
 /// right to.
-fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
+fn make_disks(config: &Config, owner: Identity) -> Result<(), ProgramError> {
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
         millrace_confine::make_folder_of(owner, &disk.folder).map_err(|error| {
             let what = format!("--disk {}: cannot be created", disk.folder.display());
-            Failure::machine(what, std::io::Error::from(error))
+            ProgramError::system(what, std::io::Error::from(error))
         })?;
     }
     Ok(())
 }
 
-fn restrict(paths: &Paths, engine: Engine, abstract_sockets: bool) -> Result<Sandbox, Failure> {
+fn restrict(
+    paths: &Paths,
+    engine: Engine,
+    abstract_sockets: bool,
+) -> Result<Sandbox, ProgramError> {
     millrace_confine::prepare_name_lookup();
     millrace_confine::refuse_new_privileges()
         .and_then(|()| millrace_confine::set_dumpable(false))
@@ -124,10 +128,10 @@ fn restrict(paths: &Paths, engine: Engine, abstract_sockets: bool) -> Result<San
         stores: paths.has_disks(),
     };
     let calls = millrace_confine::restrict_calls(also);
-    Ok(Sandbox { files, calls, grants: paths::real(grants) })
+    Ok(Sandbox { files, calls, grants: paths::canonical(grants) })
 }
 
-impl Locked {
+impl Confinement {
     /// What was given up, and what could not be, in one line.
     pub(crate) fn line(&self) -> String {
         let capabilities = match self.capabilities {
@@ -153,7 +157,7 @@ impl Locked {
     ///
     /// # Errors
     /// The first thing that it cannot, in a sentence.
-    pub(crate) fn admits(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
+    pub(crate) fn check(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
         let mut new = low_ports(config).filter(|port| !self.low_ports_open.contains(port));
         if let Some(port) = new.next().filter(|_| self.capabilities & LOW_PORTS == 0) {
             return Err(format!(
@@ -163,7 +167,7 @@ impl Locked {
             ));
         }
         let Some(Sandbox { files: Ok(_), grants, .. }) = &self.sandbox else { return Ok(()) };
-        if let Some(path) = Paths::of(config, file).outside(grants) {
+        if let Some(path) = Paths::of(config, file).find_outside(grants) {
             return Err(format!(
                 "{} is in none of the folders that the process left itself at its start \
                  (sandbox-folder would name it); restart or upgrade to use it",
@@ -194,8 +198,8 @@ fn threads() -> Option<usize> {
     Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }
 
-fn refused(what: &str, error: Errno) -> Failure {
-    Failure::machine(format!("cannot give up {what}"), std::io::Error::from(error))
+fn refused(what: &str, error: Errno) -> ProgramError {
+    ProgramError::system(format!("cannot give up {what}"), std::io::Error::from(error))
 }
 
 #[cfg(test)]
@@ -206,10 +210,10 @@ mod tests {
         millrace_config::from_arguments(words.split(' ')).unwrap()
     }
 
-    fn locked(config: &Config) -> Locked {
-        let grants = paths::real(Paths::of(config, None).grants(false));
+    fn locked(config: &Config) -> Confinement {
+        let grants = paths::canonical(Paths::of(config, None).grants(false));
         let sandbox = Sandbox { files: Ok(7), calls: Ok(()), grants };
-        Locked {
+        Confinement {
             who: "user nobody".to_owned(),
             capabilities: 0,
             low_ports_open: vec![443],
@@ -223,20 +227,20 @@ mod tests {
         let locked = locked(&config(log));
         let other = "forward --access-log /tmp/b.log --listen unix:/tmp/b.sock";
         for words in [log, other, "forward", "forward --listen 127.0.0.1:443"] {
-            assert_eq!(locked.admits(&config(words), None), Ok(()), "{words}");
+            assert_eq!(locked.check(&config(words), None), Ok(()), "{words}");
         }
         for (words, part) in [
             ("forward --access-log /usr/a.log", "/usr/a.log is in none"),
             ("forward --listen unix:/usr/a", "/usr/a is in none"),
             ("forward --listen 127.0.0.1:80", "port 80 can no longer"),
         ] {
-            let refusal = locked.admits(&config(words), None).unwrap_err();
+            let refusal = locked.check(&config(words), None).unwrap_err();
             assert!(refusal.contains(part) && refusal.contains("restart"), "{refusal}");
         }
         let file = Path::new("/usr/millrace.toml");
-        assert!(locked.admits(&config("forward"), Some(file)).is_err());
-        let off = Locked { sandbox: None, ..locked };
-        assert_eq!(off.admits(&config("forward --access-log /usr/a.log"), None), Ok(()));
+        assert!(locked.check(&config("forward"), Some(file)).is_err());
+        let off = Confinement { sandbox: None, ..locked };
+        assert_eq!(off.check(&config("forward --access-log /usr/a.log"), None), Ok(()));
     }
 
     #[test]
@@ -251,9 +255,9 @@ mod tests {
         let line = locked.line();
         assert!(line.contains("FILES NOT RESTRICTED (no Landlock before Linux 5.13"), "{line}");
         assert!(line.contains("SYSTEM CALLS NOT FILTERED (no seccomp"), "{line}");
-        let off = Locked { sandbox: None, capabilities: LOW_PORTS, ..locked };
+        let off = Confinement { sandbox: None, capabilities: LOW_PORTS, ..locked };
         assert_eq!(off.line(), "runs as user nobody, with low ports only; sandbox off");
-        let more = Locked { capabilities: 0x401, ..off };
+        let more = Confinement { capabilities: 0x401, ..off };
         assert!(more.line().contains("WITH CAPABILITIES 0x401"));
     }
 }

@@ -11,17 +11,17 @@ use millrace_sys::Errno;
 
 /// Files that a running proxy needs by its configuration.
 #[derive(Debug)]
-pub(super) struct Paths(Vec<Need>);
+pub(super) struct Paths(Vec<PathNeed>);
 
 #[derive(Debug)]
-struct Need {
+struct PathNeed {
     path: PathBuf,
-    kind: Kind,
+    kind: PathUse,
 }
 
 /// What a file is needed for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum PathUse {
     /// The configuration: a reload reads it again, or what took its place.
     Configuration,
     /// The access log: it is reopened after a rotation.
@@ -56,33 +56,33 @@ impl Paths {
     /// Of `config`, which was read from `file` if it is one.
     pub(super) fn of(config: &Config, file: Option<&Path>) -> Self {
         let mut needs = Vec::new();
-        let mut need = |path: &Path, kind| needs.push(Need { path: path.to_owned(), kind });
+        let mut need = |path: &Path, kind| needs.push(PathNeed { path: path.to_owned(), kind });
         if let Some(file) = file {
-            need(file, Kind::Configuration);
+            need(file, PathUse::Configuration);
         }
         if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
-            need(&log.path, Kind::Log);
+            need(&log.path, PathUse::Log);
         }
         // The files of users are read again with the configuration.
         for auth in config.services.iter().filter_map(|service| service.auth.as_ref()) {
-            need(&auth.path, Kind::Configuration);
+            need(&auth.path, PathUse::Configuration);
         }
         for folder in &config.sandbox_folders {
-            need(folder, Kind::Folder);
+            need(folder, PathUse::Folder);
         }
         for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
-            need(&disk.folder, Kind::Disk);
+            need(&disk.folder, PathUse::Disk);
         }
         let listeners = config.listeners.iter().map(|listener| &listener.address);
         for address in listeners.chain(&config.admin) {
             if let ListenAddress::Unix(path) = address {
-                need(path, Kind::Listener);
+                need(path, PathUse::Listener);
             }
         }
         let routes = config.services.iter().flat_map(Service::routes);
         for origin in routes.flat_map(|route| &route.origins) {
             if let Origin::Unix(path) = origin {
-                need(path, Kind::Origin);
+                need(path, PathUse::Origin);
             }
         }
         Self(needs)
@@ -90,13 +90,13 @@ impl Paths {
 
     /// Whether there are disks of the cache.
     pub(super) fn has_disks(&self) -> bool {
-        self.0.iter().any(|need| matches!(need.kind, Kind::Disk))
+        self.0.iter().any(|need| matches!(need.kind, PathUse::Disk))
     }
 
     /// What the process could not do as it is now, each to be read after its user: "may not ...".
     /// What is merely missing is not this module's affair.
     pub(super) fn problems(&self) -> Vec<String> {
-        self.0.iter().filter_map(Need::problem).collect()
+        self.0.iter().filter_map(PathNeed::problem).collect()
     }
 
     /// What has to be left of the file system. Whoever is not root may read what everybody may
@@ -121,30 +121,32 @@ impl Paths {
 
     /// What has to be left for the files of the configuration.
     fn of_configuration(&self) -> Vec<(PathBuf, Grant)> {
-        self.0.iter().flat_map(Need::grants).collect()
+        self.0.iter().flat_map(PathNeed::grants).collect()
     }
 
     /// The first file that `left`, folders by their real paths, has no grant for.
-    pub(super) fn outside(&self, left: &[(PathBuf, Grant)]) -> Option<&Path> {
+    pub(super) fn find_outside(&self, left: &[(PathBuf, Grant)]) -> Option<&Path> {
         let is_left = |(path, grant): (PathBuf, Grant)| {
             left.iter().any(|(folder, left)| *left == grant && path.starts_with(folder))
         };
-        let is_outside = |need: &&Need| !real(need.grants()).into_iter().all(is_left);
+        let is_outside = |need: &&PathNeed| !canonical(need.grants()).into_iter().all(is_left);
         self.0.iter().find(is_outside).map(|need| need.path.as_path())
     }
 }
 
-impl Need {
+impl PathNeed {
     fn grants(&self) -> Vec<(PathBuf, Grant)> {
         let grant = match self.kind {
-            Kind::Configuration => Grant::Read,
-            Kind::Log if is_special(&self.path) => return vec![(self.path.clone(), Grant::Append)],
-            Kind::Log => Grant::Append,
-            Kind::Listener => Grant::Sockets,
+            PathUse::Configuration => Grant::Read,
+            PathUse::Log if is_special(&self.path) => {
+                return vec![(self.path.clone(), Grant::Append)];
+            }
+            PathUse::Log => Grant::Append,
+            PathUse::Listener => Grant::Sockets,
             // To connect needs no right that Landlock knows of.
-            Kind::Origin => return Vec::new(),
-            Kind::Disk => return vec![(self.path.clone(), Grant::Store)],
-            Kind::Folder => {
+            PathUse::Origin => return Vec::new(),
+            PathUse::Disk => return vec![(self.path.clone(), Grant::Store)],
+            PathUse::Folder => {
                 let all = [Grant::Read, Grant::Append, Grant::Sockets];
                 return all.map(|grant| (self.path.clone(), grant)).into();
             }
@@ -165,21 +167,21 @@ impl Need {
             matches!(tried, Err(Errno::ACCESS | Errno::PERM))
         };
         match self.kind {
-            Kind::Configuration => denied(&self.path, Permission::Read)
+            PathUse::Configuration => denied(&self.path, Permission::Read)
                 .then(|| format!("may not read {path}, so that it cannot be read again")),
-            Kind::Log if denied(&self.path, Permission::Write) => {
+            PathUse::Log if denied(&self.path, Permission::Write) => {
                 Some(format!("may not write the access log {path}"))
             }
-            Kind::Log => (!is_special(&self.path) && denied(&parent, Permission::Create))
+            PathUse::Log => (!is_special(&self.path) && denied(&parent, Permission::Create))
                 .then(|| format!("may not make a new {path} after the old one is moved away")),
-            Kind::Listener => denied(&parent, Permission::Create)
+            PathUse::Listener => denied(&parent, Permission::Create)
                 .then(|| format!("may not remove unix:{path} at the end")),
-            Kind::Origin => denied(&self.path, Permission::Write)
+            PathUse::Origin => denied(&self.path, Permission::Write)
                 .then(|| format!("may not connect to unix:{path}")),
-            Kind::Folder => denied(&self.path, Permission::Create)
+            PathUse::Folder => denied(&self.path, Permission::Create)
                 .then(|| format!("may not make files in {path}")),
             // One that is missing is made, and given to whom the process becomes.
-            Kind::Disk => match fs::metadata(&self.path) {
+            PathUse::Disk => match fs::metadata(&self.path) {
                 Ok(found) => (found.uid() != millrace_sys::user())
                     .then(|| format!("does not own the disk's folder {path}")),
                 Err(error) => (error.kind() == ErrorKind::PermissionDenied)
@@ -190,7 +192,7 @@ impl Need {
 }
 
 /// The grants by paths without links and dots, where they are there.
-pub(super) fn real(grants: Vec<(PathBuf, Grant)>) -> Vec<(PathBuf, Grant)> {
+pub(super) fn canonical(grants: Vec<(PathBuf, Grant)>) -> Vec<(PathBuf, Grant)> {
     let real = |path: PathBuf| fs::canonicalize(&path).unwrap_or(path);
     grants.into_iter().map(|(path, grant)| (real(path), grant)).collect()
 }

@@ -5,7 +5,7 @@ use millrace_confine::Identity;
 use millrace_sys::Errno;
 
 use super::user;
-use crate::finding::{Finding, Verdict};
+use crate::finding::{Finding, Severity};
 
 /// The findings about users and about restrictions.
 pub(crate) fn report(config: &Config) -> Vec<Finding> {
@@ -20,20 +20,20 @@ fn identity(config: &Config) -> Finding {
         super::first_free_port()
     );
     let value = match &config.user {
-        _ if current.user != 0 => format!("stays {}", user::described(current)),
-        ProcessUser::Auto => "root becomes user millrace, or nobody".to_owned(),
-        named @ ProcessUser::Named { .. } => format!("root becomes {named}"),
+        _ if current.user != 0 => format!("stays {}", user::describe(current)),
+        User::Auto => "root becomes user millrace, or nobody".to_owned(),
+        named @ User::Named { .. } => format!("root becomes {named}"),
     };
-    Finding::new("privileges", Verdict::Good, value, low_ports)
+    Finding::new("privileges", Severity::Ok, value, low_ports)
 }
 
 fn files(config: &Config) -> Finding {
     match millrace_confine::landlock_version() {
-        _ if !config.sandbox => Finding::new("files", Verdict::Note, "off", "as asked for"),
+        _ if !config.sandbox => Finding::new("files", Severity::Note, "off", "as asked for"),
         Ok(version) => {
-            Finding::new("files", Verdict::Good, format!("Landlock {version}"), scope(version))
+            Finding::new("files", Severity::Ok, format!("Landlock {version}"), scope(version))
         }
-        Err(error) => Finding::new("files", Verdict::Note, "NOT RESTRICTED", no_landlock(error)),
+        Err(error) => Finding::new("files", Severity::Note, "NOT RESTRICTED", no_landlock(error)),
     }
 }
 
@@ -48,9 +48,9 @@ fn scope(version: u32) -> &'static str {
 
 fn calls(config: &Config) -> Finding {
     let (value, word, verdict) = match millrace_confine::can_restrict_calls() {
-        _ if !config.sandbox => ("off", "as asked for".to_owned(), Verdict::Note),
-        true => ("filtered by seccomp", String::new(), Verdict::Good),
-        false => ("NOT FILTERED", no_seccomp(Errno::NOSYS), Verdict::Note),
+        _ if !config.sandbox => ("off", "as asked for".to_owned(), Severity::Note),
+        true => ("filtered by seccomp", String::new(), Severity::Ok),
+        false => ("NOT FILTERED", no_seccomp(Errno::NOSYS), Severity::Note),
     };
     Finding::new("system calls", verdict, value, word)
 }

@@ -7,11 +7,11 @@ use millrace_confine::{Identity, name_of, of_group, of_passwd};
 use millrace_sys::Errno;
 
 use super::paths::Paths;
-use crate::failure::Failure;
-use crate::print;
+use crate::console;
+use crate::program_error::ProgramError;
 
 /// Who `auto` takes, the first that there is.
-const ORDINARY: [&str; 2] = ["millrace", "nobody"];
+const AUTO_USERS: [&str; 2] = ["millrace", "nobody"];
 /// What the kernel shows for a user that it cannot name (user_namespaces(7)): `nobody` where
 /// /etc/passwd has none.
 const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };
@@ -29,7 +29,7 @@ pub(crate) fn check_user(wanted: &ProcessUser) -> Result<(), ConfigError> {
 ///
 /// # Errors
 /// A name that /etc/passwd or /etc/group does not have; a user that cannot be taken.
-pub(super) fn choose(wanted: &ProcessUser, paths: &Paths) -> Result<Option<Identity>, Failure> {
+pub(super) fn choose(wanted: &User, paths: &Paths) -> Result<Option<Identity>, ProgramError> {
     let current = Identity::current();
     let (passwd, group) = (text("/etc/passwd"), text("/etc/group"));
     let named = match wanted {
@@ -39,30 +39,33 @@ pub(super) fn choose(wanted: &ProcessUser, paths: &Paths) -> Result<Option<Ident
     match named {
         Some(identity) if identity == current => Ok(None),
         Some(_) if current.user != 0 => {
-            let who = described(current);
-            print::error(&format!("user is {wanted}, but only root can change its user: {who}"));
+            let who = describe(current);
+            console::log(&format!("user is {wanted}, but only root can change its user: {who}"));
             Ok(None)
         }
         Some(identity) => match identity.lend(|| ()) {
             Ok(()) => Ok(Some(identity)),
-            Err(error) => Err(Failure::Machine(format!("cannot become {wanted}: {}", why(error)))),
+            Err(error) => Err(ProgramError::System(format!(
+                "cannot become {wanted}: {}",
+                describe_error(error)
+            ))),
         },
         None if current.user != 0 => Ok(None),
-        None => Ok(ordinary(&passwd, paths)),
+        None => Ok(choose_automatically(&passwd, paths)),
     }
 }
 
 /// Who `auto` means for a process of root. Root itself, which has no capabilities then, if an
 /// ordinary user could not do what the configuration says.
-fn ordinary(passwd: &str, paths: &Paths) -> Option<Identity> {
-    let found = ORDINARY.iter().find_map(|name| Some((*name, of_passwd(passwd, name)?)));
+fn choose_automatically(passwd: &str, paths: &Paths) -> Option<Identity> {
+    let found = AUTO_USERS.iter().find_map(|name| Some((*name, of_passwd(passwd, name)?)));
     let (name, identity) = found.unwrap_or(("nobody", OVERFLOW));
     let obstacle = match identity.lend(|| paths.problems().into_iter().next()) {
         Ok(None) => return Some(identity),
         Ok(Some(problem)) => format!("user {name} {problem}"),
-        Err(error) => format!("cannot become {name}: {}", why(error)),
+        Err(error) => format!("cannot become {name}: {}", describe_error(error)),
     };
-    print::error(&format!("{obstacle}; stays root (--user NAME decides it)"));
+    console::log(&format!("{obstacle}; stays root (--user NAME decides it)"));
     None
 }
 
@@ -90,7 +93,7 @@ fn find(
 }
 
 /// An identity in words.
-pub(super) fn described(identity: Identity) -> String {
+pub(super) fn describe(identity: Identity) -> String {
     let Identity { user, group } = identity;
     match name_of(&text("/etc/passwd"), user) {
         Some(name) => format!("user {name} ({user}:{group})"),
@@ -102,7 +105,7 @@ fn text(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
 
-fn why(error: Errno) -> String {
+fn describe_error(error: Errno) -> String {
     match error {
         Errno::PERM => "it needs CAP_SETUID and CAP_SETGID".to_owned(),
         Errno::INVAL => "this user namespace does not have it".to_owned(),
@@ -128,7 +131,7 @@ mod tests {
         assert_eq!(found("1000", Some("1001")), identity(1000, 1001));
         for (user, group) in [("1000", None), ("nginx", None), ("web", Some("web")), ("w", None)] {
             let error = find(PASSWD, GROUP, user, group).unwrap_err();
-            assert_eq!(Failure::from(error.clone()).status(), 2);
+            assert_eq!(ProgramError::from(error.clone()).exit_status(), 2);
             assert!(error.to_string().contains("/etc/"), "{error}");
         }
     }
@@ -136,8 +139,8 @@ mod tests {
     #[test]
     fn an_identity_is_described_by_its_name_where_it_has_one() {
         let root = Identity { user: 0, group: 0 };
-        assert_eq!(described(root), "user root (0:0)");
+        assert_eq!(describe(root), "user root (0:0)");
         let nameless = Identity { user: 4_000_000_000, group: 1 };
-        assert_eq!(described(nameless), "user 4000000000:1");
+        assert_eq!(describe(nameless), "user 4000000000:1");
     }
 }

@@ -18,16 +18,16 @@
 //! new one ends, fails or is too slow. From `Yours` on all is the new one's.
 
 mod frame;
-mod give;
 mod offer;
-mod take;
+mod predecessor;
+mod successor;
 
 use std::time::Duration;
 
-pub(crate) use frame::Line;
-pub(crate) use give::give;
+pub(crate) use frame::TakeoverChannel;
 pub(crate) use offer::Offer;
-pub(crate) use take::Takeover;
+pub(crate) use predecessor::offer_takeover;
+pub(crate) use successor::Takeover;
 
 /// What the two sides speak; another version is another name. An upgrade token (RFC 9110 section
 /// 7.8) of the HTTP request that begins it.
@@ -37,6 +37,6 @@ pub(crate) const PATH: &str = "/upgrade";
 /// The most listening sockets that are handed over: 64 listeners of 64 workers each.
 const SOCKETS_MAX: usize = 4096;
 /// How long one side waits for the other's next word.
-const STEP: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the new process may take from the offer until its workers listen.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);

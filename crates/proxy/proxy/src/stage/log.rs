@@ -28,12 +28,12 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     }
     let conn_key = exchange.conn();
     let conn = core.conn(conn_key);
-    conn.pipeline.pop(key, exchange.next_in_pipeline);
-    let afterwards = h1::after_exchange(&exchange, !conn.wire.recv_buffer.is_empty());
-    let tally = exchange.transfer_stats();
-    core.counters.bytes_copied.add(tally.copied);
-    core.counters.bytes_teed.add(tally.teed);
-    core.counters.transfer_calls.add(tally.calls);
+    conn.pipeline.pop(key, exchange.next);
+    let afterwards = h1::afterwards(&exchange, !conn.wire.input.is_empty());
+    let tally = exchange.tally();
+    core.counters.copied_bytes.add(tally.copied);
+    core.counters.teed_bytes.add(tally.teed);
+    core.counters.transfer_syscalls.add(tally.calls);
     exchange.snapshot().count_request(exchange.service, core.index, exchange.status);
     if let Some(reason) = exchange.reason
         && (exchange.abort.is_some() || exchange.status == 0)

@@ -148,8 +148,8 @@ pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
             core.timers.bring_forward(connection.timer, now + origin);
         }
     }
-    core.counters.snapshot.set(core.snapshot.config.number);
-    core.counters.snapshots_held.set(held);
+    core.counters.config_generation.set(core.snapshot.config.number);
+    core.counters.configs_in_use.set(held);
 }
 
 /// Drops the snapshots that nothing uses any more. Called once a turn.

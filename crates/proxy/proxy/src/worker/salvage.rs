@@ -43,10 +43,10 @@ impl<E: Engine> Worker<E> {
             exchanges_open,
             origin_connections,
             pipes,
-            held_bytes,
+            buffered_bytes,
             ..
         } = &*core.counters;
-        for gauge in [open, exchanges_open, origin_connections, pipes, held_bytes] {
+        for gauge in [open, exchanges_open, origin_connections, pipes, buffered_bytes] {
             gauge.set(0);
         }
         self.flush_records();

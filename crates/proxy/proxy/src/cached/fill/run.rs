@@ -223,7 +223,7 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
         fill;
     core.origins.note_body(id, bytes);
     side::release(core, origin_use, id, is_whole && may_be_kept);
-    core.counters.cache_bytes_filled.add(bytes);
+    core.counters.cache_filled_bytes.add(bytes);
     if let Some(after) = after.filter(|_| is_whole) {
         core.wake(filling.append(after));
     }

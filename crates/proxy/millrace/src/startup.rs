@@ -3,9 +3,9 @@
 
 use millrace_config::Config;
 
-use crate::failure::Failure;
-use crate::inherited::{Inherited, Purpose, Socket};
-use crate::systemd::{Given, Systemd};
+use crate::inherited_sockets::{InheritedSockets, ListeningSocket, SocketPurpose};
+use crate::program_error::ProgramError;
+use crate::systemd::{NotifyConfig, Systemd};
 use crate::takeover::Takeover;
 
 /// Takes what the service manager passed and, for an upgrade, what the running process has. Returns
@@ -13,20 +13,20 @@ use crate::takeover::Takeover;
 ///
 /// # Errors
 /// When that cannot be had or used.
-pub(crate) fn begin(
+pub(crate) fn collect_inherited(
     config: &Config,
     upgrade: bool,
-) -> Result<(Inherited, Option<Takeover>, Systemd), Failure> {
-    let mut inherited = Inherited::new(config);
+) -> Result<(InheritedSockets, Option<Takeover>, Systemd), ProgramError> {
+    let mut inherited = InheritedSockets::new(config);
     let passed = millrace_sys::passed_descriptors();
     let passed =
-        passed.map_err(|error| Failure::machine("LISTEN_FDS", std::io::Error::from(error)))?;
+        passed.map_err(|error| ProgramError::system("LISTEN_FDS", std::io::Error::from(error)))?;
     for (fd, name) in passed {
         let from = format!("a socket of the service manager, {name:?}");
-        inherited.add(Purpose::Any, Socket { fd, borrowed: true }, &from)?;
+        inherited.add(SocketPurpose::Any, ListeningSocket { fd, borrowed: true }, &from)?;
     }
     let takeover = upgrade.then(|| Takeover::begin(config, &mut inherited)).transpose()?;
-    let mut given = Given::of_environment();
+    let mut given = NotifyConfig::from_environment();
     if let (true, Some(takeover)) = (given.notify.is_empty(), &takeover) {
         given = takeover.manager.clone();
     }

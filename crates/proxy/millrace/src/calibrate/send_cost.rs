@@ -21,7 +21,7 @@ use super::refused;
 /// How often each body is sent each way.
 const ROUNDS: usize = 16;
 /// Rounds before those that count: until the socket has as much room as the kernel will give it.
-const ROUNDS_BEFORE: usize = 4;
+const WARM_UP_ROUNDS: usize = 4;
 /// The most that the client takes at once.
 const RECEIVED_MAX: usize = 256 * 1024;
 
@@ -38,17 +38,17 @@ pub(crate) struct SendCosts {
 /// # Errors
 /// What the kernel refused: memory, sockets, the loopback network; [`Error::TimedOut`] when the
 /// machine is too busy.
-pub(crate) fn send_costs(sizes: &[usize], patience: Duration) -> Result<Vec<SendCosts>, Error> {
-    let late = Instant::now() + patience;
+pub(crate) fn measure_sending(sizes: &[usize], timeout: Duration) -> Result<Vec<SendCosts>, Error> {
+    let deadline = Instant::now() + timeout;
     let body = body(sizes.iter().copied().max().unwrap_or(1))?;
-    let mut sending = Sending::connected(late)?;
+    let mut bench = SendBench::connected(deadline)?;
     let of_size = |&bytes: &usize| SendCosts { bytes, rounds: Vec::new() };
     let mut costs: Vec<SendCosts> = sizes.iter().map(of_size).collect();
-    for round in 0..ROUNDS_BEFORE + ROUNDS {
+    for round in 0..WARM_UP_ROUNDS + ROUNDS {
         for cell in &mut costs {
             let slice = body.slice(0..cell.bytes);
-            let both = (sending.send(&slice, false)?, sending.send(&slice, true)?);
-            if round >= ROUNDS_BEFORE {
+            let both = (bench.send(&slice, false)?, bench.send(&slice, true)?);
+            if round >= WARM_UP_ROUNDS {
                 cell.rounds.push(both);
             }
         }
@@ -66,17 +66,17 @@ fn body(bytes: usize) -> Result<Slice, Error> {
 }
 
 /// A connection of which both ends are here.
-struct Sending {
+struct SendBench {
     server: OwnedFd,
     client: OwnedFd,
     /// Room that the client offers; nothing is copied there.
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     /// When it has taken too long.
-    late: Instant,
+    deadline: Instant,
 }
 
-impl Sending {
-    fn connected(late: Instant) -> Result<Self, Error> {
+impl SendBench {
+    fn connected(deadline: Instant) -> Result<Self, Error> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
         // Set before the connection exists: a socket that bbr has begun to pace stays paced. Where
@@ -88,34 +88,34 @@ impl Sending {
         let server = loop {
             match millrace_sys::accept(listener.as_fd()) {
                 Ok((server, _)) => break server,
-                Err(Errno::AGAIN) if Instant::now() < late => std::thread::yield_now(),
+                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::yield_now(),
                 Err(Errno::AGAIN) => return Err(Error::TimedOut),
                 Err(error) => return Err(refused(error)),
             }
         };
         // The port does not stay in TIME_WAIT.
         millrace_sys::reset_on_close(server.as_fd()).map_err(refused)?;
-        Ok(Self { server, client, room: vec![0; RECEIVED_MAX], late })
+        Ok(Self { server, client, buffer: vec![0; RECEIVED_MAX], deadline })
     }
 
     /// CPU time of the calls that send all of a slice.
-    fn send(&mut self, slice: &Slice, refers: bool) -> Result<Duration, Error> {
-        let (mut sent, mut received, mut taken) = (0, 0, Duration::ZERO);
+    fn send(&mut self, slice: &Slice, by_reference: bool) -> Result<Duration, Error> {
+        let (mut sent, mut received, mut elapsed) = (0, 0, Duration::ZERO);
         while received < slice.len() {
-            let begun = millrace_sys::thread_cpu_time();
-            sent += self.fill(slice, sent, refers)?;
-            taken += millrace_sys::thread_cpu_time() - begun;
-            received += self.empty()?;
-            if Instant::now() > self.late {
+            let start = millrace_sys::thread_cpu_time();
+            sent += self.send_some(slice, sent, by_reference)?;
+            elapsed += millrace_sys::thread_cpu_time() - start;
+            received += self.drain_client()?;
+            if Instant::now() > self.deadline {
                 return Err(Error::TimedOut);
             }
         }
-        Ok(taken)
+        Ok(elapsed)
     }
 
     /// Sends from `at` on what the socket takes: how many bytes.
-    fn fill(&mut self, slice: &Slice, at: usize, refers: bool) -> Result<usize, Error> {
-        let file = if refers { Some(slice.file().ok_or(Error::OutOfMemory)?) } else { None };
+    fn send_some(&mut self, slice: &Slice, at: usize, by_reference: bool) -> Result<usize, Error> {
+        let file = if by_reference { Some(slice.file().ok_or(Error::OutOfMemory)?) } else { None };
         let socket = self.server.as_fd();
         let mut sent = at;
         while sent < slice.len() {
@@ -135,10 +135,10 @@ impl Sending {
     }
 
     /// Takes all that has arrived: how many bytes.
-    fn empty(&mut self) -> Result<usize, Error> {
+    fn drain_client(&mut self) -> Result<usize, Error> {
         let mut received = 0;
         loop {
-            match millrace_sys::discard(self.client.as_fd(), &mut self.room) {
+            match millrace_sys::discard(self.client.as_fd(), &mut self.buffer) {
                 Ok(0) => return Err(Error::Reset),
                 Ok(count) => received += count,
                 Err(Errno::AGAIN) => return Ok(received),
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn bodies_are_sent_by_either_way() {
-        let costs = send_costs(&[64 << 10, 1 << 20], Duration::from_secs(60)).unwrap();
+        let costs = measure_sending(&[64 << 10, 1 << 20], Duration::from_secs(60)).unwrap();
         assert_eq!(costs.iter().map(|cell| cell.bytes).collect::<Vec<_>>(), [64 << 10, 1 << 20]);
         for (copied, referred) in costs.into_iter().flat_map(|cell| cell.rounds) {
             assert!(copied > Duration::ZERO && referred > Duration::ZERO);
         }
-        assert_eq!(send_costs(&[1 << 20], Duration::ZERO).unwrap_err(), Error::TimedOut);
+        assert_eq!(measure_sending(&[1 << 20], Duration::ZERO).unwrap_err(), Error::TimedOut);
     }
 }

@@ -7,17 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use millrace_config::{Config, ListenAddress};
 use millrace_sys::ListensAt;
 
-use crate::failure::Failure;
-use crate::print;
+use crate::console;
+use crate::program_error::ProgramError;
 
 /// A listening socket, and who removes its file if it has one.
-pub(crate) struct Socket {
+pub(crate) struct ListeningSocket {
     pub(crate) fd: OwnedFd,
     /// Somebody outside, a service manager, keeps it open and owns its file.
     pub(crate) borrowed: bool,
 }
 
-impl Socket {
+impl ListeningSocket {
     /// One that this process opened.
     pub(crate) fn own(fd: OwnedFd) -> Self {
         Self { fd, borrowed: false }
@@ -31,7 +31,7 @@ impl Socket {
 
 /// What a socket was for, where that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum SocketPurpose {
     /// Clients.
     Clients,
     /// An admin address.
@@ -42,18 +42,18 @@ pub(crate) enum Purpose {
 
 /// Sockets that nobody has taken yet.
 #[derive(Default)]
-pub(crate) struct Inherited {
-    sockets: Vec<(Purpose, ListenAddress, Socket)>,
+pub(crate) struct InheritedSockets {
+    sockets: Vec<(SocketPurpose, ListenAddress, ListeningSocket)>,
     /// Every address that the configuration names: port 0 does not stand for one of these.
-    named: HashSet<ListenAddress>,
+    configured: HashSet<ListenAddress>,
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// None yet, for a process of this configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let listeners = config.listeners.iter().map(|listener| &listener.address);
         let named = listeners.chain(&config.admin).cloned().collect();
-        Self { sockets: Vec::new(), named }
+        Self { sockets: Vec::new(), configured: named }
     }
 
     /// Adds what `from` (in words) gave.
@@ -62,11 +62,11 @@ impl Inherited {
     /// When it is nothing that can be listened on.
     pub(crate) fn add(
         &mut self,
-        purpose: Purpose,
-        socket: Socket,
+        purpose: SocketPurpose,
+        socket: ListeningSocket,
         from: &str,
-    ) -> Result<(), Failure> {
-        let refused = |why: String| Failure::Machine(format!("{from}: {why}"));
+    ) -> Result<(), ProgramError> {
+        let refused = |why: String| ProgramError::System(format!("{from}: {why}"));
         let address = match millrace_sys::listens_at(socket.fd.as_fd()) {
             Ok(Some(ListensAt::Tcp(address))) => ListenAddress::Tcp(address),
             Ok(Some(ListensAt::Unix(path))) => ListenAddress::Unix(path),
@@ -88,10 +88,10 @@ impl Inherited {
     /// the configuration does not name. Empty if there are none.
     pub(crate) fn take(
         &mut self,
-        purpose: Purpose,
+        purpose: SocketPurpose,
         address: &ListenAddress,
-    ) -> (ListenAddress, Vec<Socket>) {
-        let is_for = |of: Purpose| of == purpose || of == Purpose::Any;
+    ) -> (ListenAddress, Vec<ListeningSocket>) {
+        let is_for = |of: SocketPurpose| of == purpose || of == SocketPurpose::Any;
         let is_like = |at: &ListenAddress| match (address, at) {
             (ListenAddress::Tcp(wanted), ListenAddress::Tcp(at)) => {
                 wanted.port() == 0 && wanted.ip() == at.ip()
@@ -99,13 +99,14 @@ impl Inherited {
             _ => false,
         };
         let mut any = self.sockets.iter().filter(|(of, at, _)| {
-            is_for(*of) && (at == address || (is_like(at) && !self.named.contains(at)))
+            is_for(*of) && (at == address || (is_like(at) && !self.configured.contains(at)))
         });
         let Some(found) = any.next().map(|(_, at, _)| at.clone()) else {
             return (address.clone(), Vec::new());
         };
-        let is_it =
-            |entry: &mut (Purpose, ListenAddress, Socket)| is_for(entry.0) && entry.1 == found;
+        let is_it = |entry: &mut (SocketPurpose, ListenAddress, ListeningSocket)| {
+            is_for(entry.0) && entry.1 == found
+        };
         let sockets = self.sockets.extract_if(.., is_it).map(|(_, _, socket)| socket).collect();
         (found, sockets)
     }
@@ -115,26 +116,26 @@ impl Inherited {
     ///
     /// # Errors
     /// The first such mistake.
-    pub(crate) fn check_left(&self) -> Result<(), Failure> {
+    pub(crate) fn check_unused(&self) -> Result<(), ProgramError> {
         // Each worker may have had a socket of its own at one address.
-        let mut left = BTreeSet::new();
+        let mut unused = BTreeSet::new();
         for (purpose, address) in self.left() {
-            if purpose == Purpose::Any {
-                return Err(Failure::Machine(format!(
+            if purpose == SocketPurpose::Any {
+                return Err(ProgramError::System(format!(
                     "the service manager passes a socket at {address}, and nothing is configured \
                      to listen there"
                 )));
             }
-            left.insert(address.to_string());
+            unused.insert(address.to_string());
         }
-        for address in left {
-            print::error(&format!("no longer listening on {address}"));
+        for address in unused {
+            console::log(&format!("no longer listening on {address}"));
         }
         Ok(())
     }
 
     /// Where sockets listen that were not taken.
-    fn left(&self) -> impl Iterator<Item = (Purpose, &ListenAddress)> {
+    fn left(&self) -> impl Iterator<Item = (SocketPurpose, &ListenAddress)> {
         self.sockets.iter().map(|(purpose, address, _)| (*purpose, address))
     }
 }
@@ -145,7 +146,10 @@ impl Inherited {
 ///
 /// # Errors
 /// When a descriptor cannot be had.
-pub(crate) fn spread(sockets: Vec<OwnedFd>, workers: usize) -> std::io::Result<Vec<Vec<OwnedFd>>> {
+pub(crate) fn distribute(
+    sockets: Vec<OwnedFd>,
+    workers: usize,
+) -> std::io::Result<Vec<Vec<OwnedFd>>> {
     assert!(!sockets.is_empty() && workers > 0);
     let mut of_workers: Vec<Vec<OwnedFd>> = (0..workers).map(|_| Vec::new()).collect();
     let count = sockets.len();
@@ -160,7 +164,7 @@ pub(crate) fn spread(sockets: Vec<OwnedFd>, workers: usize) -> std::io::Result<V
 }
 
 /// Borrowed descriptors of sockets.
-pub(crate) fn fds(sockets: &[Socket]) -> Vec<BorrowedFd<'_>> {
+pub(crate) fn fds(sockets: &[ListeningSocket]) -> Vec<BorrowedFd<'_>> {
     sockets.iter().map(|socket| socket.fd.as_fd()).collect()
 }
 
@@ -182,25 +186,27 @@ mod tests {
         let (other, two) = listen("127.0.0.1:0");
         let words = format!("forward --workers 1 --listen 127.0.0.1:0 --listen {named}");
         let config = config::from_arguments(words.split(' ')).unwrap();
-        let mut inherited = Inherited::new(&config);
-        inherited.add(Purpose::Clients, Socket::own(one), "a test").unwrap();
-        inherited.add(Purpose::Clients, Socket::own(two), "a test").unwrap();
+        let mut inherited = InheritedSockets::new(&config);
+        inherited.add(SocketPurpose::Clients, ListeningSocket::own(one), "a test").unwrap();
+        inherited.add(SocketPurpose::Clients, ListeningSocket::own(two), "a test").unwrap();
         let any = ListenAddress::Tcp("127.0.0.1:0".parse().unwrap());
-        assert!(inherited.take(Purpose::Admin, &any).1.is_empty());
-        let (found, sockets) = inherited.take(Purpose::Clients, &any);
+        assert!(inherited.take(SocketPurpose::Admin, &any).1.is_empty());
+        let (found, sockets) = inherited.take(SocketPurpose::Clients, &any);
         assert_eq!((found, sockets.len()), (other, 1));
-        assert!(inherited.take(Purpose::Clients, &any).1.is_empty());
-        assert_eq!(inherited.left().collect::<Vec<_>>(), [(Purpose::Clients, &named)]);
-        assert_eq!(inherited.take(Purpose::Clients, &named).1.len(), 1);
+        assert!(inherited.take(SocketPurpose::Clients, &any).1.is_empty());
+        assert_eq!(inherited.left().collect::<Vec<_>>(), [(SocketPurpose::Clients, &named)]);
+        assert_eq!(inherited.take(SocketPurpose::Clients, &named).1.len(), 1);
         let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(inherited.add(Purpose::Any, Socket::own(pair.into()), "a test").is_err());
+        assert!(
+            inherited.add(SocketPurpose::Any, ListeningSocket::own(pair.into()), "a test").is_err()
+        );
     }
 
     #[test]
     fn no_socket_is_left_out_and_no_worker_goes_without() {
         let counts = |sockets: usize, workers| {
             let sockets = (0..sockets).map(|_| listen("127.0.0.1:0").1).collect();
-            spread(sockets, workers).unwrap().iter().map(Vec::len).collect::<Vec<_>>()
+            distribute(sockets, workers).unwrap().iter().map(Vec::len).collect::<Vec<_>>()
         };
         assert_eq!(counts(5, 2), [3, 2]);
         assert_eq!(counts(2, 2), [1, 1]);

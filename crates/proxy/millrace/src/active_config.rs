@@ -20,81 +20,87 @@ use millrace_sys::Errno;
 
 use crate::config_source::ConfigSource;
 use crate::engines::Engine;
-use crate::inherited::{Inherited, Socket};
-use crate::listeners::{Change, Listeners, Sockets};
-use crate::posts::{Post, Posts};
-use crate::privileges::{self, Locked};
-use crate::reloads::Counts;
+use crate::inherited_sockets::{InheritedSockets, ListeningSocket};
+use crate::listeners::{ListenerChange, Listeners, Sockets};
+use crate::privileges::{self, Confinement};
+use crate::reload_counters::ReloadCounters;
 use crate::systemd::Systemd;
 use crate::threads::lock;
-use crate::{failure::Failure, print};
+use crate::worker_mailboxes::{Post, WorkerMailboxes};
+use crate::{console, program_error::ProgramError};
 
 /// How long it is waited for the workers to take a configuration up. They do between two turns, so
 /// that only one that hangs is waited for.
-const TAKE_UP: Duration = Duration::from_secs(5);
+const APPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked whether they have.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Letters that a worker's mailbox must have room for beside a configuration: to drain, to stop.
-const ROOM_LEFT: usize = 2;
+const RESERVED_MESSAGES: usize = 2;
 
 /// What is in force, for the supervisor, for whoever reloads, and for a worker that takes another's
 /// place.
-pub(crate) struct Force {
-    state: Mutex<State>,
+pub(crate) struct ActiveConfig {
+    state: Mutex<ActiveState>,
     /// `None`: a command line, which cannot be read again.
     source: Option<ConfigSource>,
     shared: Arc<Shared>,
     log: LogSink,
-    counts: Arc<Counts>,
+    counts: Arc<ReloadCounters>,
     /// Told of each configuration that comes into force.
-    followers: Mutex<Vec<Follower>>,
+    observers: Mutex<Vec<Observer>>,
     /// What the process has left itself.
-    locked: OnceLock<Locked>,
+    locked: OnceLock<Confinement>,
 }
 
-type Follower = Box<dyn Fn(&Arc<Config>) + Send>;
+type Observer = Box<dyn Fn(&Arc<Config>) + Send>;
 
-struct State {
+struct ActiveState {
     /// As it was read, with port 0 where the kernel picks: what a new one is compared with.
-    asked_for: Config,
+    requested: Config,
     config: Arc<Config>,
     listeners: Listeners,
-    posts: Posts,
-    draining: bool,
+    mailboxes: WorkerMailboxes,
+    is_draining: bool,
 }
 
-impl Force {
+impl ActiveConfig {
     /// Opens the listeners of the first configuration, which was read from `source`, but for those
     /// that are `inherited`: their files are not ours before [`Force::own_files`]. Gives each
     /// worker's sockets.
     ///
     /// # Errors
     /// The first address that cannot be listened on, and why.
-    pub(crate) fn begin(
+    pub(crate) fn open(
         asked_for: Config,
         mut config: Config,
         source: Option<ConfigSource>,
-        inherited: Inherited,
+        inherited: InheritedSockets,
         shared: Arc<Shared>,
         log: LogSink,
-    ) -> Result<(Self, Vec<Sockets>), Failure> {
+    ) -> Result<(Self, Vec<Sockets>), ProgramError> {
         let mut listeners = Listeners::new(config.workers, inherited);
-        let change = listeners.change(&mut config.listeners)?;
+        let change = listeners.prepare(&mut config.listeners)?;
         let (sockets, _) = listeners.commit(change);
-        listeners.drop_inherited().inspect_err(|_| listeners.release())?;
-        let posts = Posts::default();
+        listeners.close_unused_inherited().inspect_err(|_| listeners.close_all())?;
+        let mailboxes = WorkerMailboxes::default();
         let config = Arc::new(config);
-        let state = State { asked_for, config, listeners, posts, draining: false };
-        let force = Self {
+        let state = ActiveState {
+            requested: asked_for,
+            config,
+            listeners,
+            mailboxes: mailboxes,
+            is_draining: false,
+        };
+        let active_config = Self {
             state: Mutex::new(state),
             source,
             shared,
             log,
             counts: Arc::default(),
-            followers: Mutex::default(),
+            observers: Mutex::default(),
             locked: OnceLock::new(),
         };
-        Ok((force, sockets))
+        Ok((active_config, sockets))
     }
 
     /// The configuration in force.
@@ -103,7 +109,7 @@ impl Force {
     }
 
     /// How reloads went, and go on to go.
-    pub(crate) fn counts(&self) -> Arc<Counts> {
+    pub(crate) fn reload_counters(&self) -> Arc<ReloadCounters> {
         self.counts.clone()
     }
 
@@ -112,28 +118,32 @@ impl Force {
     ///
     /// # Errors
     /// As [`privileges::lock_in`].
-    pub(crate) fn lock_in(&self, engine: Engine, systemd: &Systemd) -> Result<(), Failure> {
+    pub(crate) fn drop_privileges(
+        &self,
+        engine: Engine,
+        systemd: &Systemd,
+    ) -> Result<(), ProgramError> {
         let file = self.source.as_ref().map(|source| source.file.as_path());
-        let abstract_sockets = systemd.hears_by_name();
-        let locked = privileges::lock_in(&self.config(), file, engine, abstract_sockets)?;
+        let abstract_sockets = systemd.uses_abstract_socket();
+        let locked = privileges::drop_privileges(&self.config(), file, engine, abstract_sockets)?;
         self.locked.set(locked).expect("privileges are given up once");
         Ok(())
     }
 
     /// What the process has left itself; `None` before [`Force::lock_in`].
-    pub(crate) fn locked(&self) -> Option<&Locked> {
+    pub(crate) fn confinement(&self) -> Option<&Confinement> {
         self.locked.get()
     }
 
     /// The way to the workers, which have started.
-    pub(crate) fn set_posts(&self, posts: Posts) {
-        self.lock().posts = posts;
+    pub(crate) fn set_mailboxes(&self, mailboxes: WorkerMailboxes) {
+        self.lock().mailboxes = mailboxes;
     }
 
     /// `follower` is told of each configuration that comes into force from now on, by whoever
     /// reloads: it must not take long.
-    pub(crate) fn follow(&self, follower: impl Fn(&Arc<Config>) + Send + 'static) {
-        lock(&self.followers).push(Box::new(follower));
+    pub(crate) fn on_change(&self, follower: impl Fn(&Arc<Config>) + Send + 'static) {
+        lock(&self.observers).push(Box::new(follower));
     }
 
     /// Reads the file again and has the workers go on under what it says, unless there is an
@@ -143,33 +153,33 @@ impl Force {
     /// # Errors
     /// Why it was refused, on one line: nothing has changed then.
     pub(crate) fn reload(&self, obstacle: Option<&str>) -> Result<u64, String> {
-        match obstacle.map_or_else(|| self.change(), |obstacle| Err(obstacle.to_owned())) {
+        match obstacle.map_or_else(|| self.apply_file(), |obstacle| Err(obstacle.to_owned())) {
             Ok(number) => {
                 self.counts.done.fetch_add(1, Ordering::Relaxed);
-                self.wait_until_taken_up(number);
-                print::error(&format!("configuration {number} is in force"));
+                self.wait_until_applied(number);
+                console::log(&format!("configuration {number} is in force"));
                 Ok(number)
             }
             Err(why) => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
-                print::error(&format!("reload refused: {why}"));
+                console::log(&format!("reload refused: {why}"));
                 Err(why)
             }
         }
     }
 
-    fn change(&self) -> Result<u64, String> {
+    fn apply_file(&self) -> Result<u64, String> {
         let Some(source) = &self.source else {
             return Err("no file to reload: the configuration is a command line".to_owned());
         };
         let asked_for = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
-        config::check_reload(&source.name(), &state.asked_for, &asked_for)
+        config::check_change(&source.name(), &state.requested, &asked_for)
             .map_err(|error| error.to_string())?;
-        if let Some(locked) = self.locked() {
-            locked.admits(&asked_for, Some(&source.file))?;
+        if let Some(locked) = self.confinement() {
+            locked.check(&asked_for, Some(&source.file))?;
         }
-        if !state.posts.have_room(1 + ROOM_LEFT) {
+        if !state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
             return Err("a worker does not read its letters".to_owned());
         }
         let mut config = Config {
@@ -177,30 +187,30 @@ impl Force {
             admin: state.config.admin.clone(),
             ..asked_for.clone()
         };
-        let log = open_log(&config).map_err(|failure| failure.to_string())?;
-        let change = state.listeners.change(&mut config.listeners);
-        let change = change.map_err(|failure| failure.to_string())?;
+        let log = open_log(&config).map_err(|error| error.to_string())?;
+        let change = state.listeners.prepare(&mut config.listeners);
+        let change = change.map_err(|error| error.to_string())?;
         if let Err(error) = self.log.turn_to(log) {
             change.undo();
             return Err(format!("no thread for the access log: {error}"));
         }
-        Ok(state.put_in_force(config, asked_for, change, &lock(&self.followers)))
+        Ok(state.activate(config, asked_for, change, &lock(&self.observers)))
     }
 
     /// A worker that hangs takes it up when it goes on; the others are not kept waiting.
-    fn wait_until_taken_up(&self, number: u64) {
-        let begun = Instant::now();
-        let is_late = |index: &usize| self.shared.counters[*index].snapshot.get() < number;
+    fn wait_until_applied(&self, number: u64) {
+        let start = Instant::now();
+        let is_late = |index: &usize| self.shared.counters[*index].config_generation.get() < number;
         let mut late: Vec<usize> = (0..self.shared.counters.len()).collect();
         loop {
             late.retain(is_late);
             if late.is_empty() {
                 return;
             }
-            if begun.elapsed() > TAKE_UP {
-                return print::error(&format!("not taken up yet by workers {late:?}"));
+            if start.elapsed() > APPLY_TIMEOUT {
+                return console::log(&format!("not taken up yet by workers {late:?}"));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -208,12 +218,15 @@ impl Force {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub(crate) fn of_worker(&self, worker: usize) -> Result<Option<(Arc<Config>, Sockets)>, Errno> {
+    pub(crate) fn prepare_replacement(
+        &self,
+        worker: usize,
+    ) -> Result<Option<(Arc<Config>, Sockets)>, Errno> {
         let state = self.lock();
-        if state.draining {
+        if state.is_draining {
             return Ok(None);
         }
-        Ok(Some((state.config.clone(), state.listeners.of_worker(worker)?)))
+        Ok(Some((state.config.clone(), state.listeners.duplicate_for_worker(worker)?)))
     }
 
     /// Tells every worker to take no more. No reload is done any more.
@@ -222,89 +235,89 @@ impl Force {
     }
 
     /// Nobody else goes on with what was inherited: its files are removed at the end.
-    pub(crate) fn own_files(&self) {
-        self.lock().listeners.set_owned(true);
+    pub(crate) fn take_file_ownership(&self) {
+        self.lock().listeners.set_file_ownership(true);
     }
 
     /// Each listening socket once more, for a successor.
     ///
     /// # Errors
     /// When a descriptor cannot be had.
-    pub(crate) fn copies(&self) -> std::io::Result<Vec<Socket>> {
-        self.lock().listeners.copies()
+    pub(crate) fn duplicate_sockets(&self) -> std::io::Result<Vec<ListeningSocket>> {
+        self.lock().listeners.duplicate_sockets()
     }
 
     /// Tells every worker to leave its listeners, with their files, to a successor. No reload is
     /// done any more.
-    pub(crate) fn cede(&self) {
+    pub(crate) fn hand_off(&self) {
         let mut state = self.lock();
-        state.listeners.set_owned(false);
-        state.end(|| WorkerMessage::HandOff);
+        state.listeners.set_file_ownership(false);
+        state.end(|| Letter::Cede);
     }
 
     /// As [`Force::cede`], for a process that has not succeeded the one whose listeners it has:
     /// files of those that it opened itself are removed.
-    pub(crate) fn abandon(&self) {
-        self.lock().end(|| WorkerMessage::HandOff);
+    pub(crate) fn abort_takeover(&self) {
+        self.lock().end(|| Letter::Cede);
     }
 
     /// Sends every worker a letter that does without an answer, unless one does not read its mail.
-    pub(crate) fn remind(&self, letter: impl FnMut() -> WorkerMessage<OwnedFd>) {
+    pub(crate) fn try_send_all(&self, message: impl FnMut() -> Letter<OwnedFd>) {
         let mut state = self.lock();
-        if !state.draining && state.posts.have_room(1 + ROOM_LEFT) {
-            state.posts.tell(letter);
+        if !state.is_draining && state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
+            state.mailboxes.send_all(message);
         }
     }
 
     /// Tells every worker to break off. Nothing can be said to them after it.
-    pub(crate) fn stop(&self) {
-        self.lock().posts.stop();
+    pub(crate) fn abort_workers(&self) {
+        self.lock().mailboxes.stop();
     }
 
     /// Whether the workers were told to break off.
-    pub(crate) fn was_stopped(&self) -> bool {
-        self.lock().posts.were_stopped()
+    pub(crate) fn has_aborted_workers(&self) -> bool {
+        self.lock().mailboxes.is_stopped()
     }
 
     /// Closes the listeners of a start that failed.
-    pub(crate) fn give_up(&self) {
-        self.lock().listeners.release();
+    pub(crate) fn close_listeners(&self) {
+        self.lock().listeners.close_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ActiveState> {
         lock(&self.state)
     }
 }
 
-impl State {
+impl ActiveState {
     /// Closes the listeners here and has the workers close theirs, by a letter. No reload is done
     /// any more.
-    fn end(&mut self, letter: fn() -> Post) {
-        self.draining = true;
-        self.listeners.release();
-        self.posts.tell(letter);
+    fn end(&mut self, message: fn() -> Post) {
+        self.is_draining = true;
+        self.listeners.close_all();
+        self.mailboxes.send_all(message);
     }
 
     /// Nothing here fails.
-    fn put_in_force(
+    fn activate(
         &mut self,
         config: Config,
         asked_for: Config,
-        change: Change,
-        followers: &[Follower],
+        change: ListenerChange,
+        followers: &[Observer],
     ) -> u64 {
         let opened: Vec<String> = change.opened().map(ToString::to_string).collect();
         let (mut sockets, removed) = self.listeners.commit(change);
         for name in config::lost_names(&self.config, &config) {
-            print::error(&format!(
+            console::log(&format!(
                 "no service finds any more what \"{name}\" stored in the cache: its name or its \
                  target rules have changed"
             ));
         }
         let (number, config) = (config.number, Arc::new(config));
-        (self.config, self.asked_for) = (config.clone(), asked_for);
+        (self.config, self.requested) = (config.clone(), asked_for);
         sockets.reverse();
-        self.posts.tell(|| {
+        self.mailboxes.send_all(|| {
             let sockets = sockets.pop().expect("there are sockets for each worker");
             WorkerMessage::Configure { config: config.clone(), sockets }
         });
@@ -312,10 +325,10 @@ impl State {
             follower(&config);
         }
         for address in removed {
-            print::error(&format!("no longer listening on {address}"));
+            console::log(&format!("no longer listening on {address}"));
         }
         for address in opened {
-            print::error(&format!("listening on {address}"));
+            console::log(&format!("listening on {address}"));
         }
         number
     }
@@ -325,8 +338,8 @@ impl State {
 ///
 /// # Errors
 /// When the machine refuses the file.
-pub(crate) fn open_log(config: &Config) -> Result<Option<LogFile>, Failure> {
+pub(crate) fn open_log(config: &Config) -> Result<Option<LogFile>, ProgramError> {
     let Some(log) = &config.access_log else { return Ok(None) };
     let what = format!("cannot open the access log {}", log.path.display());
-    LogFile::open(&log.path).map(Some).map_err(|error| Failure::machine(what, error))
+    LogFile::open(&log.path).map(Some).map_err(|error| ProgramError::system(what, error))
 }

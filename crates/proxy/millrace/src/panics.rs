@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::print;
+use crate::console;
 use crate::threads::lock;
 
 /// The time in which panics are counted.
@@ -21,25 +21,25 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 thread_local! {
     /// Whether a panic of this thread is caught by [`survive`].
-    static SURVIVES: Cell<bool> = const { Cell::new(false) };
+    static CATCHES_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `body`; a panic in it gives an error instead of ending the process. What `body` changes is
 /// the caller's not to trust afterwards.
-pub(crate) fn survive<T>(body: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
-    SURVIVES.set(true);
+pub(crate) fn catch_panic<T>(body: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+    CATCHES_PANICS.set(true);
     let result = catch_unwind(AssertUnwindSafe(body));
-    SURVIVES.set(false);
+    CATCHES_PANICS.set(false);
     result
 }
 
 /// From now on a panic is told in one line, and ends the process unless somebody survives it.
-pub(crate) fn end_on_panic() {
+pub(crate) fn install_panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let text = format!("{}: {panic}", thread.name().unwrap_or("a thread"));
-        print::error(&text.replace('\n', " "));
-        if !SURVIVES.get() {
+        console::log(&text.replace('\n', " "));
+        if !CATCHES_PANICS.get() {
             std::process::exit(1);
         }
     }));
@@ -47,11 +47,11 @@ pub(crate) fn end_on_panic() {
 
 /// The panics of all workers that were survived of late.
 #[derive(Debug, Default)]
-pub(crate) struct Restarts(Mutex<VecDeque<Instant>>);
+pub(crate) struct RestartBudget(Mutex<VecDeque<Instant>>);
 
-impl Restarts {
+impl RestartBudget {
     /// Counts one more at `now`; whether that is no more than `max` in a minute.
-    pub(crate) fn allows(&self, max: u64, now: Instant) -> bool {
+    pub(crate) fn record(&self, max: u64, now: Instant) -> bool {
         let mut times = lock(&self.0);
         while times.front().is_some_and(|first| now.duration_since(*first) >= WINDOW) {
             times.pop_front();
@@ -67,11 +67,11 @@ mod tests {
 
     #[test]
     fn so_many_in_a_minute_and_no_more() {
-        let (restarts, start) = (Restarts::default(), Instant::now());
+        let (restarts, start) = (RestartBudget::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(restarts.allows(2, at(0)) && restarts.allows(2, at(30)));
-        assert!(restarts.allows(2, at(60)), "the first was a minute ago");
-        assert!(!restarts.allows(2, at(61)));
-        assert!(!Restarts::default().allows(0, at(0)));
+        assert!(restarts.record(2, at(0)) && restarts.record(2, at(30)));
+        assert!(restarts.record(2, at(60)), "the first was a minute ago");
+        assert!(!restarts.record(2, at(61)));
+        assert!(!RestartBudget::default().record(0, at(0)));
     }
 }

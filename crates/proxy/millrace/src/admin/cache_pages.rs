@@ -9,11 +9,11 @@ use millrace_store::{Cache, End, Object, Purged, Which};
 use serde_json::{Map, Value, json};
 
 use super::Admin;
-use super::answer::Answer;
 use super::query::Query;
-use super::request::Request;
-use crate::cache_metrics::{ROWS, Unit};
-use crate::{http, print};
+use super::request::AdminRequest;
+use super::response::AdminResponse;
+use crate::cache_metrics::{CACHE_METRICS, CacheUnit};
+use crate::{console, http};
 
 /// Answers that are listed where nobody says how many, and at most.
 const LIST_OBJECTS: usize = 100;
@@ -24,19 +24,22 @@ const SHOW_OBJECTS_MAX: usize = 100;
 const LIST_BYTES_MAX: usize = 8 << 20;
 
 /// GET /cache
-pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
+pub(super) fn list(
+    admin: &Admin,
+    request: &AdminRequest<'_>,
+) -> Result<AdminResponse, AdminResponse> {
     let cache = cache(admin)?;
-    let query = Query::read(request.query, &["prefix", "limit", "format"])?;
-    let is_text = is_text(&query)?;
-    let which = query.get("prefix").map_or(Ok(Which::All), prefix)?;
-    let max = query.get("limit").map_or(Ok(LIST_OBJECTS), limit)?;
+    let query = Query::parse(request.query, &["prefix", "limit", "format"])?;
+    let is_text = wants_text(&query)?;
+    let which = query.get("prefix").map_or(Ok(Which::All), parse_prefix)?;
+    let max = query.get("limit").map_or(Ok(LIST_OBJECTS), parse_limit)?;
     let (objects, mut is_more) = find(cache, &which, max);
     let now_ms = now_ms();
     let mut lines = Vec::new();
     let mut bytes = 0;
     for (object, place) in &objects {
-        let told = Told::of(object, place, now_ms);
-        let line = if is_text { told.line() } else { told.json(None).to_string() };
+        let summary = ObjectSummary::of(object, place, now_ms);
+        let line = if is_text { summary.line() } else { summary.json(None).to_string() };
         bytes += line.len();
         if bytes > LIST_BYTES_MAX {
             is_more = true;
@@ -49,78 +52,88 @@ pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
             if is_more {
                 lines.push("... and more; narrow it by a prefix, or raise the limit".to_owned());
             }
-            lines.insert(0, LINE_HEAD.to_owned());
-            Answer::text((200, "OK"), &lines.join("\n"))
+            lines.insert(0, TABLE_HEADER.to_owned());
+            AdminResponse::text((200, "OK"), &lines.join("\n"))
         }
-        false => objects_page(&lines, is_more),
+        false => objects_response(&lines, is_more),
     })
 }
 
 /// GET /cache/object
-pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
+pub(super) fn show(
+    admin: &Admin,
+    request: &AdminRequest<'_>,
+) -> Result<AdminResponse, AdminResponse> {
     let cache = cache(admin)?;
-    let query = Query::read(request.query, &["url", "format"])?;
-    let is_text = is_text(&query)?;
-    let url = query.get("url").ok_or_else(|| refused("there is no url=URL in the query"))?;
-    let (objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
+    let query = Query::parse(request.query, &["url", "format"])?;
+    let is_text = wants_text(&query)?;
+    let url = query.get("url").ok_or_else(|| bad_request("there is no url=URL in the query"))?;
+    let (objects, is_more) = find(cache, &self::parse_url(url)?, SHOW_OBJECTS_MAX);
     if objects.is_empty() {
         let line = format!("nothing is stored for {}", printable(url));
-        return Err(Answer::text((404, "Not Found"), &line));
+        return Err(AdminResponse::text((404, "Not Found"), &line));
     }
     let now_ms = now_ms();
-    let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
+    let all =
+        objects.iter().map(|(object, place)| (ObjectSummary::of(object, place, now_ms), object));
     Ok(match is_text {
         true => {
-            let pages: Vec<_> = all.map(|(told, object)| told.page(object)).collect();
-            Answer::text((200, "OK"), &pages.join("\n\n"))
+            let pages: Vec<_> = all.map(|(summary, object)| summary.page(object)).collect();
+            AdminResponse::text((200, "OK"), &pages.join("\n\n"))
         }
         false => {
-            let pages = all.map(|(told, object)| told.json(Some(object)).to_string());
-            objects_page(&pages.collect::<Vec<_>>(), is_more)
+            let pages = all.map(|(summary, object)| summary.json(Some(object)).to_string());
+            objects_response(&pages.collect::<Vec<_>>(), is_more)
         }
     })
 }
 
 /// GET /cache/stat
-pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
+pub(super) fn stat(
+    admin: &Admin,
+    request: &AdminRequest<'_>,
+) -> Result<AdminResponse, AdminResponse> {
     let stat = cache(admin)?.stat();
-    let query = Query::read(request.query, &["format"])?;
-    let rows = ROWS.iter().map(|row| (row, (row.read)(&stat)));
-    Ok(match is_text(&query)? {
+    let query = Query::parse(request.query, &["format"])?;
+    let rows = CACHE_METRICS.iter().map(|row| (row, (row.read)(&stat)));
+    Ok(match wants_text(&query)? {
         true => {
             let lines: Vec<_> = rows
                 .map(|(row, value)| {
                     let value = match row.unit {
-                        Unit::Bytes => print::bytes(value),
-                        Unit::Things => value.to_string(),
+                        CacheUnit::Bytes => console::format_bytes(value),
+                        CacheUnit::Count => value.to_string(),
                     };
                     format!("{:<24}{value:>12}  {}", row.name, row.help)
                 })
                 .collect();
-            Answer::text((200, "OK"), &lines.join("\n"))
+            AdminResponse::text((200, "OK"), &lines.join("\n"))
         }
         false => {
             let members = rows.map(|(row, value)| (row.name.to_owned(), value.into()));
-            page(&members.collect::<Map<_, _>>().into())
+            json_response(&members.collect::<Map<_, _>>().into())
         }
     })
 }
 
 /// POST /cache/purge
-pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
+pub(super) fn purge(
+    admin: &Admin,
+    request: &AdminRequest<'_>,
+) -> Result<AdminResponse, AdminResponse> {
     const NAMES: &[&str] = &["url", "prefix", "tag", "group", "site", "all", "soft", "format"];
     let cache = cache(admin)?;
-    let query = Query::read(request.query, NAMES)?;
-    let (is_text, is_soft) = (is_text(&query)?, query.flag("soft")?);
-    let which = which(cache, &query)?;
+    let query = Query::parse(request.query, NAMES)?;
+    let (is_text, is_soft) = (wants_text(&query)?, query.flag("soft")?);
+    let which = parse_selection(cache, &query)?;
     let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
     let how = if is_soft { "made stale" } else { "purged" };
     // What was asked for, as far as a line can show it.
-    print::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
+    console::log(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
     if is_durable == Some(false) {
-        print::error("cache: a disk could not write a purge");
+        console::log("cache: a disk could not write a purge");
     }
-    let answer = match is_text {
+    let response = match is_text {
         true => {
             let disks = match is_durable {
                 None => "",
@@ -131,18 +144,18 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answ
                     " in memory; a disk could not write it, and may have it again after a start"
                 }
             };
-            Answer::text((200, "OK"), &format!("{how}: {count}{disks}"))
+            AdminResponse::text((200, "OK"), &format!("{how}: {count}{disks}"))
         }
         false => {
             let mut purged = json!({"purged": count, "soft": is_soft});
             if let Some(is_durable) = is_durable {
                 purged["durable"] = is_durable.into();
             }
-            page(&purged)
+            json_response(&purged)
         }
     };
     let is_nothing = count == 0 && is_durable.is_none();
-    Ok(if is_nothing { answer.nothing_matched() } else { answer })
+    Ok(if is_nothing { response.with_matched_zero() } else { response })
 }
 
 /// What is stored, by name, and where: `memory` or `disk`. Of what is in both, the first.
@@ -158,70 +171,73 @@ fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static
     (found, is_more)
 }
 
-fn which(cache: &Cache, query: &Query<'_>) -> Result<Which, Answer> {
+fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Which, AdminResponse> {
     let wrong = "one of url=URL, prefix=URL, tag=TAG, group=GROUP with site=URL, and all is needed";
     if query.get("site").is_some() != query.get("group").is_some() {
-        return Err(refused("group=GROUP and site=URL belong together"));
+        return Err(bad_request("group=GROUP and site=URL belong together"));
     }
     let mut found = Vec::new();
-    found.extend(query.get("url").map(url).transpose()?);
-    found.extend(query.get("prefix").map(prefix).transpose()?);
+    found.extend(query.get("url").map(parse_url).transpose()?);
+    found.extend(query.get("prefix").map(parse_prefix).transpose()?);
     found.extend(query.get("tag").map(|text| Which::tag(cache.hash(), text)));
     if let (Some(site), Some(text)) = (query.get("site"), query.get("group")) {
         let group = Which::group(cache.hash(), site, text);
-        found.push(group.ok_or_else(|| refused("invalid site (expected: http://HOST[:PORT])"))?);
+        found
+            .push(group.ok_or_else(|| bad_request("invalid site (expected: http://HOST[:PORT])"))?);
     }
     if query.flag("all")? {
         found.push(Which::All);
     }
     match <[Which; 1]>::try_from(found) {
         Ok([which]) => Ok(which),
-        Err(_) => Err(refused(wrong)),
+        Err(_) => Err(bad_request(wrong)),
     }
 }
 
-fn url(text: &[u8]) -> Result<Which, Answer> {
-    Which::url(text).ok_or_else(|| refused("invalid url (expected: http://HOST[:PORT]/PATH)"))
+fn parse_url(text: &[u8]) -> Result<Which, AdminResponse> {
+    Which::url(text).ok_or_else(|| bad_request("invalid url (expected: http://HOST[:PORT]/PATH)"))
 }
 
-fn prefix(text: &[u8]) -> Result<Which, Answer> {
+fn parse_prefix(text: &[u8]) -> Result<Which, AdminResponse> {
     let wrong = "invalid prefix (expected: http://HOST[:PORT], and the beginning of a path)";
-    Which::prefix(text).ok_or_else(|| refused(wrong))
+    Which::prefix(text).ok_or_else(|| bad_request(wrong))
 }
 
-fn limit(text: &[u8]) -> Result<usize, Answer> {
+fn parse_limit(text: &[u8]) -> Result<usize, AdminResponse> {
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number
         .filter(|number| (1..=LIST_OBJECTS_MAX).contains(number))
-        .ok_or_else(|| refused(&format!("invalid limit (expected: 1 to {LIST_OBJECTS_MAX})")))
+        .ok_or_else(|| bad_request(&format!("invalid limit (expected: 1 to {LIST_OBJECTS_MAX})")))
 }
 
-fn is_text(query: &Query<'_>) -> Result<bool, Answer> {
+fn wants_text(query: &Query<'_>) -> Result<bool, AdminResponse> {
     match query.get("format") {
         None | Some(b"json") => Ok(false),
         Some(b"text") => Ok(true),
-        Some(_) => Err(refused("unknown format (expected: json, text)")),
+        Some(_) => Err(bad_request("unknown format (expected: json, text)")),
     }
 }
 
-fn cache(admin: &Admin) -> Result<&Arc<Cache>, Answer> {
+fn cache(admin: &Admin) -> Result<&Arc<Cache>, AdminResponse> {
     let cache = admin.hooks.cache.as_ref();
-    cache.ok_or_else(|| Answer::text((409, "Conflict"), "this process has no cache (no-cache)"))
+    cache.ok_or_else(|| {
+        AdminResponse::text((409, "Conflict"), "this process has no cache (no-cache)")
+    })
 }
 
-fn refused(wrong: &str) -> Answer {
-    Answer::text((400, "Bad Request"), wrong)
+fn bad_request(wrong: &str) -> AdminResponse {
+    AdminResponse::text((400, "Bad Request"), wrong)
 }
 
-fn page(value: &Value) -> Answer {
-    Answer::page((200, "OK"), "application/json", format!("{value}\n"))
+fn json_response(value: &Value) -> AdminResponse {
+    AdminResponse::page((200, "OK"), "application/json", format!("{value}\n"))
 }
 
 /// A page of objects, each a line of its own, so that it can be read by eye and by line.
-fn objects_page(objects: &[String], is_more: bool) -> Answer {
+fn objects_response(objects: &[String], is_more: bool) -> AdminResponse {
     let end = if objects.is_empty() { "" } else { "\n" };
     let page = format!("{{\"objects\":[{end}{}{end}],\"more\":{is_more}}}\n", objects.join(",\n"));
-    Answer::page((200, "OK"), "application/json", page)
+    AdminResponse::page((200, "OK"), "application/json", page)
 }
 
 /// What the rules go by: the time of day, milliseconds since 1970.
@@ -230,7 +246,7 @@ fn now_ms() -> u64 {
 }
 
 /// What is told of a stored answer.
-struct Told {
+struct ObjectSummary {
     url: String,
     /// What else is in its key.
     parts: Vec<String>,
@@ -245,9 +261,9 @@ struct Told {
     place: &'static str,
 }
 
-const LINE_HEAD: &str = "status     bytes  state            ttl  place   URL";
+const TABLE_HEADER: &str = "status     bytes  state            ttl  place   URL";
 
-impl Told {
+impl ObjectSummary {
     fn of(object: &Object, place: &'static str, now_ms: u64) -> Self {
         let mut parts = object.name.split(|byte| *byte == b'\n').map(printable);
         let meta = object.meta();
@@ -271,7 +287,7 @@ impl Told {
     }
 
     fn size(&self) -> String {
-        self.bytes.map_or_else(|| "?".to_owned(), print::bytes)
+        self.bytes.map_or_else(|| "?".to_owned(), console::format_bytes)
     }
 
     fn line(&self) -> String {
@@ -294,7 +310,7 @@ impl Told {
             let _ = write!(page, ", a part: bytes {} to {}", extent.first, extent.last);
         }
         let _ = write!(page, "\n  tags: {}", object.tags.len());
-        for line in head_lines(object) {
+        for line in header_lines(object) {
             let _ = write!(page, "\n  {line}");
         }
         page
@@ -315,14 +331,14 @@ impl Told {
         });
         if let Some(object) = object {
             value["tags"] = object.tags.len().into();
-            value["head"] = head_lines(object).collect();
+            value["head"] = header_lines(object).collect();
         }
         value
     }
 }
 
 /// The lines of a stored head, without what a terminal would take as an order.
-fn head_lines(object: &Object) -> impl Iterator<Item = String> {
+fn header_lines(object: &Object) -> impl Iterator<Item = String> {
     let lines = object.head().split(|byte| *byte == b'\n');
     let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let clean = |line: &[u8]| {
@@ -345,7 +361,7 @@ mod tests {
     fn nothing_that_is_told_can_be_taken_for_something_else() {
         assert_eq!(printable(b"http://a/\x1b[2J \xff~"), "http://a/%1B[2J%20%FF~");
         let bodies = [&[][..], &["1".to_owned(), "2".to_owned()]];
-        let bodies = bodies.map(|objects| objects_page(objects, false).body);
+        let bodies = bodies.map(|objects| objects_response(objects, false).body);
         let expected =
             ["{\"objects\":[],\"more\":false}\n", "{\"objects\":[\n1,\n2\n],\"more\":false}\n"];
         assert_eq!(bodies, expected);

@@ -5,11 +5,11 @@ use std::fmt;
 
 use millrace_engine::{Error, ReservedRing};
 
-use crate::print;
+use crate::console;
 
 /// Why the rings cannot be had.
 #[derive(Debug)]
-pub(crate) struct Shortage {
+pub(crate) struct RingShortage {
     error: Error,
     workers: usize,
     /// Bytes that all rings need together; `None`: not even one could be created.
@@ -22,7 +22,7 @@ pub(crate) struct Shortage {
 ///
 /// # Errors
 /// When one of them cannot be created. The others are released then.
-pub(crate) fn reserve(workers: usize, count: usize) -> Result<Vec<ReservedRing>, Shortage> {
+pub(crate) fn reserve(workers: usize, count: usize) -> Result<Vec<ReservedRing>, RingShortage> {
     let mut rings: Vec<ReservedRing> = Vec::with_capacity(count);
     for _ in 0..count {
         match ReservedRing::new() {
@@ -30,7 +30,7 @@ pub(crate) fn reserve(workers: usize, count: usize) -> Result<Vec<ReservedRing>,
             Err(error) => {
                 let needed = rings.first().map(|it| it.memory_bytes() * count as u64);
                 let limit = millrace_sys::locked_memory_limit();
-                return Err(Shortage { error, workers, needed, limit });
+                return Err(RingShortage { error, workers, needed, limit });
             }
         }
     }
@@ -38,9 +38,10 @@ pub(crate) fn reserve(workers: usize, count: usize) -> Result<Vec<ReservedRing>,
 }
 
 /// How to get a ring that RLIMIT_MEMLOCK has no room for.
-pub(crate) const RAISE: &str = "raise LimitMEMLOCK= of the unit or ulimit -l to use io_uring";
+pub(crate) const MEMLOCK_ADVICE: &str =
+    "raise LimitMEMLOCK= of the unit or ulimit -l to use io_uring";
 
-impl fmt::Display for Shortage {
+impl fmt::Display for RingShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { error, workers, needed, limit } = self;
         match (error, limit) {
@@ -48,10 +49,13 @@ impl fmt::Display for Shortage {
             (Error::OutOfMemory, Some(limit)) => {
                 write!(f, "no kernel memory for the io_uring rings of {workers} workers (")?;
                 if let Some(needed) = needed {
-                    write!(f, "needed: {}; ", print::bytes(*needed))?;
+                    write!(f, "needed: {}; ", console::format_bytes(*needed))?;
                 }
-                let limit = print::bytes(*limit);
-                write!(f, "RLIMIT_MEMLOCK: {limit} for all processes of the user); {RAISE}")
+                let limit = console::format_bytes(*limit);
+                write!(
+                    f,
+                    "RLIMIT_MEMLOCK: {limit} for all processes of the user); {MEMLOCK_ADVICE}"
+                )
             }
             _ => write!(f, "cannot create the io_uring rings of {workers} workers: {error}"),
         }
@@ -65,7 +69,7 @@ mod tests {
     #[test]
     fn a_shortage_names_its_limit_and_the_remedy() {
         let shortage =
-            |error, needed, limit| Shortage { error, workers: 64, needed, limit }.to_string();
+            |error, needed, limit| RingShortage { error, workers: 64, needed, limit }.to_string();
         let text = shortage(Error::OutOfMemory, Some(9 << 20), Some(8 << 20));
         assert_eq!(
             text,

@@ -16,49 +16,49 @@ const MESSAGES: usize = 1024;
 /// What a request with its answer's head is like.
 const MESSAGE_BYTES: usize = 1024;
 /// How long a measurement may take; a machine that is so busy tells nothing.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// CPU time of a message over `watch`, which has nothing in it.
 ///
 /// # Errors
 /// What the kernel refused: the engine, sockets, the loopback network; [`Error::TimedOut`] when
 /// the machine is too busy.
-pub(crate) fn cost<W: Watch>(watch: W) -> Result<Duration, Error> {
-    let mut bouncing = Bouncing::connected(watch)?;
+pub(crate) fn measure_engine<W: Watch>(watch: W) -> Result<Duration, Error> {
+    let mut bench = MessageBounce::connected(watch)?;
     let before = millrace_sys::cpu_time();
-    bouncing.run(MESSAGES)?;
-    let taken = millrace_sys::cpu_time() - before;
-    bouncing.end();
-    Ok(taken / MESSAGES as u32)
+    bench.run(MESSAGES)?;
+    let elapsed = millrace_sys::cpu_time() - before;
+    bench.end();
+    Ok(elapsed / MESSAGES as u32)
 }
 
 /// Connections of which both ends are here.
-struct Bouncing<W> {
+struct MessageBounce<W> {
     loopback: Loopback<W>,
     /// Those that were connected first, then their other ends.
-    ends: Vec<End>,
+    ends: Vec<BounceEnd>,
     message: Vec<u8>,
 }
 
-struct End {
+struct BounceEnd {
     fd: Fd,
     /// Bytes of the message that is being received: `received < MESSAGE_BYTES`.
     received: usize,
 }
 
-impl<W: Watch> Bouncing<W> {
+impl<W: Watch> MessageBounce<W> {
     fn connected(watch: W) -> Result<Self, Error> {
-        let mut loopback = Loopback::over(watch, 4 * PAIRS * MESSAGE_BYTES, PATIENCE)?;
+        let mut loopback = Loopback::over(watch, 4 * PAIRS * MESSAGE_BYTES, TIMEOUT)?;
         let mut others = Vec::new();
         let mut ends = Vec::new();
         for index in 0..PAIRS {
             let (fd, other) = loopback.connect(token(index))?;
-            ends.push(End { fd, received: 0 });
+            ends.push(BounceEnd { fd, received: 0 });
             others.push(other);
         }
         for other in others {
             let fd = loopback.engine.adopt(other)?;
-            ends.push(End { fd, received: 0 });
+            ends.push(BounceEnd { fd, received: 0 });
         }
         Ok(Self { loopback, ends, message: vec![b'm'; MESSAGE_BYTES] })
     }
@@ -122,10 +122,10 @@ mod tests {
     #[test]
     fn each_engine_can_be_measured() {
         for cost in [
-            EpollWatch::new().and_then(cost),
-            UringWatch::new().and_then(cost),
-            PollWatch::new().and_then(cost),
-            SelectWatch::new().and_then(cost),
+            EpollWatch::new().and_then(measure_engine),
+            UringWatch::new().and_then(measure_engine),
+            PollWatch::new().and_then(measure_engine),
+            SelectWatch::new().and_then(measure_engine),
         ] {
             match cost {
                 // The machine has no io_uring, or has no time: neither is what is tested.

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 /// How reloads went.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct ReloadCounters {
     pub(crate) done: AtomicU64,
     pub(crate) refused: AtomicU64,
 }

@@ -3,21 +3,21 @@
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use millrace_config::{Config, ConfigError, ListenAddress};
 use millrace_http1::{AnswerHead, HeadScan, HeaderWriter, Http1Header};
 
-use super::frame::{Frame, Kind};
-use super::{Line, PATH, PROTOCOL, SOCKETS_MAX, STEP};
+use super::frame::{Frame, FrameKind};
+use super::{PATH, PROTOCOL, SOCKETS_MAX, STEP_TIMEOUT, TakeoverChannel};
 use crate::admin::is_trusted;
-use crate::errands::{Desk, Errand};
-use crate::failure::Failure;
+use crate::console;
 use crate::http::HEAD_LIMITS;
-use crate::inherited::{Inherited, Purpose, Socket};
-use crate::print;
-use crate::systemd::Given;
+use crate::inherited_sockets::{InheritedSockets, ListeningSocket, SocketPurpose};
+use crate::program_error::ProgramError;
+use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
+use crate::systemd::NotifyConfig;
 use crate::threads::spawn;
 
 /// What is read of a refusal.
@@ -25,9 +25,9 @@ const REFUSAL_BYTES_MAX: u64 = 4096;
 
 /// A takeover that has begun.
 pub(crate) struct Takeover {
-    line: Line,
+    channel: TakeoverChannel,
     /// What the service manager said to the running process.
-    pub(crate) manager: Given,
+    pub(crate) manager: NotifyConfig,
 }
 
 impl Takeover {
@@ -38,8 +38,8 @@ impl Takeover {
     /// When there is no such process, or it refuses; it then goes on as before.
     pub(crate) fn begin(
         config: &Config,
-        inherited: &mut Inherited,
-    ) -> std::result::Result<Self, Failure> {
+        inherited: &mut InheritedSockets,
+    ) -> std::result::Result<Self, ProgramError> {
         let path = config.admin.iter().find_map(|address| match address {
             ListenAddress::Unix(path) => Some(path),
             ListenAddress::Tcp(_) => None,
@@ -50,29 +50,32 @@ impl Takeover {
             ConfigError::rule("--upgrade", wrong, allowed)
         })?;
         let what = format!("cannot take over from the process at unix:{}", path.display());
-        let failed = |error: Error| Failure::machine(&what, error);
-        let mut takeover = ask(path).map_err(failed)?;
+        let failed = |error: Error| ProgramError::system(&what, error);
+        let mut takeover = connect(path).map_err(failed)?;
         let mut count = 0;
         loop {
-            let frame = takeover.next().map_err(failed)?;
+            let frame = takeover.receive_frame().map_err(failed)?;
             let (purpose, borrowed) = match frame.kind {
-                Kind::Clients => (Purpose::Clients, false),
-                Kind::ClientsBorrowed => (Purpose::Clients, true),
-                Kind::Admin => (Purpose::Admin, false),
-                Kind::AdminBorrowed => (Purpose::Admin, true),
-                Kind::Manager => {
-                    takeover.manager = manager(&frame.text).ok_or_else(|| failed(nonsense()))?;
+                FrameKind::Clients => (SocketPurpose::Clients, false),
+                FrameKind::ClientsBorrowed => (SocketPurpose::Clients, true),
+                FrameKind::Admin => (SocketPurpose::Admin, false),
+                FrameKind::AdminBorrowed => (SocketPurpose::Admin, true),
+                FrameKind::NotifyConfig => {
+                    takeover.manager =
+                        parse_notify_config(&frame.text).ok_or_else(|| failed(malformed()))?;
                     continue;
                 }
-                Kind::Offered if frame.text == count.to_string().as_bytes() => return Ok(takeover),
-                _ => return Err(failed(nonsense())),
+                FrameKind::OfferEnd if frame.text == count.to_string().as_bytes() => {
+                    return Ok(takeover);
+                }
+                _ => return Err(failed(malformed())),
             };
             count += frame.descriptors.len();
             if count > SOCKETS_MAX {
-                return Err(failed(nonsense()));
+                return Err(failed(malformed()));
             }
             for fd in frame.descriptors {
-                let socket = Socket { fd, borrowed };
+                let socket = ListeningSocket { fd, borrowed };
                 inherited.add(purpose, socket, "a socket of the running process")?;
             }
         }
@@ -84,34 +87,37 @@ impl Takeover {
     ///
     /// # Errors
     /// When the running process goes on: then this one must not.
-    pub(crate) fn finish(mut self, desk: Desk) -> std::result::Result<(), Failure> {
-        let failed = |error: Error| Failure::Machine(format!("the takeover failed: {error}"));
-        let (sender, lines) = channel::<Line>();
+    pub(crate) fn finish(
+        mut self,
+        supervisor: SupervisorHandle,
+    ) -> std::result::Result<(), ProgramError> {
+        let failed = |error: Error| ProgramError::System(format!("the takeover failed: {error}"));
+        let (sender, channels) = mpsc::channel::<TakeoverChannel>();
         spawn("predecessor", move || {
-            if let Ok(mut line) = lines.recv() {
-                line.wait_for_end();
-                desk.ask(Errand::Rearm);
+            if let Ok(mut channel) = channels.recv() {
+                channel.wait_for_end();
+                supervisor.send(SupervisorRequest::Repoll);
             }
         })?;
-        match self.line.send(Kind::Ready, b"", &[], STEP) {
+        match self.channel.send(FrameKind::Ready, b"", &[], STEP_TIMEOUT) {
             // Whether it died or gave this process up is in the last word that it said, if any.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
             _ => {}
         }
-        match self.line.receive(STEP) {
-            Ok(Some(frame)) if frame.kind == Kind::Yours => {}
+        match self.channel.receive(STEP_TIMEOUT) {
+            Ok(Some(frame)) if frame.kind == FrameKind::HandedOver => {}
             // Whoever refuses says so: this is one that died, and nobody else is left to serve.
-            Ok(None) => print::error("the process before this one ended before it had drained"),
+            Ok(None) => console::log("the process before this one ended before it had drained"),
             Ok(Some(frame)) => return Err(failed(refusal(&frame))),
             Err(error) => return Err(failed(error)),
         }
-        sender.send(self.line).expect("it waits for just this");
+        sender.send(self.channel).expect("it waits for just this");
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Frame> {
-        match self.line.receive(STEP)? {
-            Some(frame) if frame.kind == Kind::Refused => Err(refusal(&frame)),
+    fn receive_frame(&mut self) -> Result<Frame> {
+        match self.channel.receive(STEP_TIMEOUT)? {
+            Some(frame) if frame.kind == FrameKind::Refused => Err(refusal(&frame)),
             Some(frame) => Ok(frame),
             None => Err(Error::new(ErrorKind::UnexpectedEof, "it has ended")),
         }
@@ -119,12 +125,12 @@ impl Takeover {
 }
 
 /// Sends the request and reads the head of its answer, up to the first frame.
-fn ask(path: &Path) -> Result<Takeover> {
+fn connect(path: &Path) -> Result<Takeover> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(STEP))?;
-    stream.set_write_timeout(Some(STEP))?;
-    let line = Line::new(stream.try_clone()?);
-    if !line.peer().is_some_and(is_trusted) {
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+    stream.set_write_timeout(Some(STEP_TIMEOUT))?;
+    let channel = TakeoverChannel::new(stream.try_clone()?);
+    if !channel.peer().is_some_and(is_trusted) {
         return Err(Error::other("it is neither root's nor the same user's"));
     }
     let mut request = Vec::new();
@@ -136,35 +142,38 @@ fn ask(path: &Path) -> Result<Takeover> {
     let (mut head, mut scan) = (AnswerHead::default(), HeadScan::default());
     let mut received = Vec::new();
     // Byte by byte: what follows the head comes with descriptors, which a read would lose.
-    while head.parse(&received, &mut scan, &HEAD_LIMITS).map_err(|_| nonsense())?.is_none() {
+    while head.parse(&received, &mut scan, &HEAD_LIMITS).map_err(|_| malformed())?.is_none() {
         let mut byte = [0];
         stream.read_exact(&mut byte)?;
         received.push(byte[0]);
     }
     if head.status() == 101 {
-        return Ok(Takeover { line, manager: Given::default() });
+        return Ok(Takeover { channel, manager: NotifyConfig::default() });
     }
-    let mut said = String::new();
-    let _ = stream.take(REFUSAL_BYTES_MAX).read_to_string(&mut said);
-    let line: String = said.chars().filter(|character| !character.is_control()).collect();
-    Err(Error::other(format!("it answers {}: {line}", head.status())))
+    let mut message = String::new();
+    let _ = stream.take(REFUSAL_BYTES_MAX).read_to_string(&mut message);
+    let text: String = message.chars().filter(|character| !character.is_control()).collect();
+    Err(Error::other(format!("it answers {}: {text}", head.status())))
 }
 
 fn refusal(frame: &Frame) -> Error {
-    let said = String::from_utf8_lossy(&frame.text).escape_debug().to_string();
+    let message = String::from_utf8_lossy(&frame.text).escape_debug().to_string();
     match frame.kind {
-        Kind::Refused => Error::other(format!("it says: {said}")),
-        _ => nonsense(),
+        FrameKind::Refused => Error::other(format!("it says: {message}")),
+        _ => malformed(),
     }
 }
 
-fn nonsense() -> Error {
+fn malformed() -> Error {
     Error::new(ErrorKind::InvalidData, "it says what this version does not understand")
 }
 
 /// The text of [`Kind::Manager`].
-fn manager(text: &[u8]) -> Option<Given> {
+fn parse_notify_config(text: &[u8]) -> Option<NotifyConfig> {
     let space = text.iter().position(|byte| *byte == b' ')?;
     let watchdog_us = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
-    Some(Given { notify: text[space + 1..].to_vec(), watchdog: Duration::from_micros(watchdog_us) })
+    Some(NotifyConfig {
+        notify: text[space + 1..].to_vec(),
+        watchdog: Duration::from_micros(watchdog_us),
+    })
 }

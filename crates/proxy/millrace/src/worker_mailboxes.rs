@@ -10,36 +10,36 @@ pub(crate) type Post = WorkerMessage<OwnedFd>;
 
 /// The way to the workers.
 #[derive(Default)]
-pub(crate) struct Posts {
+pub(crate) struct WorkerMailboxes {
     /// One a worker; empty once nothing more will be said.
     pub(crate) outboxes: Vec<Outbox<Post, EventWaker>>,
 }
 
-impl Posts {
+impl WorkerMailboxes {
     /// Sends every worker a letter, in their order.
     ///
     /// # Panics
     /// When a mailbox is full: [`Posts::have_room`] is asked before.
-    pub(crate) fn tell(&mut self, mut letter: impl FnMut() -> Post) {
+    pub(crate) fn send_all(&mut self, mut message: impl FnMut() -> Post) {
         for outbox in &mut self.outboxes {
-            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
+            assert!(outbox.send(message()).is_ok(), "a mailbox holds all that is ever sent to it");
             outbox.flush();
         }
     }
 
     /// Whether every worker can be sent so many letters.
-    pub(crate) fn have_room(&self, letters: usize) -> bool {
-        self.outboxes.iter().all(|outbox| outbox.room() >= letters)
+    pub(crate) fn has_room(&self, count: usize) -> bool {
+        self.outboxes.iter().all(|outbox| outbox.room() >= count)
     }
 
     /// Tells every worker to break off. Nothing can be said after it.
     pub(crate) fn stop(&mut self) {
-        self.tell(|| WorkerMessage::Stop);
+        self.send_all(|| Letter::Stop);
         self.outboxes.clear();
     }
 
     /// Whether the workers were told to break off.
-    pub(crate) fn were_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.outboxes.is_empty()
     }
 }

@@ -7,7 +7,7 @@ use crate::takeover;
 
 /// One answer.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct AdminResponse {
     pub(super) status: Status,
     pub(super) content_type: &'static str,
     pub(super) body: String,
@@ -21,9 +21,9 @@ pub(super) struct Answer {
 
 /// The field of a response to a purge that no stored response matched; its value is 0. With disks
 /// it is never sent: their responses are not counted.
-pub(crate) const MATCHED: &str = "Millrace-Matched";
+pub(crate) const MATCHED_FIELD: &str = "Millrace-Matched";
 
-impl Answer {
+impl AdminResponse {
     /// A line for people.
     pub(super) fn text(status: Status, line: &str) -> Self {
         Self::page(status, "text/plain; charset=utf-8", format!("{line}\n"))
@@ -35,8 +35,8 @@ impl Answer {
     }
 
     /// Adds the field [`MATCHED`].
-    pub(super) fn nothing_matched(self) -> Self {
-        Self { field: Some((MATCHED, "0")), ..self }
+    pub(super) fn with_matched_zero(self) -> Self {
+        Self { field: Some((MATCHED_FIELD, "0")), ..self }
     }
 
     /// The head of the request is refused.
@@ -52,7 +52,7 @@ impl Answer {
     }
 
     /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
-    pub(super) fn not_allowed(allowed: &'static str) -> Self {
+    pub(super) fn method_not_allowed(allowed: &'static str) -> Self {
         let line = format!("405 Method Not Allowed (allowed: {allowed})");
         Self { field: Some(("Allow", allowed)), ..Self::text((405, "Method Not Allowed"), &line) }
     }
@@ -76,7 +76,7 @@ impl Answer {
     }
 
     /// As it goes over the wire.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let (status, reason) = self.status;
         let mut bytes = Vec::new();
         let mut header = Http1Header::new(&mut bytes);
@@ -109,8 +109,8 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn text(answer: &Answer) -> String {
-        String::from_utf8(answer.bytes()).unwrap()
+    fn text(response: &AdminResponse) -> String {
+        String::from_utf8(response.encode()).unwrap()
     }
 
     #[test]
@@ -122,19 +122,19 @@ mod tests {
              Content-Length: 39\r\nAllow: POST\r\n{fixed}"
         );
         let body = "405 Method Not Allowed (allowed: POST)\n";
-        assert_eq!(text(&Answer::not_allowed("POST")), format!("{expected}{body}"));
-        assert_eq!(text(&Answer::not_allowed("POST").without_body(true)), expected);
-        let matched = Answer::text((200, "OK"), "").nothing_matched();
+        assert_eq!(text(&AdminResponse::method_not_allowed("POST")), format!("{expected}{body}"));
+        assert_eq!(text(&AdminResponse::method_not_allowed("POST").without_body(true)), expected);
+        let matched = AdminResponse::text((200, "OK"), "").with_matched_zero();
         assert!(text(&matched).contains("\r\nContent-Length: 1\r\nMillrace-Matched: 0\r\n"));
     }
 
     #[test]
     fn a_switch_to_the_takeover_has_no_body() {
         let upgrade = format!("Connection: Upgrade\r\nUpgrade: {}\r\n", takeover::PROTOCOL);
-        let switch = Answer::switching((101, "Switching Protocols"), "");
+        let switch = AdminResponse::switching((101, "Switching Protocols"), "");
         let expected = format!("HTTP/1.1 101 Switching Protocols\r\n{upgrade}\r\n");
         assert_eq!(text(&switch), expected);
-        let required = text(&Answer::switching((426, "Upgrade Required"), "no"));
+        let required = text(&AdminResponse::switching((426, "Upgrade Required"), "no"));
         let expected = format!("HTTP/1.1 426 Upgrade Required\r\n{upgrade}Content-Type: ");
         assert!(required.starts_with(&expected) && required.ends_with("close\r\n\r\nno\n"));
     }

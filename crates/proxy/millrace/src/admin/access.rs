@@ -11,14 +11,14 @@ use std::os::fd::AsFd;
 use millrace_http1::{Authority, Host};
 use millrace_sys::Peer;
 
-use super::answer::Answer;
-use super::request::Request;
+use super::request::AdminRequest;
+use super::response::AdminResponse;
 use super::token::Token;
 use crate::http::Socket;
 
 /// What the rules go by.
 #[derive(Debug, Default)]
-pub(crate) struct Guard {
+pub(crate) struct AccessRules {
     /// What changes over TCP need; `None`: there are none.
     pub(crate) token: Option<Token>,
     /// A host name by which TCP addresses are asked, in lower case.
@@ -27,19 +27,19 @@ pub(crate) struct Guard {
 
 /// Where a request came in, and who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub(super) enum RequestSource {
     /// At a TCP address.
     Tcp(SocketAddr),
     /// At a Unix socket, by a process; `None`: the kernel does not say which.
     Unix(Option<Peer>),
 }
 
-impl Asked {
+impl RequestSource {
     /// Where a request over `socket` came in.
     ///
     /// # Errors
     /// When the connection has ended.
-    pub(super) fn at(socket: &Socket) -> std::io::Result<Self> {
+    pub(super) fn of_socket(socket: &Socket) -> std::io::Result<Self> {
         Ok(match socket {
             Socket::Tcp(stream) => Self::Tcp(stream.local_addr()?),
             Socket::Unix(stream) => Self::Unix(millrace_sys::peer(stream.as_fd()).ok()),
@@ -47,7 +47,7 @@ impl Asked {
     }
 }
 
-impl std::fmt::Display for Asked {
+impl std::fmt::Display for RequestSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp(_) => f.write_str("a client with the token"),
@@ -57,18 +57,24 @@ impl std::fmt::Display for Asked {
     }
 }
 
-impl Guard {
+impl AccessRules {
     /// Whether the request may be answered at all.
     ///
     /// # Errors
     /// The refusal.
-    pub(super) fn may_ask(&self, request: &Request<'_>, asked: Asked) -> Result<(), Answer> {
-        match (asked, request.host) {
-            (Asked::Tcp(own), Some(host)) if !self.is_ours(host, own) => Err(Answer::text(
-                (421, "Misdirected Request"),
-                "Host has to be the address with the port of the admin address, or localhost \
+    pub(super) fn check_host(
+        &self,
+        request: &AdminRequest<'_>,
+        source: RequestSource,
+    ) -> Result<(), AdminResponse> {
+        match (source, request.host) {
+            (RequestSource::Tcp(own), Some(host)) if !self.is_own_host(host, own) => {
+                Err(AdminResponse::text(
+                    (421, "Misdirected Request"),
+                    "Host has to be the address with the port of the admin address, or localhost \
                  with it, or the name that admin-name gives; a name that points here is not enough",
-            )),
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -77,38 +83,47 @@ impl Guard {
     ///
     /// # Errors
     /// The refusal.
-    pub(super) fn may_change(&self, request: &Request<'_>, asked: Asked) -> Result<(), Answer> {
-        match asked {
-            Asked::Unix(Some(peer)) if is_trusted(peer) => return Ok(()),
-            Asked::Unix(..) => {
-                return Err(Answer::text(
+    pub(super) fn check_authorized(
+        &self,
+        request: &AdminRequest<'_>,
+        source: RequestSource,
+    ) -> Result<(), AdminResponse> {
+        match source {
+            RequestSource::Unix(Some(peer)) if is_trusted(peer) => return Ok(()),
+            RequestSource::Unix(..) => {
+                return Err(AdminResponse::text(
                     (403, "Forbidden"),
                     "only the same user and root may do this",
                 ));
             }
-            Asked::Tcp(_) => {}
+            RequestSource::Tcp(_) => {}
         }
         if is_from_another_site(request) {
-            return Err(Answer::text((403, "Forbidden"), "a page of another site may not do this"));
+            return Err(AdminResponse::text(
+                (403, "Forbidden"),
+                "a page of another site may not do this",
+            ));
         }
         let Some(token) = &self.token else {
-            return Err(Answer::text(
+            return Err(AdminResponse::text(
                 (403, "Forbidden"),
                 "over TCP this needs a token, and none is configured: give admin-token-file PATH, \
                  or use an admin address unix:PATH",
             ));
         };
         match request.authorization {
-            Some(authorization) if token.is_in(authorization) => Ok(()),
-            Some(_) => Err(Answer::unauthorized("this is not the token of admin-token-file")),
-            None => Err(Answer::unauthorized(
+            Some(authorization) if token.matches(authorization) => Ok(()),
+            Some(_) => {
+                Err(AdminResponse::unauthorized("this is not the token of admin-token-file"))
+            }
+            None => Err(AdminResponse::unauthorized(
                 "this needs Authorization: Bearer with the token of admin-token-file",
             )),
         }
     }
 
     /// Whether `host` cannot be a name that somebody else points here (DNS rebinding).
-    fn is_ours(&self, host: Authority<'_>, own: SocketAddr) -> bool {
+    fn is_own_host(&self, host: Authority<'_>, own: SocketAddr) -> bool {
         let is_port_ours = host.port.unwrap_or(80) == own.port();
         match host.host {
             Host::V4(_) | Host::V6(_) => is_port_ours,
@@ -129,7 +144,7 @@ pub(crate) fn is_trusted(peer: Peer) -> bool {
 
 /// Whether a browser says that a page of another site asks. A browser that says nothing of the kind
 /// cannot send the token unasked.
-fn is_from_another_site(request: &Request<'_>) -> bool {
+fn is_from_another_site(request: &AdminRequest<'_>) -> bool {
     let is_other = |site| !matches!(site, "same-origin" | "none");
     let own = request.host.map(|host| format!("http://{host}"));
     request.sec_fetch_site.is_some_and(is_other)
@@ -142,10 +157,10 @@ mod tests {
 
     #[test]
     fn only_hosts_that_nobody_else_can_point_here_are_ours() {
-        let guard = Guard { token: None, name: Some("admin.example".to_owned()) };
+        let guard = AccessRules { token: None, name: Some("admin.example".to_owned()) };
         let is_ours = |host: &str, own: &str| {
             let host = Authority::parse(host.as_bytes());
-            host.is_ok_and(|host| guard.is_ours(host, own.parse().unwrap()))
+            host.is_ok_and(|host| guard.is_own_host(host, own.parse().unwrap()))
         };
         let own = "127.0.0.1:9180";
         for host in
@@ -177,11 +192,11 @@ mod tests {
 
     #[test]
     fn a_page_of_another_site_is_known() {
-        let request = |origin, sec_fetch_site| Request {
+        let request = |origin, sec_fetch_site| AdminRequest {
             host: Some(Authority::parse(b"127.0.0.1:1").unwrap()),
             origin,
             sec_fetch_site,
-            ..Request::default()
+            ..AdminRequest::default()
         };
         assert!(!is_from_another_site(&request(None, None)));
         assert!(!is_from_another_site(&request(Some("http://127.0.0.1:1"), Some("same-origin"))));

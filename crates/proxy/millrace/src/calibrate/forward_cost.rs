@@ -17,17 +17,17 @@ use super::{Loopback, refused};
 
 /// What is forwarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum RestKind {
     /// Nothing but the rest.
     Alone,
     /// The rest behind what was received with its head.
-    Behind,
+    AfterHeader,
 }
 
 /// What forwarding a rest costs.
 #[derive(Clone, Debug)]
-pub(crate) struct Costs {
-    pub(crate) kind: Kind,
+pub(crate) struct ForwardCosts {
+    pub(crate) kind: RestKind,
     /// Length of the rest.
     pub(crate) bytes: usize,
     /// In each round (copied, spliced); at least [`ROUNDS_MIN`] of them.
@@ -43,7 +43,7 @@ const BATCH: u32 = 8;
 /// CPU time after which no round begins.
 const CPU_MAX: Duration = Duration::from_millis(600);
 /// What is received of a body with its head.
-const AT_HAND_BYTES: usize = 4096;
+const WITH_HEADER_BYTES: usize = 4096;
 /// The longest rest: one receive brings it.
 const REST_MAX: usize = Buffer::SIZE;
 
@@ -53,30 +53,30 @@ const REST_MAX: usize = Buffer::SIZE;
 /// # Errors
 /// What the kernel refused: the engine, sockets, the loopback network, a pipe;
 /// [`Error::TimedOut`] when the machine is too busy.
-pub(crate) fn costs<W: Watch>(
-    cells: &[(Kind, usize)],
-    patience: Duration,
-) -> Result<Vec<Costs>, Error> {
-    let begun = millrace_sys::thread_cpu_time();
-    let mut middle = Middle::<W>::connected(patience)?;
-    let of_cell = |&(kind, bytes): &_| Costs { kind, bytes, rounds: Vec::new() };
-    let mut costs: Vec<Costs> = cells.iter().map(of_cell).collect();
+pub(crate) fn measure_forwarding<W: Watch>(
+    cells: &[(RestKind, usize)],
+    timeout: Duration,
+) -> Result<Vec<ForwardCosts>, Error> {
+    let start = millrace_sys::thread_cpu_time();
+    let mut bench = ForwardBench::<W>::connected(timeout)?;
+    let of_cell = |&(kind, bytes): &_| ForwardCosts { kind, bytes, rounds: Vec::new() };
+    let mut costs: Vec<ForwardCosts> = cells.iter().map(of_cell).collect();
     for round in 0..ROUNDS_MAX {
         let is_enough = round >= ROUNDS_MIN;
-        if is_enough && millrace_sys::thread_cpu_time() - begun > CPU_MAX {
+        if is_enough && millrace_sys::thread_cpu_time() - start > CPU_MAX {
             break;
         }
-        match costs.iter_mut().try_for_each(|costs| middle.measure(costs)) {
+        match costs.iter_mut().try_for_each(|costs| bench.measure(costs)) {
             Err(Error::TimedOut) if is_enough => break,
             result => result?,
         }
     }
-    middle.end();
+    bench.end();
     Ok(costs)
 }
 
 /// The middle of two connections: from an origin, to a client.
-struct Middle<W> {
+struct ForwardBench<W> {
     loopback: Loopback<W>,
     origin: OwnedFd,
     source: Fd,
@@ -90,16 +90,16 @@ struct Middle<W> {
     /// Where the client receives.
     memory: Vec<u8>,
     /// When the client waits no longer: as the engine, whose clock stands still between its turns.
-    late: Instant,
+    deadline: Instant,
 }
 
 const SOURCE: Token = Token::new(Owner::Origin, 0, 0);
 const SINK: Token = Token::new(Owner::Client, 0, 0);
 
-impl<W: Watch> Middle<W> {
-    fn connected(patience: Duration) -> Result<Self, Error> {
-        let late = Instant::now() + patience;
-        let mut loopback = Loopback::over(W::new()?, 4 * Buffer::SIZE, patience)?;
+impl<W: Watch> ForwardBench<W> {
+    fn connected(timeout: Duration) -> Result<Self, Error> {
+        let deadline = Instant::now() + timeout;
+        let mut loopback = Loopback::over(W::new()?, 4 * Buffer::SIZE, timeout)?;
         let (source, origin) = loopback.connect(SOURCE)?;
         let (sink, client) = loopback.connect(SINK)?;
         // One that paces would be measured instead. Where this cannot be had, it is.
@@ -107,43 +107,59 @@ impl<W: Watch> Middle<W> {
         let _ = millrace_sys::set_congestion(origin.as_fd(), NEAR);
         let mut pipes = Pipes::new(1, Thresholds::SPLICE);
         let pipe = pipes.take(&mut loopback.engine).ok_or(Error::OutOfMemory)?;
-        let body = vec![b'm'; AT_HAND_BYTES + REST_MAX];
+        let body = vec![b'm'; WITH_HEADER_BYTES + REST_MAX];
         let memory = vec![0; Buffer::SIZE];
-        Ok(Self { loopback, origin, source, sink, client, pipe, body, unsent: 0, memory, late })
+        Ok(Self {
+            loopback,
+            origin,
+            source,
+            sink,
+            client,
+            pipe,
+            body,
+            unsent: 0,
+            memory,
+            deadline: deadline,
+        })
     }
 
     /// Adds a round to the costs of a cell.
-    fn measure(&mut self, costs: &mut Costs) -> Result<(), Error> {
-        let copied = self.forward_some(costs.kind, costs.bytes, false)?;
-        let spliced = self.forward_some(costs.kind, costs.bytes, true)?;
+    fn measure(&mut self, costs: &mut ForwardCosts) -> Result<(), Error> {
+        let copied = self.forward_batch(costs.kind, costs.bytes, false)?;
+        let spliced = self.forward_batch(costs.kind, costs.bytes, true)?;
         costs.rounds.push((copied, spliced));
         Ok(())
     }
 
     /// CPU time of one body, the mean of a few.
-    fn forward_some(&mut self, kind: Kind, rest: usize, splices: bool) -> Result<Duration, Error> {
-        let mut taken = Duration::ZERO;
+    fn forward_batch(
+        &mut self,
+        kind: RestKind,
+        rest: usize,
+        splices: bool,
+    ) -> Result<Duration, Error> {
+        let mut elapsed = Duration::ZERO;
         for _ in 0..BATCH {
-            let begun = millrace_sys::thread_cpu_time();
+            let start = millrace_sys::thread_cpu_time();
             let total = self.forward(kind, rest, splices)?;
-            taken += millrace_sys::thread_cpu_time() - begun;
+            elapsed += millrace_sys::thread_cpu_time() - start;
             self.receive(total)?;
         }
-        Ok(taken / BATCH)
+        Ok(elapsed / BATCH)
     }
 
     /// Forwards a body whose `rest` is copied or spliced. Gives how long it is.
-    fn forward(&mut self, kind: Kind, rest: usize, splices: bool) -> Result<usize, Error> {
-        let total = if kind == Kind::Behind { AT_HAND_BYTES + rest } else { rest };
+    fn forward(&mut self, kind: RestKind, rest: usize, splices: bool) -> Result<usize, Error> {
+        let total = if kind == RestKind::AfterHeader { WITH_HEADER_BYTES + rest } else { rest };
         // What a worker finds out as well comes first: that nothing is left of the last one.
         match (kind, splices) {
-            (Kind::Behind, _) => {
-                self.loopback.engine.recv(&self.source, AT_HAND_BYTES, SOURCE);
+            (RestKind::AfterHeader, _) => {
+                self.loopback.engine.recv(&self.source, WITH_HEADER_BYTES, SOURCE);
             }
-            (Kind::Alone, true) if self.pass_on(None, total, true)? > 0 => {
+            (RestKind::Alone, true) if self.forward_part(None, total, true)? > 0 => {
                 return Err(Error::Reset);
             }
-            (Kind::Alone, _) => self.await_source(splices),
+            (RestKind::Alone, _) => self.await_source(splices),
         }
         while self.loopback.engine.next().is_some() {}
         self.unsent = total;
@@ -153,7 +169,7 @@ impl<W: Watch> Middle<W> {
                 Event::Received(result) => Some(result?),
                 _ => None,
             };
-            left -= self.pass_on(at_hand, left, splices)?;
+            left -= self.forward_part(at_hand, left, splices)?;
             if left == 0 {
                 return Ok(total);
             }
@@ -170,7 +186,7 @@ impl<W: Watch> Middle<W> {
 
     /// Sends what was received, if anything was, and, if it `splices`, what the source has of the
     /// `left` bytes behind it. Gives how many bytes the sink took.
-    fn pass_on(
+    fn forward_part(
         &mut self,
         received: Option<Buffer>,
         left: usize,
@@ -236,7 +252,7 @@ impl<W: Watch> Middle<W> {
             match millrace_sys::receive(self.client.as_fd(), &mut self.memory) {
                 Ok(0) => return Err(Error::Reset),
                 Ok(count) => left -= count,
-                Err(Errno::AGAIN) if Instant::now() < self.late => std::thread::yield_now(),
+                Err(Errno::AGAIN) if Instant::now() < self.deadline => std::thread::yield_now(),
                 Err(Errno::AGAIN) => return Err(Error::TimedOut),
                 Err(error) => return Err(refused(error)),
             }
@@ -259,14 +275,15 @@ mod tests {
 
     #[test]
     fn rests_of_every_kind_and_size_are_forwarded_over_each_engine() {
-        let cells = [(Kind::Alone, 1), (Kind::Alone, REST_MAX), (Kind::Behind, REST_MAX)];
+        let cells =
+            [(RestKind::Alone, 1), (RestKind::Alone, REST_MAX), (RestKind::AfterHeader, REST_MAX)];
         // Also where other tests take all the time that a start would have.
         let minute = Duration::from_secs(60);
         for costs in [
-            costs::<EpollWatch>(&cells, minute),
-            costs::<UringWatch>(&cells, minute),
-            costs::<PollWatch>(&cells, minute),
-            costs::<SelectWatch>(&cells, minute),
+            measure_forwarding::<EpollWatch>(&cells, minute),
+            measure_forwarding::<UringWatch>(&cells, minute),
+            measure_forwarding::<PollWatch>(&cells, minute),
+            measure_forwarding::<SelectWatch>(&cells, minute),
         ] {
             match costs {
                 // The machine has no io_uring, or has no time: neither is what is tested.
@@ -282,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_time_is_told_apart() {
-        let costs = costs::<EpollWatch>(&[(Kind::Alone, 1)], Duration::ZERO);
+        let costs = measure_forwarding::<EpollWatch>(&[(RestKind::Alone, 1)], Duration::ZERO);
         assert_eq!(costs.unwrap_err(), Error::TimedOut);
     }
 }

@@ -1,0 +1,89 @@
+//! The running process's side of a takeover, on the thread of the admin connection that asks.
+
+use std::io::{Error, ErrorKind, Result};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use millrace_sys::DESCRIPTORS_PER_MESSAGE_MAX;
+
+use super::frame::FrameKind;
+use super::{SOCKETS_MAX, START_TIMEOUT, STEP_TIMEOUT, TakeoverChannel};
+use crate::console;
+use crate::inherited_sockets::fds;
+use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
+
+/// Offers everything over `line`, waits until the new process listens, and then leaves `line` to
+/// the supervisor, who ends it. Whatever goes wrong before that is said, and changes nothing; then
+/// it gives false.
+pub(crate) fn offer_takeover(mut channel: TakeoverChannel, supervisor: &SupervisorHandle) -> bool {
+    let process = channel.peer().map_or(0, |peer| peer.process);
+    console::log(&format!("process {process} takes over"));
+    match send_offer(&channel, supervisor).and_then(|()| wait_until_ready(&mut channel)) {
+        Ok(()) => {
+            supervisor.send(SupervisorRequest::HandOver(channel));
+            true
+        }
+        Err(error) => {
+            console::log(&format!(
+                "process {process} has not taken over: {error}; this one goes on"
+            ));
+            let why = error.to_string();
+            let _ = channel.send(
+                FrameKind::Refused,
+                &why.as_bytes()[..why.len().min(200)],
+                &[],
+                STEP_TIMEOUT,
+            );
+            false
+        }
+    }
+}
+
+fn send_offer(channel: &TakeoverChannel, supervisor: &SupervisorHandle) -> Result<()> {
+    let (sender, offers) = mpsc::channel();
+    supervisor.send(SupervisorRequest::CollectOffer(sender));
+    let offer = offers.recv_timeout(STEP_TIMEOUT);
+    let offer = offer.map_err(|_| Error::other("the process is draining, or busy"))??;
+    let count = offer.clients.len() + offer.admin.len();
+    if count > SOCKETS_MAX {
+        return Err(Error::other(format!("{count} sockets are too many; at most {SOCKETS_MAX}")));
+    }
+    for (sockets, own, borrowed) in [
+        (offer.clients, FrameKind::Clients, FrameKind::ClientsBorrowed),
+        (offer.admin, FrameKind::Admin, FrameKind::AdminBorrowed),
+    ] {
+        let (of_others, of_ours): (Vec<_>, Vec<_>) =
+            sockets.into_iter().partition(|socket| socket.borrowed);
+        for (kind, sockets) in [(own, of_ours), (borrowed, of_others)] {
+            for part in sockets.chunks(DESCRIPTORS_PER_MESSAGE_MAX) {
+                channel.send(kind, b"", &fds(part), STEP_TIMEOUT)?;
+            }
+        }
+    }
+    let watchdog_us = offer.notify.watchdog.as_micros().to_string();
+    let manager = [watchdog_us.as_bytes(), b" ", &offer.notify.notify].concat();
+    channel.send(FrameKind::NotifyConfig, &manager, &[], STEP_TIMEOUT)?;
+    channel.send(FrameKind::OfferEnd, count.to_string().as_bytes(), &[], STEP_TIMEOUT)
+}
+
+fn wait_until_ready(channel: &mut TakeoverChannel) -> Result<()> {
+    match channel.receive(START_TIMEOUT)? {
+        Some(frame) if frame.kind == FrameKind::Ready => Ok(()),
+        Some(frame) => {
+            let text = format!("it said {:?} before it was ready", frame.kind);
+            Err(Error::new(ErrorKind::InvalidData, text))
+        }
+        None => Err(Error::new(ErrorKind::UnexpectedEof, "it has ended")),
+    }
+}
+
+impl TakeoverChannel {
+    /// Tells the new process that all is its own now. It hears nothing more but the end.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub(crate) fn send_handed_over(&self) -> Result<()> {
+        // It is waiting for just this word, so it takes no time.
+        self.send(FrameKind::HandedOver, b"", &[], Duration::from_secs(1))
+    }
+}
