@@ -174,7 +174,7 @@ impl ActiveConfig {
         };
         let asked_for = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
-        config::check_change(&source.name(), &state.requested, &asked_for)
+        config::check_reload(&source.name(), &state.requested, &asked_for)
             .map_err(|error| error.to_string())?;
         if let Some(locked) = self.confinement() {
             locked.check(&asked_for, Some(&source.file))?;
@@ -252,17 +252,17 @@ impl ActiveConfig {
     pub(crate) fn hand_off(&self) {
         let mut state = self.lock();
         state.listeners.set_file_ownership(false);
-        state.end(|| Letter::Cede);
+        state.end(|| WorkerMessage::HandOff);
     }
 
     /// As [`Force::cede`], for a process that has not succeeded the one whose listeners it has:
     /// files of those that it opened itself are removed.
     pub(crate) fn abort_takeover(&self) {
-        self.lock().end(|| Letter::Cede);
+        self.lock().end(|| WorkerMessage::HandOff);
     }
 
     /// Sends every worker a letter that does without an answer, unless one does not read its mail.
-    pub(crate) fn try_send_all(&self, message: impl FnMut() -> Letter<OwnedFd>) {
+    pub(crate) fn try_send_all(&self, message: impl FnMut() -> WorkerMessage<OwnedFd>) {
         let mut state = self.lock();
         if !state.is_draining && state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
             state.mailboxes.send_all(message);

@@ -20,7 +20,7 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 /// When nobody answers, or with a refusal.
-pub(crate) fn run(asking: &Asking) -> std::result::Result<(), ProgramError> {
+pub(crate) fn run(asking: &AdminRequest) -> std::result::Result<(), ProgramError> {
     let token = asking.token_file.as_deref();
     let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
     let request = request(asking, token.as_ref());
@@ -45,7 +45,7 @@ struct PurgeResponse {
 }
 
 /// Why nobody answers; where nobody listens, how it comes that somebody does.
-fn describe_error(asking: &Asking, error: &Error) -> String {
+fn describe_error(asking: &AdminRequest, error: &Error) -> String {
     let admin = &asking.admin;
     let hint = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {

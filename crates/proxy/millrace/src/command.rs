@@ -49,12 +49,9 @@ fn reference(name: &str) -> Result<(), ProgramError> {
     }
     let Some(page) = config::page(name) else {
         let names = config::PAGES.iter().map(|(name, ..)| *name).chain(["metrics"]);
-        return Err(ProgramError::Config(ConfigError::Unknown {
-            place: "reference".to_owned(),
-            found: name.to_owned(),
-            nearest: None,
-            allowed: names.collect::<Vec<_>>().join(", "),
-        }));
+        return Err(
+            ConfigError::unknown("reference", "page", name, &names.collect::<Vec<_>>()).into()
+        );
     };
     console::write_result(&page)
 }

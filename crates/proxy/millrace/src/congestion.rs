@@ -23,7 +23,7 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
         for (option, choice) in options {
             let Some(name) = choice.name() else { continue };
             let Err(error) = check_unprivileged(name) else { continue };
-            let wrong = match error {
+            let problem = match error {
                 Errno::NOENT => "is nothing that this kernel has",
                 Errno::PERM => {
                     "needs CAP_NET_ADMIN, which millrace gives up or has not \
@@ -34,8 +34,8 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
             return Err(ConfigError::Value {
                 location: tables.location_in_service(number, option).to_owned(),
                 found: name.to_owned(),
-                wrong,
-                allowed: format!("system, auto, {}", algorithms(error == Errno::PERM).join(", ")),
+                problem,
+                expected: format!("system, auto, {}", algorithms(error == Errno::PERM).join(", ")),
             });
         }
     }

@@ -18,7 +18,7 @@ use crate::program_error::ProgramError;
 use crate::threads::{self, spawn};
 
 /// Letters to the workers from the disks' threads.
-type DiskMail = Mail<Letter<OwnedFd>, EventWaker>;
+type DiskMail = Mail<WorkerMessage<OwnedFd>, EventWaker>;
 
 /// Wakes the workers' exchanges that wait for a disk.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Waker for DiskWaker {
         let letters = self.0.get().expect("whoever waits runs");
         for _ in 0..WAKE_TRIES_MAX {
             let mut letters = threads::lock(letters);
-            let message = Letter::Wake(Token::from_bits(waiter.token));
+            let message = WorkerMessage::Wake(Token::from_bits(waiter.token));
             if letters.send(usize::from(waiter.worker), message).is_ok() {
                 return letters.flush();
             }

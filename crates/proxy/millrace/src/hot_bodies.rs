@@ -52,7 +52,7 @@ pub(crate) fn select_hot_copies(choice: CacheSend) -> HotBodySelection {
         |copies| HotBodySelection { copies, reason: "asked for".to_owned(), is_fallback: false };
     match choice {
         CacheSend::Copy => requested(HotCopies::ALL),
-        CacheSend::Reference => requested(HotCopies::NONE),
+        CacheSend::ZeroCopy => requested(HotCopies::NONE),
         CacheSend::Auto => select_measured(calibrate::measure_sending(&SIZES, TIMEOUT)),
     }
 }

@@ -16,7 +16,7 @@ use crate::program_error::ProgramError;
 ///
 /// # Errors
 /// The first thing that is not as it has to be.
-pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), ProgramError> {
+pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ProgramError> {
     privileges::check_user(&config.user)?;
     if let Some(path) = &config.admin_token_file {
         Token::read(&tables.name_of("admin-token-file"), path)?;
@@ -86,7 +86,7 @@ mod tests {
     fn refusal(words: &[&str]) -> Option<String> {
         let words = [&["forward"], words].concat();
         let config = millrace_config::from_arguments(words).unwrap();
-        check(&config, &Tables::default()).err().map(|error| error.to_string())
+        check(&config, &RawConfig::default()).err().map(|error| error.to_string())
     }
 
     #[test]

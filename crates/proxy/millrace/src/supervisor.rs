@@ -206,7 +206,9 @@ impl Running {
                     SupervisorRequest::CollectOffer(reply) if draining.is_some() => drop(reply),
                     SupervisorRequest::CollectOffer(reply) => _ = reply.send(self.offer()),
                     SupervisorRequest::HandOver(line) => draining = self.hand_over(line),
-                    SupervisorRequest::Repoll => self.active_config.try_send_all(|| Letter::Rearm),
+                    SupervisorRequest::Repoll => {
+                        self.active_config.try_send_all(|| WorkerMessage::RepollListeners)
+                    }
                 }
             }
             if self.succession.is_ending && draining.is_none() && !self.is_upgrading() {

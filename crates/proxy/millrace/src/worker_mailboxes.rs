@@ -34,7 +34,7 @@ impl WorkerMailboxes {
 
     /// Tells every worker to break off. Nothing can be said after it.
     pub(crate) fn stop(&mut self) {
-        self.send_all(|| Letter::Stop);
+        self.send_all(|| WorkerMessage::Stop);
         self.outboxes.clear();
     }
 

@@ -201,7 +201,7 @@ impl WorkerSlot {
         &self,
         mut worker: ActiveWorker<W>,
     ) -> Option<ActiveWorker<EpollWatch>> {
-        while catch_panic(|| while worker.turn() {}).is_err() {
+        while catch_panic(|| while worker.run_turn() {}).is_err() {
             match catch_panic(|| self.replace(worker)) {
                 Ok(Ok(Replacement::Same(another))) => worker = another,
                 Ok(Ok(Replacement::OnEpoll(another))) => return Some(another),
@@ -244,7 +244,7 @@ impl WorkerSlot {
 
     /// Creates the replacement of a panicked worker.
     fn replace<W: Watch>(&self, broken: ActiveWorker<W>) -> Result<Replacement<W>, String> {
-        let remains = broken.take_apart();
+        let remains = broken.into_salvage();
         // Before all that may fail: whatever follows, no client takes what it got for the whole.
         let waker = remains.engine.break_off();
         let (index, connections) = (self.index, remains.connections);

@@ -21,8 +21,8 @@ fn identity(config: &Config) -> Finding {
     );
     let value = match &config.user {
         _ if current.user != 0 => format!("stays {}", user::describe(current)),
-        User::Auto => "root becomes user millrace, or nobody".to_owned(),
-        named @ User::Named { .. } => format!("root becomes {named}"),
+        ProcessUser::Auto => "root becomes user millrace, or nobody".to_owned(),
+        named @ ProcessUser::Named { .. } => format!("root becomes {named}"),
     };
     Finding::new("privileges", Severity::Ok, value, low_ports)
 }

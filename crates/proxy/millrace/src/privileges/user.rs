@@ -29,7 +29,10 @@ pub(crate) fn check_user(wanted: &ProcessUser) -> Result<(), ConfigError> {
 ///
 /// # Errors
 /// A name that /etc/passwd or /etc/group does not have; a user that cannot be taken.
-pub(super) fn choose(wanted: &User, paths: &Paths) -> Result<Option<Identity>, ProgramError> {
+pub(super) fn choose(
+    wanted: &ProcessUser,
+    paths: &Paths,
+) -> Result<Option<Identity>, ProgramError> {
     let current = Identity::current();
     let (passwd, group) = (text("/etc/passwd"), text("/etc/group"));
     let named = match wanted {

@@ -15,7 +15,7 @@ impl Running {
     pub(super) fn feed_watchdog(&mut self) {
         let Succession { systemd, watchdog, .. } = &mut self.succession;
         if let Some(watchdog) = watchdog {
-            let ask = || self.active_config.try_send_all(|| Letter::Beat);
+            let ask = || self.active_config.try_send_all(|| WorkerMessage::Heartbeat);
             watchdog.check(systemd, &self.shared.counters, ask);
         }
     }
@@ -86,7 +86,7 @@ impl Running {
                 Err(error) => console::log(&error.to_string()),
             }
         }
-        self.active_config.try_send_all(|| Letter::Rearm);
+        self.active_config.try_send_all(|| WorkerMessage::RepollListeners);
     }
 
     /// Tells the successor once no worker listens any more: it then looks behind the sockets.

@@ -223,12 +223,12 @@ fn shows_cut<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 }
 
 /// The response is not delivered whole, and its connection ends as `abort` says.
-fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) -> Step {
-    let Parts { engine, counters, exchange, client, .. } = core.served(key);
+fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) -> NextStep {
+    let ExchangeParts { engine, counters, exchange, client, .. } = core.parts_with_client(key);
     counters.responses_aborted.add(1);
     if client.wire.is_sending() {
         exchange.download.note_unsent(client.wire.unsent(engine));
-        counters.downloaded_bytes.add(exchange.download.newly_taken());
+        counters.downloaded_bytes.add(exchange.download.take_newly_accepted());
     }
     exchange.reason.get_or_insert(reason);
     exchange.is_persistent = false;

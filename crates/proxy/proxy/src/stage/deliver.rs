@@ -95,7 +95,7 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: OwnResponse) -> Transf
     let out = &mut h1::header(out);
     let body = headers::write_own_response(out, exchange, own, date);
     exchange.download.start(Framing::Length(body.len() as u64), false, engine.now());
-    if let Own::Refusal(reason) = own {
+    if let OwnResponse::Refusal(reason) = own {
         counters.responses_generated.add(reason);
     }
     download::send_from_memory(core, key, &body)

@@ -28,9 +28,9 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     }
     let conn_key = exchange.conn();
     let conn = core.conn(conn_key);
-    conn.pipeline.pop(key, exchange.next);
-    let afterwards = h1::afterwards(&exchange, !conn.wire.input.is_empty());
-    let tally = exchange.tally();
+    conn.pipeline.pop(key, exchange.next_in_pipeline);
+    let afterwards = h1::after_exchange(&exchange, !conn.wire.recv_buffer.is_empty());
+    let tally = exchange.transfer_stats();
     core.counters.copied_bytes.add(tally.copied);
     core.counters.teed_bytes.add(tally.teed);
     core.counters.transfer_syscalls.add(tally.calls);

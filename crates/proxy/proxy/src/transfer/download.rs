@@ -26,7 +26,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
     };
     let head = if with_head { &out[..] } else { &[] };
     let result = download.pump((engine, pipes), source, &mut client.wire, head);
-    counters.downloaded_bytes.add(download.newly_taken());
+    counters.downloaded_bytes.add(download.take_newly_accepted());
     if let Some(reader) = &mut caching.reader {
         let woken = reader.take_fill_waiter();
         if woken.is_some() {
@@ -79,19 +79,25 @@ pub(crate) fn send_from_memory<E: Engine>(
         core.parts_with_client(key);
     let source = TransferSource::Memory(body);
     let sent = exchange.download.pump((engine, pipes), source, &mut client.wire, out);
-    assert_eq!(sent, Ok(Waits::Sink), "there is a header to send");
-    counters.downloaded_bytes.add(exchange.download.newly_taken());
-    Moved::Waiting
+    assert_eq!(sent, Ok(TransferState::AwaitingSink), "there is a header to send");
+    counters.downloaded_bytes.add(exchange.download.take_newly_accepted());
+    TransferProgress::Waiting
 }
 
 /// The client took so many bytes out of the download's pipe.
 #[inline(never)]
-pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
-    let Parts { engine, pipes, counters, exchange, client, .. } = core.served(key);
+pub(crate) fn handle_spliced<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    count: u32,
+) -> TransferProgress {
+    let ExchangeParts { engine, pipes, counters, exchange, client, .. } =
+        core.parts_with_client(key);
     counters.spliced_bytes.add(count.into());
-    let is_empty = exchange.download.drain((engine, pipes), count as usize, &mut client.wire);
-    counters.downloaded_bytes.add(exchange.download.newly_taken());
-    if is_empty { pump(core, key, false) } else { Moved::Waiting }
+    let is_empty =
+        exchange.download.continue_pipe((engine, pipes), count as usize, &mut client.wire);
+    counters.downloaded_bytes.add(exchange.download.take_newly_accepted());
+    if is_empty { pump(core, key, false) } else { TransferProgress::Waiting }
 }
 
 /// The origin's stream ended while its response's body, or a tunnel, is read from it.

@@ -22,7 +22,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
     let before = exchange.upload.forwarded();
     let source = TransferSource::Wire(&mut client.wire);
     let result = exchange.upload.pump((engine, pipes), source, &mut origin.wire, head);
-    counters.uploaded_bytes.add(exchange.upload.moved() - before);
+    counters.uploaded_bytes.add(exchange.upload.forwarded() - before);
     match result {
         Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
         Ok(TransferState::AwaitingSource) if client.wire.has_ended() => {
@@ -88,11 +88,15 @@ pub(crate) fn handle_origin_failure<E: Engine>(core: &mut Core<E>, key: Key) -> 
 
 /// The origin took so many bytes out of the upload's pipe.
 #[inline(never)]
-pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
-    let Parts { engine, pipes, counters, exchange, origin, .. } = core.parts(key);
+pub(crate) fn handle_spliced<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    count: u32,
+) -> TransferProgress {
+    let ExchangeParts { engine, pipes, counters, exchange, origin, .. } = core.parts(key);
     counters.spliced_bytes.add(count.into());
-    let Some(origin) = origin else { return Moved::Waiting };
-    if exchange.upload.drain((engine, pipes), count as usize, &mut origin.wire) {
+    let Some(origin) = origin else { return TransferProgress::Waiting };
+    if exchange.upload.continue_pipe((engine, pipes), count as usize, &mut origin.wire) {
         pump(core, key, false)
     } else {
         TransferProgress::Waiting

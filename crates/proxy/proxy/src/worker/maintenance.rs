@@ -160,7 +160,7 @@ impl<E: Engine> Worker<E> {
         counters.origin_requests_queued.set(core.origins.queued() as u64);
         counters.pipes.set(core.pipes.open() as u64);
         counters.pipes_refused.set(self.pipes_refused_before + core.pipes.refused());
-        counters.listeners.set(core.accepting.len() as u64);
+        counters.listeners.set(core.listeners.len() as u64);
         counters.buffered_bytes.set(core.engine.budget().used() as u64);
     }
 

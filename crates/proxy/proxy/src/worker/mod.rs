@@ -298,12 +298,12 @@ impl<E: Engine> Worker<E> {
                         self.drive(EventTarget::Listener(listener), Event::HandedOver);
                     }
                 }
-                Letter::Drain => self.drain(),
-                Letter::Cede => self.cede(),
-                Letter::Rearm => self.rearm(),
-                Letter::Beat => core.counters.watchdog_replies.add(1),
-                Letter::Stop => self.stop(),
-                Letter::Wake(token) => core.wakes.here.push_back(token),
+                WorkerMessage::Drain => self.drain(),
+                WorkerMessage::HandOff => self.hand_off(),
+                WorkerMessage::RepollListeners => self.repoll_listeners(),
+                WorkerMessage::Heartbeat => core.counters.watchdog_replies.add(1),
+                WorkerMessage::Stop => self.stop(),
+                WorkerMessage::Wake(token) => core.wakes.local.push_back(token),
             }
         }
         self.messages.extend(early);
