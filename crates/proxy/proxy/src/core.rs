@@ -1,5 +1,5 @@
-//! The tables and pools of a worker, its engine, and what it shares with others. The core has no
-//! behaviour: stages and transfers work on it, and the worker drives them.
+//! The tables and pools of a worker, its engine, and the state that it shares with other workers.
+//! The core has no behaviour: stages and transfers work on it, and the worker drives them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::shared::Shared;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
 use crate::worker::{drain::DrainState, message::WorkerMessage, wakes::WakeQueue};
 
-/// What the stages of one worker work on.
+/// The state of one worker, on which its stages work.
 pub(crate) struct Core<E: Engine> {
     pub(crate) engine: E,
-    /// The number of this worker, from 0.
+    /// The index of this worker, from 0.
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
-    /// Those of this worker among the shared ones.
+    /// This worker's entry of `shared.counters`.
     pub(crate) counters: Arc<Counters>,
-    /// The snapshot in force.
+    /// The configuration snapshot in force.
     pub(crate) snapshot: Rc<Snapshot>,
     pub(crate) snapshots: Snapshots,
     pub(crate) conns: Table<Conn>,
@@ -47,14 +47,16 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) wakes: WakeQueue,
     pub(crate) mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
     pub(crate) cache_waits: CacheWaits,
-    /// The header being written.
+    /// Scratch buffer in which the next header is written.
     pub(crate) out: Vec<u8>,
     pub(crate) log: LogBuffer,
     pub(crate) drain: DrainState,
 }
 
-/// An exchange and what it uses, borrowed apart. `C`: its client connection; an exchange without a
-/// client is a refresh.
+/// An exchange and the objects that it uses, borrowed separately.
+///
+/// `C` is the client connection: `&mut Conn`, or `Option<&mut Conn>` where the exchange may be a
+/// refresh, which has no client.
 pub(crate) struct ExchangeParts<'a, E, C> {
     pub(crate) engine: &'a mut E,
     pub(crate) pipes: &'a mut Pipes,
@@ -67,12 +69,13 @@ pub(crate) struct ExchangeParts<'a, E, C> {
     pub(crate) drain: &'a DrainState,
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) client: C,
-    /// Its origin connection, while it has one.
+    /// The origin connection that the exchange uses, if any.
     pub(crate) origin: Option<&'a mut OriginConn>,
 }
 
 impl<E> ExchangeParts<'_, E, &mut Conn> {
-    /// Whether the exchange is the last one of its connection whatever the client wants.
+    /// Whether the client connection has to close after this exchange, even if the client would
+    /// keep it open.
     #[inline]
     pub(crate) fn must_close(&self) -> bool {
         self.drain.is_draining || self.snapshots.is_gone(self.client.listener)
@@ -80,25 +83,25 @@ impl<E> ExchangeParts<'_, E, &mut Conn> {
 }
 
 impl<E: Engine> Core<E> {
-    /// An exchange that its caller knows to be under way.
+    /// Returns an exchange that the caller knows to be in the table.
     #[inline]
     pub(crate) fn exchange(&mut self, key: Key) -> &mut Exchange {
         self.exchanges.get_mut(key).expect("the caller's exchange is under way")
     }
 
-    /// A client connection that its caller knows to be open.
+    /// Returns a client connection that the caller knows to be open.
     #[inline]
     pub(crate) fn conn(&mut self, key: Key) -> &mut Conn {
         self.conns.get_mut(key).expect("the caller's connection is open")
     }
 
-    /// An exchange that its caller knows to be under way, and what it uses.
+    /// Returns an exchange that the caller knows to be in the table, with the objects that it uses.
     #[inline]
     pub(crate) fn parts(&mut self, key: Key) -> ExchangeParts<'_, E, Option<&mut Conn>> {
         self.borrow_parts(key, |client| client)
     }
 
-    /// The same for an exchange that has a client.
+    /// Like [`Core::parts`], for an exchange that has a client.
     #[inline]
     pub(crate) fn parts_with_client(&mut self, key: Key) -> ExchangeParts<'_, E, &mut Conn> {
         self.borrow_parts(key, |client| {
@@ -132,37 +135,39 @@ impl<E: Engine> Core<E> {
         }
     }
 
-    /// The race for a connection of an exchange that is in one.
+    /// Returns the connection attempts of an exchange that is opening an origin connection.
     pub(crate) fn dial(&mut self, key: Key) -> &mut Dial {
         self.exchange(key).transaction.dial.as_mut().expect("the caller's race is under way")
     }
 
-    /// The cache; its caller knows that there is one.
+    /// Returns the cache. The caller knows that the process has one.
     pub(crate) fn cache(&self) -> &Arc<Cache> {
         self.shared.cache.as_ref().expect("whatever uses the cache has found one")
     }
 
-    /// How the cache wakes an exchange or a fill of this worker.
+    /// Returns the waiter through which the cache wakes an exchange or a fill of this worker.
     pub(crate) fn waiter(&self, key: Key, kind: Kind) -> Waiter {
         Waiter { worker: self.index as u16, token: key.token(kind).to_bits() }
     }
 
-    /// Queues wake-ups of those that waited for something in the cache.
+    /// Queues wake-ups for objects that waited for the cache.
     pub(crate) fn wake(&mut self, waiters: impl IntoIterator<Item = Waiter>) {
         self.wakes.add(self.index, &mut self.mail, waiters);
     }
 
-    /// The number of workers of the process.
+    /// Returns the number of workers of the process.
     pub(crate) fn worker_count(&self) -> u64 {
         self.shared.counters.len() as u64
     }
 
-    /// This worker's share of what the process may have; of nothing nothing, else at least one.
+    /// Returns this worker's share of a limit of the whole process: at least 1, unless the limit is
+    /// 0.
     pub(crate) fn share_per_worker(&self, of_process: u64) -> usize {
         of_process.div_ceil(self.worker_count()) as usize
     }
 
-    /// The snapshot and the place of the service that a connection's next exchange is served by.
+    /// Returns the snapshot for the next exchange of a connection that was accepted by `listener`,
+    /// and the index of its service in that snapshot.
     pub(crate) fn service_of_listener(&self, listener: u16) -> (&Rc<Snapshot>, u16) {
         if let Some(found) = self.snapshot.listener(listener) {
             return (&self.snapshot, found.service as u16);
@@ -172,7 +177,8 @@ impl<E: Engine> Core<E> {
         (last, found.service as u16)
     }
 
-    /// Whether a connection that came in at `listener` ends with the exchange that it serves.
+    /// Whether a connection that was accepted by `listener` has to close after its present
+    /// exchange.
     pub(crate) fn must_close(&self, listener: u16) -> bool {
         self.drain.is_draining || self.snapshots.is_gone(listener)
     }

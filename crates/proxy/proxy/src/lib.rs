@@ -1,8 +1,8 @@
-//! The proxy: what happens to a request between a client's socket and an origin's, stage by stage.
-//! `exchange/stage.rs` has the table of stages and is read first.
+//! The data path of the proxy: each request passes from the client's socket to an origin's through
+//! a fixed sequence of stages. Start reading in `exchange/stage.rs`, which has the table of stages.
 //!
-//! The crate is generic over the engine and calls no kernel itself: the same code serves clients
-//! and runs in the simulator.
+//! The crate is generic over the engine and makes no system call itself. The same code serves
+//! clients and runs in the simulator.
 #![forbid(unsafe_code)]
 
 mod admission;

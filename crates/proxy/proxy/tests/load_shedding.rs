@@ -1,4 +1,4 @@
-//! Who has to go when room is short, where it takes a worker of the test's own to see it.
+//! Load shedding that needs a worker with a chosen amount of memory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -20,7 +20,7 @@ impl Turn for Running {
     }
 }
 
-/// A worker with so much memory, and clients.
+/// A worker with a fixed amount of memory, and its world.
 struct Stage {
     world: World,
     worker: Running,
@@ -72,8 +72,8 @@ fn proxy() -> Address {
 
 const PROXY: &str = "127.0.0.1:2001";
 
-/// A drain waits for heads that have begun. Where memory runs short meanwhile, one of them lets go,
-/// which is as many as it takes.
+/// A drain waits for request headers that have begun. If memory runs short meanwhile, the worker
+/// sheds one such client, which frees enough.
 #[test]
 fn a_draining_worker_that_is_short_of_memory_sheds() {
     let mut stage = Stage::new(128 * 1024);
@@ -95,8 +95,8 @@ fn a_draining_worker_that_is_short_of_memory_sheds() {
     assert_eq!(stage.shared.counters[0].connections_shed.get(), 1);
 }
 
-/// Nothing is held for a client that has said nothing: short of memory, it is left alone however
-/// long it has stood still, and one of those that something is held for goes.
+/// The worker holds nothing for a client that has sent nothing. If memory is short, that client
+/// stays, however long it has been stalled, and a client with held bytes is shed.
 #[test]
 fn who_holds_no_memory_does_not_go_for_it() {
     let mut stage = Stage::new(128 * 1024);

@@ -1,5 +1,5 @@
-//! Connections on their way between workers: one that comes before the configuration that it belongs
-//! to, and one that its receiver does not live to take in.
+//! Connections in transit between workers: one that arrives before the configuration with its
+//! listener, and one whose receiver ends before it admits the connection.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ use millrace_splice::Thresholds;
 
 type Post = WorkerMessage<SimDetached>;
 
-/// Another worker, as far as it matters: it accepts a connection and gives it away.
+/// The other worker, reduced to accepting a connection and handing it over.
 struct Donor {
     engine: Sim,
     accepted: Option<Fd>,
@@ -42,7 +42,7 @@ impl Turn for Receiver {
     }
 }
 
-/// A worker, a client whose connection the other worker has, and the ways to tell the worker.
+/// A worker, a client whose connection the other worker has accepted, and the worker's mailboxes.
 struct Stage {
     world: World,
     donor: Donor,
@@ -50,14 +50,14 @@ struct Stage {
     shared: Arc<Shared>,
     config: Config,
     outbox: Outbox<Post, SimWaker>,
-    /// The other worker's end, which outlives what it has sent.
+    /// The other worker's end of the mailbox, which has to outlive its messages.
     _mail: Mail<Post, SimWaker>,
     client: Socket,
 }
 
 impl Stage {
-    /// The connection came in at a listener that only the second configuration has, and the letter
-    /// with it is on its way.
+    /// Creates the worker. The connection was accepted by a listener that only the second
+    /// configuration has, and the message with it has been sent.
     fn new() -> Self {
         let world = World::new(1, Faults::None);
         let mut engine = world.engine(1 << 20);
@@ -99,7 +99,8 @@ impl Stage {
         run(world, &mut [donor, receiver], &mut [], SECOND, &mut |_| false);
     }
 
-    /// The client is served: with a refusal, as it asks for nothing that a proxy does.
+    /// Checks that the client is served. It gets a refusal, since its request is not one for a
+    /// proxy.
     fn expect_an_answer(&mut self) {
         self.world.write(self.client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         self.run();

@@ -1,4 +1,4 @@
-//! What the access log says of an exchange whose request takes its time to arrive.
+//! The access log record of an exchange whose request arrives slowly.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -23,7 +23,7 @@ impl Turn for Driven {
 const ADDRESS: &str = "127.0.0.1:2001";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A forward proxy that logs, in a world of its own.
+/// A forward proxy with an access log, in a world of its own.
 fn proxy(world: &World) -> Driven {
     let words = ["forward", "--listen", ADDRESS, "--workers", "1", "--access-log", "/log"];
     let config = from_arguments(words.into_iter().chain(["--log-format", "json"])).unwrap();
@@ -45,7 +45,7 @@ fn proxy(world: &World) -> Driven {
     Driven(Worker::new(world.engine(1 << 20), setup).unwrap())
 }
 
-/// The number behind a key of a record.
+/// Returns the number behind a key of a record.
 fn number(record: &str, key: &str) -> f64 {
     let (_, rest) = record.split_once(&format!("\"{key}\":")).unwrap();
     rest.split([',', '}']).next().unwrap().parse().unwrap()
@@ -77,7 +77,8 @@ fn the_duration_begins_with_the_first_byte_of_the_request() {
     assert!(rest > first, "nothing was waited for");
     assert!(duration_ms > 0.9 * milliseconds(rest.since(first)), "{record}");
     assert!(duration_ms < milliseconds(end.since(first)), "{record}");
-    // The time of the record is that of the first byte, to the millisecond and a coarse clock.
+    // The time of the record is that of the first byte, with millisecond precision and a coarse
+    // clock.
     let begun = world.time_of_day() - end.since(first);
     let begun = begun.as_millis() % 60_000;
     let (_, time) = record.split_once("\"time\":\"").unwrap();

@@ -1,5 +1,5 @@
-//! A worker that ends while a mailbox is full: those of other workers who waited for what it fetched
-//! hear of it all the same, long before their own deadline.
+//! A worker that ends while a mailbox is full. Waiters of another worker are woken nevertheless,
+//! long before their own deadline.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -26,7 +26,7 @@ impl Turn for Running {
     }
 }
 
-/// The place of a worker that has ended, or does not turn just now.
+/// Stands in for a worker that has ended or is stopped.
 struct Gone;
 
 impl Turn for Gone {
@@ -35,7 +35,7 @@ impl Turn for Gone {
     }
 }
 
-/// Takes requests, and answers them from a certain time on.
+/// An origin that reads requests, and responds to them once `responds` is set.
 struct Origin {
     listener: Socket,
     asked: Vec<Socket>,
@@ -71,8 +71,8 @@ impl Actor for Origin {
     }
 }
 
-/// Two workers, with one letter's room between them. A client of the first has asked the origin,
-/// and two of the second wait for what comes.
+/// Two workers, with mailboxes for one message between them. A client of the first worker caused a
+/// request to the origin, and two clients of the second wait for its response.
 struct Stage {
     world: World,
     first: Running,
@@ -80,7 +80,7 @@ struct Stage {
     origin: Origin,
     shared: Arc<Shared>,
     outbox: Outbox<Post, SimWaker>,
-    /// The second's, which outlives what is sent by it.
+    /// The second worker's mailbox, kept open.
     _outbox: Outbox<Post, SimWaker>,
     waiting: [Socket; 2],
 }
@@ -129,8 +129,8 @@ impl Stage {
         run(world, &mut [first, second], &mut [origin], time, &mut |_| false);
     }
 
-    /// The first worker ends what it does, in one turn: both are to be woken, and there is room for
-    /// one of the letters.
+    /// Stops the first worker in one turn. It has to wake both clients of the second worker, but
+    /// the mailbox has room for one message.
     fn break_off(&mut self) {
         assert!(self.outbox.send(WorkerMessage::Stop).is_ok());
         self.outbox.flush();
@@ -138,7 +138,7 @@ impl Stage {
     }
 }
 
-/// What a client has got.
+/// Returns what a client has received.
 fn got(world: &World, client: Socket) -> Vec<u8> {
     match world.read(client, 4096) {
         Read::Bytes(bytes) => bytes.to_vec(),
@@ -175,13 +175,14 @@ fn setup(
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Of those who waited one fetches now, and the other, once it is woken, waits for that one.
+/// One of the waiting exchanges fetches the response now. The other is woken and waits for that
+/// fetch.
 #[test]
 fn a_worker_that_ends_wakes_those_whose_mailbox_was_full() {
     let mut stage = Stage::new();
     stage.break_off();
     let Stage { world, first, mut second, mut origin, waiting, .. } = stage;
-    // There is room for the other letter now.
+    // The mailbox has room for the second message now.
     let milli = Duration::from_millis(1);
     run(&world, &mut [&mut Gone, &mut second], &mut [&mut origin], milli, &mut |_| false);
     let _engine = first.0.finish();

@@ -1,6 +1,6 @@
-//! The cache's part in an exchange: what the exchange requests of it, what it may fetch for others,
-//! and what it reads. It is used by `stage/lookup.rs`, before there is an origin, by `outcome.rs`,
-//! once the origin has responded, and by `serve.rs`, where a stored response goes to the client.
+//! The state of an exchange at the cache: its cache key, its lease to fetch for others, and the
+//! body that it reads. `stage/lookup.rs` sets it before an origin is chosen, `store_outcome.rs`
+//! once the origin has responded, and `serve.rs` sends a stored response to the client.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,70 +14,73 @@ use millrace_store::{Cache, Claim, Object, Waiter};
 
 use crate::cached::reader::CachedReader;
 
-/// What of a worker waits for something in the cache, and refreshes.
+/// A worker's objects that wait for the cache, and its number of refreshes.
 #[derive(Debug, Default)]
 pub(crate) struct CacheWaits {
-    /// Exchanges that wait for another one's fetch, in the order in which they stop waiting.
+    /// Exchanges that wait for another exchange's fetch, ordered by their deadlines.
     pub(crate) collapsed: BTreeSet<(Instant, Key)>,
     /// Fills that found no memory.
     pub(crate) starved: Vec<Key>,
-    /// Exchanges without a client.
+    /// The number of refreshes in progress.
     pub(crate) refreshes: usize,
 }
 
-/// What an exchange has to do with the cache. The default: nothing.
+/// The state of an exchange at the cache. The default is that of an exchange without a cache.
 #[derive(Debug, Default)]
 pub(crate) struct CacheContext {
-    /// What it asks for.
+    /// The cache key of the request.
     pub(crate) key: Option<CacheKey>,
-    /// Until when it waits for another exchange's fetch, if it does: its place among
+    /// Until when the exchange waits for another exchange's fetch, if it does: its position in
     /// [`CacheWaits::collapsed`].
     pub(crate) waits_until: Option<Instant>,
-    /// When it began to wait for the first time; it does not wait for longer than is allowed in
-    /// all.
+    /// When the exchange first waited for another's fetch. The wait limit applies to all its waits
+    /// together.
     pub(crate) waited_since: Option<Instant>,
-    /// Others wait for what it fetches.
+    /// The lease under which this exchange fetches for others too.
     pub(crate) lease: Option<Claim>,
-    /// What is stored: about to be validated, or the response.
+    /// The stored object: the response, or what is to be validated or completed.
     pub(crate) object: Option<Arc<Object>>,
-    /// Whether the origin is asked if that still holds.
+    /// Whether the request to the origin validates the stored object.
     pub(crate) is_validating: bool,
-    /// What the origin is asked for to make it whole, where it is a part.
+    /// The range that is requested from the origin to complete a stored part.
     pub(crate) remainder: Option<Remainder>,
-    /// Whether it is the response if the origin fails.
+    /// Whether the stored object may be served if the origin fails.
     pub(crate) is_stale_fallback: bool,
     /// Where the response comes from.
     pub(crate) source: ResponseSource,
-    /// Whether the origin was asked without the client's own conditions.
+    /// Whether the request went to the origin without the client's own conditions.
     pub(crate) is_unconditional: bool,
-    /// Why the origin was asked; `None`: it was not.
+    /// Why the request went to the origin (RFC 9211 `fwd`). `None` if it did not.
     pub(crate) forward: Option<Forward>,
-    /// The origin's status, where the client gets another one.
+    /// The status of the origin's response, if the client gets another one.
     pub(crate) forward_status: Option<u16>,
-    /// Whether the client gets fields of the origin's 304 that are meant for it alone and are not
-    /// stored: `FOR_ONE_CLIENT`.
+    /// Whether the client gets the fields `FOR_ONE_CLIENT` of the origin's 304, which are meant for
+    /// this client alone and are not stored.
     pub(crate) adds_client_fields: bool,
-    /// Whether it is a response that is not fresh any more.
+    /// Whether a stale response is served.
     pub(crate) is_stale: bool,
-    /// Whether what the origin said was stored.
+    /// Whether the origin's response was stored.
     pub(crate) is_stored: bool,
-    /// Why the origin had to be asked, where another exchange did so already and this one waited.
+    /// Why the exchange that this one waited for went to the origin.
     pub(crate) waited_for: Option<Forward>,
-    /// Whether another exchange's fetch served it.
+    /// Whether another exchange's fetch provided the response.
     pub(crate) is_collapsed: bool,
-    /// Whether what it waited for last was to come from a disk.
+    /// Whether the exchange last waited for an object from a disk.
     pub(crate) is_from_disk: bool,
-    /// Whether a disk was asked for this very request: once is enough.
+    /// Whether the disks were queried for this request. Once is enough.
     pub(crate) has_queried_disks: bool,
     /// Why the response was not stored.
     pub(crate) store_refusal: Option<&'static str>,
-    /// The number of the cache's last purge when the cache was asked.
-    pub(crate) purge_number: u64,
-    /// The number of the change that it has made; 0: none that its own response would not be.
+    /// The cache's change number at the lookup. A response is not stored if its key was purged or
+    /// invalidated after that.
+    pub(crate) change_number: u64,
+    /// The change number that [`Cache::invalidate`] returned if this unsafe request invalidated its
+    /// own key, so that its response is not discarded for that; 0 otherwise.
     pub(crate) own_invalidation: u64,
-    /// When the request was sent, milliseconds since 1970.
+    /// When the request was sent, in milliseconds since 1970.
     pub(crate) request_ms: u64,
-    /// The body of the response, or a place at its beginning until that is sent.
+    /// The reader of the response's body. Until the response is sent, it marks the beginning of the
+    /// body as needed.
     pub(crate) reader: Option<CachedReader>,
 }
 
@@ -87,14 +90,14 @@ pub(crate) enum ResponseSource {
     /// Both from the origin.
     #[default]
     Origin,
-    /// The header from the origin; the body from the cache, into which it is received.
+    /// The header from the origin, the body from the cache into which it is being received.
     Filled,
     /// Both from the cache.
     Stored,
 }
 
 impl CacheContext {
-    /// What the cache did, for the record.
+    /// Returns the cache's part in the response for the access log.
     pub(crate) fn log_word(&self) -> &'static str {
         match (self.source, self.forward) {
             (ResponseSource::Stored, None) if self.is_stale => "stale",
@@ -107,8 +110,8 @@ impl CacheContext {
         }
     }
 
-    /// What its client is told of it, RFC 9211. Who waited for what somebody else fetched went
-    /// forward, if not by itself: section 2.6 knows no hits that were collapsed.
+    /// Returns the Cache-Status of the response (RFC 9211). A collapsed request counts as
+    /// forwarded, since section 2.6 defines no collapsed hit.
     pub(crate) fn status(&self) -> CacheStatus<'static> {
         let forward = self.forward.or(self.waited_for.filter(|_| self.is_collapsed));
         CacheStatus {
@@ -122,16 +125,17 @@ impl CacheContext {
         }
     }
 
-    /// Whether it reads what is not stored any more: nobody else gets that, and its memory is not
-    /// used for others as long as it is read.
+    /// Whether the exchange reads a body that is no longer stored. No other exchange gets that
+    /// body, and its memory cannot be reused while it is read.
     pub(crate) fn reads_removed(&self, cache: &Cache) -> bool {
         let (Some(key), Some(reader)) = (self.key, &self.reader) else { return false };
         !cache.holds(key, reader.body())
     }
 
-    /// What is stored is the response. A body that still arrives has a reader from now on: it may
-    /// be only passed on before the exchange has its turn to send. False where its beginning was
-    /// let go already, or its end will never come.
+    /// Makes a stored object the response. If its body is still arriving, the exchange gets a
+    /// reader at once, since the beginning of a body that is only passed on may be discarded before
+    /// the exchange has its turn. Returns false if the beginning was discarded already, or if the
+    /// body is cut.
     pub(crate) fn serve_stored(&mut self, object: Arc<Object>, waiter: Waiter) -> bool {
         if object.body.bytes().is_none() {
             let reader = CachedReader::new(&object.body, None, waiter);
@@ -143,7 +147,7 @@ impl CacheContext {
     }
 }
 
-/// The key that a request asks for, as a GET; `None` where nobody can say which site it is of.
+/// Returns the cache key of a request, as of a GET. `None` if its site is unknown.
 pub(crate) fn key_of(
     hash: &HashKey,
     request: &OriginRequest<'_>,
@@ -154,7 +158,7 @@ pub(crate) fn key_of(
     Some(CacheKey::of(hash, &site, destination.path_and_query, request, parts))
 }
 
-/// The time of day as the cache counts it.
+/// Returns the time of day as the cache counts it: milliseconds since 1970.
 pub(crate) fn now_ms<E: Engine>(engine: &E) -> u64 {
     u64::try_from(engine.time_of_day().as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The cache's part in exchanges.
+//! The part of the cache in exchanges.
 
 mod context;
 pub(crate) mod fill;

@@ -1,5 +1,5 @@
-//! What of a body that the cache has goes to one client: all of it, a part, or several with lines
-//! of text between them.
+//! Readers of cached bodies. A reader delivers to one client a whole body, a range of it, or
+//! several ranges with text between them.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -9,45 +9,46 @@ use millrace_engine::{Instant, Shared};
 use millrace_http_cache::ByteRange;
 use millrace_store::{Body, End, Read, Reader, Waiter};
 
-/// Reads a body for one client.
+/// A reader of a cached body for one client.
 #[derive(Debug)]
 pub(crate) struct CachedReader {
     reader: Reader,
     waiter: Waiter,
-    /// Whether the kernel may come to refer to it. The memory of what nobody asks for again is used
-    /// for others at once only where it does not.
+    /// Whether the kernel may refer to the cache's memory. Memory to which the kernel refers cannot
+    /// be reused at once after its object was evicted.
     may_zero_copy: bool,
-    /// Bytes of the present part still to be read; `u64::MAX`: until the body ends.
+    /// The bytes of the present part that are still to be read. `u64::MAX`: until the body ends.
     remaining: u64,
-    /// What follows the present part; the first goes next.
+    /// The parts after the present one, in order.
     parts: VecDeque<ResponsePart>,
-    /// The fill that waited for this client to read on.
+    /// The fill that waited for this reader to make progress.
     fill_waiter: Option<Waiter>,
-    /// Bytes of the body that had arrived when it was last looked whether some do, and since when
-    /// it has been as many.
+    /// How many bytes of the body had arrived at the last check, and since when their number has
+    /// not changed.
     arrived_at: Option<(u64, Instant)>,
 }
 
-/// A piece of a response with several parts.
+/// One part of a response with several ranges.
 #[derive(Debug)]
 pub(crate) enum ResponsePart {
     Text(Vec<u8>),
     Range(ByteRange),
 }
 
-/// What goes to the client next.
+/// The next chunk for the client.
 #[derive(Debug)]
 pub(crate) enum NextChunk {
     Slice(CachedSlice),
     Text(Vec<u8>),
-    /// Nothing yet: the waiter will be woken.
+    /// No byte has arrived; the waiter will be woken.
     Wait,
-    /// Nothing more.
+    /// The body has ended.
     End(End),
 }
 
 impl CachedReader {
-    /// All of a body, or the range of it. `None` where the beginning was let go already.
+    /// Creates a reader of a whole body or of one range. Returns `None` if the beginning was
+    /// discarded already.
     pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: Waiter) -> Option<Self> {
         let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
         let reader = Reader::new(body.clone(), at)?;
@@ -64,12 +65,13 @@ impl CachedReader {
         })
     }
 
-    /// Has what is read sent by copy: to whom it is fetched for, and while it is hot.
+    /// Has the bytes sent by copy. Used for the client that caused the fetch, and while the object
+    /// is hot.
     pub(crate) fn disable_zero_copy(&mut self) {
         self.may_zero_copy = false;
     }
 
-    /// These pieces of a body that is kept for good.
+    /// Creates a reader of these parts of a body that is stored.
     pub(crate) fn of_parts(
         body: &Arc<Body>,
         pieces: VecDeque<ResponsePart>,
@@ -78,14 +80,14 @@ impl CachedReader {
         Some(Self { remaining: 0, parts: pieces, ..Self::new(body, None, waiter)? })
     }
 
-    /// What goes next, `max` bytes at most where it is of the body.
+    /// Returns the next chunk. A slice of the body has at most `max` bytes.
     pub(crate) fn next(&mut self, max: u64) -> NextChunk {
         while self.remaining == 0 {
             match self.parts.pop_front() {
                 None => return NextChunk::End(End::Whole),
                 Some(ResponsePart::Text(text)) => return NextChunk::Text(text),
                 Some(ResponsePart::Range(range)) => {
-                    // It is kept for good, so that any of it can be read.
+                    // The body is stored, so a reader may begin anywhere.
                     let body = self.reader.body().clone();
                     let Some(reader) = Reader::new(body, range.first) else {
                         return NextChunk::End(End::Cut);
@@ -111,27 +113,28 @@ impl CachedReader {
         }
     }
 
-    /// Whether all of the body is read, from its beginning to its end.
+    /// Whether the reader delivers the body from its beginning to its end.
     pub(crate) fn reads_whole_body(&self) -> bool {
         self.remaining == u64::MAX && self.parts.is_empty()
     }
 
-    /// Whether everything was read that has come of the body.
+    /// Whether every byte of the body that has arrived was read.
     pub(crate) fn has_read_all_arrived(&self) -> bool {
         self.reader.at() == self.reader.body().arrived()
     }
 
-    /// The next `count` bytes, which are about to come, go to the client another way.
+    /// Skips the next `count` bytes, which reach the client in another way.
     pub(crate) fn skip(&mut self, count: usize) {
         self.reader.skip(count as u64);
     }
 
-    /// What is read.
+    /// Returns the body that is read.
     pub(crate) fn body(&self) -> &Arc<Body> {
         self.reader.body()
     }
 
-    /// Since when nothing has come of the body, as far as that was looked at.
+    /// Returns since when no byte of the body has arrived, as far as the calls of this function
+    /// have observed.
     pub(crate) fn stalled_since(&mut self, now: Instant) -> Instant {
         let arrived = self.reader.body().arrived();
         let seen = self.arrived_at.filter(|(seen, _)| *seen == arrived);
@@ -140,19 +143,19 @@ impl CachedReader {
         since
     }
 
-    /// Takes the waiter to wake, as there may be room now.
+    /// Takes the waiter of the fill, which may have room now.
     pub(crate) fn take_fill_waiter(&mut self) -> Option<Waiter> {
         self.fill_waiter.take()
     }
 
-    /// Ends the reading. Returns the waiter to wake.
+    /// Ends the reading. Returns the waiter of the fill to wake.
     pub(crate) fn close(self) -> Option<Waiter> {
         let woken = self.fill_waiter;
         self.reader.leave().or(woken)
     }
 }
 
-/// Bytes of the slab as the engine sends them.
+/// Bytes of the slab in the form in which the engine sends them.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedSlice {
     bytes: iolite::Slice,
@@ -160,7 +163,7 @@ pub(crate) struct CachedSlice {
 }
 
 impl CachedSlice {
-    /// Whether it is sent from memory like other bytes, though the engine could refer to it.
+    /// Whether the bytes are sent by copy although the engine could refer to them.
     pub(crate) fn is_copied(&self) -> bool {
         !self.may_zero_copy
     }
@@ -172,7 +175,7 @@ impl Shared for CachedSlice {
     }
 
     fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        // To ask for the file is to say that it will be referred to.
+        // A caller that gets the file will refer to its memory.
         if self.may_zero_copy { self.bytes.file() } else { None }
     }
 

@@ -1,6 +1,6 @@
-//! Refreshes: requests of the cache's own, which validate a stale response while clients get it
-//! (RFC 5861 section 3). A refresh is an exchange without a client: it passes the fetch stage like
-//! any other, and ends where a response would be delivered.
+//! Refreshes: requests of the cache itself that validate a stale response while clients are served
+//! from it (RFC 5861 section 3). A refresh is an exchange without a client. It passes the fetch
+//! stage like any other exchange and ends where its response would be delivered.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::core::Core;
 use crate::exchange::Stage;
 use crate::origin::side;
 
-/// Refreshes under way at a time in a worker. Above it, stale responses stay as they are a little
-/// longer.
+/// The maximum number of refreshes in progress in a worker. Beyond it, stale responses are
+/// refreshed a little later.
 pub(crate) const REFRESHES_MAX: usize = 256;
 
-/// Begins to find out whether what the exchange `of` gets is still the response to its request, at
-/// the end of this turn.
+/// Begins a refresh of the stale response that the exchange `of` gets. The request is sent at the
+/// end of this turn.
 pub(crate) fn begin<E: Engine>(
     core: &mut Core<E>,
     of: Key,
@@ -34,10 +34,10 @@ pub(crate) fn begin<E: Engine>(
     let mut exchange = core.exchange_pool.take();
     let asked = core.exchange(of);
     let snapshot = asked.snapshot().clone();
-    // Not read again: the limits of its snapshot may be others than those it was read within.
+    // Copied rather than parsed again, since the limits may have changed in the meantime.
     exchange.request.clone_from(&asked.request);
     (exchange.service, exchange.plan) = (asked.service, asked.plan);
-    // The key and the variant are those of a request by this client.
+    // The cache key and the variant are those of a request by this client.
     exchange.sender = asked.sender;
     exchange.snapshot = Some(snapshot);
     exchange.has_request = true;
@@ -45,9 +45,9 @@ pub(crate) fn begin<E: Engine>(
     exchange.started = Some(now);
     exchange.stage = Stage::Fetch;
     exchange.caching = CacheContext {
-        // What was purged since the stale response was found is not there to be replaced by a 304,
-        // and a response to what is asked from now on is newer.
-        purge_number: core.cache().number(),
+        // An object that was purged since the lookup must not be replaced because of a 304. A
+        // response to a request that is sent from now on is newer than the purge.
+        change_number: core.cache().number(),
         key: Some(asked_for),
         object: Some(object),
         lease: Some(claim),
@@ -62,7 +62,7 @@ pub(crate) fn begin<E: Engine>(
     core.wakes.local.push_back(key.token(Kind::Exchange));
 }
 
-/// The refreshes under way.
+/// Returns the keys of the refreshes in progress.
 pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
     match core.cache_waits.refreshes {
         0 => Vec::new(),
@@ -70,7 +70,7 @@ pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
     }
 }
 
-/// Ends a refresh: its response was taken in, or there is none.
+/// Ends a refresh, with or without a response.
 #[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
     side::leave(core, key);

@@ -1,5 +1,5 @@
-//! Stage deliver, for a stored response: its header, in the form that the request asks for, and the
-//! source of its body.
+//! The part of stage deliver for stored responses: writes the header in the form that the request
+//! needs, and chooses the source of the body.
 
 use std::collections::VecDeque;
 
@@ -18,11 +18,11 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason, headers};
 use crate::transfer::{TransferProgress, download};
 
-/// What of a stored response is sent.
+/// The form in which a stored response is sent.
 enum ResponseForm {
-    /// Its header alone, which says 304.
+    /// A 304 without a body.
     NotModified,
-    /// The header alone of all of it.
+    /// The header of the whole response without its body, for HEAD.
     Head,
     Whole,
     Part(ByteRange),
@@ -30,7 +30,7 @@ enum ResponseForm {
     Unsatisfiable,
 }
 
-/// Writes the header and starts what follows it.
+/// Writes the header and starts the body.
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let waiter = core.waiter(key, Kind::Exchange);
     let parts = core.parts_with_client(key);
@@ -62,7 +62,8 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
         ResponseForm::Parts(pieces, _) => CachedReader::of_parts(&object.body, pieces, waiter),
     };
     if reader.is_none() && framing != Framing::None {
-        // It was too far behind while others went before it: nothing is kept for it any more.
+        // The body was only passed on, and its beginning was discarded while earlier responses were
+        // sent.
         exchange.status = 0;
         return TransferProgress::Failed(Reason::ResponseIncomplete);
     }
@@ -77,7 +78,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     download::pump(core, key, true)
 }
 
-/// The beginning of a response.
+/// The writer of a stored response's header.
 struct HeaderWriting<'a, W> {
     out: W,
     object: &'a Object,
@@ -122,13 +123,13 @@ impl<W: HeaderWriter> HeaderWriting<'_, W> {
             Selection::Unsatisfiable => ResponseForm::Unsatisfiable,
             Selection::Whole | Selection::Parts(_) | Selection::Absent => match meta.extent {
                 None => ResponseForm::Whole,
-                // What is a part says so, whoever gets it.
+                // A stored part is always sent as a 206.
                 Some(Extent { first, last, .. }) => ResponseForm::Part(ByteRange { first, last }),
             },
         }
     }
 
-    /// Writes the status and the stored fields. Returns how the body goes.
+    /// Writes the status and the stored fields. Returns the framing of the body.
     fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
         let (meta, head) = (self.object.meta(), self.object.head());
         let lines = &head[meta.lines_at as usize..];
@@ -180,7 +181,7 @@ impl<W: HeaderWriter> HeaderWriting<'_, W> {
         framing
     }
 
-    /// Writes the fields that are of this response alone, and ends the header.
+    /// Writes the fields that belong to this response alone, and ends the header.
     fn write_added_fields(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
         let meta = self.object.meta();
         let caching = &exchange.caching;
@@ -220,8 +221,8 @@ impl<W: HeaderWriter> HeaderWriting<'_, W> {
     }
 }
 
-/// What is sent for several ranges of a representation, whose byte `first` is the first of the body
-/// that is at hand.
+/// Returns the parts of a multipart response. Byte `first` of the representation is the first byte
+/// of the stored body.
 fn response_parts(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<ResponsePart> {
     let mut pieces = VecDeque::new();
     for (at, range) in ranges.iter().enumerate() {
@@ -237,5 +238,5 @@ fn response_parts(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeq
     pieces
 }
 
-/// Bytes of the boundary of a [`Multipart`], which follows two dashes.
+/// The length of the boundary of a [`Multipart`], without the two dashes before it.
 const BOUNDARY_BYTES: usize = 32;

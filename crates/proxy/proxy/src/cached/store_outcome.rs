@@ -1,5 +1,5 @@
-//! The store outcome of an origin's response, once its header is there: the response is stored, or
-//! it validates a stored one, or it goes to its client alone.
+//! The store outcome of an origin's response, decided when its header has arrived. The response is
+//! stored, or it validates or completes a stored response, or it only goes to its client.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::exchange::{Exchange, origin_request};
 use crate::origin::side;
 use millrace_config::{CacheRoute, PathForward};
 
-/// A response as it comes to the cache: by what rules it is stored, and when it was asked for.
+/// The rules and the times by which a response is stored.
 #[derive(Clone, Copy)]
 struct StoreContext<'a> {
     cache: &'a Arc<Cache>,
@@ -30,14 +30,14 @@ struct StoreContext<'a> {
 }
 
 impl<'a> StoreContext<'a> {
-    /// The same for the rules: the response, and the request that it answers.
+    /// Returns the response and its request in the form that the rules take.
     fn received(self, request: &'a RequestHead, response: &'a AnswerHead) -> Received<'a> {
         Received { request, answer: response, receipt: self.receipt, policy: &self.route.policy }
     }
 }
 
-/// Takes in the header of a final response. Returns whether there is a response for the client:
-/// this one, or what is stored. If not, the request has to be sent to the origin again, without
+/// Processes the header of a final response. Returns whether there is a response for the client:
+/// this one or a stored one. If not, the request has to be sent to the origin once more without
 /// conditions.
 pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let exchange = core.exchange(key);
@@ -62,14 +62,15 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
             waiting::leave_cache(core, key);
             true
         }
-        // An ambiguous header changes nothing of what is stored.
+        // An ambiguous header changes nothing that is stored.
         304 if exchange.caching.is_validating => {
             !is_ambiguous && apply_not_modified(core, key, context)
         }
         206 if exchange.caching.remainder.is_some() => {
             !is_ambiguous && complete_part(core, key, context)
         }
-        // That is about our own conditions. The part is of no use, or this would come again.
+        // The status answers the proxy's own conditions. The part is removed: otherwise the next
+        // request would fail in the same way.
         304 | 412 | 416 if exchange.caching.remainder.is_some() => {
             if !is_ambiguous {
                 drop_part(exchange, context);
@@ -88,7 +89,7 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
     }
 }
 
-/// A request that goes past the cache may change what is stored there all the same.
+/// Invalidates stored responses after an unsafe request that bypassed the cache.
 fn invalidate_after_bypass<E: Engine>(core: &mut Core<E>, key: Key) {
     let cache = core.cache().clone();
     let exchange = core.exchange(key);
@@ -98,7 +99,7 @@ fn invalidate_after_bypass<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// A response that goes to its client, and may be stored on its way.
+/// Forwards a response to its client, and stores it if the rules allow it.
 fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) {
     let StoreContext { cache, route, cache_key, .. } = context;
     let exchange = core.exchange(key);
@@ -109,15 +110,15 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     if exchange.request.method() == Method::Head {
         // RFC 9111 section 4.3.5.
         let received = context.received(&exchange.request, &exchange.response);
-        let (sent, since) = (exchange.origin_request(), exchange.caching.purge_number);
+        let (sent, since) = (exchange.origin_request(), exchange.caching.change_number);
         cache.update_by_head(cache_key, &sent, &received, since);
     }
     let stored = match rules::store(&context.received(&exchange.request, &exchange.response)) {
-        // Trailers are not stored, and whoever announces some means them to arrive.
+        // Trailers are not stored. An origin that announces trailers means them to arrive.
         Ok(_) if exchange.response.find(Name::Trailer).is_some() => {
             return refuse_to_store(core, key, context, Refusal::Trailer);
         }
-        // An early response to a POST: the connection is needed for the rest of the request.
+        // An early response to a POST: its connection is still needed for the request body.
         Ok(_) if !exchange.has_received_request() || exchange.has_unsent_body() => {
             return refuse_to_store(core, key, context, Refusal::RequestBody);
         }
@@ -148,10 +149,11 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     fill::run::begin(core, key, filling, None);
 }
 
-/// Removes what is stored where the origin was asked whether it still holds and sent this part
-/// instead, unless both are of the same bytes. A whole response would otherwise stay beside the
-/// part and be found before it. Where nothing was there to ask by, what is stored stays: no client
-/// may remove a response that others share.
+/// Removes the stored object if the origin was asked to validate it and sent this part instead,
+/// unless both have the same strong validator. Otherwise a stored whole response would stay beside
+/// the part and be found before it.
+///
+/// Without a validation the stored object stays: no client may remove a response that others share.
 fn drop_outdated(exchange: &Exchange, part: &Stored, context: StoreContext<'_>) {
     let caching = &exchange.caching;
     if let Some(old) = &caching.object
@@ -162,9 +164,9 @@ fn drop_outdated(exchange: &Exchange, part: &Stored, context: StoreContext<'_>) 
     }
 }
 
-/// Whether the origin has sent more than the client wants of what is now stored: it was asked
-/// without the client's conditions, or has not heeded `Range`. If not, the client gets the header
-/// that came: what is kept from being stored is for it (RFC 9111 section 5.2.2.4).
+/// Whether the client wants less than the origin sent: the request was sent without the client's
+/// conditions, or the origin ignored `Range`. Otherwise the client gets the header of the origin,
+/// including fields that are not stored (RFC 9111 section 5.2.2.4).
 fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
     let Exchange { request, caching, .. } = exchange;
     let Some(object) = &caching.object else { return false };
@@ -176,7 +178,7 @@ fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
     matches!(selection, Some(Selection::Part(_) | Selection::Unsatisfiable))
 }
 
-/// A 206 that brings what is missing of a part. False: it does not fit.
+/// Completes a stored part with a 206. Returns false if they do not fit together.
 fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) -> bool {
     let exchange = core.exchange(key);
     let Exchange { request, response, caching, transaction, .. } = exchange;
@@ -188,7 +190,7 @@ fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<
     else {
         return false;
     };
-    // The client has asked for all of it, and gets no part.
+    // The client requested the whole representation.
     if stored.meta.extent.is_some() || bytes.len() != old.last - old.first + 1 {
         return false;
     }
@@ -210,7 +212,7 @@ fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<
     true
 }
 
-/// Removes a stored part that the origin does not complete, unless the response says so to one
+/// Removes a stored part that the origin does not complete, unless the response is meant for one
 /// client alone.
 fn drop_part(exchange: &Exchange, StoreContext { cache, route, cache_key, .. }: StoreContext<'_>) {
     let Exchange { request, response, caching, .. } = exchange;
@@ -237,11 +239,11 @@ fn new_entry(
             .unwrap_or_else(|| old.tags.clone()),
     };
     let name = object_name(sent, route);
-    let (since, own_change) = (caching.purge_number, caching.own_invalidation);
+    let (since, own_change) = (caching.change_number, caching.own_invalidation);
     Draft { stored, variant, declared, name, tags, since, own_change }
 }
 
-/// Stores what is drafted; `None` where it is not worth its room.
+/// Publishes a new entry. Returns `None` if it does not fit into the cache.
 fn publish<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -269,8 +271,8 @@ fn publish<E: Engine>(
     Some(filling)
 }
 
-/// A 304 to our own conditions. False: it is about something else than what is stored, or what is
-/// stored is not the response to the client's request.
+/// Applies a 304 to the proxy's own conditions. Returns false if it is not about the stored object,
+/// or if the stored object is not the response to the client's request.
 fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) -> bool {
     let StoreContext { cache, route, receipt, cache_key } = context;
     let waiter = core.waiter(key, Kind::Exchange);
@@ -282,7 +284,7 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     let old = caching.object.clone().expect("what is validated is at hand");
     let (object, refusal) = match freshen(&context.received(request, response), &old.stored) {
         Ok(stored) => {
-            let (heads, since) = ((&sent, &*response), caching.purge_number);
+            let (heads, since) = ((&sent, &*response), caching.change_number);
             (cache.update(cache_key, &old, stored, heads, since), None)
         }
         Err(refusal) => (old, Some(refusal)),
@@ -301,8 +303,7 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     }
     let claim = caching.lease.take();
     core.counters.cache_validated.add(1);
-    // Others that have to validate it would get a response of their own too: none waits for
-    // another.
+    // Other requests would get a personal response of their own too, so none may wait for another.
     let woken = match is_personal {
         true => claim.map(|claim| claim.pass(receipt.response_ms + BRIEFLY_MS)),
         false => claim.map(Claim::release),
@@ -313,22 +314,23 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     true
 }
 
-/// Whether a stored part is not the one that the client asks for. The lookup stage has found that
-/// it is, but `If-Range` may not match the `Last-Modified` that the 304 has brought.
+/// Whether the stored object is a part that the client did not request. The lookup found it to be
+/// the requested part, but `If-Range` may not match the `Last-Modified` of the 304.
 fn is_unrequested_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     object.meta().extent.is_some()
         && !is_not_modified(request, &object.stored)
         && ranges(request, &object.stored, 0, cache.hash()) == Selection::Absent
 }
 
-/// The exchange has no origin any more, which may have answered before anybody heard that all of
-/// the request was sent: nothing waits for that.
+/// Ends the upload. The origin may have responded before the engine reported that the whole request
+/// was sent; nothing waits for that report.
 pub(crate) fn end_upload<E: Engine>(core: &mut Core<E>, key: Key) {
     let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.upload.abandon(engine, pipes);
 }
 
-/// RFC 5861 section 4: what is stored stands in for an origin that fails. False where nothing does.
+/// Serves the stored response in place of an origin that fails (RFC 5861 section 4). Returns false
+/// if there is none.
 pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let waiter = core.waiter(key, Kind::Exchange);
     let caching = &mut core.exchange(key).caching;
@@ -336,7 +338,7 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let serves = spare.is_some_and(|spare| caching.serve_stored(spare, waiter));
     if serves {
         end_upload(core, key);
-        // Whoever waited may have it too.
+        // Waiting requests may be served the same response.
         let released = core.exchange(key).caching.lease.take().map(Claim::release);
         core.wake(released.into_iter().flatten());
     }
@@ -360,9 +362,9 @@ fn refuse_to_store<E: Engine>(
     if request.method() == Method::Get && drops_stored && !is_personal {
         cache.remove(cache_key);
     }
-    // The next response may well be stored; until then nobody waits, or all would, one after the
-    // other. What is said of conditions is of the request too: the client's own, as others were not
-    // sent.
+    // The next response may be storable after a short time. Until then no request waits for
+    // another, or all of them would be sent one after the other. A status about conditions also
+    // concerns this request alone: the conditions are the client's own, since the proxy sent none.
     let is_passing = is_personal
         || refusal.is_of_request()
         || matches!(status, 304 | 412 | 416)
@@ -372,7 +374,7 @@ fn refuse_to_store<E: Engine>(
     core.wake(woken.into_iter().flatten());
 }
 
-/// RFC 9111 section 4.4, RFC 9875 section 3.
+/// Invalidates stored responses after an unsafe request (RFC 9111 section 4.4, RFC 9875 section 3).
 fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
     let Exchange { request, response, caching, snapshot, service, plan, sender, .. } = exchange;
     if request.method().is_safe() {
@@ -391,7 +393,7 @@ fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
             path = [&path::normalise(bare), query].concat();
         }
         let key = CacheKey::of(cache.hash(), &site, &path, &sent, &route.key);
-        let number = cache.invalidate(key, caching.purge_number.max(caching.own_invalidation));
+        let number = cache.invalidate(key, caching.change_number.max(caching.own_invalidation));
         if caching.key == Some(key) {
             caching.own_invalidation = number;
         }
@@ -412,5 +414,5 @@ fn object_name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
     name.into()
 }
 
-/// Bytes that most names have room in.
+/// The capacity that is enough for most names.
 const NAME_BYTES: usize = 256;

@@ -1,17 +1,17 @@
-//! Exchanges that wait for another one's fetch of the same response.
+//! Exchanges that wait for another exchange's fetch of the same response.
 
 use millrace_engine::{Engine, Instant, Key, Kind};
 use millrace_store::Claim;
 
 use crate::core::Core;
 
-/// The exchange waits for another one's fetch no longer. False if it did not.
+/// Ends the exchange's wait for another's fetch. Returns false if it did not wait.
 pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let due = core.exchange(key).caching.waits_until.take();
     due.is_some_and(|due| core.cache_waits.collapsed.remove(&(due, key)))
 }
 
-/// Has the exchange wait for another one's fetch no longer.
+/// Ends the exchange's wait and removes its waiter from the cache.
 pub(crate) fn cancel_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let waiter = core.waiter(key, Kind::Exchange);
     if end_wait(core, key) {
@@ -20,12 +20,13 @@ pub(crate) fn cancel_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// An exchange that has waited long enough.
+/// Returns an exchange whose wait has passed its deadline.
 pub(crate) fn overdue<E: Engine>(core: &Core<E>, now: Instant) -> Option<Key> {
     core.cache_waits.collapsed.first().filter(|(due, _)| *due <= now).map(|(_, key)| *key)
 }
 
-/// The exchange ends, or goes on without the cache: others may fetch, and nothing waits for it.
+/// Releases the lease and the reader of an exchange that ends or continues without the cache, and
+/// ends its wait.
 #[inline]
 pub(crate) fn leave_cache<E: Engine>(core: &mut Core<E>, key: Key) {
     if core.exchange(key).caching.key.is_some() {

@@ -1,5 +1,5 @@
-//! The client's side: which event a completion or a timer of a client connection is, and how such
-//! a connection is read and closed. The origin's side is `origin/side.rs`.
+//! The client's side: translates completions and timers of client connections into events, and
+//! reads and closes client connections. The origin's side is `origin/side.rs`.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::pinned;
 use crate::transfer::{TransferState, meets_rate};
 
-/// The event that a completion is, if anything waits for it.
+/// Handles a completion of a client connection. Returns the event for the object that waits for it,
+/// if any does.
 pub(crate) fn handle_completion<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -25,7 +26,7 @@ pub(crate) fn handle_completion<E: Engine>(
         return None;
     };
     let first = conn.pipeline.first();
-    // The exchange that waits for bytes can only be the first: one with a body is not begun beside
+    // Only the first exchange can be waiting for bytes: an exchange with a body never runs beside
     // others.
     let uploads = |&key: &Key| {
         exchanges
@@ -45,13 +46,14 @@ pub(crate) fn handle_completion<E: Engine>(
                 Some((uploading().unwrap_or(EventTarget::Conn(key)), Event::ClientReadable))
             }
             ReceiveResult::End if conn.state == ConnState::Busy => {
-                // A client may end its direction once its request is whole, and wait.
+                // A client may end its direction once its request is whole, and wait for the
+                // response.
                 Some((uploading()?, Event::ClientEnded))
             }
             ReceiveResult::Broken if first.is_some() => {
                 Some((EventTarget::Exchange(first?), Event::End(Reason::ClientClosed)))
             }
-            // It may still read what is on its way to it.
+            // The client may still read what is on its way to it.
             ReceiveResult::End if conn.state == ConnState::ResetPending => None,
             ReceiveResult::End | ReceiveResult::Broken => {
                 close(core, key);
@@ -79,7 +81,7 @@ pub(crate) fn handle_completion<E: Engine>(
     }
 }
 
-/// Requests bytes from the client, unless they were requested before.
+/// Requests bytes from the client, unless a receive is outstanding.
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     if let Some(conn) = conns.get_mut(key) {
@@ -88,16 +90,16 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// While a response is under way: requests what the client sends next, so that its end is seen and
-/// the next request is at hand. Less than twice the most that is received at once is read ahead.
+/// Receives ahead while a response is being sent, so that the end of the client's stream is noticed
+/// and the next request is at hand. Holds less than twice `RECEIVE_MAX`.
 pub(crate) fn receive_ahead<E: Engine>(engine: &mut E, conn: &mut Conn) {
     if conn.wire.recv_buffer.bytes().len() < RECEIVE_MAX {
         conn.wire.receive(engine, RECEIVE_MAX);
     }
 }
 
-/// The event that the connection's timer is, if its time is over. The timer may have been set
-/// before the present wait began.
+/// Handles the timer of a connection. Returns an event if a deadline has passed. The timer may have
+/// been set before the present wait began; then it is set again.
 pub(crate) fn handle_timer<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -131,7 +133,8 @@ pub(crate) fn handle_timer<E: Engine>(
     }
 }
 
-/// Whether an exchange has waited too long for its client: the event that ends it.
+/// Checks whether an exchange has waited too long for its client. Returns the event that ends it,
+/// or sets the next timer.
 fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<Event> {
     let latest = now + core.snapshots.client_check;
     let ExchangeParts { engine, timers, exchange, client, .. } = core.parts_with_client(key);
@@ -162,7 +165,7 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
         }
         next = next.min(exchange.download.deadline(send));
     } else if client.wire.is_sending() {
-        // An interim response is on its way.
+        // An interim response is being sent.
         let deadline = exchange.transaction.since + send;
         if deadline <= now {
             return Some(Event::End(Reason::ClientTimedOut));
@@ -182,7 +185,7 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
     None
 }
 
-/// Sends nothing more, but reads what the client still sends until it ends, so that no reset
+/// Stops sending, and discards received bytes until the client ends its stream, so that no reset
 /// overtakes the response.
 pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, timers, snapshot, .. } = core;
@@ -199,7 +202,7 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
-/// Sends nothing more, and resets the connection once its client has what was sent.
+/// Stops sending, and resets the connection once the client has everything that was sent.
 pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     let now = engine.now();
@@ -212,9 +215,9 @@ pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
-/// Resets a connection whose client has what was sent, or takes it too slowly: over each `send_ms`
-/// it has to acknowledge at the least rate. A client that still sends has hardly begun to read; it
-/// is waited for until `linger_ms` is over.
+/// Resets a connection if its client has everything that was sent, or takes it too slowly: over
+/// each `send_ms` the client has to acknowledge at the minimum rate. A client that is still sending
+/// has probably not read the response yet, so it gets until `linger_ms`.
 fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();
@@ -241,8 +244,8 @@ fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     timers.set(conn.timer, now + RESET_CHECK_INTERVAL);
 }
 
-/// Closes a connection that serves no exchange. One that waits to be reset is reset at once: an
-/// orderly end would make what it got look whole.
+/// Closes a connection that serves no exchange. A connection with a pending reset is reset at once:
+/// an orderly end would make its cut response look whole.
 #[inline(never)]
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(conn) = remove(core, key) else { return };
@@ -252,7 +255,7 @@ pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// Closes a connection that serves no exchange so that its client sees that it broke.
+/// Resets a connection that serves no exchange.
 pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
     if let Some(conn) = remove(core, key) {
         conn.wire.reset(&mut core.engine);
@@ -270,7 +273,7 @@ fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
     Some(conn)
 }
 
-/// How long a client that gets a reset has to be quiet before, and how often that is looked at.
+/// How long a client has to be quiet before it is reset, and the interval of that check.
 const RESET_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The most that is received of a client at once.
+/// The maximum number of bytes in one receive from a client.
 const RECEIVE_MAX: usize = 16 * 1024;

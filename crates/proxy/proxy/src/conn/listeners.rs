@@ -2,44 +2,48 @@
 //!
 //! ```text
 //! added ──> armed <──> paused
-//!             └── retired ──nothing came, or asked often enough──> closed
+//!             └── retired ──no connection, or CHECKS_MAX checks──> closed
 //! ```
 
 use std::net::SocketAddr;
 
 use millrace_engine::{Engine, Error, Fd, Key, Kind};
 
-/// Listeners, armed or paused.
+/// The listeners of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     listeners: Vec<Listener>,
-    /// Listeners taken in so far.
+    /// The number of listeners added so far, which gives each key its generation.
     added: u32,
-    /// Those that are retired; `retired <= listeners.len()`.
+    /// The number of retired listeners; `retired <= listeners.len()`.
     retired: usize,
-    /// How often a draining worker asked whether it may close them; at most `ASKED_MAX`.
+    /// How often a draining worker has checked whether it may close its listeners; at most
+    /// `CHECKS_MAX`.
     drain_checks: u32,
-    /// Nothing is accepted any more.
+    /// The listeners are closed for good.
     closed: bool,
-    /// What the accept stage is about to take: a connection with its client's address (`None`: a
-    /// Unix socket), or why a listener accepts none.
+    /// The input of the accept stage: an accepted connection with its peer's address (`None` for a
+    /// Unix socket), or the error of a listener.
     pub(crate) accepted: Option<Result<(Fd, Option<SocketAddr>), Error>>,
 }
 
 #[derive(Debug)]
 struct Listener {
-    /// Its number as slot. One that is closed soon may have a successor of the same number.
+    /// The slot is the listener's number. A retired listener may exist beside a newer one with the
+    /// same number.
     key: Key,
     fd: Fd,
     armed: bool,
-    /// A connection came since [`Listeners::check_drained`] or [`Listeners::close_retired`] was called.
+    /// A connection was accepted since the last [`Listeners::check_drained`] or
+    /// [`Listeners::close_retired`].
     has_accepted: bool,
-    /// It left the configuration; asked so often whether it may be closed.
+    /// The number of checks since the listener left the configuration. `None` if it is in the
+    /// configuration.
     retire_checks: Option<u32>,
 }
 
 impl Listeners {
-    /// Takes a listener in, not armed yet.
+    /// Adds a listener, which is not armed yet.
     pub(crate) fn add(&mut self, number: u16, fd: Fd) {
         self.added += 1;
         let key = Key { slot: u32::from(number), generation: self.added };
@@ -52,20 +56,20 @@ impl Listeners {
         });
     }
 
-    /// Listeners that are open.
+    /// Returns the number of open listeners.
     pub(crate) fn len(&self) -> usize {
         self.listeners.len()
     }
 
-    /// Arms what is not armed.
+    /// Arms the listeners that are not armed.
     pub(crate) fn resume(&mut self, engine: &mut impl Engine) {
         for listener in self.listeners.iter_mut().filter(|listener| !listener.armed) {
             listener.arm(engine);
         }
     }
 
-    /// Disarms what is armed, unless it is to be closed soon: what is queued there has to come in
-    /// before. Returns whether anything was.
+    /// Disarms the listeners, except retired ones, whose queued connections have to be accepted
+    /// before they close. Returns whether any listener was armed.
     pub(crate) fn pause(&mut self, engine: &mut impl Engine) -> bool {
         let mut any = false;
         for listener in
@@ -78,28 +82,28 @@ impl Listeners {
         any
     }
 
-    /// The engine has disarmed a listener, after an error.
+    /// Notes that the engine disarmed a listener after an error.
     pub(crate) fn note_disarmed(&mut self, key: Key) {
         for listener in self.listeners.iter_mut().filter(|listener| listener.key == key) {
             listener.armed = false;
         }
     }
 
-    /// Notes that a connection came.
+    /// Notes that a listener accepted a connection.
     pub(crate) fn note_accepted(&mut self, key: Key) {
         for listener in self.listeners.iter_mut().filter(|listener| listener.key == key) {
             listener.has_accepted = true;
         }
     }
 
-    /// A listener's descriptors, to be set up anew; none if it could not be had, or is retired.
-    /// There are several where this process took over from one with more workers.
+    /// Returns the descriptors of a listener that is in the configuration. There are several if
+    /// this process took over from one with more workers.
     pub(crate) fn fds(&self, number: u16) -> impl Iterator<Item = &Fd> {
         let is_it = move |it: &&Listener| it.number() == number && it.retire_checks.is_none();
         self.listeners.iter().filter(is_it).map(|listener| &listener.fd)
     }
 
-    /// A listener has left the configuration: it is closed once its queue was taken in.
+    /// Retires a listener that left the configuration. It closes once its queue is empty.
     pub(crate) fn retire(&mut self, engine: &mut impl Engine, number: u16) {
         for listener in self.listeners.iter_mut().filter(|listener| listener.number() == number) {
             self.retired += usize::from(listener.retire_checks.is_none());
@@ -110,26 +114,26 @@ impl Listeners {
         }
     }
 
-    /// Whether a listener waits to be closed.
+    /// Whether this listener is retired and still open.
     pub(crate) fn is_retiring(&self, number: u16) -> bool {
         self.listeners.iter().any(|it| it.retire_checks.is_some() && it.number() == number)
     }
 
-    /// Whether any listener does.
+    /// Whether any retired listener is still open.
     pub(crate) fn has_retiring(&self) -> bool {
         self.retired > 0
     }
 
-    /// Closes the retired listeners where no connection came since this was called last, so that
-    /// none is cut off in the queue behind them; where connections come all the time, at the
-    /// `ASKED_MAX`th time.
+    /// Closes the retired listeners that accepted no connection since the last call, so that no
+    /// connection in their queues is cut off. A listener that is never quiet is closed after
+    /// `CHECKS_MAX` calls.
     pub(crate) fn close_retired(&mut self, engine: &mut impl Engine) {
         let mut index = 0;
         while let Some(listener) = self.listeners.get_mut(index) {
             index += 1;
             let Some(asked) = &mut listener.retire_checks else { continue };
             *asked += 1;
-            // One that an error has disarmed says nothing about its queue.
+            // A listener that an error disarmed may still have connections in its queue.
             let is_quiet = listener.armed && !std::mem::take(&mut listener.has_accepted);
             if is_quiet || *asked > CHECKS_MAX {
                 index -= 1;
@@ -142,9 +146,9 @@ impl Listeners {
         }
     }
 
-    /// Whether a draining worker may close its listeners: no connection came since this was asked
-    /// last, so none is cut off in the queue behind them. Where connections come all the time, it
-    /// is answered with yes at the `ASKED_MAX`th time: draining must end.
+    /// Checks whether a draining worker may close its listeners. Returns true if no connection was
+    /// accepted since the last call, so that none in their queues is cut off. Returns true at the
+    /// `CHECKS_MAX`th call in any case, since draining has to end.
     pub(crate) fn check_drained(&mut self) -> bool {
         self.drain_checks += 1;
         let mut came = false;
@@ -154,7 +158,7 @@ impl Listeners {
         !came || self.drain_checks >= CHECKS_MAX
     }
 
-    /// Accepts no more, for good, and closes the listeners.
+    /// Closes all listeners for good.
     pub(crate) fn close_all(&mut self, engine: &mut impl Engine) {
         self.retired = 0;
         for listener in std::mem::take(&mut self.listeners) {
@@ -186,5 +190,5 @@ impl Listener {
     }
 }
 
-/// Times that a draining worker, or one with a retired listener, asks, 100 ms apart.
+/// The maximum number of checks, 100 ms apart, before a listener that is never quiet is closed.
 const CHECKS_MAX: u32 = 10;

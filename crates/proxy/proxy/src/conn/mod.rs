@@ -1,5 +1,5 @@
-//! One client connection: its transport, its state between requests, and the exchanges that it
-//! serves. It owns its wire; exchanges borrow that through the core.
+//! Client connections: the transport, the state between requests, and the exchanges in progress. A
+//! connection owns its wire; exchanges borrow it through the core.
 
 pub(crate) mod client;
 pub(crate) mod h1;
@@ -19,27 +19,27 @@ use millrace_config::limits::Limits;
 /// The state of a client connection.
 ///
 /// ```text
-///  accept ──> Greeting ──> Fresh ──> Head ──> Busy ──> Lingering, Breaking ──> closed
-///       └────────────────────^         ^        │ └─────────────────────────────^
-///                                    Idle <─────┘
+///  accept ──> ProxyHeader ──> New ──> RequestHeader ──> Busy ──> Lingering, ResetPending ──> closed
+///      └───────────────────────^           ^             │ └──────────────────────────────────^
+///                                         Idle <─────────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnState {
-    /// A PROXY protocol header has to come first.
+    /// The PROXY protocol header has to come first.
     ProxyHeader,
-    /// No byte has come yet.
+    /// No byte of the first request has arrived.
     New,
-    /// A request was answered, and no byte of the next is there.
+    /// The last request was served, and no byte of the next has arrived.
     Idle,
-    /// A request header has begun and not ended.
+    /// A request header has begun and is not complete.
     RequestHeader,
-    /// At least one exchange is under way.
+    /// At least one exchange is in progress.
     Busy,
-    /// The last response was sent; what the client still sends is read away, so that it can read
-    /// the response before a reset reaches it (RFC 9112 section 9.6).
+    /// The last response was sent. Received bytes are discarded, so that the client can read the
+    /// response before a reset reaches it (RFC 9112 section 9.6).
     Lingering,
-    /// What it gets is cut, and only a reset can say so: that waits until the client has what was
-    /// sent, and what it still sends is read away.
+    /// The response is cut, and only a reset can show that. The reset waits until the client has
+    /// everything that was sent; received bytes are discarded.
     ResetPending,
 }
 
@@ -47,62 +47,63 @@ pub(crate) enum ConnState {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) wire: Wire,
-    /// The client's address, as the PROXY header gave it if one was believed. `None`: a Unix
+    /// The client's address, from the PROXY header if a trusted peer sent one. `None` for a Unix
     /// socket.
     pub(crate) client_address: Option<SocketAddr>,
-    /// What the client connected to, as a believed PROXY header gave it; `None`: the engine knows.
+    /// The destination address of the connection from a trusted PROXY header. `None` without one:
+    /// the engine knows the local address.
     pub(crate) destination: Option<SocketAddr>,
-    /// The address that the connection came from.
+    /// The address of the peer. `None` for a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
-    /// The client that it counts for in the limits; `None`: a Unix socket.
+    /// The client for which the limits count this connection. `None` for a Unix socket.
     pub(crate) counted_as: Option<Client>,
     pub(crate) state: ConnState,
-    /// Whether nothing came of a client that is to be reset since its timer was set.
+    /// Whether a client with a pending reset has sent nothing since its timer was set.
     pub(crate) is_quiet: bool,
-    /// What a client that is to be reset had still to acknowledge at `since`.
+    /// The bytes that a client with a pending reset had not acknowledged at `since`.
     pub(crate) undelivered: u32,
-    /// When `standing` began. Of a client that is to be reset: when it was last seen to have
-    /// acknowledged enough.
+    /// When `state` began. For a client with a pending reset: when it was last found to acknowledge
+    /// at the minimum rate.
     pub(crate) since: Instant,
     pub(crate) timer: TimerId,
     pub(crate) pipeline: Pipeline,
-    /// The number of its listener.
+    /// The number of the listener that accepted the connection.
     pub(crate) listener: u16,
 }
 
-// An idle connection costs this and no buffer.
+// An idle connection takes this much memory, and no buffer.
 const _: () = assert!(size_of::<Conn>() <= 256);
 
 impl Conn {
-    /// Moves on to `standing`.
+    /// Enters the state `state`.
     pub(crate) fn set_state(&mut self, standing: ConnState, now: Instant) {
         self.state = standing;
         self.since = now;
     }
 
-    /// Whether an exchange may have its response sent now: it is the first, and no interim response
-    /// is on its way.
+    /// Whether a response of this exchange may be sent now: the exchange is the first, and no
+    /// interim response is being sent.
     pub(crate) fn may_send(&self, exchange: Key) -> bool {
         self.pipeline.is_first(exchange) && !self.wire.is_sending()
     }
 
-    /// Whether it waits for a request, of which no byte is there.
+    /// Whether the connection waits for the first byte of a request.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, ConnState::New | ConnState::Idle)
     }
 
-    /// Whether it waits for a request that may never come. One that has only just been accepted
-    /// does not: its first request is on its way.
+    /// Whether the connection is idle and no request is expected soon. A connection that was only
+    /// just accepted does not count: its first request is on its way.
     pub(crate) fn may_close_idle(&self, now: Instant) -> bool {
         self.state == ConnState::Idle || (self.is_idle() && now.since(self.since) >= NEW_GRACE)
     }
 
-    /// Whether what its client still sends is read away: it gets no further response.
+    /// Whether the client gets no further response and its bytes are discarded.
     pub(crate) fn is_closing(&self) -> bool {
         matches!(self.state, ConnState::Lingering | ConnState::ResetPending)
     }
 
-    /// When this connection has waited long enough; `None` while an exchange decides.
+    /// Returns the deadline of the present state. `None` while an exchange is in progress.
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
         let wait = match self.state {
             ConnState::ProxyHeader | ConnState::New | ConnState::RequestHeader => limits.head_ms,
@@ -114,5 +115,5 @@ impl Conn {
     }
 }
 
-/// How long a connection without a byte counts as one whose request is on its way.
+/// How long the first request of a new connection counts as being on its way.
 const NEW_GRACE: Duration = Duration::from_secs(1);

@@ -1,17 +1,17 @@
-//! Received bytes that a connection has not consumed yet: lent by the engine during the turn in
-//! which they came, copied into memory of the connection's own only if they must stay longer.
+//! The receive buffer of a connection. The engine lends received bytes for the turn in which they
+//! arrive. They are copied into memory of the connection only if they are needed longer.
 
 use millrace_engine::{Buffer, Engine, Held};
 
-/// Unread bytes. An idle connection's is `Empty` and owns no memory.
+/// Unread bytes. The buffer of an idle connection is `Empty` and owns no memory.
 #[derive(Debug, Default)]
 pub(crate) enum RecvBuffer {
     #[default]
     Empty,
-    /// The engine's buffer, of which the first `read` bytes are consumed; `read <= buffer.len()`.
-    /// Never outlives the handling of one completion: see [`RecvBuffer::settle`].
+    /// A buffer of the engine, of which the first `read` bytes are consumed; `read <=
+    /// buffer.len()`. It never outlives the handling of one completion: see [`RecvBuffer::settle`].
     Lent { buffer: Buffer, read: usize },
-    /// At least one byte is unread.
+    /// At least one unread byte in memory of the connection.
     Held(Held),
 }
 
@@ -34,7 +34,7 @@ impl RecvBuffer {
         }
     }
 
-    /// Whether the engine's buffer is to be returned.
+    /// Whether a buffer of the engine has to be returned.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self, Self::Lent { .. })
@@ -62,7 +62,7 @@ impl RecvBuffer {
         }
     }
 
-    /// Takes a buffer that the engine lent; its bytes come after those that are still unread.
+    /// Accepts a buffer that the engine lent. Its bytes are appended to those still unread.
     pub(crate) fn accept(&mut self, buffer: Buffer, engine: &mut impl Engine) {
         match self {
             Self::Held(held) => {
@@ -74,8 +74,8 @@ impl RecvBuffer {
         }
     }
 
-    /// Gives a lent buffer back, after copying what is unread of it. Called when the handling of
-    /// the completion that lent it is over.
+    /// Returns a lent buffer to the engine, after copying its unread bytes. Called at the end of
+    /// the handling of the completion that lent it.
     pub(crate) fn settle(&mut self, engine: &mut impl Engine) {
         match std::mem::take(self) {
             Self::Lent { buffer, read } => {
@@ -88,7 +88,7 @@ impl RecvBuffer {
         }
     }
 
-    /// Forgets everything unread.
+    /// Discards all unread bytes.
     pub(crate) fn clear(&mut self, engine: &mut impl Engine) {
         if let Self::Lent { buffer, .. } = std::mem::take(self) {
             engine.recycle(buffer);

@@ -1,11 +1,11 @@
-//! One side's connection: its socket, what was received on it and not yet read, and what is
-//! outstanding on it. Both client and origin connections have one; once a connection is open, nothing
-//! else sees its descriptor.
+//! The transport of one connection, to a client or to an origin: its socket, its received and
+//! unread bytes, and its outstanding operations. Once a connection is open, nothing else accesses
+//! its descriptor.
 //!
-//! Two kinds of bytes leave on a wire: those of exchanges, and those that the connection sends on
-//! its own account, such as the PROXY protocol header that an origin connection begins with. The
-//! latter go before the next bytes of an exchange, or alone when the handling of a completion ends,
-//! and their completion reaches no exchange.
+//! A wire sends two kinds of bytes. Most belong to exchanges. The connection's own bytes, such as
+//! the PROXY protocol header at the beginning of an origin connection, are sent before the next
+//! bytes of an exchange, or alone at the end of the handling of a completion. Their completion is
+//! passed to no exchange.
 
 use std::net::SocketAddr;
 
@@ -15,40 +15,40 @@ use millrace_splice::{Fill, Pipe};
 use crate::conn::recv_buffer::RecvBuffer;
 use crate::transfer::sink::TransferSink;
 
-/// A connection's transport.
+/// The transport of a connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
     fd: Fd,
-    /// The name of the connection that owns the wire, which completions carry.
+    /// The token of the connection that owns the wire; its completions carry it.
     token: Token,
-    /// Bytes that were received and not read.
+    /// Received bytes that are not read yet.
     pub(crate) recv_buffer: RecvBuffer,
-    /// Bytes that the connection sends on its own account, next.
+    /// The connection's own bytes that are sent next.
     own: Option<Box<OwnBytes>>,
-    /// A receive or watch is outstanding.
+    /// A receive or a watch is outstanding.
     is_receiving: bool,
     pending_send: PendingSend,
-    /// The peer ended its stream: nothing more will be received.
+    /// The peer ended its stream: no more bytes will arrive.
     has_ended: bool,
-    /// A send, a receive or a splice failed: how the stream ends says nothing any more, since the
-    /// kernel reports an error once and then a clean end.
+    /// A send, a receive or a splice failed. The end of the stream means nothing any more, since
+    /// the kernel reports an error once and then an orderly end.
     is_broken: bool,
 }
 
-/// Whose send is outstanding.
+/// The owner of the outstanding send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PendingSend {
     None,
-    /// The connection's own.
+    /// The connection's own bytes.
     Own,
-    /// An exchange's.
+    /// Bytes of an exchange.
     Exchange,
 }
 
-/// What a receive brought.
+/// The result of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReceiveResult {
-    /// Bytes, which are in the wire's input.
+    /// Bytes, which are now in the receive buffer.
     Bytes,
     /// The peer ended its stream.
     End,
@@ -57,7 +57,7 @@ pub(crate) enum ReceiveResult {
 }
 
 impl Wire {
-    /// The wire of a connection that was just opened, whose completions carry `token`.
+    /// Creates the wire of a connection that was just opened. Its completions carry `token`.
     pub(crate) fn new(fd: Fd, token: Token) -> Self {
         Self {
             fd,
@@ -71,7 +71,7 @@ impl Wire {
         }
     }
 
-    /// Whether a receive or watch is outstanding.
+    /// Whether a receive or a watch is outstanding.
     pub(crate) fn is_receiving(&self) -> bool {
         self.is_receiving
     }
@@ -86,19 +86,19 @@ impl Wire {
         self.has_ended
     }
 
-    /// Whether the connection can serve further exchanges: it neither broke nor ended, and nothing
+    /// Whether the connection can serve further exchanges: it neither broke nor ended, and no byte
     /// is unread.
     pub(crate) fn is_clean(&self) -> bool {
         self.recv_buffer.is_empty() && !self.is_broken && !self.has_ended
     }
 
     /// Whether bytes may be moved from the socket without a receive: none is outstanding, and the
-    /// stream goes on.
+    /// stream continues.
     pub(crate) fn may_splice(&self) -> bool {
         !self.is_receiving && !self.has_ended && !self.is_broken
     }
 
-    /// Requests bytes, at most `max`, unless they were requested before or none will come.
+    /// Requests at most `max` bytes, unless a receive is outstanding or the stream has ended.
     pub(crate) fn receive<E: Engine>(&mut self, engine: &mut E, max: usize) {
         if !self.is_receiving && !self.has_ended {
             self.is_receiving = true;
@@ -106,9 +106,9 @@ impl Wire {
         }
     }
 
-    /// Requests bytes of a body, of which `expected` are certain to come (0: unknown), unless they
-    /// were requested before or none will come. `watches`: requests only a report that some are
-    /// there.
+    /// Requests bytes of a body, unless a receive is outstanding or the stream has ended.
+    /// `expected` is the number of bytes that will certainly arrive, or 0 if it is unknown. With
+    /// `watches`, only a report of readability is requested.
     pub(crate) fn receive_body<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -128,12 +128,13 @@ impl Wire {
         }
     }
 
-    /// The watch ended.
+    /// Notes that the watch has ended.
     pub(crate) fn complete_watch(&mut self) {
         self.is_receiving = false;
     }
 
-    /// The receive ended. Its bytes are in the input, lent until [`Wire::settle`].
+    /// Handles the result of the receive. The bytes are in the receive buffer, lent until
+    /// [`Wire::settle`].
     #[inline(always)]
     pub(crate) fn complete_receive<E: Engine>(
         &mut self,
@@ -161,20 +162,19 @@ impl Wire {
         }
     }
 
-    /// The send ended. True if it was an exchange's.
+    /// Handles the result of the send. Returns true if the bytes belonged to an exchange.
     pub(crate) fn complete_send<T>(&mut self, result: &Result<T, Error>) -> bool {
         let whose = std::mem::replace(&mut self.pending_send, PendingSend::None);
         self.is_broken |= result.is_err();
         whose == PendingSend::Exchange
     }
 
-    /// Bytes that the connection sends on its own account, before those of an exchange: to be
-    /// appended to.
+    /// Returns the connection's own bytes, to which the caller may append.
     pub(crate) fn own_bytes(&mut self) -> &mut Vec<u8> {
         &mut self.own.get_or_insert_default().0
     }
 
-    /// Moves what the socket has at once into an empty pipe.
+    /// Moves the bytes that are available in the socket into an empty pipe.
     pub(crate) fn fill_pipe<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -186,8 +186,8 @@ impl Wire {
         fill
     }
 
-    /// Receives what the socket has at once into `memory`: how many bytes, 0 at the end of the
-    /// stream. `None`: there is nothing yet.
+    /// Receives the bytes that are available in the socket into `memory`. Returns their number, 0
+    /// at the end of the stream, or `None` if no byte is available.
     pub(crate) fn try_receive_into<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -199,8 +199,8 @@ impl Wire {
         taken
     }
 
-    /// Ends the handling of a completion: returns the buffer that the engine lent, and sends what
-    /// the connection has to send on its own account.
+    /// Ends the handling of a completion: returns the buffer that the engine lent, and sends the
+    /// connection's own bytes.
     #[inline]
     pub(crate) fn settle<E: Engine>(&mut self, engine: &mut E) {
         if self.own.is_some() || self.recv_buffer.is_lent() {
@@ -217,8 +217,7 @@ impl Wire {
         }
     }
 
-    /// Sends an exchange's bytes by `send`, behind those that the connection has to send on its own
-    /// account.
+    /// Sends bytes of an exchange with `send`, behind the connection's own bytes.
     #[inline(always)]
     fn send_after_own(&mut self, parts: &[&[u8]], send: impl FnOnce(&Fd, &[&[u8]], Token)) {
         match self.own {
@@ -236,7 +235,7 @@ impl Wire {
         send(&self.fd, &parts, self.token);
     }
 
-    /// Ends the stream to the peer.
+    /// Ends the stream to the peer (FIN).
     pub(crate) fn shutdown<E: Engine>(&mut self, engine: &mut E) {
         engine.shutdown(&self.fd, HowToShut::Write);
     }
@@ -248,40 +247,42 @@ impl Wire {
         engine.close(self.fd);
     }
 
-    /// Closes the connection so that the peer sees that it broke.
+    /// Resets the connection.
     pub(crate) fn reset<E: Engine>(mut self, engine: &mut E) {
         self.recv_buffer.clear(engine);
         engine.reset(self.fd);
     }
 
-    /// Bytes that were sent, and that the peer's kernel does not have: a reset would lose them.
+    /// Returns the number of sent bytes that the peer's kernel has not acknowledged. A reset would
+    /// lose them.
     pub(crate) fn undelivered<E: Engine>(&self, engine: &E) -> u32 {
         let bytes = engine.unsent(&self.fd) + engine.unacknowledged(&self.fd);
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Whether the engine knows already that the outstanding receive will end.
+    /// Whether the engine already knows that the outstanding receive will complete.
     pub(crate) fn is_announced<E: Engine>(&self, engine: &E) -> bool {
         engine.is_announced(&self.fd)
     }
 
-    /// The address that the connection was opened to, if it was accepted.
+    /// Returns the local address of an accepted connection.
     pub(crate) fn local_address<E: Engine>(&self, engine: &E) -> Option<SocketAddr> {
         engine.address_reached(&self.fd)
     }
 
-    /// What the kernel knows of the path to the peer, if that costs no system call.
+    /// Returns the kernel's estimate of the path to the peer, if that costs no system call.
     pub(crate) fn path_estimate<E: Engine>(&self, engine: &E) -> Option<PathEstimate> {
         engine.path_estimate(&self.fd)
     }
 
-    /// Bytes of the send under way that the kernel has not taken; 0 when none is under way.
+    /// Returns the bytes of the outstanding send that the kernel has not taken. 0 if no send is
+    /// outstanding.
     pub(crate) fn unsent<E: Engine>(&self, engine: &E) -> usize {
         engine.unsent(&self.fd)
     }
 }
 
-/// Bytes that a connection sends on its own account. Boxed, as most connections have none.
+/// The connection's own bytes. Boxed, since most connections have none.
 #[derive(Debug, Default)]
 struct OwnBytes(Vec<u8>);
 
@@ -322,13 +323,13 @@ mod tests {
 
     use super::*;
 
-    /// A worker with one wire, which sends on its own account as soon as it is connected, and again
-    /// in front of an exchange's bytes when that was sent.
+    /// A worker with one wire. It sends own bytes as soon as it is connected, and again before the
+    /// bytes of an exchange.
     struct Worker {
         engine: Sim,
         wire: Option<Wire>,
         fd: Option<Fd>,
-        /// Whose completions came.
+        /// The results of `complete_send`, in order.
         sent: Vec<bool>,
     }
 

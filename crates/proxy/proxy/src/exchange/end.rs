@@ -1,5 +1,5 @@
 //! Every way in which an exchange ends before its response is delivered to the last byte. One table
-//! decides it: what failed, and how much was delivered. ARCHITECTURE.md shows the same table.
+//! decides by the failure and by how much was delivered. ARCHITECTURE.md shows the same table.
 
 use millrace_config::RetryOn;
 use millrace_engine::{Engine, Key};
@@ -16,41 +16,45 @@ use crate::origin::{self, Share, Transaction, h1, side};
 pub(crate) enum Delivered {
     /// Nothing: the client can still get another response.
     Nothing,
-    /// Some of it was sent, and the rest has not been received.
+    /// Some of the response was sent, and the rest has not been received.
     Part,
-    /// All of it was received from the origin, and is being sent.
+    /// The whole response was received from the origin and is being sent.
     Received,
-    /// It became a tunnel.
+    /// The exchange has become a tunnel.
     Tunnel,
 }
 
-/// How the exchange ends.
+/// A way in which an exchange ends, or continues after a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EndAction {
     /// The request is sent once more, on another connection or to another origin.
     Retry,
-    /// The client gets a stored response that is stale (RFC 5861 section 4).
+    /// The client gets a stale stored response (RFC 5861 section 4).
     StaleFallback,
-    /// The client gets a response of our own that says why.
+    /// The client gets a response from millrace that names the reason.
     Refuse,
-    /// The client's connection ends after the last byte that was received: the framing of the
-    /// response shows that it is not whole.
+    /// The client connection is closed in order after the last byte that was received. The framing
+    /// of the response shows that it is cut.
     Close,
-    /// The client's connection is reset, so that the client sees that the response is not whole;
-    /// but only once it has what was received.
+    /// The client connection is reset once the client has everything that was received. The reset
+    /// shows that the response is cut.
     ResetWhenDelivered,
-    /// The client's connection is reset at once.
+    /// The client connection is reset at once.
     Reset,
-    /// The response is delivered to its end; only the rest of its request is given up.
+    /// The response is delivered to its end; only the rest of the request is dropped.
     Complete,
 }
 
 use EndAction::{Close, Complete, Refuse, Reset, ResetWhenDelivered, Retry, StaleFallback};
 
-/// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that
-/// is possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
-/// response is stored that may stand in, `Refuse` where the reason has a status, `Finish` where the
-/// client's framing shows the cut and nothing is on its way to it; the others always.
+/// The actions in order of preference. The columns have the order of [`Delivered`]. The first
+/// possible action is taken:
+/// * `Retry` is possible if [`grant_retry`] grants it.
+/// * `StaleFallback` is possible if a stored response may be served stale.
+/// * `Refuse` is possible if the reason has a status.
+/// * `Close` is possible if the framing that the client got shows the cut, and no send is
+///   outstanding.
+/// * The others are always possible.
 const TABLE: [(Failure, [&[EndAction]; 4]); 7] = [
     (Failure::Request, [&[Refuse, Reset], &[Reset], &[Complete], &[Reset]]),
     (Failure::Client, [&[Reset], &[Reset], &[Reset], &[Reset]]),
@@ -64,7 +68,7 @@ const TABLE: [(Failure, [&[EndAction]; 4]); 7] = [
     (Failure::Proxy, [&[StaleFallback, Refuse], &[Reset], &[Complete], &[Reset]]),
 ];
 
-/// Ends an exchange that cannot go on, or has it go on another way.
+/// Ends an exchange that cannot continue as planned, or continues it in another way.
 #[cold]
 #[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
@@ -72,7 +76,7 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
     let (failed, delivered) = (reason.failure(), Delivered::of(exchange));
     let row = TABLE.iter().find(|(row, _)| *row == failed).expect("each failure has a row");
     let outcomes = row.1[delivered as usize];
-    let retries = outcomes.first() == Some(&Retry) && may_retry(core, key, reason);
+    let retries = outcomes.first() == Some(&Retry) && grant_retry(core, key, reason);
     origin::verdict::note_failure(core, key, reason);
     if retries {
         let is_silent = failed == Failure::NoResponse;
@@ -80,7 +84,7 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
         return retry(core, key, dials);
     }
     if delivered == Delivered::Tunnel {
-        // An orderly end would make what the origin has got of the tunnel look whole.
+        // Closing in order would make the part of the tunnel that the origin got look whole.
         origin::close::break_off(core, key);
     }
     side::leave(core, key);
@@ -114,11 +118,14 @@ impl Delivered {
     }
 }
 
-/// Whether the request may be sent once more (RFC 9110 section 9.2.2, RFC 9112 section 9.5). After
-/// a failed connection nothing was sent, so any request may go to another origin. An idle
-/// connection may end at any time, and a new one that ends without a word is worth another origin.
-/// A response that is malformed is, where the route says so.
-fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
+/// Grants one more try of the request, if that is sound and within the limits (RFC 9110 section
+/// 9.2.2, RFC 9112 section 9.5).
+///
+/// * If no connection was opened, nothing was sent, so any request may go to another origin.
+/// * If an idle connection ended without a response, the request is repeated, since such a
+///   connection may end at any time. If a new connection did, it is repeated at another origin.
+/// * If the response is malformed, the request is repeated if the route says so.
+fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let ExchangeParts { exchange, origin, .. } = core.parts(key);
     let has_ended_idle = exchange.transaction.reused && reason.failure() == Failure::NoResponse;
     let may = match reason.failure() {
@@ -132,35 +139,37 @@ fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
         }
         _ => has_other_origin(exchange),
     };
-    may && request_retry(core, key, has_ended_idle)
+    may && reserve_retry(core, key, has_ended_idle)
 }
 
-/// Whether a response like `on` may be replaced by another origin's. Not one whose interim
-/// responses the client has got: those of the next origin would follow them.
+/// Whether a response of the kind `on` may be replaced by that of another origin. Not after an
+/// interim response has reached the client: the interim responses of the next origin would follow
+/// it.
 fn may_retry_on(exchange: &Exchange, on: RetryOn) -> bool {
     let names = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
     let is_silent = exchange.transaction.interim == 0;
     names && is_silent && has_other_origin(exchange) && h1::may_repeat(exchange)
 }
 
-/// Sends the request to another origin instead of delivering a response whose status the route
-/// names, if that is possible.
+/// Retries at another origin instead of delivering the response, if the route retries on this
+/// status and a retry is possible.
 pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option<NextStep> {
     let exchange = core.exchange(key);
     let status = RetryOn::Status(exchange.response.status());
-    let retries = may_retry_on(exchange, status) && request_retry(core, key, false);
+    let retries = may_retry_on(exchange, status) && reserve_retry(core, key, false);
     retries.then(|| retry(core, key, false))
 }
 
-/// Whether limits and budget allow one more try.
-fn request_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
+/// Grants one more try if limits and budget allow it. A `is_free` try takes nothing from the
+/// budget.
+fn reserve_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
     let exchange = core.exchange(key);
     let tries_max = exchange.snapshot().limits().retries;
     if u64::from(exchange.transaction.tries) >= tries_max || exchange.upload.forwarded() > 0 {
         return false;
     }
-    // An idle connection that had ended says nothing about its origin, and takes nothing of the
-    // budget: it happens to a request once.
+    // The end of an idle connection says nothing about its origin, so that retry is free. It
+    // happens at most once to a request.
     let granted = is_free || draw_from_budget(core, key);
     if !granted {
         core.counters.retries_refused.add(1);
@@ -172,7 +181,7 @@ fn has_other_origin(exchange: &Exchange) -> bool {
     exchange.route_origins().is_some_and(|route| route.origins.len() > 1)
 }
 
-/// Whether the route of the exchange may send one more request again.
+/// Takes one retry from the budget of the exchange's route. Returns false if the budget is used up.
 fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let (now, workers) = (core.engine.now(), core.worker_count());
     let exchange = core.exchange(key);
@@ -183,8 +192,8 @@ fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     route.budget.borrow_mut().grant(now, route.turn.get(), share)
 }
 
-/// Sends the request once more: to the same origin if only its idle connection ended and it `dials`
-/// a new one, else to another.
+/// Sends the request once more. With `dials`, over a new connection to the same origin, since only
+/// its idle connection had ended; otherwise to another origin.
 fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> NextStep {
     core.counters.retries.add(1);
     let exchange = core.exchange(key);
@@ -205,8 +214,8 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     exchange.plan = RequestPlan::Respond(OwnResponse::Refusal(reason));
     exchange.caching.source = ResponseSource::Origin;
     exchange.reason = Some(reason);
-    // Known before the response is written: behind a reason that closes nothing is read as a
-    // request.
+    // Decided before the response is written: unless the reason closes the connection, the bytes
+    // behind this request are read as the next request.
     exchange.is_persistent &= exchange.has_received_request() && !reason.closes();
     exchange.upload.abandon(engine, pipes);
     match exchange.stage {
@@ -215,14 +224,14 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     }
 }
 
-/// Whether the client can tell by the framing of its response that it is cut, if its connection
-/// ends here.
+/// Whether the framing of the response shows the client that it is cut, if its connection closes
+/// here.
 fn shows_cut<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
     exchange.download.shows_cut() && !client.wire.is_sending()
 }
 
-/// The response is not delivered whole, and its connection ends as `abort` says.
+/// Breaks off a response. The client connection ends as `abort` says.
 fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) -> NextStep {
     let ExchangeParts { engine, counters, exchange, client, .. } = core.parts_with_client(key);
     counters.responses_aborted.add(1);
@@ -236,7 +245,7 @@ fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) 
     NextStep::Advance(Stage::Log)
 }
 
-/// The response is delivered; what is missing of the request is not waited for any longer.
+/// Drops the rest of the request and delivers the response to its end.
 #[inline(never)]
 pub(crate) fn complete<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     side::leave(core, key);
@@ -274,8 +283,8 @@ mod tests {
         row
     }
 
-    /// The cells of the Markdown table whose header begins with `first`, row by row, with the
-    /// header and without the line below that.
+    /// Returns the cells of the Markdown table whose header row begins with `first`, by row, with
+    /// the header row and without the separator row.
     fn table_of(text: &str, first: &str) -> Vec<Vec<String>> {
         let cells = |line: &str| -> Vec<String> {
             let line = line.trim().trim_matches('|');

@@ -1,6 +1,6 @@
-//! Headers as they are sent: what of a received header goes on, in its order, and what is added.
-//! Hop-by-hop fields never go on; the framing is always written here, in one form. How a header is
-//! encoded is the matter of a [`HeaderWriter`] alone.
+//! Writes headers: the fields of a received header that are forwarded, in their order, and the
+//! fields that are added. Hop-by-hop fields are never forwarded. The framing is always written
+//! here, in one form. Only the [`HeaderWriter`] knows how a header is encoded.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::origin::Place;
 use crate::snapshot::Snapshot;
 use millrace_config::HostHeader;
 
-/// Writes the request for the origin at `place`. Returns whether an Upgrade goes with it.
+/// Writes the request for the origin at `place`. Returns whether it has an Upgrade field.
 pub(crate) fn write_request(
     out: &mut impl HeaderWriter,
     exchange: &mut Exchange,
@@ -41,14 +41,15 @@ pub(crate) fn write_request(
             _ => write_host(host, place),
         }
     });
-    // A booster has what others wait for whole, whatever this client has of it already.
+    // A reverse proxy fetches the whole response for the requests that wait, even if this client
+    // has it already.
     let is_unconditional = stored.is_some() || (boosting && exchange.caching.lease.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
     let mut left_out = NameSet::default();
     if is_unconditional {
         left_out = left_out.with(&CONDITIONS);
         if exchange.is_refresh() || request.find(Name::Range).is_none() {
-            // No client gets what a refresh brings, and without a range the field means nothing.
+            // A refresh has no client, and without Range the field means nothing.
             left_out = left_out.with(&NameSet::of(&[Name::IfRange]));
         }
     }
@@ -82,8 +83,8 @@ pub(crate) fn write_request(
     upgrade
 }
 
-/// Conditions of a client that has the response already. `Range` always goes on: an origin sends no
-/// more than the client asks for.
+/// Conditions of a client that has the response already. `Range` is always forwarded, so that the
+/// origin sends no more than the client requests.
 const CONDITIONS: NameSet = NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince]);
 
 fn write_host(host: &mut Vec<u8>, place: &Place) {
@@ -103,9 +104,9 @@ fn write_host(host: &mut Vec<u8>, place: &Place) {
     }
 }
 
-/// Whether an Upgrade goes on. Not one with a body, which the origin could read as the other
-/// protocol; and not to h2, h2c or another HTTP, whose requests would pass unseen (RFC 9113 section
-/// 3.1).
+/// Whether the Upgrade field is forwarded. Not with a body, which the origin could read as the
+/// other protocol. Not to h2, h2c or another version of HTTP, whose requests would bypass the
+/// proxy's rules (RFC 9113 section 3.1).
 fn upgrade_to_send(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     let mut protocols = upgrade_protocols(request).peekable();
@@ -120,8 +121,8 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
         })
 }
 
-/// Writes the final response of an origin, or a 101 that was asked for. `framing` and `chunked`: how
-/// the body leaves, and whether in chunks.
+/// Writes the final response of an origin, or a 101 to a forwarded Upgrade. The body is sent with
+/// the framing `framing`, in chunks if `chunked`.
 pub(crate) fn write_response(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
@@ -139,7 +140,7 @@ pub(crate) fn write_response(
     let snapshot = exchange.snapshot();
     write_via(out, response.version(), snapshot);
     if snapshot.tells_status(exchange.service) {
-        // RFC 9209 section 2: the last member of the list is who is closest to the client.
+        // RFC 9209 section 2: the last member of the list is the one closest to the client.
         out.field_with(b"Proxy-Status", |value| {
             value.extend_from_slice(b"millrace; received-status=");
             write_number(value, response.status().into());
@@ -151,7 +152,7 @@ pub(crate) fn write_response(
     }
     match framing {
         Framing::None if response.status() >= 200 && response.status() != 204 => {
-            // HEAD and 304 may say how long the body would be.
+            // Responses to HEAD and 304 may have the length of the omitted body.
             if let Ok(Some(length)) = declared_length(response) {
                 out.number(b"Content-Length", length);
             }
@@ -159,7 +160,7 @@ pub(crate) fn write_response(
         Framing::None => {}
         framing => out.framing(framing, chunked),
     }
-    // RFC 9110 section 15.5.22: a 426 says which protocol is required.
+    // RFC 9110 section 15.5.22: a 426 names the required protocol.
     let requires = || response.status() == 426 && upgrade_protocols(response).next().is_some();
     if response.status() == 101 || requires() {
         out.upgrade(upgrade_protocols(response));
@@ -178,7 +179,7 @@ pub(crate) fn write_interim(out: &mut impl HeaderWriter, exchange: &Exchange) {
     out.end();
 }
 
-/// Writes the response to CONNECT.
+/// Writes the successful response to CONNECT.
 pub(crate) fn write_connect_response(out: &mut impl HeaderWriter, exchange: &Exchange) {
     out.response(200, b"OK");
     write_via(out, Version::Http11, exchange.snapshot());
@@ -222,8 +223,8 @@ pub(crate) fn write_own_response(
     if is_head { Cow::Borrowed(b"") } else { body }
 }
 
-/// RFC 9209: why there is no response of the origin's. Only our own words: neither the address of a
-/// next hop nor what it said is a client's to know.
+/// Writes why there is no response from the origin (RFC 9209). It contains only our own words:
+/// clients must learn neither the address of the next hop nor what it sent.
 fn write_proxy_status(out: &mut impl HeaderWriter, reason: Reason) {
     let [error, details] = [reason.error_type(), reason.word()];
     out.field_with(b"Proxy-Status", |value| {
@@ -233,7 +234,7 @@ fn write_proxy_status(out: &mut impl HeaderWriter, reason: Reason) {
     });
 }
 
-/// RFC 9110 section 9.3.8: the request as it came, without what is secret.
+/// Returns the received request without its secret fields (RFC 9110 section 9.3.8).
 fn trace_body(request: &RequestHead) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(request.bytes().len());
     let mut echo = Http1Header::new(&mut bytes);
@@ -275,7 +276,7 @@ mod tests {
     const LIMITS: HeadLimits =
         HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
 
-    /// An exchange of a gateway that describes what it does.
+    /// An exchange of a reverse proxy that adds Cache-Status and Proxy-Status.
     fn exchange(request: &str, response: &str) -> Exchange {
         let words = ["boost", "--origin=http://origin", "--cache-status=on", "--proxy-status=on"];
         let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
@@ -302,7 +303,7 @@ mod tests {
     const ANSWER: &str = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer:s\r\nConnection: close\r\n\
                           Transfer-Encoding: chunked\r\n\r\n";
 
-    /// What `write` writes as HTTP/1, and as a list of fields.
+    /// Returns the header that `write` writes, as HTTP/1 text and as a list of fields.
     fn both(
         http1: impl FnOnce(&mut Http1Header<'_>),
         other: impl FnOnce(&mut FieldList),

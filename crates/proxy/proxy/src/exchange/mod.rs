@@ -1,4 +1,4 @@
-//! One request and its response, from the end of the request header to the log record.
+//! Exchanges: a request and its response, from the end of the request header to the log record.
 
 pub mod access_log;
 pub(crate) mod end;
@@ -28,23 +28,24 @@ use crate::origin::{Phase, Transaction};
 use crate::snapshot::{RouteOrigins, Snapshot};
 use crate::transfer::{Transfer, TransferState, stats::TransferStats};
 
-/// An exchange. Recycled with the memory of its headers: see [`Exchange::reset`].
+/// An exchange. Its memory is recycled together with that of its headers: see [`Exchange::reset`].
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     pub(crate) stage: Stage,
-    /// The client connection; outlives the exchange. `None`: a refresh, see `refresh.rs`.
+    /// The client connection, which outlives the exchange. `None` for a refresh (see
+    /// `cached/refresh.rs`).
     pub(crate) conn: Option<Key>,
-    /// The one after it on that connection.
+    /// The next exchange of the same client connection.
     pub(crate) next_in_pipeline: Option<Key>,
-    /// The configuration that it began with.
+    /// The configuration snapshot with which the exchange began.
     pub(crate) snapshot: Option<Rc<Snapshot>>,
-    /// Index into the configuration's services.
+    /// The index of the service in the configuration.
     pub(crate) service: u16,
     pub(crate) plan: RequestPlan,
-    /// Set when it is routed. A refresh has that of the exchange that caused it.
+    /// The client, set by the route stage. A refresh copies it from the exchange that caused it.
     pub(crate) sender: Sender,
     pub(crate) request: RequestHead,
-    /// Whether `request` holds a header; not so where the header was refused.
+    /// Whether `request` holds a valid header. False if the header was refused.
     pub(crate) has_request: bool,
     pub(crate) framing: Framing,
     pub(crate) response: AnswerHead,
@@ -52,27 +53,28 @@ pub(crate) struct Exchange {
     pub(crate) upload: Transfer,
     pub(crate) download: Transfer,
     pub(crate) started: Option<Instant>,
-    /// The status sent to the client; 0 before one was.
+    /// The status sent to the client. 0 if none was sent yet.
     pub(crate) status: u16,
-    /// Whether the client's connection goes on after this exchange.
+    /// Whether the client connection stays open after this exchange.
     pub(crate) is_persistent: bool,
     /// Whether both transfers are directions of a tunnel.
     pub(crate) is_tunnel: bool,
-    /// How the response ends, where it is not delivered whole.
+    /// How the client connection ends, if the response was not delivered whole.
     pub(crate) abort: Option<Abort>,
-    /// Why it did not end as it should.
+    /// Why the exchange was refused or broken off.
     pub(crate) reason: Option<Reason>,
-    /// What it takes of the worker's budget: itself and the headers that it holds.
+    /// Charges to the worker's memory budget: for the exchange with its request header, and for its
+    /// response header.
     pub(crate) charges: [Option<Charge>; 2],
-    /// What is known of its sender, where a service asks.
+    /// The result of authentication, if the service requires it.
     pub(crate) access: Access,
-    /// What the cache has to do with it.
+    /// The state of this exchange at the cache.
     pub(crate) caching: CacheContext,
 }
 
 impl Exchange {
-    /// Resets it, and keeps the memory of its headers. Field by field: an exchange that is made
-    /// elsewhere and moved here costs a twentieth of a hit.
+    /// Resets the exchange and keeps the memory of its headers. Field by field: making a new
+    /// exchange elsewhere and moving it here costs a twentieth of a cache hit.
     pub(crate) fn reset(&mut self) {
         let Self {
             stage,
@@ -112,8 +114,8 @@ impl Exchange {
         *caching = Default::default();
     }
 
-    /// Whether the client waits for word from the origin before it sends its body (RFC 9110 section
-    /// 10.1.1): then it is the origin that takes its time.
+    /// Whether the client waits for an interim response before it sends its body (RFC 9110 section
+    /// 10.1.1). The origin causes that delay, not the client.
     pub(crate) fn awaits_continue(&self) -> bool {
         self.transaction.phase == Phase::Asked
             && self.transaction.interim == 0
@@ -121,63 +123,64 @@ impl Exchange {
             && expectation(&self.request) == Expectation::Continue
     }
 
-    /// Whether nothing of the request is still to come from the client.
+    /// Whether the whole request was received from the client.
     pub(crate) fn has_received_request(&self) -> bool {
         self.has_request
             && (matches!(self.framing, Framing::None | Framing::Length(0))
                 || self.upload.has_received_all())
     }
 
-    /// Whether the request body has bytes that, as far as the engine has reported, were not sent to
-    /// the origin.
+    /// Whether the request has a body that is not completely sent to the origin, as far as the
+    /// engine has reported.
     pub(crate) fn has_unsent_body(&self) -> bool {
         !matches!(self.framing, Framing::None | Framing::Length(0)) && !self.upload.has_ended()
     }
 
-    /// Whether the upload has nothing left to do.
+    /// Whether the upload has ended or never begun.
     pub(crate) fn has_finished_upload(&self) -> bool {
         matches!(self.upload.state(), TransferState::Off | TransferState::Ended)
     }
 
-    /// Ends both transfers, wherever they are.
+    /// Ends both transfers in any state.
     pub(crate) fn abandon_transfers<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         self.upload.abandon(engine, pipes);
         self.download.abandon(engine, pipes);
     }
 
-    /// What moving its bodies took, both ways.
+    /// Returns the statistics of both transfers together.
     pub(crate) fn transfer_stats(&self) -> TransferStats {
         self.upload.stats() + self.download.stats()
     }
 
-    /// The client connection of an exchange that is no refresh.
+    /// Returns the client connection of an exchange that is not a refresh.
     pub(crate) fn conn(&self) -> Key {
         self.conn.expect("set when the exchange begins, never taken")
     }
 
-    /// Whether it has no client.
+    /// Whether this is a refresh, which has no client.
     pub(crate) fn is_refresh(&self) -> bool {
         self.conn.is_none()
     }
 
-    /// The request as its origin receives it.
+    /// Returns the request as its origin receives it.
     pub(crate) fn origin_request(&self) -> OriginRequest<'_> {
         origin_request(&self.request, self.sender, self.service, self.plan, self.snapshot())
     }
 
-    /// The origins of its route, where one was picked.
+    /// Returns the origins of the selected route, if there is one.
     pub(crate) fn route_origins(&self) -> Option<&RouteOrigins> {
         let RequestPlan::Route(index) = self.plan else { return None };
         Some(self.snapshot().route(self.service, index))
     }
 
-    /// The configuration in force for this exchange.
+    /// Returns the configuration that is in force for this exchange.
     pub(crate) fn snapshot(&self) -> &Rc<Snapshot> {
         self.snapshot.as_ref().expect("set when the exchange begins, never taken")
     }
 }
 
-/// The request as its origin receives it, of an exchange whose parts are borrowed apart.
+/// Returns the request as its origin receives it, for an exchange whose fields are borrowed
+/// separately.
 pub(crate) fn origin_request<'a>(
     request: &'a RequestHead,
     Sender { client, is_trusted }: Sender,

@@ -1,22 +1,22 @@
-//! What is done with a request, and who sent it.
+//! The plan for a request, and its sender.
 
 use std::net::IpAddr;
 
 use crate::exchange::Reason;
 
-/// What is done with a request.
+/// How a request is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum RequestPlan {
-    /// It has not been routed yet.
+    /// The request has not been routed yet.
     #[default]
     Unrouted,
-    /// A response is fetched: the origin is one of this route's.
+    /// The response is fetched from an origin of this route.
     Route(u16),
-    /// A response is fetched from where the target says.
+    /// The response is fetched from the origin that the target names.
     Target,
-    /// CONNECT: bytes are moved both ways.
+    /// CONNECT: bytes are moved in both directions.
     Tunnel,
-    /// Answered without an origin.
+    /// Millrace responds itself, without an origin.
     Respond(OwnResponse),
 }
 
@@ -25,17 +25,17 @@ pub(crate) enum RequestPlan {
 pub(crate) enum OwnResponse {
     /// The request is refused, or could not be served.
     Refusal(Reason),
-    /// `Max-Forwards: 0` with OPTIONS (RFC 9110 section 7.6.2).
+    /// OPTIONS with `Max-Forwards: 0` (RFC 9110 section 7.6.2).
     Options,
-    /// `Max-Forwards: 0` with TRACE (RFC 9110 section 9.3.8).
+    /// TRACE with `Max-Forwards: 0` (RFC 9110 section 9.3.8).
     Trace,
 }
 
-/// The client's address, and whether its description of the request is believed.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sender {
-    /// Its address; `None`: a Unix socket.
+    /// The client's address. `None` for a Unix socket.
     pub(crate) client: Option<IpAddr>,
-    /// Whether the peer is believed in what it says of the request.
+    /// Whether the peer is trusted to describe the client and the request in header fields.
     pub(crate) is_trusted: bool,
 }

@@ -1,9 +1,9 @@
-//! Ended exchanges, kept for the memory of their headers. The worker's budget does not count this
-//! memory: `SPARE_MAX` and `SPARE_BYTES_MAX` bound it.
+//! Ended exchanges that are kept for the memory of their headers. The worker's budget does not
+//! count this memory: `EXCHANGES_MAX` and `HEADER_BYTES_MAX` bound it.
 
 use crate::exchange::Exchange;
 
-/// Exchanges to be used again.
+/// A pool of reset exchanges.
 #[derive(Debug, Default)]
 pub(crate) struct ExchangePool {
     #[expect(clippy::vec_box, reason = "they go back and forth between here and the table")]
@@ -11,12 +11,12 @@ pub(crate) struct ExchangePool {
 }
 
 impl ExchangePool {
-    /// An exchange as new.
+    /// Returns a reset exchange.
     pub(crate) fn take(&mut self) -> Box<Exchange> {
         self.exchanges.pop().unwrap_or_default()
     }
 
-    /// Takes an ended exchange back, whose transfers hold no pipe.
+    /// Takes an ended exchange back. Its transfers must hold no pipe.
     pub(crate) fn recycle(&mut self, mut exchange: Box<Exchange>) {
         if self.exchanges.len() < EXCHANGES_MAX && is_small(&exchange) {
             exchange.reset();
@@ -25,14 +25,13 @@ impl ExchangePool {
     }
 }
 
-/// Whether the memory of its headers is little enough to be kept: also what an exchange before it
-/// has left unused.
+/// Whether the headers' memory, including unused capacity, is small enough to be kept.
 fn is_small(exchange: &Exchange) -> bool {
     exchange.request.memory_bytes() + exchange.response.memory_bytes() <= HEADER_BYTES_MAX
 }
 
-/// The most exchanges that a worker keeps, and the memory of both headers above which one is
-/// dropped: 4 MiB in all, beside the exchanges themselves.
+/// The maximum number of exchanges in the pool: 4 MiB of header memory in all, besides the
+/// exchanges themselves.
 const EXCHANGES_MAX: usize = 256;
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
     use millrace_http1::{HeadLimits, HeadScan};
 
-    /// An exchange whose request and response have `fields` fields of `bytes` bytes each.
+    /// Returns an exchange whose request and response have `fields` fields of `bytes` bytes each.
     fn exchange(fields: usize, bytes: usize) -> Box<Exchange> {
         let limits = HeadLimits { bytes_max: 1 << 20, fields_max: 1000, target_bytes_max: 100 };
         let field = format!("a:{}\r\n", "b".repeat(bytes - 4));

@@ -1,9 +1,9 @@
-//! Why millrace answers a request itself, or ends a connection before its time: each reason with
-//! its status, its sentence for the client, and its word for the log.
+//! The reasons for which millrace responds itself or ends a connection early. Each has a status, a
+//! sentence for the client, and a word for the log.
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $status:literal $word:literal $text:literal;)*) => {
-        /// A reason. The same value goes into the response's body, the access log and the counters.
+        /// A reason. The same value is used in the response body, the access log and the counters.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Reason {
             $($(#[doc = $doc])+ $name,)*
@@ -13,17 +13,17 @@ macro_rules! reasons {
             /// Every reason, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The status of the response that says so; 0 where the client gets no response.
+            /// Returns the status of the response. 0 if the client gets no response.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status,)* }
             }
 
-            /// The word in the log.
+            /// Returns the word for the access log.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
 
-            /// One sentence for the person who reads the response.
+            /// Returns the sentence for the reader of the response.
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -32,135 +32,139 @@ macro_rules! reasons {
 }
 
 reasons! {
-    // The client's fault, seen in its request header.
-    /// RFC 9112 sections 2 to 5: the header breaks the grammar.
-    MalformedHead = 400 "malformed-head" "The request head is malformed.";
-    /// RFC 9112 section 6.3: the body's length can be read in two ways, or in none.
+    // Errors of the client, detected in its request.
+    /// The header breaks the grammar (RFC 9112 sections 2 to 5).
+    MalformedHead = 400 "malformed-head" "The request header is malformed.";
+    /// The length of the body can be read in two ways, or in none (RFC 9112 section 6.3).
     MalformedFraming = 400 "malformed-framing"
-        "The length of the request body is not stated in one clear way.";
-    /// RFC 9112 section 7.1: a chunk breaks the grammar.
+        "The length of the request body is ambiguous or missing.";
+    /// A chunk breaks the grammar (RFC 9112 section 7.1).
     MalformedBody = 400 "malformed-body" "The chunked request body is malformed.";
-    /// Origins may read the path as one of another route, and `path-strict` is on.
+    /// Origins may read the path as that of another route, and `path-strict` is on.
     AmbiguousPath = 400 "ambiguous-path"
         "The path of the request can be read as the path of another route.";
-    /// RFC 9112 sections 3.2 and 3.3: no destination can be read from target and Host.
+    /// No destination can be read from the target and Host (RFC 9112 sections 3.2 and 3.3).
     MalformedTarget = 400 "malformed-target" "The request target or Host field is malformed.";
-    /// The connection does not begin with the PROXY protocol header that its listener asks for.
-    /// Nothing is answered: what came may not even be HTTP.
+    /// The connection does not begin with the PROXY protocol header that its listener requires. No
+    /// response is sent: the bytes may not even be HTTP.
     MalformedProxyHeader = 0 "malformed-proxy-header"
         "The PROXY protocol header is missing or malformed.";
     /// The target is longer than `target_bytes`.
     TargetTooLong = 414 "target-too-long" "The request target is too long.";
-    /// The head is longer than `request_head_bytes`, or has more than `fields` fields.
-    HeadTooLarge = 431 "head-too-large" "The request head is too large.";
-    /// RFC 9112 section 6.1: a transfer coding that is not known.
+    /// The header is longer than `request_head_bytes`, or has more than `fields` fields.
+    HeadTooLarge = 431 "head-too-large" "The request header is too large.";
+    /// An unknown transfer coding (RFC 9112 section 6.1).
     CodingUnknown = 501 "coding-unknown" "The request uses a transfer coding other than chunked.";
-    /// RFC 9110 section 15.6.6: a major version other than 1.
-    VersionUnsupported = 505 "version-unsupported" "Only HTTP/1.0 and HTTP/1.1 are spoken here.";
-    /// RFC 9110 section 10.1.1: an expectation other than 100-continue.
+    /// A major version other than 1 (RFC 9110 section 15.6.6).
+    VersionUnsupported = 505 "version-unsupported" "Only HTTP/1.0 and HTTP/1.1 are supported.";
+    /// An expectation other than 100-continue (RFC 9110 section 10.1.1).
     ExpectationUnknown = 417 "expectation-unknown"
-        "The only expectation known here is 100-continue.";
-    /// RFC 9112 section 8: the client ended its stream before the body was whole.
+        "The only supported expectation is 100-continue.";
+    /// The client ended its stream before the body was whole (RFC 9112 section 8).
     BodyCut = 400 "body-cut" "The request body ended early.";
-    /// The head did not end within `head_ms`.
-    HeadTimedOut = 408 "head-timed-out" "The request head took too long to arrive.";
-    /// The body stood still for `body_ms`, or was slower than `rate_bytes_per_second`.
+    /// The header was not complete within `head_ms`.
+    HeadTimedOut = 408 "head-timed-out" "The request header took too long to arrive.";
+    /// The body stalled for `body_ms`, or was slower than `rate_bytes_per_second`.
     BodyTimedOut = 408 "body-timed-out" "The request body took too long to arrive.";
 
-    // What the request asks for is not done here.
-    /// The client's address is not among those that may use this listener.
+    // Requests that this proxy does not serve.
+    /// The client's address is not allowed to use this listener.
     ClientDenied = 403 "client-denied" "Your address may not use this proxy.";
-    /// RFC 9110 section 15.5.8: the client has not said who it is.
+    /// The client sent no credentials (RFC 9110 section 15.5.8).
     AuthRequired = 407 "auth-required"
-        "This proxy needs a user name and password, or a token: send Proxy-Authorization.";
-    /// The password or token is not right, or there is no such user: which, is not told.
-    AuthFailed = 407 "auth-failed" "The user name and password, or the token, are not known here.";
-    /// The target's address is outside what this listener may reach.
+        "This proxy requires a user name and password, or a token, in Proxy-Authorization.";
+    /// The password or token is wrong, or the user does not exist. The client does not learn which.
+    AuthFailed = 407 "auth-failed" "The user name and password, or the token, are not valid.";
+    /// The target's address is denied by this listener.
     TargetDenied = 403 "target-denied" "This proxy may not connect to that address.";
-    /// The target's port is denied, or not among those that may be reached.
+    /// The target's port is denied, or is not an allowed one.
     PortDenied = 403 "port-denied" "This proxy may not connect to that port.";
-    /// The target's name is on the list of denied names.
+    /// The target's name is in the list of denied names.
     DomainDenied = 403 "domain-denied" "This proxy may not connect to that host name.";
-    /// There is a list of allowed names, and the target is not on it.
+    /// There is a list of allowed names, and the target's name is not in it.
     DomainNotAllowed = 403 "domain-not-allowed"
-        "This proxy may connect to certain host names only, and not to that host.";
-    /// A request in origin-form reached a forward proxy: a web browser's, not a proxy client's.
+        "This proxy may connect only to certain host names, and not to that one.";
+    /// A request in origin-form reached a forward proxy. A web browser sent it, not a proxy client.
     NotAProxyRequest = 400 "not-a-proxy-request"
-        "This is a proxy: it needs an absolute http:// URL or CONNECT.";
+        "This is a proxy: send an absolute http:// URL or CONNECT.";
     /// An absolute target whose scheme is not http.
-    SchemeUnsupported = 400 "scheme-unsupported" "Only http:// URLs and CONNECT are served here.";
-    /// CONNECT came in at a booster.
-    ConnectRefused = 405 "connect-refused" "CONNECT is not served here.";
+    SchemeUnsupported = 400 "scheme-unsupported" "This proxy serves only http:// URLs and CONNECT.";
+    /// CONNECT to a reverse proxy.
+    ConnectRefused = 405 "connect-refused" "This server does not serve CONNECT.";
     /// No route matches host and path.
-    NoRoute = 404 "no-route" "Nothing is configured for this host and path.";
-    /// RFC 9111 section 5.2.1.7: the client wants what is stored, and nothing is.
+    NoRoute = 404 "no-route" "No route is configured for this host and path.";
+    /// The client requested a stored response only, and none is stored (RFC 9111 section 5.2.1.7).
     OnlyIfCached = 504 "only-if-cached"
-        "The request asks for a stored answer only (only-if-cached), and none is stored.";
-    /// RFC 9110 section 7.6.3: the request has been here before.
+        "The request asks for a stored response only (only-if-cached), and none is stored.";
+    /// The request has passed this proxy before (RFC 9110 section 7.6.3).
     Loop = 508 "loop" "The request has already passed through this proxy.";
 
-    // The origin's fault.
+    // Errors of the origin.
     /// The name has no address.
     NameUnknown = 502 "name-unknown" "The origin's name has no address.";
-    /// The name servers failed or contradict themselves.
+    /// The name servers failed or contradict each other.
     NameFailed = 502 "name-failed" "The origin's name could not be looked up.";
-    /// No name server answered within `name_ms`.
+    /// No name server responded within `name_ms`.
     NameTimedOut = 504 "name-timed-out" "The lookup of the origin's name took too long.";
     /// No address accepted the connection.
     ConnectFailed = 502 "connect-failed" "The origin refused the connection.";
-    /// The network does not lead to any of its addresses.
-    OriginUnreachable = 502 "origin-unreachable" "The network does not lead to the origin.";
-    /// No address answered within `connect_ms`.
+    /// The network has no route to any of the addresses.
+    OriginUnreachable = 502 "origin-unreachable" "The network has no route to the origin.";
+    /// No address accepted the connection within `connect_ms`.
     ConnectTimedOut = 504 "connect-timed-out" "The connection to the origin took too long.";
-    /// The origin closed or reset its connection before it answered.
-    OriginClosed = 502 "origin-closed" "The origin closed the connection before it answered.";
-    /// The response header did not come within `first_byte_ms`.
-    OriginTimedOut = 504 "origin-timed-out" "The origin took too long to answer.";
+    /// The origin closed or reset its connection before it responded.
+    OriginClosed = 502 "origin-closed" "The origin closed the connection before it responded.";
+    /// The response header did not arrive within `first_byte_ms`.
+    OriginTimedOut = 504 "origin-timed-out" "The origin took too long to respond.";
     /// The response header breaks the grammar or is too large.
-    MalformedResponse = 502 "malformed-response" "The origin's answer is malformed.";
-    /// The length of the response's body can be read in two ways.
+    MalformedResponse = 502 "malformed-response" "The origin's response is malformed.";
+    /// The length of the response body can be read in two ways.
     MalformedResponseFraming = 502 "malformed-response-framing"
-        "The length of the origin's answer is not stated in one clear way.";
-    /// The first chunk of the response breaks the grammar, and nothing of it was delivered.
-    MalformedResponseBody = 502 "malformed-response-body" "The origin's chunked answer is malformed.";
-    /// The response's body ended early, or was no longer held, before any of the response was sent.
-    ResponseIncomplete = 502 "response-incomplete" "The origin's answer did not arrive whole.";
-    /// 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
+        "The length of the origin's response is ambiguous.";
+    /// The first chunk of the response breaks the grammar, and nothing of the response was
+    /// delivered.
+    MalformedResponseBody = 502 "malformed-response-body" "The origin's chunked response is malformed.";
+    /// The response body ended early, or its beginning was discarded, before any of the response
+    /// was sent.
+    ResponseIncomplete = 502 "response-incomplete" "The origin's response did not arrive completely.";
+    /// A 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
     UpgradeUnrequested = 502 "upgrade-unrequested"
-        "The origin switched to a protocol that was not asked for.";
+        "The origin switched to a protocol that was not requested.";
     /// More interim responses than a client should have to read.
-    TooManyInterim = 502 "too-many-interim" "The origin sent too many interim answers.";
+    TooManyInterim = 502 "too-many-interim" "The origin sent too many interim responses.";
 
-    /// It has as many connections, and requests waiting for one, as it may have; or the wait was
-    /// longer than `queue_ms`.
-    OriginBusy = 503 "origin-busy" "The origin has all the requests it can take; try again soon.";
+    /// The origin has as many connections and queued requests as it may have, or the request was
+    /// queued for longer than `queue_ms`.
+    OriginBusy = 503 "origin-busy" "The origin has reached its limit of connections; try again soon.";
 
-    // Ours.
-    /// Descriptors, kernel memory or a table ran out.
+    // Errors of millrace.
+    /// Descriptors, kernel memory or slots of a table ran out.
     Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
-    /// Too many passwords wait to be compared, of all clients or of this one; or it took too long.
+    /// Too many passwords wait to be compared, of all clients or of this one; or the comparison
+    /// took too long.
     AuthBusy = 503 "auth-busy" "Too many passwords wait to be checked; try again soon.";
 
-    // Too late for a response: it has begun, or nobody listens. The connection tells.
+    // Too late for a response: it has begun, or the client has left. The end of the connection
+    // shows the error.
     /// The client closed or reset its connection.
     ClientClosed = 0 "client-closed" "The client closed the connection.";
     /// The client took nothing for `send_ms`, or took it too slowly.
-    ClientTimedOut = 0 "client-timed-out" "The client stopped taking the answer.";
-    /// Room ran short, and this client had stood still longest: it took or sent nothing.
-    Shed = 0 "shed" "This proxy was out of room, and this client stood still.";
-    /// The response's body ended early or broke the grammar.
-    ResponseCut = 0 "response-cut" "The origin cut its answer short.";
-    /// The answer's body stood still for `response_ms`.
-    ResponseTimedOut = 0 "response-timed-out" "The origin stopped in the middle of its answer.";
-    /// A tunnel stood still for `tunnel_idle_ms`.
-    TunnelIdle = 0 "tunnel-idle" "Nothing moved in the tunnel.";
+    ClientTimedOut = 0 "client-timed-out" "The client stopped receiving the response.";
+    /// Capacity ran out, and this client was the one stalled for longest.
+    Shed = 0 "shed" "This proxy ran out of capacity, and this client was stalled.";
+    /// The response body ended early or broke the grammar.
+    ResponseCut = 0 "response-cut" "The origin cut its response short.";
+    /// The response body stalled for `response_ms`.
+    ResponseTimedOut = 0 "response-timed-out" "The origin stalled in the middle of its response.";
+    /// No byte moved in the tunnel for `tunnel_idle_ms`.
+    TunnelIdle = 0 "tunnel-idle" "The tunnel was idle for too long.";
     /// The process ends, and the time for draining is over.
-    Draining = 0 "draining" "This proxy is being stopped.";
+    Draining = 0 "draining" "This proxy is shutting down.";
 }
 
 impl Reason {
-    /// Whether the client's connection cannot go on: where its next request begins is unknown, or
-    /// what it sends is not to be trusted.
+    /// Whether the client connection has to close: the beginning of its next request is unknown, or
+    /// the client is not trusted.
     pub const fn closes(self) -> bool {
         use Reason::*;
         matches!(
@@ -181,7 +185,7 @@ impl Reason {
         ) || self.status() == 0
     }
 
-    /// Whose failure it is.
+    /// Returns what failed.
     pub(crate) const fn failure(self) -> Failure {
         use Reason::*;
         match self {
@@ -207,13 +211,13 @@ impl Reason {
         }
     }
 
-    /// Whether the header of the origin's response is no HTTP, or not what was asked for.
+    /// Whether the header of the origin's response is malformed or does not fit the request.
     pub(crate) const fn is_malformed_response(self) -> bool {
         use Reason::*;
         matches!(self, MalformedResponse | MalformedResponseFraming | UpgradeUnrequested)
     }
 
-    /// The error type of Proxy-Status that says the same (RFC 9209 section 2.3).
+    /// Returns the error type for Proxy-Status (RFC 9209 section 2.3).
     pub const fn error_type(self) -> &'static str {
         use Reason::*;
         match self {
@@ -242,12 +246,12 @@ impl Reason {
     }
 }
 
-/// What failed, by whose fault. Follows from the reason.
+/// What failed. Determined by the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// The request, or what it requests, is refused: it is malformed, slow or cut, or not allowed.
     Request,
-    /// The client's connection broke, was too slow, or had to make room.
+    /// The client connection broke, was too slow, or was shed.
     Client,
     /// No connection to an origin could be opened.
     Connect,
@@ -255,13 +259,13 @@ pub(crate) enum Failure {
     NoResponse,
     /// The response header is wrong or late.
     Header,
-    /// The response body ends early, breaks its framing, or stops.
+    /// The response body ends early, breaks its framing, or stalls.
     Body,
-    /// Millrace itself has no room.
+    /// Millrace itself has no capacity.
     Proxy,
 }
 
-/// The reason phrase of a status that millrace makes itself.
+/// Returns the reason phrase of a status that millrace makes itself.
 pub const fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
@@ -290,12 +294,12 @@ mod tests {
 
     #[test]
     fn every_answer_has_an_error_type_that_is_a_token() {
-        // RFC 8941 section 3.3.4, as far as the registered types use it.
+        // RFC 8941 section 3.3.4, restricted to the characters that the registered types use.
         let is_token =
             |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         for reason in Reason::ALL {
             assert!(!reason.error_type().is_empty() && is_token(reason.error_type()), "{reason:?}");
-            // It stands in quotes: RFC 8941 section 3.3.3.
+            // The word is written in quotes (RFC 8941 section 3.3.3).
             assert!(!reason.word().contains(['"', '\\']));
         }
         assert_eq!(Reason::ConnectFailed.error_type(), "connection_refused");

@@ -1,30 +1,30 @@
-//! The stages of an exchange, the events that reach them, and what they return. Read this first,
-//! then `worker/driver.rs`.
+//! The stages of an exchange, the events that they handle, and the steps that they return. Read this
+//! first, then `worker/driver.rs`.
 //!
 //! | stage | file | takes | gives | may wait for |
 //! | --- | --- | --- | --- | --- |
-//! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | room in the table |
-//! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or a precise refusal | more bytes |
-//! | route | `stage/route.rs` | a request header | a plan: where the response comes from | a password |
-//! | lookup | `stage/lookup.rs` | a plan | a stored response, or none | another's fetch, a disk |
+//! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | a free slot in the table |
+//! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or an exact refusal | more bytes |
+//! | route | `stage/route.rs` | a request header | a plan: where the response comes from | a password check |
+//! | lookup | `stage/lookup.rs` | a plan | a stored response, or none | another exchange's fetch, a disk |
 //! | fetch | `stage/fetch.rs` | a plan | a response header, the source of its body | the origin |
-//! | deliver | `stage/deliver.rs` | the response | bytes at the client | room to write |
-//! | log | `stage/log.rs` | an ended exchange | a record; the connection goes on or ends | |
+//! | deliver | `stage/deliver.rs` | the response | bytes sent to the client | space in the socket |
+//! | log | `stage/log.rs` | an ended exchange | a record; the connection continues or ends | |
 //!
 //! Accept and parse work on a connection, before there is an exchange. A stage is a function
-//! `on(core, key, event) -> NextStep`: it looks at its object and the worker's tables, queues
-//! operations, and returns what comes next. It never calls another stage: only the driver does.
+//! `on(core, key, event) -> NextStep`. It examines its object and the worker's tables, queues
+//! operations, and returns the next step. It never calls another stage: only the driver does.
 //!
-//! There is one backward move, [`NextStep::Reenter`] of fetch: another origin connection, while nothing
-//! of the request's body has been read for an origin and nothing of a response has reached the
-//! client.
+//! There is one backward move, [`NextStep::Reenter`] of fetch: another origin connection. It is
+//! possible while no byte of the request body was read for an origin and no byte of a response has
+//! reached the client.
 
 use millrace_dns::NameError;
 use millrace_engine::Key;
 
 use crate::exchange::reason::Reason;
 
-/// Where an exchange is. The order is that of its life: the driver refuses to go back.
+/// The stage of an exchange. Stages are ordered by time, and the driver refuses to go back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Stage {
     #[default]
@@ -38,116 +38,116 @@ pub(crate) enum Stage {
 /// The object that an event is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EventTarget {
-    /// A listener; the slot of the key is its number.
+    /// A listener. The slot of the key is the listener's number.
     Listener(Key),
     /// A client connection.
     Conn(Key),
     /// An exchange.
     Exchange(Key),
-    /// A body on its way into the cache.
+    /// A fill: a body that is received into the cache.
     Fill(Key),
 }
 
-/// What happened: a completion, a timer, a message or a wake-up. What it brought, where that is
-/// more than a few bytes, is at its object.
+/// A completion, a timer, a message or a wake-up. Data that is larger than a few bytes is stored in
+/// the target object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// The driver moved the object on to this stage, or the connection to its next request.
+    /// The driver moved the target on to this stage, or the connection to its next request.
     Enter,
     /// The exchange has become the first of its connection.
     BecameFirst,
-    /// A listener accepted a connection, or cannot: see [`Listeners::accepted`].
+    /// A listener accepted a connection, or failed to: see [`Listeners::accepted`].
     ///
     /// [`Listeners::accepted`]: crate::conn::listeners::Listeners::accepted
     Accepted,
-    /// Another worker handed over a connection that it accepted; it is at the same place.
+    /// Another worker handed over a connection that it accepted, stored in the same place.
     HandedOver,
-    /// Bytes from the client are there, or may be.
+    /// Bytes from the client have arrived, or may have.
     ClientReadable,
     /// The client ended its stream.
     ClientEnded,
-    /// The client took what was sent.
+    /// The client's socket took everything that was sent.
     ClientSent,
-    /// The client took so many bytes out of the download's pipe.
+    /// The client's socket took this many bytes from the download's pipe.
     ClientSpliced(u32),
-    /// The client will take nothing more.
+    /// A send to the client failed.
     ClientFailed,
-    /// Bytes from the origin are there, or may be.
+    /// Bytes from the origin have arrived, or may have.
     OriginReadable,
     /// The origin ended its stream.
     OriginEnded,
-    /// The connection to the origin broke.
+    /// The origin connection broke.
     OriginBroke,
-    /// The origin took what was sent.
+    /// The origin's socket took everything that was sent.
     OriginSent,
-    /// The origin took so many bytes out of the upload's pipe.
+    /// The origin's socket took this many bytes from the upload's pipe.
     OriginSpliced(u32),
-    /// The origin will take nothing more.
+    /// A send to the origin failed.
     OriginFailed,
     /// An attempt to connect to the origin ended, or its timer is due: see [`Dial::news`].
     ///
     /// [`Dial::news`]: crate::origin::Dial::news
     DialProgress,
-    /// The origin's name was looked up; the addresses are at the exchange's transaction.
+    /// The lookup of the origin's name ended. The addresses are in the exchange's transaction.
     NameResolved(Result<(), NameError>),
-    /// There may be room by now for what the exchange waited for.
+    /// There may now be capacity for the exchange or the fill.
     CapacityFreed,
-    /// The verifier compared the password, and it is right; or the reason to refuse the request.
+    /// The verifier found the password to be right, or there is a reason to refuse the request.
     Verified(Result<(), Reason>),
-    /// What the exchange or the fill waits for in the cache may have come.
+    /// The cache woke the exchange or the fill: the object that it waits for may be there.
     Woken,
-    /// The time for what the object waits for is over.
+    /// The deadline of the present wait has passed.
     TimedOut,
-    /// The exchange has to end, for this reason.
+    /// The exchange has to end for this reason.
     End(Reason),
 }
 
-// Events and steps travel in registers.
+// Events and steps are passed in registers.
 const _: () = assert!(size_of::<Event>() <= 8 && size_of::<NextStep>() <= 8);
 
-/// What a stage returns.
+/// The step that a stage returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NextStep {
-    /// An operation is outstanding, or a transfer runs: an event takes it from here.
+    /// Wait for the event of an outstanding operation or transfer.
     Wait,
-    /// On to a later stage.
+    /// Enter a later stage.
     Advance(Stage),
     /// Enter the same stage again.
     Reenter,
-    /// The exchange cannot go on: `exchange/end.rs` decides how it ends.
+    /// End the exchange; `exchange/end.rs` decides how.
     End(Reason),
-    /// A request began: the last exchange of the connection enters its first stage, or ends with a
-    /// refusal. Afterwards the connection looks for a further request.
+    /// A request began: drive the last exchange of the connection from its first stage, or end it
+    /// with a refusal. Then let the connection look for a further request.
     BeginExchange(Option<Reason>),
-    /// The exchange was recorded and removed; what becomes of its connection.
+    /// The exchange was recorded and removed. Its connection continues or ends like this.
     Recorded(AfterExchange),
-    /// A refresh ends; it has no client to deliver to.
+    /// End a refresh, which has no client to deliver to.
     EndRefresh,
 }
 
-/// How a response ends that is not delivered whole: what its client sees of its connection.
+/// How a client connection ends after a response that was not delivered whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Abort {
-    /// The end in order (FIN), after the last byte that was received.
+    /// It is closed in order (FIN) after the last byte that was received.
     Close,
-    /// A reset, once the client's kernel has acknowledged what was sent.
+    /// It is reset once the client's kernel has acknowledged everything that was sent.
     ResetWhenDelivered,
-    /// A reset at once.
+    /// It is reset at once.
     Reset,
 }
 
-/// What becomes of a client connection when its first exchange has ended.
+/// How a client connection continues or ends after its first exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AfterExchange {
-    /// It goes on to the next request.
+    /// It serves the next request.
     Continue,
-    /// It closes once the client has read the response, which what the client still sends must not
-    /// turn into a reset (RFC 9112 section 9.6).
+    /// It closes once the client has read the response. Until then, received bytes are discarded,
+    /// so that they do not cause a reset (RFC 9112 section 9.6).
     Linger,
-    /// It closes.
+    /// It closes in order.
     Close,
-    /// It closes so that the client sees that it broke.
+    /// It is reset.
     Reset,
-    /// It is reset once the client's kernel has acknowledged what was sent.
+    /// It is reset once the client's kernel has acknowledged everything that was sent.
     ResetWhenDelivered,
 }

@@ -1,4 +1,5 @@
-//! Stage accept: a listener's connection becomes a `Conn`, or is refused before it costs anything.
+//! Stage accept: a connection of a listener becomes a `Conn`, or is refused before it takes
+//! resources.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -37,7 +38,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     }
 }
 
-/// A listener accepted a connection, or cannot.
+/// Handles the result of an accept: a connection, or the error that stopped the listener.
 fn handle_accepted<E: Engine>(core: &mut Core<E>, key: Key) {
     match core.listeners.accepted.take() {
         Some(Ok((fd, peer))) => {
@@ -59,20 +60,21 @@ fn handle_accepted<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// Takes a connection in: one that this worker accepted, or was handed.
+/// Admits a connection that this worker accepted or received from another worker, or refuses it.
 fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listener: u16) {
     let now = core.engine.now();
     let peer = peer.map(canonical);
     let limits = core.snapshot.limits();
     let per_client = limits.connections_per_client;
     let counted_as = peer.map(|peer| Client::of(peer.ip(), limits.client_ipv6_prefix));
-    // A listener may leave the configuration while a connection is on its way here.
+    // The listener may have left the configuration while the connection was handed over.
     let is_known = core.snapshot.listener(listener).is_some() || core.snapshots.is_gone(listener);
     if !is_known || !core.clients.admit(counted_as, per_client) {
         return refuse(core, fd);
     }
     let Some(key) = core.conns.next_key() else {
-        // Accepting has paused before the table filled; what was accepted until then still comes.
+        // Accepting pauses before the table is full, but connections accepted until then still
+        // arrive.
         core.clients.leave(counted_as);
         return refuse(core, fd);
     };
@@ -109,16 +111,16 @@ fn refuse<E: Engine>(core: &mut Core<E>, fd: Fd) {
     core.engine.reset(fd);
 }
 
-/// Gives a connection to the worker with the fewest, where that is far below ours. Returns it if
-/// it stays here.
+/// Hands a connection over to the worker with the fewest connections, if that worker has far fewer
+/// than this one. Returns the connection if it stays here.
 fn hand_over<E: Engine>(
     core: &mut Core<E>,
     fd: Fd,
     peer: Option<SocketAddr>,
     listener: u16,
 ) -> Option<Fd> {
-    // Those on their way count as well: a worker that is slow to read its messages must not find
-    // more of them than it has room for.
+    // Connections in transit count as well: a worker that is slow to read its messages must not
+    // find more connections in them than it has room for.
     let open = |index: usize| {
         let counters = &core.shared.counters[index];
         counters.connections.get() as usize + counters.handed_over.load(Ordering::Relaxed)
@@ -145,7 +147,7 @@ fn hand_over<E: Engine>(
     }
 }
 
-/// Reads the PROXY protocol header that must come first. It is believed only from a trusted peer.
+/// Reads the PROXY protocol header, which has to come first. Only a trusted peer may send one.
 fn read_proxy_header<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let now = core.engine.now();
     let listener = core.conn(key).listener;
@@ -173,12 +175,14 @@ fn read_proxy_header<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     NextStep::Wait
 }
 
-/// The same address, where a listener of both families has an IPv4 client as an IPv6 address
-/// (`::ffff:192.0.2.1`): origins, logs and limits know it as the IPv4 address.
+/// Returns an IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) as the IPv4 address, and other
+/// addresses unchanged. A dual-stack listener reports IPv4 clients as mapped addresses; origins,
+/// logs and limits see the IPv4 address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// A worker hands a connection over when it has a quarter more than the least loaded one, and this
-/// many beside: below, moving costs more than it evens out.
+/// A worker hands a connection over if it has a quarter more connections than the least loaded
+/// worker, plus this many. Below that, moving a connection costs more than the better balance
+/// saves.
 const HAND_OVER_LEAD: usize = 16;

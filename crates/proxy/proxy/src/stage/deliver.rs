@@ -1,5 +1,5 @@
-//! Stage deliver: a response's header goes to the client, and its body follows by the download, or
-//! a tunnel begins. The stage ends when both transfers have.
+//! Stage deliver: sends the header of a response to the client, then its body by the download; or
+//! begins a tunnel. The stage ends when both transfers have ended.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{Expectation, Framing, expectation};
@@ -15,7 +15,7 @@ use crate::exchange::{Exchange, OwnResponse, RequestPlan};
 use crate::origin;
 use crate::transfer::{TransferProgress, TransferState, download, tunnel, upload};
 
-/// Handles an event of an exchange that is in this stage.
+/// Handles an event of an exchange in this stage.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     let moved = match event {
@@ -23,7 +23,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::End(reason) => return NextStep::End(reason),
         Event::ClientFailed => return NextStep::End(Reason::ClientClosed),
         Event::ClientSent => match download::pump(core, key, false) {
-            // An interim response was in the way.
+            // The completed send was an interim response, for which the header had to wait.
             TransferProgress::NotStarted => return begin(core, key),
             moved => moved,
         },
@@ -40,7 +40,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::ClientReadable => upload::pump(core, key, false),
         Event::ClientEnded => upload::handle_client_end(core, key),
         Event::TimedOut => check_overdue_body(core, key),
-        // It has found what it waited for.
+        // The exchange no longer waits for this event.
         _ => TransferProgress::Waiting,
     };
     next_step(core, key, moved)
@@ -54,8 +54,9 @@ fn next_step<E: Engine>(core: &mut Core<E>, key: Key, moved: TransferProgress) -
     }
 }
 
-/// Writes the header of the response and starts what follows it. While an interim response is on
-/// its way, or responses to earlier requests come first, an event comes when that is over.
+/// Writes the header of the response and starts the body. Returns without sending while an interim
+/// response is being sent, or while earlier responses come first: an event follows when the
+/// connection is free.
 #[inline(never)]
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { exchange, client, out, .. } = core.parts_with_client(key);
@@ -107,7 +108,7 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, out, log, exchange, .. } = parts;
     let is_filled = exchange.caching.source == ResponseSource::Filled;
     let framing = match exchange.transaction.framing {
-        // Its chunks were taken off on its way into the cache.
+        // The fill removed the chunk framing.
         Framing::Chunked if is_filled => Framing::UntilClose,
         framing => framing,
     };
@@ -124,8 +125,8 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     download::pump(core, key, true)
 }
 
-/// Nothing has come of a body of the cache for as long as an origin may take. Its fill may have
-/// ended without a wake-up: what is there decides.
+/// Handles the deadline of a body that is read from the cache and has not grown for as long as an
+/// origin may stall. The fill may have ended without a wake-up, so the body itself is checked.
 #[inline(never)]
 fn check_overdue_body<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let moved = download::pump(core, key, false);
@@ -136,7 +137,7 @@ fn check_overdue_body<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgre
     moved
 }
 
-/// Ends the exchange if both of its transfers have.
+/// Ends the exchange if both of its transfers have ended.
 #[inline(never)]
 fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     download::release_origin(core, key);
@@ -152,9 +153,10 @@ fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// After an early response the upload goes on only while its origin reads it. It does not when it
-/// said that it closes (RFC 9112 section 9.6), nor when it refused what was only announced: then
-/// the client may never send it (RFC 9110 section 10.1.1).
+/// Whether the rest of the upload can be dropped after an early response. The upload continues only
+/// while the origin reads it. The origin does not if it announced that it closes (RFC 9112 section
+/// 9.6). If it refused a request with `Expect: 100-continue`, the client may never send the body
+/// (RFC 9110 section 10.1.1).
 fn is_upload_pointless(exchange: &Exchange) -> bool {
     let is_announced = expectation(&exchange.request) == Expectation::Continue;
     origin::h1::says_close(exchange) || (is_announced && exchange.upload.forwarded() == 0)

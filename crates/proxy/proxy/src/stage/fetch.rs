@@ -1,6 +1,6 @@
-//! Stage fetch: the request goes to an origin, and the header of its response comes back. The stage
-//! picks the origin and the connection, sends the request's header (its body follows by the
-//! upload), passes interim responses on, and begins again elsewhere where that is sound.
+//! Stage fetch: sends the request to an origin and receives the header of the response. The stage
+//! picks the origin and the connection, sends the request header (the upload sends the body),
+//! passes interim responses on, and retries elsewhere where that is sound.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -28,7 +28,7 @@ use crate::transfer::sink::TransferSink;
 use crate::transfer::{TransferProgress, upload};
 use millrace_dns::NameError;
 
-/// Handles an event of an exchange that is in this stage.
+/// Handles an event of an exchange in this stage.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     let moved = match event {
@@ -47,7 +47,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     next_step(moved)
 }
 
-/// Goes on after what concerns a fetch only while it waits for that.
+/// Handles the events that matter only in a certain phase of the transaction.
 #[inline(never)]
 fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match (event, core.exchange(key).transaction.phase) {
@@ -60,14 +60,14 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
             core.exchange(key).transaction.since = core.engine.now();
             read_response(core, key)
         }
-        // An interim response was in the way.
+        // The completed send was an interim response, for which the next header had to wait.
         (Event::ClientSent, Phase::Asked) => read_response(core, key),
-        // Its turn, or what it waited for in the cache, changes nothing for it.
+        // Becoming first, or a wake-up by the cache, changes nothing in the other phases.
         _ => NextStep::Wait,
     }
 }
 
-/// The upload may end long before there is a response.
+/// Returns the step after progress of the upload, which may end long before the response arrives.
 fn next_step(moved: TransferProgress) -> NextStep {
     match moved {
         TransferProgress::Waiting | TransferProgress::Ended | TransferProgress::NotStarted => {
@@ -94,7 +94,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     (transaction.configured, transaction.address) = (is_configured.then_some(id), None);
     let way = queue::way_in_turn(core, key, id);
     if is_tunnel {
-        // Its end is to be seen while the connection is opened, and what it sends early is welcome.
+        // Detects a client that leaves while the connection is being opened. Early data is accepted
+        // too.
         let ExchangeParts { engine, client, .. } = core.parts_with_client(key);
         client::receive_ahead(engine, client);
     }
@@ -108,7 +109,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// The exchange is the first in the queue of its origin, where there may be room by now.
+/// Tries to leave the queue of the origin, in which this exchange is the first.
 fn leave_queue<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let id = core.exchange(key).transaction.origin.expect("it waits for room there");
     let Some(way) = queue::way_to(core, key, id) else { return NextStep::Wait };
@@ -117,7 +118,7 @@ fn leave_queue<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     proceed(core, key, way)
 }
 
-/// Sends the request to the origin that was picked, or opens a connection for it.
+/// Sends the request to the chosen origin, or first opens a connection to it.
 fn proceed<E: Engine>(core: &mut Core<E>, key: Key, way: Way) -> NextStep {
     match way {
         Way::Idle(origin_use) => {
@@ -156,7 +157,7 @@ fn pick_origin<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(OriginId, Tri
     Some((origins.asked_for(rules, host, port.unwrap_or(80), are_whole), Trial::No))
 }
 
-/// Opens a connection to an origin: its address is known, or has to be looked up first.
+/// Opens a connection to an origin, after a lookup if only its name is known.
 fn open_connection<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Result<(), Reason> {
     let (name, port) = match core.origins.place(id) {
         Place::Unix(path) => {
@@ -179,7 +180,7 @@ fn open_connection<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Res
     }
 }
 
-/// A name was looked up for the exchange.
+/// Handles the result of the name lookup.
 fn handle_lookup<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -200,7 +201,7 @@ fn handle_lookup<E: Engine>(
     opening.map_or_else(|reason| connect_failed(core, key, reason), |()| NextStep::Wait)
 }
 
-/// Something happened to an attempt to connect.
+/// Handles progress of the connection attempts.
 fn handle_dial_progress<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match dial::on_news(core, key) {
         Ok(true) => send_request(core, key),
@@ -209,7 +210,7 @@ fn handle_dial_progress<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// The connection is there: the request goes out.
+/// Sends the request over the connection that the exchange has now.
 fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { engine, exchange, origin, .. } = core.parts(key);
     let transaction = &mut exchange.transaction;
@@ -246,8 +247,9 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     next_step(upload::pump(core, key, true))
 }
 
-/// Reads the response's header from what the origin has sent. Called when bytes have come, and when
-/// an interim response that was in the way has been taken by the client, or its turn has come.
+/// Parses response headers from the bytes that the origin has sent. Called when bytes have arrived,
+/// when the client has taken an interim response, and when the exchange becomes the first of its
+/// connection.
 #[inline(never)]
 fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     loop {
@@ -297,7 +299,7 @@ fn header_memory_bytes(exchange: &Exchange) -> usize {
     exchange.response.bytes().len() + size_of_val(exchange.response.fields())
 }
 
-/// The header of the final response is there.
+/// Handles the header of the final response.
 fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     origin::verdict::note_answer(core, key);
     if core.exchange(key).response.status() >= 502
@@ -312,8 +314,8 @@ fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// While a response waits for its turn: a little of it is held, and the end of its connection is to
-/// be seen, or the next request would be sent to no one.
+/// Receives a little of a response that has to wait for its turn. This also detects the end of the
+/// origin connection, which must not serve another request after that.
 fn receive_ahead<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { origin, .. } = core.parts(key);
     if origin.is_some_and(|origin| origin.wire.recv_buffer.bytes().len() < RECEIVE_AHEAD_MAX) {
@@ -322,12 +324,12 @@ fn receive_ahead<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     NextStep::Wait
 }
 
-/// The response does not apply to what is stored, or what is stored does not serve the request: the
-/// same request again, without our conditions.
+/// Sends the request once more, without the conditions that the proxy added. Used if the response
+/// does not apply to the stored response, or if the stored response does not serve the request.
 fn repeat_without_conditions<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match core.exchange(key).transaction.framing {
         Framing::None | Framing::Length(0) => side::finish(core, key),
-        // Its body is of no use.
+        // The body is of no use.
         _ => side::leave(core, key),
     }
     let exchange = core.exchange(key);
@@ -338,8 +340,8 @@ fn repeat_without_conditions<E: Engine>(core: &mut Core<E>, key: Key) -> NextSte
     NextStep::Reenter
 }
 
-/// RFC 9110 section 15.2: an interim response goes on to the client, unless it speaks HTTP/1.0,
-/// which has none.
+/// Passes an interim response to the client, unless the client speaks HTTP/1.0, which has none (RFC
+/// 9110 section 15.2).
 fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
     let ExchangeParts { engine, exchange, client, out, .. } = core.parts(key);
     exchange.transaction.since = engine.now();
@@ -352,21 +354,23 @@ fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
     client.wire.send(engine, &[out]);
 }
 
-/// The origin's stream ended, or broke, before the header of its response did; unless that header
-/// is there, and only waits for its turn.
+/// Handles the end of the origin's stream, in order or by an error, before the response header was
+/// parsed. If the header is already received and only waits for its turn, the exchange continues to
+/// wait.
 #[inline(never)]
 fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { client, origin, .. } = core.parts(key);
     let waits = client.is_some_and(|client| !client.may_send(key));
     if waits && origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty()) {
-        // The wire keeps whether it ended or broke: a body that its end would end is whole only after
-        // the former.
+        // The wire records whether the stream ended or broke. A body that is delimited by the end
+        // of the stream is whole only if the stream ended in order.
         return NextStep::Wait;
     }
     NextStep::End(Reason::OriginClosed)
 }
 
-/// No connection could be opened. If this worker has no room for one, the exchange waits for room.
+/// Handles the failure to open a connection. If this worker has no capacity for one, the exchange
+/// waits for capacity.
 fn connect_failed<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     let transaction = &core.exchange(key).transaction;
     let (phase, id) = (transaction.phase, transaction.origin);

@@ -1,4 +1,4 @@
-//! Stage log: an exchange has ended. It is recorded, and its memory goes back.
+//! Stage log: records an exchange that has ended and recycles its memory.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::Name;
@@ -13,7 +13,7 @@ use crate::exchange::stage::{Event, NextStep};
 use crate::origin::{Origins, Place, side};
 use crate::transfer::stats::TransferStats;
 
-/// Records the first exchange of a connection and takes it out.
+/// Records the first exchange of a connection and removes it.
 #[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     if core.exchange(key).transaction.is_open() {
@@ -23,7 +23,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     core.counters.exchanges.add(1);
     let mut exchange = core.exchanges.remove(key).expect("the driver's exchange is there");
     if let Event::End(reason) = event {
-        // It was begun ahead of its turn, and its connection ends.
+        // The exchange was begun ahead of its turn, and its connection ends before it.
         exchange.reason.get_or_insert(reason);
     }
     let conn_key = exchange.conn();
@@ -94,14 +94,14 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferSta
     write_record(format, &record, dates, records);
 }
 
-/// The address that was tried last, or the configured origin if there was none to try. What clients
-/// of a forward proxy asked for is in the target.
+/// Returns the address that was tried last, or the configured origin if no address was tried.
+/// `None` for targets of a forward proxy without an address: the logged target names them.
 fn origin_tried<'a>(origins: &'a Origins, exchange: &Exchange) -> Option<OriginAddress<'a>> {
     let transaction = &exchange.transaction;
     if let Some(address) = transaction.address {
         return Some(OriginAddress::Tcp(address));
     }
-    // The exchange holds the snapshot that names the origin: it is known.
+    // The exchange holds the snapshot that names the origin, so the origin is in the table.
     Some(match origins.place(transaction.configured?) {
         Place::Address(address) => OriginAddress::Tcp(*address),
         Place::Name(name, port) => OriginAddress::Name(name, *port),

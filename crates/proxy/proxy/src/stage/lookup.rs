@@ -1,5 +1,5 @@
-//! Stage lookup: whether a stored response serves the request, another exchange is fetching it, or
-//! the origin has to be asked, and then whether others wait for the response.
+//! Stage lookup: decides between a stored response, waiting for another exchange's fetch of the
+//! same response, and a fetch of its own, for which other exchanges may wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, RequestPlan, origin_request};
 use crate::origin;
 
-/// Handles an event of an exchange that is in this stage.
+/// Handles an event of an exchange in this stage.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match event {
@@ -30,7 +30,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
             begin(core, key)
         }
         Event::End(reason) => NextStep::End(reason),
-        // Its turn changes nothing for one that waits for another one's fetch.
+        // Becoming first changes nothing for an exchange that waits for another's fetch.
         _ => NextStep::Wait,
     }
 }
@@ -91,8 +91,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// What there is for the request, as its client may have it; `None` where the origin is to be asked
-/// and that was noted already.
+/// Returns the result of the lookup, adapted to what this client may get. `None` if the request
+/// goes to the origin and the reason is already recorded.
 fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     let waiter = core.waiter(key, Kind::Exchange);
     let ExchangeParts { engine, exchange, client, shared, counters, .. } =
@@ -110,7 +110,7 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
         Found::Validate { object, is_spare, claim } => {
             let is_absent = lacks_part(request, &object, cache);
             if !is_absent || !wants_range(request) {
-                // A part stands in for nothing else.
+                // A part is no stale fallback for another part.
                 let is_spare = is_spare && !is_absent;
                 return Some(Found::Validate { object, is_spare, claim });
             }
@@ -121,11 +121,11 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
         Found::Stale(object, claim) if lacks_part(request, &object, cache) => (object, claim),
         other => return Some(other),
     };
-    // A part of it is stored, and not the one that is asked for.
+    // A part is stored, but not the requested one.
     counters.cache_misses.add(1);
     caching.forward = Some(Forward::Partial);
     if wants_range(request) {
-        // The fetch of this part serves no other request: the claim is released.
+        // The fetch of this part serves no other request, so the lease is released.
         core.wake(claim.map(Claim::release).into_iter().flatten());
         return None;
     }
@@ -136,27 +136,28 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     None
 }
 
-/// RFC 9211 section 2.2: it is stale, or it is not and the request wants it validated all the same.
+/// Returns why a stored response has to be validated: it is stale, or the request demands
+/// validation although it is fresh (RFC 9211 section 2.2).
 fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
     let is_good = meta.is_fresh(now_ms) && !meta.flags.has(Flags::NO_CACHE);
     if is_good { Forward::Request } else { Forward::Stale }
 }
 
-/// Another worker has just found that the object is too long to be stored, or cut it: it is not
-/// found again.
+/// Repeats the lookup. Another worker has just removed the object, because it was too long to be
+/// stored or its body was cut.
 fn retry<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<Claim>) -> NextStep {
     let released = claim.map(Claim::release);
     core.wake(released.into_iter().flatten());
     begin(core, key)
 }
 
-/// Until when the exchange may wait for another one's fetch.
+/// Returns the time until which the exchange may wait for another exchange's fetch.
 fn wait_deadline(exchange: &Exchange, now: Instant) -> Instant {
     let wait = Duration::from_millis(exchange.snapshot().limits().collapse_wait_ms);
     exchange.caching.waited_since.unwrap_or(now) + wait
 }
 
-/// What the cache has for the request; `None` where it has no part in it.
+/// Looks the request up in the cache. `None` if the request bypasses the cache.
 fn look_up(
     exchange: &mut Exchange,
     cache: &Arc<Cache>,
@@ -177,11 +178,11 @@ fn look_up(
         caching.key = key_of(cache.hash(), &sent, &route.key);
     }
     let Some(key) = caching.key else {
-        // Nothing tells it from others.
+        // The request has no cache key.
         caching.forward = Some(Forward::Bypass);
         return None;
     };
-    caching.purge_number = cache.number();
+    caching.change_number = cache.number();
     if let Some(why) = bypass(request, &route.policy) {
         let is_method = why == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
@@ -193,7 +194,7 @@ fn look_up(
     };
     let refreshes = request.method() == Method::Get && !is_bound;
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
-    // Nor may others wait for an exchange that itself waits for its turn.
+    // Nor may other requests wait for an exchange that itself waits for its turn.
     let is_for_others = refreshes && !wants_range(request) && is_first;
     let claims = is_for_others && may_claim(request, &asked, &route.policy);
     let asks_disks = !caching.has_queried_disks;
@@ -210,13 +211,13 @@ fn look_up(
     }))
 }
 
-/// Whether the request is for a range, which goes to the origin with it wherever it does.
+/// Whether the request asks for a range. The Range field is always passed to the origin.
 fn wants_range(request: &RequestHead) -> bool {
     request.find(Name::Range).is_some() && request.method() == Method::Get
 }
 
-/// Whether what is stored does not serve the request: it is a part, and not the one that is asked
-/// for; or what is asked for has not arrived, and will not soon.
+/// Whether the stored object lacks the bytes that the request asks for: it is another part, or the
+/// bytes have not arrived and are not about to.
 #[inline(always)]
 fn lacks_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     let is_of_part = object.meta().extent.is_some() || wants_range(request);
@@ -233,7 +234,7 @@ fn lacks_part_slow(request: &RequestHead, object: &Object, cache: &Cache) -> boo
     let Some(length) = extent.map_or(object.length(), |_| Some(0)) else { return false };
     match ranges(request, &object.stored, length, cache.hash()) {
         Selection::Absent => true,
-        // They are sent of what has arrived only.
+        // A multipart response is made only of a body that has arrived whole.
         Selection::Parts(_) => is_arriving,
         Selection::Part(range) => {
             let first = range.first - extent.map_or(0, |extent| extent.first);
@@ -243,19 +244,21 @@ fn lacks_part_slow(request: &RequestHead, object: &Object, cache: &Cache) -> boo
     }
 }
 
-/// Whether the origin has said that it sends ranges of a response. One that does not would send all
-/// of it again.
+/// Whether the origin announced that it supports ranges of this response. An origin that does not
+/// would send the whole response again.
 fn accepts_ranges(object: &Object) -> bool {
     let mut lines = object.stored.lines();
     lines.any(|line| line.known == Name::AcceptRanges && has_token(line.value, b"bytes"))
 }
 
-/// A range that begins so far behind what has arrived is waited for. One that begins later is asked
-/// for: a client that seeks waits for nothing that it skips.
+/// The proxy waits for a range that begins at most this far behind the bytes that have arrived. It
+/// requests a range that begins later from the origin, so that a client that seeks does not wait
+/// for bytes that it skips.
 const NEAR_BYTES: u64 = 64 * 1024;
 
-/// Whether the request has conditions of the client's, which the origin is to see: the response to
-/// them serves no other request. A booster asks for the whole response where others may wait.
+/// Whether the request has conditions of the client that the origin has to see; the response to
+/// them serves no other request. A reverse proxy fetches the whole response instead, for which
+/// others may wait.
 fn has_conditions(request: &RequestHead, plan: RequestPlan) -> bool {
     let conditions = [Name::IfNoneMatch, Name::IfModifiedSince];
     !matches!(plan, RequestPlan::Route(_))

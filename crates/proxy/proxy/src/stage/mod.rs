@@ -1,4 +1,4 @@
-//! One module per stage; the table is in `exchange/stage.rs`. Only `worker/driver.rs` calls them.
+//! One module per stage; `exchange/stage.rs` has the table. Only `worker/driver.rs` calls them.
 
 pub(crate) mod accept;
 pub(crate) mod deliver;

@@ -1,4 +1,5 @@
-//! Stage parse: bytes of a client become an exchange, or a precise refusal.
+//! Stage parse: turns bytes from a client into an exchange, or into a refusal with the exact
+//! reason.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{FramingError, HeadError, request_framing};
@@ -10,8 +11,9 @@ use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep};
 use crate::overload::capacity;
 
-/// Handles an event of a connection: begins an exchange if a whole request header is there, and may
-/// begin now. What is there may be the beginning of a request, or several pipelined ones.
+/// Handles an event of a connection. Begins an exchange if a whole request header has arrived and
+/// another exchange may begin now. The receive buffer may hold the beginning of one request, or
+/// several pipelined requests.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> NextStep {
     match event {
@@ -21,8 +23,8 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> 
     }
 }
 
-/// Whether a further request may be read now: there is none under way, or only such as let others
-/// pass and fewer than `pipelined`.
+/// Whether a further request may be read now: no exchange is in progress, or all of them allow
+/// pipelining and there are fewer than the limit `pipelined`.
 fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
     let Core { conns, exchanges, snapshot, .. } = core;
     let Some(conn) = conns.get(conn_key) else { return false };
@@ -32,7 +34,7 @@ fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
         && capacity::has_room_ahead(core)
 }
 
-/// Begins an exchange if a whole request header, or the proof that it will never be one, is there.
+/// Begins an exchange if the bytes received are a whole request header, or can never become one.
 #[inline(never)]
 fn parse_request<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     let Core { engine, conns, snapshot, exchange_pool, .. } = core;
@@ -60,8 +62,8 @@ fn parse_request<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     }
 }
 
-/// Puts the exchange into the table and has it start, or be refused. One that may not be served
-/// beside those before it waits until they are done.
+/// Inserts the exchange into the table and starts or refuses it. An exchange that may not run
+/// beside those before it waits until they have ended.
 fn begin<E: Engine>(
     core: &mut Core<E>,
     conn_key: Key,
@@ -71,7 +73,7 @@ fn begin<E: Engine>(
     let now = core.engine.now();
     let conn = core.conn(conn_key);
     exchange.conn = Some(conn_key);
-    // The header may have come in pieces: its first byte was there when `Head` began.
+    // The header may have arrived in pieces. Its first byte arrived when `RequestHeader` began.
     let started = if conn.state == ConnState::RequestHeader { conn.since } else { now };
     let listener = conn.listener;
     let (snapshot, service) = core.service_of_listener(listener);
@@ -103,8 +105,9 @@ fn begin<E: Engine>(
     }
 }
 
-/// Refuses what has come of a header, because its time is over. A client that has sent nothing
-/// gets no response: it may be about to send a request, which a response now would seem to answer.
+/// Refuses a request header that took too long to arrive. If the client has sent nothing, the
+/// connection closes without a response: the client may just be sending a request, which a response
+/// now would seem to answer.
 fn refuse_overdue<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     if core.conn(conn_key).wire.recv_buffer.is_empty() {
         client::close(core, conn_key);

@@ -1,4 +1,4 @@
-//! Stage route: what is done with a request, decided by its header alone.
+//! Stage route: decides by the request header alone what is done with a request.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{
@@ -15,7 +15,7 @@ use crate::exchange::{Exchange, OwnResponse, RequestPlan, Sender};
 use crate::snapshot::Snapshot;
 use millrace_config::{PathForward, Route, Service, ServiceRole};
 
-/// Handles an event of an exchange that is in this stage.
+/// Handles an event of an exchange in this stage.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match event {
@@ -33,7 +33,7 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     panic_if_requested(exchange.request.target());
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
-    // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
+    // After a PROXY header, the client that it names wrote the request, not the trusted peer.
     exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, client) };
     if !admission::may_use(service, client) {
         return NextStep::End(Reason::ClientDenied);
@@ -74,8 +74,9 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Whether the request asks for something that only a proxy gives. The rest reaches no target: a
-/// browser that takes this for a web server is told so, and not asked for a password.
+/// Whether the request is one that only a proxy serves. Other requests reach no target. A browser
+/// that takes this proxy for a web server gets an error that says so, instead of a question for a
+/// password.
 fn is_proxy_request(exchange: &Exchange) -> bool {
     matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
 }
@@ -106,9 +107,9 @@ fn plan(
     }
 }
 
-/// Selects the first route that matches host and path. Where routes are selected by path, the
-/// normal form of the path is compared; with `path-strict`, a request is refused if its origin may
-/// read the path as another route's.
+/// Selects the first route that matches host and path. If routes have paths, the normal form of the
+/// path is compared. With `path-strict`, a request is refused if its origin may read the path as
+/// that of another route.
 fn select(
     routes: &[Route],
     service: &Service,
@@ -160,8 +161,8 @@ fn host_matches(wanted: &str, host: Host<'_>) -> bool {
     }
 }
 
-/// RFC 9110 section 7.6.2: the recipient of OPTIONS or TRACE with `Max-Forwards: 0` responds
-/// itself.
+/// Returns the response that millrace makes itself to OPTIONS or TRACE with `Max-Forwards: 0` (RFC
+/// 9110 section 7.6.2).
 fn own_response(exchange: &Exchange) -> Option<OwnResponse> {
     let request = &exchange.request;
     let own = match request.method() {
@@ -173,7 +174,8 @@ fn own_response(exchange: &Exchange) -> Option<OwnResponse> {
     (decimal(request.value_of(field)) == Some(0)).then_some(own)
 }
 
-/// RFC 9110 section 7.6.3: our own name in Via says that the request goes round in a circle.
+/// Whether the request has passed this proxy before: its Via field has our own pseudonym (RFC 9110
+/// section 7.6.3).
 fn is_loop(exchange: &Exchange, pseudonym: &str) -> bool {
     let hops = || exchange.request.values(Name::Via).flat_map(items);
     let is_ours = |hop: &[u8]| {
@@ -183,8 +185,8 @@ fn is_loop(exchange: &Exchange, pseudonym: &str) -> bool {
     hops().any(is_ours)
 }
 
-/// Panics if the target ends with the value of the environment variable `MILLRACE_PANIC`: tests of
-/// the restart of a worker need a panic. The variable is read once.
+/// Panics if the target ends with the value of the environment variable `MILLRACE_PANIC`, which is
+/// read once. Tests of the worker's restart need a panic.
 #[cfg(debug_assertions)]
 fn panic_if_requested(target: &[u8]) {
     use std::os::unix::ffi::OsStringExt;

@@ -1,25 +1,25 @@
-//! How much of a message's body is still to come: what bytes belong to it, and where its payload is
-//! in them.
+//! How much of a message body is still to come: which bytes belong to it, and which of them are
+//! payload.
 
 use std::ops::Range;
 
 use millrace_http1::{ChunkError, ChunkedDecoder, Framing};
 
-/// How much of a message is still to come, by its framing (RFC 9112 section 6).
+/// The remaining part of a message body, by its framing (RFC 9112 section 6).
 #[derive(Debug, Default)]
 pub(crate) enum BodyProgress {
-    /// All of it was seen.
+    /// The whole body has been received.
     #[default]
     Complete,
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     Length(u64),
     Chunked(ChunkedDecoder),
-    /// Until the source ends its stream: such a body, or a tunnel.
+    /// The rest is delimited by the end of the source's stream: such a body, or a tunnel.
     UntilClose,
 }
 
 impl BodyProgress {
-    /// All of a body that arrives so.
+    /// Returns the progress at the beginning of a body with this framing.
     pub(crate) fn new(framing: Framing) -> Self {
         match framing {
             Framing::None | Framing::Length(0) => Self::Complete,
@@ -29,8 +29,8 @@ impl BodyProgress {
         }
     }
 
-    /// Takes what of `bytes` belongs to the message: how many bytes, and where among them its
-    /// payload is now.
+    /// Consumes the bytes of `bytes` that belong to the body. Returns their number, and the range
+    /// in which their payload is now.
     pub(crate) fn advance(
         &mut self,
         bytes: &mut [u8],
@@ -50,7 +50,8 @@ impl BodyProgress {
         })
     }
 
-    /// Payload that is certain to come next; `None`: until the source ends.
+    /// Returns the number of payload bytes that come next without framing between them. `None` if
+    /// the end of the stream delimits the body.
     pub(crate) fn certain_payload(&self) -> Option<u64> {
         match self {
             Self::Complete => Some(0),
@@ -60,7 +61,7 @@ impl BodyProgress {
         }
     }
 
-    /// All bytes that are still to come, where their number is known; 0 where it is not.
+    /// Returns the number of bytes that are still to come, or 0 if it is unknown.
     pub(crate) fn expected_bytes(&self) -> u64 {
         match self {
             Self::Length(rest) => *rest,
@@ -68,7 +69,8 @@ impl BodyProgress {
         }
     }
 
-    /// Payload went through a pipe; not more than is certain to come.
+    /// Notes payload that bypassed this decoder, such as bytes in a pipe. `count` is at most
+    /// `certain_payload`.
     pub(crate) fn skip(&mut self, count: u64) {
         match self {
             Self::Length(rest) => *rest -= count,
@@ -86,7 +88,7 @@ impl BodyProgress {
         }
     }
 
-    /// Whether the body breaks its framing behind what was taken.
+    /// Whether the framing is broken behind the consumed bytes.
     pub(crate) fn is_malformed(&self) -> bool {
         matches!(self, Self::Chunked(decoder) if decoder.is_malformed())
     }

@@ -1,5 +1,5 @@
-//! The download of an exchange: a response's body, or what an origin sends into a tunnel, goes to
-//! the client.
+//! The download of an exchange: moves the body of a response, or the origin's direction of a
+//! tunnel, to the client.
 
 use millrace_engine::{Engine, Key};
 
@@ -10,7 +10,7 @@ use crate::origin::side;
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
-/// Moves the response on. `with_head`: the header in `core.out` goes first.
+/// Moves bytes of the response to the client. `with_head`: after the header in `core.out`.
 #[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> TransferProgress {
     let ExchangeParts { engine, pipes, counters, out, exchange, client, mut origin, .. } =
@@ -38,7 +38,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
             }
             Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
             Err(_) if with_head => {
-                // The fill broke before the turn of this response came.
+                // The fill broke off before this response had its turn.
                 core.exchange(key).status = 0;
                 TransferProgress::Failed(Reason::ResponseIncomplete)
             }
@@ -61,7 +61,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
         }
         Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
         Err(_) if with_head => {
-            // Nothing of the response was sent: its very first chunk breaks the grammar.
+            // Nothing of the response was sent: its first chunk breaks the grammar.
             *status = 0;
             TransferProgress::Failed(Reason::MalformedResponseBody)
         }
@@ -69,7 +69,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
     }
 }
 
-/// Sends the header in `core.out` with a body that is in memory.
+/// Sends the header in `core.out` with a body in memory.
 pub(crate) fn send_from_memory<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -84,7 +84,7 @@ pub(crate) fn send_from_memory<E: Engine>(
     TransferProgress::Waiting
 }
 
-/// The client took so many bytes out of the download's pipe.
+/// Handles the report that the client's socket took `count` bytes from the download's pipe.
 #[inline(never)]
 pub(crate) fn handle_spliced<E: Engine>(
     core: &mut Core<E>,
@@ -100,7 +100,7 @@ pub(crate) fn handle_spliced<E: Engine>(
     if is_empty { pump(core, key, false) } else { TransferProgress::Waiting }
 }
 
-/// The origin's stream ended while its response's body, or a tunnel, is read from it.
+/// Handles the end of the origin's stream during a response body or a tunnel.
 #[inline(never)]
 pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, pipes, exchange, client, .. } = core.parts_with_client(key);
@@ -108,7 +108,7 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
         return half_close(core, key);
     }
     if exchange.download.has_received_all() {
-        // The response is whole; the request is not, and nothing is left to take the rest of it.
+        // The response is whole but the request is not, and its rest cannot be sent any more.
         return TransferProgress::Failed(Reason::ResponseCut);
     }
     match exchange.download.source_ended(engine, &mut client.wire) {
@@ -121,7 +121,7 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
     }
 }
 
-/// The origin ended its direction of a tunnel: the end is passed on.
+/// Passes the end of the origin's direction of a tunnel on to the client.
 fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
     let ended = exchange.download.source_ended(engine, &mut client.wire);
@@ -130,8 +130,8 @@ fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     TransferProgress::Ended
 }
 
-/// The origin's part is over once the response was received and the request was sent: its
-/// connection serves others while the client is still being served.
+/// Releases the origin connection once the response is received and the request is sent. The
+/// connection can serve other requests while the client still receives the response.
 pub(crate) fn release_origin<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
     let has_connection = exchange.transaction.connection.is_some();

@@ -1,4 +1,4 @@
-//! What one send of a transfer is made of, and how it is framed.
+//! One send of a transfer, and its chunk framing.
 
 use millrace_engine::{Engine, Shared};
 use millrace_splice::Pipe;
@@ -6,22 +6,22 @@ use millrace_splice::Pipe;
 use crate::cached::reader::CachedSlice;
 use crate::transfer::sink::TransferSink;
 
-/// One send: a header; the line end of the chunk before; a chunk, or bare bytes, of which the last
-/// are in a pipe; and the end of a chunked body with its trailers.
+/// The parts of one send, in this order: a header; the line end of the previous chunk; a chunk or
+/// bare bytes, the last of which may be in a pipe; and the end of a chunked body.
 #[derive(Default)]
 pub(crate) struct Iov<'a> {
     pub(crate) header: &'a [u8],
     pub(crate) owes_line_end: bool,
     pub(crate) payload: &'a [u8],
-    /// Bytes in the pipe that go after `payload`, in the same chunk.
+    /// The number of bytes in the pipe, which follow `payload` in the same chunk.
     pub(crate) piped: usize,
     pub(crate) chunked: bool,
-    /// The end, with these trailers; never behind a pipe.
+    /// The trailers, if the send ends a chunked body; never together with a pipe.
     pub(crate) trailers: Option<&'a [u8]>,
 }
 
 impl Iov<'_> {
-    /// Sends them. True when a line end is owed afterwards.
+    /// Sends the parts. Returns true if the line end of the chunk is still owed.
     #[inline(always)]
     pub(crate) fn send<E: Engine>(
         self,
@@ -60,8 +60,8 @@ impl Iov<'_> {
         true
     }
 
-    /// Sends what goes before a slice, and the slice by reference. True when a line end is owed
-    /// afterwards.
+    /// Sends the parts before a slice, and the slice by reference. Returns true if the line end of
+    /// the chunk is still owed.
     pub(crate) fn send_shared<E: Engine>(
         self,
         engine: &mut E,
@@ -76,7 +76,7 @@ impl Iov<'_> {
     }
 }
 
-/// Room for the line before a chunk: 16 digits at most, and CRLF.
+/// The line before a chunk: at most 16 digits, and CRLF.
 #[derive(Default)]
 struct ChunkSize([u8; 18]);
 

@@ -1,14 +1,14 @@
-//! Bytes moving one way: from a source's unread bytes, through the framing of its message, to a
-//! sink in the framing of that side. A transfer moves bytes and knows where a body ends; it never
-//! decides what follows.
+//! Transfers: bytes that move in one direction, from a source through the framing of its message to
+//! a sink with the framing of that side. A transfer moves bytes and detects the end of a body. It
+//! never decides what follows.
 //!
-//! One step is one send: what the source has at hand goes out, and the source is read again only
-//! when the sink has taken it all. So a sink that reads nothing stops its source, and what a
-//! transfer holds is bounded by one receive.
+//! One step is one send: it sends the bytes at hand, and the source is read again only when the
+//! sink has taken them all. So a sink that reads nothing stops its source, and a transfer holds at
+//! most one receive.
 //!
-//! Where much is still to come, what the source's socket has is moved through a pipe behind what is
-//! at hand, as a part of the same step (docs/design/bodies.md). The pipe is held while bytes are in
-//! it: as long as this step's send, no longer.
+//! If much of the body is still to come, the same step also moves the bytes in the source's socket
+//! through a pipe, behind the bytes at hand (docs/design/bodies.md). The pipe is held only while
+//! bytes are in it, which is at most until this step's send has completed.
 
 pub(crate) mod body_progress;
 pub(crate) mod download;
@@ -35,42 +35,42 @@ use crate::transfer::sink::TransferSink;
 use crate::transfer::source::TransferSource;
 use crate::transfer::stats::TransferStats;
 
-/// What a transfer waits for.
+/// The state of a transfer: what it waits for.
 ///
 /// ```text
-///  Off ── start ──> Source <──────> Sink ──> Ended
-///                     └── nothing left ──────^
+///  Off ── start ──> AwaitingSource <──────> AwaitingSink ──> Ended
+///                         └── no byte left to send ────────────^
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum TransferState {
-    /// Not begun, or there is no body.
+    /// The transfer has not begun, or there is no body.
     #[default]
     Off,
     /// More bytes have to be received.
     AwaitingSource,
-    /// The sink has to take what was sent.
+    /// The sink has to take the bytes that were sent.
     AwaitingSink,
-    /// The last byte was taken.
+    /// The sink has taken the last byte.
     Ended,
 }
 
-/// The body cannot be transferred to its end. Nothing wrong was sent.
+/// Why a body cannot be transferred to its end. No byte behind the fault was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BodyError {
-    /// It breaks its framing.
+    /// The body breaks its framing.
     Malformed,
     /// The source ended before the body was whole.
     Cut,
 }
 
-/// What moving a body came to.
+/// The result of moving bytes of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TransferProgress {
-    /// This direction has not begun.
+    /// The transfer has not begun.
     NotStarted,
-    /// More is to be moved: an operation is outstanding.
+    /// An operation is outstanding, and more bytes are to be moved.
     Waiting,
-    /// This direction may have ended.
+    /// The transfer may have ended.
     Ended,
     /// The body cannot be moved to its end.
     Failed(Reason),
@@ -82,35 +82,37 @@ pub(crate) struct Transfer {
     body: BodyProgress,
     /// Whether the sink gets chunks.
     sends_chunks: bool,
-    /// Payload bytes given to the sink.
+    /// Payload bytes passed to the sink.
     forwarded: u64,
-    /// Those of them that it is known to have taken; `taken <= moved`.
+    /// Payload bytes that the sink is known to have taken; `accepted <= forwarded`.
     accepted: u64,
-    /// Those of them that [`Transfer::newly_taken`] gave; `told <= taken`.
+    /// Payload bytes returned by [`Transfer::take_newly_accepted`]; `reported <= accepted`.
     reported: u64,
     stats: TransferStats,
-    /// When the present wait began, or last made progress enough.
+    /// When the present wait began, or was last found to make enough progress.
     since: Instant,
-    /// How long the source was waited for since `paced_at`, without the present wait.
+    /// How long the transfer waited for the source since the last pace check, without the present
+    /// wait.
     waited_before: Duration,
-    /// `moved` as it stood when `waited` was zero.
+    /// `forwarded` at the last pace check.
     forwarded_at_pace: u64,
     /// The sink's unsent bytes at `since`.
     unsent_at_wait: usize,
-    /// How the body comes.
+    /// The observed sizes of what arrives, which decide between splicing and copying.
     course: Course,
-    /// What the sink is taking out of; there only while the sink is waited for.
+    /// The pipe from which the sink takes bytes. Set only while the sink is awaited.
     pipe: Option<Pipe>,
-    /// When the sink last took a part of what is in the pipe.
+    /// When the sink last took bytes from the pipe.
     drained_at: Instant,
     /// The line end after a chunk that went through a pipe is still to be sent.
     owes_line_end: bool,
-    /// The source had nothing for a pipe: it is to be watched instead of received from.
+    /// The source had nothing for a pipe, so it is watched instead of received from.
     is_watching: bool,
 }
 
 impl Transfer {
-    /// Begins a body: `framing` says how it arrives, `chunked_out` whether it leaves in chunks.
+    /// Begins a body. `framing` is the framing in which it arrives; with `chunked_out`, it is sent
+    /// in chunks.
     pub(crate) fn start(&mut self, framing: Framing, chunked_out: bool, now: Instant) {
         let rest = BodyProgress::new(framing);
         assert!(self.pipe.is_none(), "a transfer begins without a pipe");
@@ -133,34 +135,35 @@ impl Transfer {
         self.state == TransferState::Ended
     }
 
-    /// Whether the last byte of the body was received, though perhaps not yet taken by the sink.
+    /// Whether the last byte of the body was received. The sink may not have taken it yet.
     pub(crate) fn has_received_all(&self) -> bool {
         self.state != TransferState::Off && matches!(self.body, BodyProgress::Complete)
     }
 
-    /// Whether the framing of what the sink got says that more has to come.
+    /// Whether the framing that the sink got shows that more bytes have to follow.
     pub(crate) fn shows_cut(&self) -> bool {
         self.sends_chunks || matches!(self.body, BodyProgress::Length(_))
     }
 
-    /// Payload bytes given to the sink.
+    /// Returns the number of payload bytes passed to the sink.
     pub(crate) fn forwarded(&self) -> u64 {
         self.forwarded
     }
 
-    /// Payload bytes that the sink has taken. Of a send that failed nobody knows how much that was:
-    /// what it took before it was said to wait is counted, and nothing else.
+    /// Returns the number of payload bytes that the sink has taken. If a send fails, it is unknown
+    /// how much of it was taken; only the bytes that were reported before are counted.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted
     }
 
-    /// How many more those are than when this was asked before.
+    /// Returns how many bytes the sink has taken since the last call.
     pub(crate) fn take_newly_accepted(&mut self) -> u64 {
         self.accepted - std::mem::replace(&mut self.reported, self.accepted)
     }
 
-    /// Notes how much the sink has taken of a send that is outstanding: all but `unsent` bytes, and
-    /// what is in the pipe. 0 says nothing: it has taken all, or the send has failed.
+    /// Notes progress of the outstanding send: all but `unsent` bytes and those in the pipe were
+    /// taken. An `unsent` of 0 is ignored, since it means either that all bytes were taken or that
+    /// the send failed.
     pub(crate) fn note_unsent(&mut self, unsent: usize) {
         if unsent > 0 {
             let left = (unsent + self.bytes_in_pipe()) as u64;
@@ -168,32 +171,32 @@ impl Transfer {
         }
     }
 
-    /// What it took so far.
+    /// Returns the statistics of this transfer.
     pub(crate) fn stats(&self) -> TransferStats {
         self.stats
     }
 
-    /// When the present wait began, or last made progress that the engine tells of.
+    /// Returns when the present wait began, or when the engine last reported progress.
     pub(crate) fn since(&self) -> Instant {
         self.since.max(self.drained_at)
     }
 
-    /// Whether the source is waited for by watching it: nothing is to be received.
+    /// Whether the transfer waits for its source by a watch instead of a receive.
     pub(crate) fn is_watching(&self) -> bool {
         self.is_watching && self.state == TransferState::AwaitingSource
     }
 
-    /// Bytes that the source is to give, where their number is known; 0 where it is not.
+    /// Returns the number of bytes that the source still has to deliver, or 0 if it is unknown.
     pub(crate) fn expected_bytes(&self) -> u64 {
         self.body.expected_bytes()
     }
 
-    /// Bytes that have left the source and not reached the sink.
+    /// Returns the number of bytes that have left the source and not reached the sink.
     pub(crate) fn bytes_in_pipe(&self) -> usize {
         self.pipe.as_ref().map_or(0, Pipe::filled)
     }
 
-    /// When [`Transfer::check_pace`] has to be asked next, at the latest.
+    /// Returns the latest time for the next call of [`Transfer::check_pace`].
     pub(crate) fn deadline(&self, limit: Duration) -> Instant {
         let waited = if self.state == TransferState::AwaitingSource {
             self.waited_before
@@ -203,11 +206,12 @@ impl Transfer {
         self.since + limit.saturating_sub(waited)
     }
 
-    /// Sends `head` and what of the body `source` has at hand, or returns what to wait for. Not to
-    /// be called while the sink still has an earlier send outstanding.
+    /// Sends `head` and the bytes of the body at hand, or returns what to wait for. Must not be
+    /// called while the sink has a send outstanding.
     ///
     /// # Errors
-    /// When the body has no whole end: nothing of the wrong bytes was sent, nor `head`.
+    /// If the body cannot be transferred to its end. Then neither `head` nor any byte behind the
+    /// fault was sent.
     #[inline(always)]
     pub(crate) fn pump<E: Engine>(
         &mut self,
@@ -218,7 +222,7 @@ impl Transfer {
     ) -> Result<TransferState, BodyError> {
         match source {
             TransferSource::Wire(wire) if head.is_empty() && self.needs_receive(wire, pipes) => {
-                // A watch has told of what is there; a receive brings it.
+                // The watch reported bytes, which a receive now fetches.
                 self.is_watching = false;
                 self.stats.calls += 1;
                 self.enter(TransferState::AwaitingSource, engine.now());
@@ -230,15 +234,16 @@ impl Transfer {
         }
     }
 
-    /// Why a step gave the sink nothing. It has taken what earlier steps gave it.
+    /// Returns `error` from a step that sent nothing. The sink has taken the bytes of the earlier
+    /// steps.
     #[cold]
     fn fail(&mut self, error: BodyError) -> BodyError {
         self.accepted = self.forwarded;
         error
     }
 
-    /// Whether nothing of the body is at hand, and a receive brings what comes next: the usual
-    /// case once the sink has taken all of a stream that brings little at a time.
+    /// Whether no byte of the body is at hand and a receive fetches the next bytes. This is the
+    /// usual case after the sink has taken everything from a source that delivers little at a time.
     #[inline(always)]
     fn needs_receive(&self, source: &Wire, pipes: &Pipes) -> bool {
         source.recv_buffer.is_empty()
@@ -248,8 +253,8 @@ impl Transfer {
                 == Plan::Copy
     }
 
-    /// What a connection received goes out, and what its socket has follows through a pipe, where
-    /// that costs less.
+    /// Sends the received bytes. If splicing is cheaper, the bytes in the source's socket follow
+    /// through a pipe.
     #[inline(never)]
     fn pump_wire<E: Engine>(
         &mut self,
@@ -296,7 +301,7 @@ impl Transfer {
             self.pipe = pipe;
             self.note_forwarded(engine, sink, payload + piped);
         } else {
-            // A watch waits for what a receive waits for, and takes no call of its own.
+            // A watch waits for the same event as a receive, and is not counted as a call.
             self.stats.calls += u64::from(!done && !self.is_watching);
             self.enter(
                 if done { TransferState::Ended } else { TransferState::AwaitingSource },
@@ -310,8 +315,8 @@ impl Transfer {
         Ok(self.state)
     }
 
-    /// What the cache has of a body is sent: small pieces with the other sends of a turn, and large
-    /// ones from where they rest.
+    /// Sends bytes of a cached body: small pieces are copied and batched with the other sends of a
+    /// turn, and large ones are sent by reference.
     #[inline(never)]
     fn pump_cached<E: Engine>(
         &mut self,
@@ -373,7 +378,7 @@ impl Transfer {
         Ok(self.state)
     }
 
-    /// All that is left of a body is in memory: it is sent in one step.
+    /// Sends the rest of a body, which is in memory, in one step.
     #[inline(never)]
     fn pump_memory<E: Engine>(
         &mut self,
@@ -395,7 +400,7 @@ impl Transfer {
         self.state
     }
 
-    /// Sends what is in a pipe, and is next of a body that the cache keeps as well.
+    /// Sends the bytes in a pipe, which are the next bytes of a body that the cache stores as well.
     pub(crate) fn pump_pipe<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -421,7 +426,8 @@ impl Transfer {
         }
     }
 
-    /// A pipe with what the source has at once, where that is how the rest is to be moved.
+    /// Returns a pipe with the bytes that are available in the source's socket, if the rest is to
+    /// be spliced.
     fn fill_pipe<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
@@ -441,20 +447,21 @@ impl Transfer {
                 self.course.filled(count, max, &thresholds);
                 return Some(pipe);
             }
-            // Where a watch told of something that no pipe takes, a receive finds what it is.
+            // If a watch reported something that no pipe takes, a receive finds out what it is.
             Fill::Nothing => {
                 let alone = self.course.plan(rest, false, &thresholds);
                 self.is_watching = !has_watched && alone != Plan::Copy;
             }
-            // The receive that follows reports the end in its usual way.
+            // The next receive reports the end or the error.
             Fill::End | Fill::Break(_) => {}
         }
         pipes.give(engine, pipe);
         None
     }
 
-    /// The sink has taken so many bytes out of the pipe. True once it is empty: then the transfer
-    /// goes on by [`Transfer::pump`]; otherwise the rest was sent on.
+    /// Handles the report that the sink took `count` bytes from the pipe. Returns true if the pipe
+    /// is empty, and the transfer continues with [`Transfer::pump`]. Otherwise the rest of the pipe
+    /// is being sent.
     pub(crate) fn continue_pipe<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
@@ -471,7 +478,7 @@ impl Transfer {
             return true;
         }
         if self.since == self.drained_at {
-            // It was taken in the turn in which it was sent: that is no progress since.
+            // Bytes taken in the turn in which they were sent are no progress since then.
             self.unsent_at_wait = sink.unsent(engine) + pipe.filled();
         }
         self.stats.calls += 1;
@@ -479,7 +486,8 @@ impl Transfer {
         false
     }
 
-    /// The source ended its stream. Fine where that ends the body: then the end is passed on.
+    /// Handles the end of the source's stream, and passes it on if it delimits the body. It is an
+    /// error otherwise.
     pub(crate) fn source_ended<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -503,14 +511,14 @@ impl Transfer {
         Ok(self.state)
     }
 
-    /// The sink has taken the last byte.
+    /// Notes that the sink has taken the last byte.
     pub(crate) fn finish(&mut self, now: Instant) {
         assert!(self.has_received_all(), "all of the body was sent");
         self.enter(TransferState::Ended, now);
     }
 
-    /// Nothing will come from the source or be taken by the sink any more. One that has not begun
-    /// stays so. What is in a pipe is lost, so the sink's connection is of no more use.
+    /// Ends the transfer, unless it has not begun. The bytes in its pipe are lost, so the sink's
+    /// connection cannot be used any more.
     pub(crate) fn abandon<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         if let Some(pipe) = self.pipe.take() {
             pipes.give(engine, pipe);
@@ -520,7 +528,7 @@ impl Transfer {
         }
     }
 
-    /// So many payload bytes were given to the sink, those in the pipe among them.
+    /// Notes that `bytes` payload bytes were passed to the sink, including those in the pipe.
     fn note_forwarded<E: Engine>(&mut self, engine: &E, sink: &impl TransferSink<E>, bytes: usize) {
         self.enter(TransferState::AwaitingSink, engine.now());
         self.forwarded += bytes as u64;
@@ -529,7 +537,7 @@ impl Transfer {
         self.note_unsent(unsent);
     }
 
-    /// Goes on: what the sink was waited for to take, it has taken.
+    /// Enters the next state. The sink has taken everything that was passed to it.
     fn enter(&mut self, waits: TransferState, now: Instant) {
         if self.state == TransferState::AwaitingSource {
             self.waited_before += now.since(self.since);
@@ -539,9 +547,9 @@ impl Transfer {
         self.since = now;
     }
 
-    /// Whether a client that has to be waited for still keeps pace: `rate` bytes a second over
-    /// each `limit`, and never `limit` without a byte. To be asked when `limit` is over since
-    /// [`Transfer::since`], and when a source that drips has brought bytes again.
+    /// Checks whether a client that is waited for keeps pace: at least `rate` bytes a second over
+    /// each period of `limit`, and at least one byte in each. Call it when `limit` has passed since
+    /// [`Transfer::since`], and when a slow source has delivered bytes again.
     pub(crate) fn check_pace(
         &mut self,
         now: Instant,
@@ -576,16 +584,16 @@ impl Transfer {
     }
 }
 
-/// Whether a client that was waited for so long has sent or taken enough: `rate` bytes a second, and
-/// at least one byte.
+/// Whether a client that was waited for during `over` moved enough: `rate` bytes a second, and at
+/// least one byte.
 pub(crate) fn meets_rate(moved: u64, over: Duration, rate: u64) -> bool {
     u128::from(moved) * 1000 >= u128::from(rate) * over.as_millis() && moved > 0
 }
 
 impl Transfer {
-    /// How long a client that is waited for has done little or nothing: it was waited for so long,
-    /// and sent or took less than `rate` bytes a second meanwhile. `unsent`: the sink's, with what
-    /// is in the pipe.
+    /// Returns how long a client that is waited for has been stalled, if it has moved less than
+    /// `rate` bytes a second during the wait. `unsent` is the number of unsent bytes of the sink
+    /// and the pipe.
     pub(crate) fn stalled_for(&self, now: Instant, rate: u64, unsent: usize) -> Option<Duration> {
         let (over, moved) = match self.state {
             TransferState::Off | TransferState::Ended => return None,

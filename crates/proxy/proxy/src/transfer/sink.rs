@@ -1,25 +1,25 @@
-//! Where a transfer writes to.
+//! The sink of a transfer.
 
 use millrace_engine::{Engine, Shared};
 use millrace_splice::Pipe;
 
-/// The end of a transfer that takes bytes: a connection. A transfer has at most one send under way
-/// at its sink, and continues when that is reported.
+/// The end of a transfer that takes bytes: a connection. A transfer has at most one send
+/// outstanding at its sink, and continues when that has completed.
 pub(crate) trait TransferSink<E: Engine> {
-    /// Sends every byte of `parts`, in order. They are read before the call returns.
+    /// Sends every byte of `parts`, in order. The bytes are read before the call returns.
     fn send(&mut self, engine: &mut E, parts: &[&[u8]]);
 
-    /// Sends every byte of `parts`, and then those of `shared` by reference, where that is
-    /// possible.
+    /// Sends every byte of `parts`, and then the bytes of `shared`, by reference if possible.
     fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn Shared);
 
-    /// Sends every byte of `parts`, and then moves what the pipe has. Reported are the bytes that
-    /// left the pipe.
+    /// Sends every byte of `parts`, and then moves the bytes in the pipe. The completion reports
+    /// the bytes that left the pipe.
     fn send_pipe(&mut self, engine: &mut E, parts: &[&[u8]], pipe: &Pipe);
 
-    /// `count` bytes left the pipe. Moves the rest, if there is any.
+    /// Notes that `count` bytes left the pipe, and moves the rest, if any is left.
     fn continue_pipe(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize);
 
-    /// Bytes of the send under way that the kernel has not taken; 0 when none is under way.
+    /// Returns the bytes of the outstanding send that the kernel has not taken. 0 if no send is
+    /// outstanding.
     fn unsent(&self, engine: &E) -> usize;
 }

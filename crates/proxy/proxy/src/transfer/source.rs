@@ -1,14 +1,14 @@
-//! Where a transfer reads from.
+//! The source of a transfer.
 
 use crate::cached::reader::CachedReader;
 use crate::conn::wire::Wire;
 
-/// The end of a transfer that gives bytes.
+/// The end of a transfer that delivers bytes.
 pub(crate) enum TransferSource<'a> {
-    /// A connection: its unread bytes, and what its socket has.
+    /// A connection: its unread bytes, and the bytes in its socket.
     Wire(&'a mut Wire),
     /// A body in the cache, which may still be arriving.
     Cached(&'a mut CachedReader),
-    /// Bytes in memory, all of them in one step.
+    /// Bytes in memory, all of which are sent in one step.
     Memory(&'a [u8]),
 }

@@ -1,6 +1,6 @@
-//! Tunnels: CONNECT, and protocols switched to by Upgrade. Two transfers without framing, each
-//! ended by the end of its source's stream, which is passed on as such: a half-closed tunnel goes
-//! on in the other direction. It ends when both directions have, or when either side breaks.
+//! Tunnels: CONNECT, and protocols that Upgrade switched to. A tunnel has two transfers without
+//! framing. The end of each source's stream is passed on, so a half-closed tunnel continues in the
+//! other direction. The tunnel ends when both directions have ended, or when either side breaks.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::Framing;
@@ -8,8 +8,8 @@ use millrace_http1::Framing;
 use crate::core::Core;
 use crate::transfer::{TransferProgress, download, upload};
 
-/// Starts both directions, with the bytes already received on either side. The header in `core.out`
-/// goes to the client first.
+/// Starts both directions with the bytes that were already received on either side. The header in
+/// `core.out` is sent to the client first.
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let now = core.engine.now();
     core.counters.tunnels.add(1);

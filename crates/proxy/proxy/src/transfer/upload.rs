@@ -1,4 +1,4 @@
-//! The upload of an exchange: its request's body, or what a client sends into a tunnel, goes to the
+//! The upload of an exchange: moves the request body, or the client's direction of a tunnel, to the
 //! origin.
 
 use millrace_engine::{Buffer, Engine, Key};
@@ -11,12 +11,12 @@ use crate::origin::{Phase, side};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
-/// Moves the request on. `with_head`: the header in `core.out` goes first.
+/// Moves bytes of the request to the origin. `with_head`: after the header in `core.out`.
 #[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> TransferProgress {
     let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, .. } =
         core.parts(key);
-    // A refresh has no client, and sends nothing but its header.
+    // A refresh has no client, and sends only its header.
     let (Some(client), Some(origin)) = (client, origin) else { return TransferProgress::Waiting };
     let head = if with_head { &out[..] } else { &[] };
     let before = exchange.upload.forwarded();
@@ -43,7 +43,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
     }
 }
 
-/// The client ended its stream while its request's body, or a tunnel, is read from it.
+/// Handles the end of the client's stream during a request body or a tunnel.
 #[inline(never)]
 pub(crate) fn handle_client_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     if core.exchange(key).is_tunnel {
@@ -53,7 +53,7 @@ pub(crate) fn handle_client_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
     }
 }
 
-/// The client ended its direction of a tunnel: the end is passed on.
+/// Passes the end of the client's direction of a tunnel on to the origin.
 fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
         unreachable!("a tunnel has both connections");
@@ -64,15 +64,15 @@ fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     TransferProgress::Ended
 }
 
-/// The origin will take nothing more.
+/// Handles a failed send to the origin.
 #[inline(never)]
 pub(crate) fn handle_origin_failure<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
-    // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in the
-    // receive queue decides. Nothing more is sent, and neither side is used again.
+    // The origin may have responded before it stopped reading (RFC 9112 section 9.5), so its
+    // received bytes are still parsed. Nothing more is sent, and neither connection is used again.
     exchange.upload.abandon(engine, pipes);
     if exchange.is_tunnel && exchange.download.has_ended() {
-        // What the client sent is lost, which an orderly end would hide.
+        // Bytes of the client are lost; closing in order would hide that.
         return TransferProgress::Failed(Reason::ResponseCut);
     }
     if exchange.is_tunnel {
@@ -86,7 +86,7 @@ pub(crate) fn handle_origin_failure<E: Engine>(core: &mut Core<E>, key: Key) -> 
     TransferProgress::Ended
 }
 
-/// The origin took so many bytes out of the upload's pipe.
+/// Handles the report that the origin's socket took `count` bytes from the upload's pipe.
 #[inline(never)]
 pub(crate) fn handle_spliced<E: Engine>(
     core: &mut Core<E>,

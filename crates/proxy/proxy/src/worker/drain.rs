@@ -1,12 +1,13 @@
-//! How a worker ends.
+//! The drain state of a worker.
 
 use std::time::Duration;
 
-/// Whether a worker drains, and how patiently.
+/// Whether a worker drains, and how long idle clients may stay.
 #[derive(Debug, Default)]
 pub(crate) struct DrainState {
-    /// No further request is accepted on connections that are idle.
+    /// The worker finishes the exchanges in progress and accepts no further request on idle
+    /// connections.
     pub(crate) is_draining: bool,
-    /// How long a client may be idle before a drain closes its connection.
+    /// How long a client has to have been idle before a drain closes its connection.
     pub(crate) idle_grace: Duration,
 }

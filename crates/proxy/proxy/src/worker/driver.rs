@@ -1,8 +1,8 @@
-//! The driver: the only place that calls a stage. It hands an event to the stage of its object, and
-//! moves the object on as the stage returns, until there is nothing to do but to wait.
+//! The driver: the only caller of the stages. It passes an event to the stage of the target object
+//! and moves the object on as the stage returns, until the object has to wait.
 //!
-//! Nothing below calls back into it. Where a stage wants another object to go on, it queues a
-//! wake-up, which the worker delivers at one point of its turn.
+//! No stage calls the driver. A stage that lets another object continue queues a wake-up, which the
+//! worker delivers at one point of its turn.
 
 use millrace_engine::{Engine, Key};
 
@@ -16,7 +16,8 @@ use crate::origin::{OriginUse, Phase};
 use crate::stage::{accept, deliver, fetch, log, lookup, parse, route};
 use crate::transfer::TransferState;
 
-/// Handles an event, and what follows from it. An event for an object that is gone is ignored.
+/// Handles an event and everything that follows from it. Ignores an event whose target no longer
+/// exists.
 #[inline(always)]
 pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: EventTarget, event: Event) {
     match subject {
@@ -56,7 +57,7 @@ fn drive_conn<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) {
     }
 }
 
-/// A connection goes on after its first exchange: the one after it is the first now.
+/// Continues a connection whose first exchange has ended: the next exchange is the first now.
 fn drive_next<E: Engine>(core: &mut Core<E>, key: Key) {
     while let Some(first) = core.conn(key).pipeline.first() {
         if !drive_exchange(core, first, Event::BecameFirst, Caller::Connection) {
@@ -67,17 +68,17 @@ fn drive_next<E: Engine>(core: &mut Core<E>, key: Key) {
     core.conn(key).set_state(ConnState::Idle, now);
 }
 
-/// What an exchange is moved on by.
+/// What drives an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
-    /// An event of its own.
+    /// An event that targets the exchange.
     Event,
-    /// Its connection, which goes on by itself when the exchange has ended.
+    /// The connection of the exchange, which continues by itself when the exchange has ended.
     Connection,
 }
 
-/// Moves an exchange on until it has to wait or has ended, and then its connection, unless that is
-/// the caller. True if the exchange has ended and its connection goes on.
+/// Moves an exchange on until it waits or has ended. Then moves its connection on, unless the
+/// connection is the caller. Returns true if the exchange has ended and its connection stays open.
 fn drive_exchange<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -134,8 +135,8 @@ fn drive_exchange<E: Engine>(
     }
 }
 
-/// Ends a connection whose first exchange has ended, and those that were begun ahead: nothing more
-/// can be delivered.
+/// Ends a connection whose first exchange has ended, and the exchanges that were begun ahead on it:
+/// no further response can be delivered.
 #[inline(never)]
 fn end_connection<E: Engine>(core: &mut Core<E>, key: Key, afterwards: AfterExchange) {
     while let Some(exchange) = core.conn(key).pipeline.first() {
@@ -149,8 +150,8 @@ fn end_connection<E: Engine>(core: &mut Core<E>, key: Key, afterwards: AfterExch
     }
 }
 
-/// What holds of an exchange between two events: what it waits for is outstanding, or has ended by
-/// the event that is about to be handled.
+/// Asserts the invariant of an exchange between two events: the operation that it waits for is
+/// outstanding, or `event` is its end. Compiled to nothing without debug assertions.
 #[inline]
 fn check_invariants<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event) {
     if !cfg!(debug_assertions) {
@@ -175,7 +176,7 @@ fn check_invariants<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event
     }
 }
 
-/// Reports a move, where moves are traced.
+/// Reports an event or a step to the trace, if tracing is on.
 #[inline]
 fn trace<E: Engine>(core: &Core<E>, line: impl FnOnce() -> String) {
     if cfg!(debug_assertions)

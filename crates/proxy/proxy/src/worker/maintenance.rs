@@ -1,6 +1,6 @@
-//! Maintenance: periodic tasks of a worker that concern no single connection. Each task is one row
-//! of [`Worker::TASKS`], with its condition and its action, so that no turn waits without an end
-//! while a task is due.
+//! Maintenance: periodic tasks of a worker that belong to no single connection. Each task is one
+//! row of [`Worker::TASKS`] with its condition and its action. A turn never waits without a
+//! deadline while a task is due.
 
 use millrace_engine::{Engine, Instant};
 
@@ -14,15 +14,15 @@ use crate::worker::{MAINTENANCE_INTERVAL, Worker, reconfigure};
 
 /// A periodic task.
 struct Task<E: Engine> {
-    /// Whether there is something to do: looked at each turn, so that the worker wakes for it.
+    /// Whether there is work to do. Checked each turn, so that the worker wakes up for it.
     is_due: fn(&Worker<E>) -> bool,
-    /// Does it.
+    /// Does the work.
     perform: fn(&mut Worker<E>, Instant),
 }
 
 impl<E: Engine> Worker<E> {
-    /// In the order of execution: tasks that end connections come before the one that looks for
-    /// room.
+    /// The tasks in the order in which they run. Tasks that close connections come before the task
+    /// that looks for free capacity.
     const TASKS: [Task<E>; 12] = [
         Task {
             is_due: |worker| worker.core.listeners.has_retiring(),
@@ -89,8 +89,8 @@ impl<E: Engine> Worker<E> {
         },
     ];
 
-    /// At the end of each turn: publishes the gauges, performs the tasks when they are due, and
-    /// sets a time for those that there are.
+    /// Runs at the end of each turn: publishes the gauges, runs the tasks if their time has come,
+    /// and sets the next time if any task is due.
     pub(super) fn run_maintenance(&mut self, now: Instant) {
         self.publish_gauges();
         if self.core.log.records.len() >= RECORDS_FLUSH_BYTES {
@@ -122,7 +122,7 @@ impl<E: Engine> Worker<E> {
         counters.origin_ejections.add(ejected);
     }
 
-    /// Ends the exchanges that have waited too long for their origins.
+    /// Refuses the exchanges that have waited too long in the queues of their origins.
     fn refuse_overdue_queued(&mut self, now: Instant) {
         for key in queue::overdue(&mut self.core, now) {
             if queue::is_queued(&self.core, key) {
@@ -140,7 +140,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Makes room for clients and requests that wait for some.
+    /// Frees capacity for clients and requests that wait for it.
     fn relieve_overload(&mut self) {
         if let Some(shedding) = shed::look_for_room(&mut self.core) {
             self.shed(shedding);
@@ -164,7 +164,7 @@ impl<E: Engine> Worker<E> {
         counters.buffered_bytes.set(core.engine.budget().used() as u64);
     }
 
-    /// Gives the records of the access log to the engine.
+    /// Passes the buffered records of the access log to the engine.
     pub(super) fn flush_records(&mut self) {
         let records = &mut self.core.log.records;
         if !records.is_empty() {
@@ -174,5 +174,5 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// Records go to the engine when there are this many bytes of them, or by maintenance.
+/// The access log is flushed when this many bytes are buffered, or by the next maintenance.
 const RECORDS_FLUSH_BYTES: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! The messages that the supervisor and other workers send to a worker.
+//! Messages from the supervisor and from other workers to a worker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,53 +9,56 @@ use millrace_engine::Token;
 
 use crate::counters::Counters;
 
-/// A message to a worker; `D` is its engine's detached descriptor.
+/// A message to a worker. `D` is the detached descriptor of its engine.
 #[derive(Debug)]
 pub enum WorkerMessage<D> {
-    /// Accept no more, finish what is under way, end.
+    /// Stop accepting, finish the exchanges in progress, then end.
     Drain,
-    /// As [`WorkerMessage::Drain`], but a successor accepts from the same listeners. What is queued behind
-    /// them is left to it at once, and idle clients are not closed while their next request may be
-    /// on its way.
+    /// Like [`WorkerMessage::Drain`], but a successor accepts from the same listeners. The worker
+    /// leaves the connections queued in the kernel to the successor at once. It keeps idle clients
+    /// open as long as their next request may be on its way.
     HandOff,
-    /// Another process with the same listeners is gone: poll them again, since the kernel may have
+    /// Another process that shared the listeners has gone. Poll them again: the kernel may have
     /// reported a connection to that process only.
     RepollListeners,
-    /// Count this message, to show that the worker turns.
+    /// Count this message, to show that the worker's loop runs.
     Heartbeat,
-    /// The time for draining is over: end what is left.
+    /// The time for draining is over: end everything that is left.
     Stop,
     /// Switch to this configuration.
     Configure {
-        /// The snapshot; nothing happens unless its number is above that of the one in force.
+        /// The new configuration. Ignored unless its number is higher than that of the one in
+        /// force.
         config: Arc<Config>,
-        /// The sockets of listeners that are new in it: the listener's number, and the socket.
+        /// The sockets of the listeners that are new in this configuration, each with the
+        /// listener's number.
         sockets: Vec<(u16, D)>,
     },
-    /// Wake an exchange or a fill that waits for something in the cache.
+    /// Wake an exchange or a fill that waits for the cache.
     Wake(Token),
     /// A client connection that another worker accepted.
     Connection {
         /// The socket.
         socket: D,
-        /// The address it came from; `None`: a Unix socket.
+        /// The address of the peer. `None` for a Unix socket.
         peer: Option<SocketAddr>,
-        /// The listener's number.
+        /// The number of the listener that accepted the connection.
         listener: u16,
-        /// The number of the sender's snapshot, which knows the listener. A receiver with an older
-        /// one reads its configuration first.
+        /// The configuration number of the sender, whose configuration has the listener. A receiver
+        /// with an older configuration waits for the newer one first.
         snapshot: u64,
-        /// Counts it at the receiver until this message is read.
+        /// Counts the connection at the receiver until the message is read.
         counted: HandoverGuard,
     },
 }
 
-/// A connection on its way to another worker, counted there until this is dropped.
+/// Counts a connection on its way to another worker, in that worker's counters, until it is
+/// dropped.
 #[derive(Debug)]
 pub struct HandoverGuard(Arc<Counters>);
 
 impl HandoverGuard {
-    /// Counts a connection on its way to the worker with these counters.
+    /// Counts a connection on its way to the worker that has these counters.
     pub fn new(receiver: &Arc<Counters>) -> Self {
         receiver.handed_over.fetch_add(1, Ordering::Relaxed);
         Self(receiver.clone())

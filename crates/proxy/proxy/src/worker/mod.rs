@@ -1,5 +1,5 @@
-//! A worker: one thread's loop over its engine. It turns completions, timers, messages and wake-ups
-//! into events, and has the driver deliver them.
+//! A worker: one thread that runs a loop over its engine. The worker translates completions,
+//! timers, messages and wake-ups into events, which the driver delivers.
 
 pub(crate) mod drain;
 mod driver;
@@ -34,32 +34,33 @@ use crate::worker::message::WorkerMessage;
 use millrace_config::Config;
 use millrace_dns::Sources;
 
-/// What a worker is made of, besides its engine.
+/// The parts of a worker besides its engine.
 pub struct Setup<E: Engine> {
-    /// The first snapshot.
+    /// The first configuration.
     pub config: Arc<Config>,
-    /// This worker's number, from 0.
+    /// The index of this worker, from 0.
     pub index: usize,
-    /// Listening sockets: the listener's number, and the socket.
+    /// Listening sockets, each with its listener's number.
     pub listeners: Vec<(u16, E::Detached)>,
     /// Messages from the supervisor.
     pub inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
     /// Messages to and from the other workers.
     pub mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
-    /// What all workers share.
+    /// The state that all workers share.
     pub shared: Arc<Shared>,
-    /// Where names are looked up.
+    /// The sources of name lookups: hosts file and name servers.
     pub names: Arc<Sources>,
-    /// Where passwords are compared.
+    /// The queue of the password verifier.
     pub desk: Desk<E::Waker>,
-    /// Descriptors that this worker may open: for clients and for origins, whichever come first,
-    /// but an eighth is never for clients.
+    /// The number of descriptors that this worker may open. Clients and origins use them first
+    /// come, first served, but clients never get the last eighth.
     pub descriptors: u64,
-    /// From how many bytes on bodies are spliced.
+    /// The body sizes from which bodies are spliced.
     pub thresholds: Thresholds,
 }
 
-/// The most pipes that each of `workers` opens, which may open so many descriptors.
+/// Returns the number of pipes that each of `workers` may open if it may open `descriptors`
+/// descriptors.
 pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64 {
     match *thresholds {
         Thresholds::COPY => 0,
@@ -67,28 +68,28 @@ pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64
     }
 }
 
-/// One worker.
+/// A worker.
 pub struct Worker<E: Engine> {
     core: Core<E>,
     inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
-    /// There are messages in a mailbox.
+    /// A mailbox has messages.
     has_mail: bool,
-    /// Messages that were taken out and not read yet.
+    /// Messages that were taken out of the mailboxes and not handled yet.
     messages: VecDeque<WorkerMessage<E::Detached>>,
-    /// When maintenance is due, if there is any.
+    /// When maintenance runs next. `None` while no task is due.
     maintenance: Option<Instant>,
-    /// The counter of refused pipes when this worker began.
+    /// The value of the counter of refused pipes when this worker began.
     pipes_refused_before: u64,
 }
 
 impl<E: Engine> Worker<E> {
-    /// A worker that listens from its first turn on.
+    /// Creates a worker that accepts connections from its first turn on.
     ///
     /// # Errors
-    /// When the engine cannot take a listener over.
+    /// If the engine cannot adopt a listener.
     pub fn new(engine: E, setup: Setup<E>) -> Result<Self, millrace_engine::Error> {
         let Setup { config, index, listeners, inbox, mail, shared, names, desk, .. } = setup;
-        // A pipe takes two descriptors, which are set aside.
+        // A pipe takes two descriptors, which are set aside here.
         let workers = shared.counters.len() as u64;
         let pipes_max = pipes_max(&setup.thresholds, workers, setup.descriptors);
         let descriptors = setup.descriptors - 2 * pipes_max;
@@ -111,7 +112,7 @@ impl<E: Engine> Worker<E> {
             shared,
             snapshots: Snapshots::new(&snapshot),
             snapshot,
-            // Their bounds follow the limits.
+            // Their bounds follow from the limits: see `reconfigure::apply_limits`.
             conns: Default::default(),
             exchanges: Default::default(),
             exchange_pool: Default::default(),
@@ -149,13 +150,13 @@ impl<E: Engine> Worker<E> {
         reconfigure::apply_limits(core);
         reconfigure::update_for_snapshots(core);
         core.listeners.resume(&mut core.engine);
-        // Messages may have come before there was anything to wake.
+        // Messages may have arrived before the waker was set.
         core.engine.waker().wake();
         Ok(())
     }
 
-    /// One turn: waits for completions, delivers each, then timers, messages and wake-ups, and
-    /// maintains. False once the worker has drained and has nothing left.
+    /// Runs one turn: waits for completions and delivers them, then timers, messages and wake-ups,
+    /// then runs maintenance. Returns false once the worker has drained and nothing is left.
     pub fn run_turn(&mut self) -> bool {
         let deadline = self.deadline();
         self.core.engine.turn(deadline);
@@ -176,7 +177,7 @@ impl<E: Engine> Worker<E> {
         !(self.core.drain.is_draining && is_empty && self.core.listeners.is_closed())
     }
 
-    /// When the next turn has to end its wait, at the latest.
+    /// Returns the latest time at which the next turn has to stop waiting.
     #[inline]
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
@@ -185,7 +186,7 @@ impl<E: Engine> Worker<E> {
         deadlines.into_iter().flatten().min()
     }
 
-    /// The same for what waits for something in the cache.
+    /// Returns the earliest deadline of objects that wait for the cache.
     fn cache_deadline(&self) -> Option<Instant> {
         let core = &self.core;
         let waits = &core.cache_waits;
@@ -273,7 +274,7 @@ impl<E: Engine> Worker<E> {
     }
 
     fn read_messages(&mut self) {
-        // First the supervisor's: what the others send may follow from them.
+        // The supervisor's messages come first: those of other workers may depend on them.
         self.messages.extend(self.inbox.drain());
         let Self { core, messages, .. } = self;
         core.mail.drain(|_, message| messages.push_back(message));
@@ -312,7 +313,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Delivers the wake-ups of what waits for the cache, and the verdicts on passwords.
+    /// Delivers the wake-ups of objects that wait for the cache, and the results of password
+    /// checks.
     fn deliver_wakes(&mut self, now: Instant) {
         if self.core.shared.cache.is_some() {
             while let Some(key) = waiting::overdue(&self.core, now) {
@@ -358,9 +360,9 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Lets fills that found no memory try again, until one of them finds none: those after it
-    /// would find none either, and each of them takes others out of the cache to find some. It is
-    /// the last one the next time.
+    /// Retries fills that found no memory, until one of them fails again. The fills behind it would
+    /// fail too, and each attempt evicts cached objects. The fill that failed comes last the next
+    /// time.
     fn retry_starved_fills(&mut self) {
         let starved = std::mem::take(&mut self.core.cache_waits.starved);
         for (at, key) in starved.iter().enumerate() {
@@ -373,7 +375,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Lets exchanges that wait for room try again: what ended in this turn made some.
+    /// Retries exchanges that wait for capacity, which the exchanges that ended in this turn may
+    /// have freed.
     #[inline]
     fn deliver_capacity(&mut self) {
         if !self.core.overload.waiting.is_empty() {
@@ -386,8 +389,8 @@ impl<E: Engine> Worker<E> {
             return;
         }
         while let Some(id) = self.core.origins.next_ready() {
-            // Each exchange that goes on takes an idle connection or the room for one, so this
-            // ends.
+            // The loop ends: each exchange that continues takes an idle connection or a free slot
+            // for a new one.
             while let Some(key) = self.core.origins.first_in_queue(id) {
                 self.drive(EventTarget::Exchange(key), Event::CapacityFreed);
                 if self.core.origins.first_in_queue(id) == Some(key) {
@@ -397,8 +400,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// A client came, and there is no room for a further one: clients that stand still make some,
-    /// or accepting pauses.
+    /// Makes room for a client that was just accepted at the limit of connections: sheds stalled
+    /// clients, or pauses accepting.
     fn make_room_for_client(&mut self) {
         if let Some(shedding) = shed::make_room_for_client(&mut self.core) {
             self.shed(shedding);
@@ -414,8 +417,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Objects in use: client connections, exchanges, origin connections, attempts. All are zero
-    /// after a drain, idle origin connections apart.
+    /// Returns the numbers of client connections, exchanges, origin connections and connection
+    /// attempts in use. All are 0 after a drain. Idle origin connections do not count.
     pub fn live_objects(&self) -> [usize; 4] {
         let core = &self.core;
         [
@@ -426,16 +429,16 @@ impl<E: Engine> Worker<E> {
         ]
     }
 
-    /// Ends what a drained worker still holds, and returns its engine.
+    /// Ends everything that a drained worker still holds, and returns its engine.
     pub fn finish(mut self) -> E {
-        // Exchanges that have clients have ended: what is left are refreshes.
+        // Exchanges with clients have ended; only refreshes are left.
         self.end_refreshes();
         while let Some(key) = self.core.origins.oldest_idle() {
             close(&mut self.core, key);
         }
         let fills = self.core.fills.keys_of(|_| true);
         self.drive_fills(fills, Event::End(Reason::Draining));
-        // Others may wait for what ends here.
+        // Other workers may wait for the objects that end here.
         self.core.mail.flush();
         self.send_late_wakes();
         let core = &mut self.core;
@@ -446,8 +449,8 @@ impl<E: Engine> Worker<E> {
         self.core.engine
     }
 
-    /// Ends what is idle, takes in what the listeners still have queued, and then accepts no more;
-    /// what is under way is finished.
+    /// Closes idle connections, accepts the connections that are still queued at the listeners, and
+    /// then stops accepting. Exchanges in progress are finished.
     pub fn drain(&mut self) {
         let core = &mut self.core;
         core.drain.is_draining = true;
@@ -456,7 +459,7 @@ impl<E: Engine> Worker<E> {
         self.close_idle();
     }
 
-    /// As [`Worker::drain`], while a successor accepts from the same listeners.
+    /// Like [`Worker::drain`], while a successor accepts from the same listeners.
     fn hand_off(&mut self) {
         let core = &mut self.core;
         core.drain.is_draining = true;
@@ -465,9 +468,9 @@ impl<E: Engine> Worker<E> {
         self.maintenance = Some(core.engine.now() + MAINTENANCE_INTERVAL);
     }
 
-    /// Polls the listeners again, which looks at the queues behind them. The kernel reports a
-    /// connection to only one process that waits for a listener (EPOLLEXCLUSIVE), and that process
-    /// may be gone.
+    /// Polls the listeners again, which checks their accept queues. The kernel reports a connection
+    /// to only one of the processes that wait for a listener (EPOLLEXCLUSIVE), and that process may
+    /// have gone.
     fn repoll_listeners(&mut self) {
         let core = &mut self.core;
         if !core.drain.is_draining && core.listeners.pause(&mut core.engine) {
@@ -475,7 +478,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Closes the connections that no request is to be expected on.
+    /// Closes the connections on which no request is expected.
     fn close_idle(&mut self) {
         let core = &mut self.core;
         let (now, grace) = (core.engine.now(), core.drain.idle_grace);
@@ -502,10 +505,11 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// How long a client may be idle after the worker has handed off its listeners. The next response
-/// says that the connection closes. A connection that is closed sooner might lose a request.
+/// How long a client has to have been idle after the worker handed off its listeners. Until then
+/// its next response announces that the connection closes. Closing earlier might lose a request on
+/// its way.
 const HANDED_OFF_IDLE_MIN: Duration = Duration::from_secs(5);
-/// How often counts are exchanged and records written.
+/// The period of maintenance: how often counts are exchanged and records flushed.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
-/// How soon fills that found no memory, and wake-ups that found no room, are tried again.
+/// When fills that found no memory, and wake-ups that found a full mailbox, are retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);

@@ -1,6 +1,6 @@
-//! A new configuration comes into force, between two turns. No connection is touched: an exchange
-//! goes on under the snapshot that it began with, and the next one of its connection begins under
-//! the new one. See docs/design/reload.md.
+//! Applies a new configuration, between two turns. Connections stay open: an exchange finishes
+//! under the snapshot with which it began, and the next exchange of its connection begins under the
+//! new one. See docs/design/reload.md.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::origin::close::close;
 use crate::snapshot::Snapshot;
 use millrace_config::Config;
 
-/// Goes on under `config`, if that is newer than what is in force. `sockets` are those of
-/// listeners that are new in it, by their numbers.
+/// Switches to `config`, unless it is older than the configuration in force. `sockets` are the
+/// sockets of its new listeners, each with the listener's number.
 pub(crate) fn apply_config<E: Engine>(
     core: &mut Core<E>,
     config: Arc<Config>,
     sockets: Vec<(u16, E::Detached)>,
 ) {
     if core.drain.is_draining || config.number <= core.snapshot.config.number {
-        // A worker that took another's place began with what its predecessor was told of.
+        // A worker that replaced another began with a configuration that the other had received.
         for (_, socket) in sockets {
             if let Ok(fd) = core.engine.adopt(socket) {
                 core.engine.close(fd);
@@ -57,7 +57,7 @@ fn apply_listeners<E: Engine>(
         };
         let settings = [before.client_congestion(old), present.client_congestion(new)];
         if let [Some(_), None] = settings.map(|setting| setting.of_listener()) {
-            // What a system has by default is cubic, or `system_congestion`.
+            // The system's default is cubic, unless `system_congestion` names another algorithm.
             let name = core.shared.system_congestion.as_deref();
             for fd in core.listeners.fds(old.number) {
                 core.engine.set_congestion(fd, name.unwrap_or(crate::congestion::NEAR));
@@ -78,7 +78,7 @@ fn apply_listeners<E: Engine>(
     }
 }
 
-/// Takes a listener of the snapshot in force over. It is armed later.
+/// Adopts the socket of a listener of the snapshot in force. The listener is armed later.
 pub(crate) fn adopt_listener<E: Engine>(
     core: &mut Core<E>,
     number: u16,
@@ -100,7 +100,7 @@ fn apply_congestion<E: Engine>(core: &mut Core<E>, number: u16) {
     }
 }
 
-/// What was worked out from the limits at the start follows them. Tables only grow.
+/// Recomputes everything that was derived from the limits. Tables only grow.
 pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
     let limits = &core.snapshot.config.limits;
     // A listener takes two descriptors: the worker's, and the one that the supervisor keeps.
@@ -110,10 +110,10 @@ pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
     let connections_max = core.share_per_worker(limits.connections).min(for_clients);
     core.overload.descriptors = descriptors;
     core.overload.connections_max = connections_max;
-    // Room for connections that were accepted before accepting paused.
+    // Connections that were accepted before accepting paused need slots too.
     let conns_max = connections_max as u32 + ACCEPTED_AHEAD_MAX;
     core.conns.raise_bound(conns_max);
-    // One for each connection, as many begun ahead (see `overload/capacity.rs`), and
+    // One exchange for each connection, as many begun ahead (see `overload/capacity.rs`), and
     // refreshes.
     let ahead_max = (connections_max + REFRESHES_MAX) as u32;
     core.exchanges.raise_bound((conns_max + ahead_max).min(Token::SLOT_MAX));
@@ -124,7 +124,7 @@ pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
     }
 }
 
-/// The snapshots in use have changed: what is derived from all of them follows.
+/// Recomputes everything that is derived from the set of snapshots in use.
 pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
     let earlier = core.snapshots.earlier();
     for key in core.origins.follow(&core.snapshot, &earlier) {
@@ -136,7 +136,7 @@ pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
     let origin = living().map(|snapshot| snapshot.origin_check).min().unwrap_or_default();
     let held = 1 + earlier.len() as u64;
     (core.snapshots.client_check, core.snapshots.origin_check) = (client, origin);
-    // Timers that were set further ahead would not see a new, shorter wait in time.
+    // Timers that were set further ahead would miss a new, shorter wait.
     let now = core.engine.now();
     if client < before_client {
         for (_, conn) in core.conns.iter() {
@@ -152,7 +152,7 @@ pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
     core.counters.configs_in_use.set(held);
 }
 
-/// Drops the snapshots that nothing uses any more. Called once a turn.
+/// Drops the snapshots that are no longer in use. Called once a turn.
 pub(crate) fn drop_unused_snapshots<E: Engine>(core: &mut Core<E>) {
     if core.snapshots.is_empty() {
         return;
@@ -163,8 +163,8 @@ pub(crate) fn drop_unused_snapshots<E: Engine>(core: &mut Core<E>) {
     }
 }
 
-/// Closes the connections of listeners that are gone on which no request is to be expected.
-/// Those that have only just come are left for the next time.
+/// Closes idle connections of listeners that left the configuration. Connections that were accepted
+/// only just now are left for the next call, since their first request is on its way.
 pub(crate) fn close_idle_of_removed<E: Engine>(core: &mut Core<E>) {
     let now = core.engine.now();
     let mut left = false;
@@ -183,5 +183,6 @@ pub(crate) fn close_idle_of_removed<E: Engine>(core: &mut Core<E>) {
     }
 }
 
-/// Connections that an engine may have accepted before it heard that accepting pauses.
+/// The number of connections that an engine may have accepted before it learns that accepting is
+/// paused.
 const ACCEPTED_AHEAD_MAX: u32 = 1024;

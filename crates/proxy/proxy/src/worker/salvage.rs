@@ -1,8 +1,8 @@
-//! What is salvaged from a worker that panicked, for the worker that takes its place.
+//! Salvage of a worker that panicked, for the worker that replaces it.
 //!
-//! The tables of a panicked worker cannot be trusted, so nothing is done by them. Its engine knows
-//! every descriptor, and resets them all. What others go on using outlives the worker: its
-//! mailboxes, with the messages that it had not read, and its place in what all workers share.
+//! The tables of a panicked worker cannot be trusted, so nothing in them is used. Its engine knows
+//! every descriptor and resets the connections. The parts that others use outlive the worker: its
+//! mailboxes with their unread messages, and its entries in the state that all workers share.
 
 use std::collections::VecDeque;
 
@@ -15,25 +15,25 @@ use crate::worker::{Worker, message::WorkerMessage, wakes::WakeQueue};
 
 /// The parts of a worker that outlive it.
 pub struct Salvage<E: Engine> {
-    /// Its engine, with everything open. The caller resets what is open.
+    /// The engine, with everything still open. The caller resets the open connections.
     pub engine: E,
     /// Messages from the supervisor.
     pub inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
     /// Messages to and from the other workers.
     pub mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
-    /// Messages that were taken out of a mailbox and not read.
+    /// Messages that were taken out of a mailbox and not handled.
     pub messages: VecDeque<WorkerMessage<E::Detached>>,
     /// The number of client connections that are cut off.
     pub connections: usize,
 }
 
 impl<E: Engine> Worker<E> {
-    /// Takes a worker apart that panicked in a turn. What others see of it is corrected: its
-    /// clients are not counted any more, and its gauges are 0.
+    /// Takes apart a worker that panicked in a turn. Corrects its traces in the shared state: its
+    /// clients are no longer counted, and its gauges are 0.
     pub fn into_salvage(mut self) -> Salvage<E> {
         let core = &mut self.core;
         let connections = core.conns.len();
-        // The panic may have come in the middle of a record.
+        // The panic may have happened in the middle of a record.
         let records = &mut core.log.records;
         let whole = records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         records.truncate(whole);
@@ -52,7 +52,7 @@ impl<E: Engine> Worker<E> {
         self.flush_records();
         let Self { core, inbox, messages, .. } = self;
         let Core { engine, mut mail, exchanges, fills, index, shared, mut wakes, .. } = core;
-        // What waited in the cache for something of these is abandoned.
+        // Waiters for a lease or a body of these exchanges and fills become abandoned waiters.
         drop((exchanges, fills));
         if let Some(cache) = &shared.cache {
             let abandoned = cache.take_orphans().into_iter().chain(wakes.take_unsent());
@@ -61,8 +61,8 @@ impl<E: Engine> Worker<E> {
         Salvage { engine, inbox, mail, messages, connections }
     }
 
-    /// Sends the wake-ups again that found a full mailbox, as this worker ends. A waiter that is
-    /// missed is abandoned: its own deadline lets it look again.
+    /// Retries, as this worker ends, the wake-ups that found a full mailbox. If one fails again,
+    /// its waiter is abandoned and continues at its own deadline.
     pub(crate) fn send_late_wakes(&mut self) {
         let core = &mut self.core;
         let late = core.wakes.take_unsent();
@@ -72,8 +72,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Takes over the unread messages of the worker whose place this one takes. To be called before
-    /// the first turn.
+    /// Takes over the unread messages of the worker that this one replaces. Call it before the
+    /// first turn.
     pub fn adopt_messages(&mut self, letters: VecDeque<WorkerMessage<E::Detached>>) {
         self.messages = letters;
         self.core.counters.worker_restarts.add(1);
@@ -82,8 +82,9 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// Sends the wake-ups for other workers, even if no worker takes this one's place. Returns the
-/// waiters whose mailbox is full, for the next worker. Waiters of the worker `index` are gone.
+/// Sends the wake-ups for other workers, which get them even if no worker replaces this one.
+/// Returns the waiters whose mailbox is full, for the next worker. Drops the waiters of worker
+/// `index`, which no longer exist.
 fn wake_others<T: Send, W: Wake>(
     mail: &mut Mail<WorkerMessage<T>, W>,
     index: usize,

@@ -1,5 +1,5 @@
-//! Wake-ups of what waits for something in the cache, in this worker or in others. They are queued,
-//! and delivered at one point of the turn.
+//! Wake-ups of objects that wait for the cache, in this worker or in others. They are queued, and
+//! delivered at one point of the turn.
 
 use std::collections::VecDeque;
 
@@ -13,12 +13,12 @@ use crate::worker::message::WorkerMessage;
 pub(crate) struct WakeQueue {
     /// Objects of this worker, in the order in which they were woken.
     pub(crate) local: VecDeque<Token>,
-    /// Objects of other workers, whose mailboxes had no room.
+    /// Waiters of other workers whose mailbox was full.
     unsent: Vec<Waiter>,
 }
 
 impl WakeQueue {
-    /// Queues wake-ups for this worker, whose number is `index`, and sends the others.
+    /// Queues the wake-ups for this worker, whose index is `index`, and sends the others.
     pub(crate) fn add<D: Send, W: Wake>(
         &mut self,
         index: usize,
@@ -35,12 +35,12 @@ impl WakeQueue {
         }
     }
 
-    /// Takes those that found no room in a mailbox.
+    /// Takes the wake-ups that found a full mailbox.
     pub(crate) fn take_unsent(&mut self) -> Vec<Waiter> {
         std::mem::take(&mut self.unsent)
     }
 
-    /// Whether there is something to deliver.
+    /// Whether a wake-up waits to be delivered or sent.
     pub(crate) fn is_pending(&self) -> bool {
         !self.local.is_empty() || !self.unsent.is_empty()
     }

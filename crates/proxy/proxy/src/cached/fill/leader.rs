@@ -1,4 +1,4 @@
-//! The client that caused a fill, and how far it is behind what has come of the body.
+//! The leader: the client that caused a fill, and how far it is behind the bytes that have arrived.
 
 use std::time::Duration;
 
@@ -9,38 +9,40 @@ use millrace_store::Filling;
 use crate::exchange::Exchange;
 use crate::transfer::{TransferState, body_progress::BodyProgress};
 
-/// The client that caused a fill, as long as it gets the body through a pipe.
+/// The client that caused a fill, while it gets the body through a pipe.
 #[derive(Debug)]
 pub(crate) struct Leader {
     pub(super) exchange: Key,
     pub(super) course: Course,
     pub(super) thresholds: Thresholds,
-    /// Whether the body's length is not known: then what is certain to come is a part of it.
+    /// Whether the length of the body is unknown. Then only the length of the present chunk is
+    /// known, if any.
     has_unknown_length: bool,
-    /// Since when the fill waits for it to take what came before; `None` while it does not.
+    /// Since when the fill has waited for the leader to take the earlier bytes. `None` if it does
+    /// not wait.
     behind_since: Option<Instant>,
 }
 
-/// Where the next bytes come from.
+/// How the next bytes of a fill are received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FillSource {
-    /// They were received already.
+    /// From the receive buffer.
     Buffered,
-    /// From the socket into the cache, without a buffer between. The client that caused the fill is
-    /// served from the cache from now on, like others.
+    /// From the socket into the cache's memory, without a buffer between them. The leader is served
+    /// from the cache from now on, like other readers.
     Direct,
-    /// From the socket into the cache, and to the client that caused the fill.
+    /// From the socket through a pipe to the leader, and from a second pipe into the cache.
     Teed,
-    /// The same, once that client has taken what came before. It will, or leave, and the fill is
-    /// woken.
+    /// Like `Teed`, once the leader has taken the earlier bytes. The fill is woken when the leader
+    /// does or leaves.
     AfterLeader,
-    /// By a receive: few bytes, or lines between chunks.
+    /// By a receive of the engine: few bytes, or the lines between chunks.
     ByReceive,
 }
 
 impl Leader {
-    /// Who asked for a body; `None` where it is so short that it is copied twice for less. Of one
-    /// whose length is not known each chunk is looked at when it comes.
+    /// Creates the leader of a fill. Returns `None` if the body is so short that copying it twice
+    /// is cheaper. If the length is unknown, this is decided for each chunk.
     pub(crate) fn new(exchange: Key, rest: &BodyProgress, thresholds: Thresholds) -> Option<Self> {
         let is_large = match rest {
             BodyProgress::Complete => false,
@@ -54,12 +56,13 @@ impl Leader {
         is_large.then_some(leader)
     }
 
-    /// From so many bytes on that are certain to come they are not received by the engine.
+    /// Returns the number of certain bytes from which they are not received by a receive of the
+    /// engine.
     pub(crate) fn direct_min(&self) -> u64 {
         self.thresholds.tee_min.min(DIRECT_BYTES)
     }
 
-    /// Whether it has kept the fill waiting for too long.
+    /// Whether the leader has kept the fill waiting for too long.
     pub(super) fn is_slow(&self, now: Instant) -> bool {
         self.behind_since.is_some_and(|since| now.since(since) >= SLOW_LEADER_AFTER)
     }
@@ -76,8 +79,8 @@ impl Leader {
     }
 }
 
-/// Where the next `rest` bytes of the body come from, by the state of the leader in `place`. Removes
-/// it where it is served from the cache from now on.
+/// Chooses how the next `rest` bytes of the body are received, by the state of the leader in
+/// `place`. Removes the leader if it is served from the cache from now on.
 pub(super) fn choose_source(
     place: &mut Option<Leader>,
     filling: &Filling,
@@ -101,10 +104,10 @@ pub(super) fn choose_source(
     if is_apart { FillSource::Direct } else { takes }
 }
 
-/// From so many bytes on that are certain to come of a body that is stored they are received into
-/// the cache itself; below, a receive that the engine batches with others is cheaper.
+/// The number of certain bytes from which a stored body is received directly into the cache's
+/// memory. Below it, a receive that the engine batches with others is cheaper.
 pub const DIRECT_BYTES: u64 = 32 * 1024;
 
-/// How long a fill waits for a pipe-full to be taken, looked at each 100 ms: whoever takes less
-/// than 10 Mbit/s has the body wait in the cache's memory.
+/// How long a fill waits for its leader to take a full pipe, checked every 100 ms. A client that
+/// takes less than about 10 Mbit/s gets the body from the cache's memory instead.
 const SLOW_LEADER_AFTER: Duration = Duration::from_millis(100);

@@ -1,15 +1,16 @@
-//! Fills: bodies that are received from an origin into the cache. A fill has the origin's
-//! connection from the response's header on; the client that caused it reads what it fills, like
-//! any other.
+//! Fills: bodies that are received from an origin into the cache. A fill has the use of the origin
+//! connection once the response header has arrived. The client that caused the fill reads the body
+//! from the cache, like any other client.
 //!
 //! ```text
 //!            bytes, no room          room, or a reader
 //!  Receiving ──────────────> Waiting ─────────────────> Receiving
-//!      └── all, or cut ──> the connection is idle or closed; the readers are woken
+//!      └── whole, or cut ──> the connection is idle or closed; the readers are woken
 //! ```
 //!
-//! A body that came with its header is whole before it is anywhere here. A large one goes to the
-//! client that caused the fill through a pipe, while that client keeps up ([`tee`]).
+//! A body that arrived together with its header is stored at once, without an entry in the table of
+//! fills. A large body goes to the client that caused the fill through a pipe, while that client keeps
+//! up (see `tee.rs`).
 
 mod leader;
 pub(crate) mod run;
@@ -31,44 +32,46 @@ use crate::snapshot::Snapshot;
 use crate::transfer::body_progress::BodyProgress;
 use leader::{FillSource, Leader};
 
-/// A body on its way into the cache.
+/// A body that is being received into the cache.
 #[derive(Debug)]
 pub(crate) struct Fill {
-    /// The use of the origin's connection.
+    /// The use of the origin connection.
     pub(crate) origin_use: OriginUse,
     pub(crate) id: OriginId,
     pub(crate) filling: Filling,
     pub(crate) body: BodyProgress,
     /// Whether the connection may serve other requests afterwards.
     pub(crate) is_reusable: bool,
-    /// Whether it goes on without readers.
+    /// Whether the fill continues without readers.
     pub(crate) continues_unread: bool,
-    /// How far it may be ahead of its readers while it does not; `None`: as far as it wants, where
-    /// the body is stored.
+    /// The maximum number of bytes ahead of the fastest reader, unless the fill continues without
+    /// readers. `None`: no maximum if the body is stored.
     pub(crate) ahead_max: Option<u64>,
     /// When the present wait for the origin began.
     pub(crate) since: Instant,
-    /// Whether it waits for room instead of the origin.
+    /// Whether the fill waits for its readers or for memory instead of the origin.
     pub(crate) waits_for_room: bool,
-    /// Since when there is no memory for it.
+    /// Since when the fill has found no memory.
     pub(crate) starved_since: Option<Instant>,
     pub(crate) snapshot: Rc<Snapshot>,
-    /// Bytes received.
+    /// The number of payload bytes received.
     pub(crate) bytes: u64,
-    /// What follows them, and is there already.
+    /// Bytes that are stored already and follow the received ones, if a stored part is being
+    /// completed.
     pub(crate) tail: Option<Aggregate>,
     /// The client that caused the fill, while it gets the body through a pipe.
     pub(crate) leader: Option<Leader>,
 }
 
 impl Fill {
-    /// When the origin has been waited for long enough; `None` while it is not.
+    /// Returns the deadline of the origin. `None` if the fill does not wait for it.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let wait = Duration::from_millis(self.snapshot.limits().response_ms);
         (!self.waits_for_room).then_some(self.since + wait)
     }
 
-    /// Whether its readers, or that it has none, keep it from receiving more.
+    /// Checks whether the readers, or their absence, stop the fill from receiving more. Registers
+    /// `waiter` with the readers.
     pub(crate) fn check_readers(&mut self, waiter: Waiter) -> Option<FillPause> {
         let goes_on = self.continues_unread && self.filling.is_kept();
         if goes_on || self.body.is_complete() {
@@ -76,9 +79,10 @@ impl Fill {
         }
         let most = self.snapshot.limits().fill_ahead_bytes;
         let ahead_max = self.ahead_max.or(Some(most).filter(|_| !self.filling.is_kept()));
-        // A reader that is that far behind the fastest would keep all between the two in memory.
+        // All bytes between the fastest reader and one this far behind would stay in memory.
         self.filling.cut_behind(READER_LAG_FACTOR * most);
-        // Waits even if there is nothing to do: the fill must notice when its last reader leaves.
+        // Registers even if the fill does not have to wait: it has to notice when its last reader
+        // leaves.
         match self.filling.ahead(0, waiter) {
             None => Some(FillPause::Cut),
             Some(ahead) if ahead_max.is_some_and(|max| ahead >= max) => {
@@ -106,8 +110,8 @@ impl Fill {
         leader::choose_source(&mut self.leader, &self.filling, exchanges, comes, now)
     }
 
-    /// Takes a body that came with its header, as far as there is memory. Returns the readers to
-    /// wake, and whether there was enough memory.
+    /// Stores a body that arrived together with its header, as far as there is memory. Returns the
+    /// readers to wake, and whether there was enough memory.
     pub(crate) fn store_whole_body(
         &mut self,
         input: &mut RecvBuffer,
@@ -124,7 +128,7 @@ impl Fill {
         (woken, true)
     }
 
-    /// Moves bytes that were received. Returns how many bytes of the body those are.
+    /// Stores bytes from the receive buffer. Returns their number of payload bytes.
     pub(crate) fn store_received(
         &mut self,
         input: &mut RecvBuffer,
@@ -142,7 +146,7 @@ impl Fill {
         Ok(count)
     }
 
-    /// Takes what the socket has. Returns how many bytes of the body those are.
+    /// Receives bytes from the socket directly into the cache's memory. Returns their number.
     pub(crate) fn receive_direct<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -169,27 +173,29 @@ impl Fill {
     }
 }
 
-/// What a fill cannot go on without.
+/// Why a fill stops running.
 pub(crate) enum FillPause {
-    /// Nothing: all is there.
+    /// The body is whole.
     Whole,
-    /// Nothing: the rest will never come, or nothing reads it.
+    /// The rest of the body will never arrive, or nothing reads it.
     Cut,
     /// The origin ended its stream.
     OriginEnded,
     NeedsReceive,
     NeedsWatch,
-    /// A reader has to go on first.
+    /// A reader has to make progress first.
     NeedsReaders,
-    /// There is no memory just now.
+    /// There is no memory at present.
     NeedsMemory,
 }
 
-/// How far a part may be ahead of its readers. A player that seeks requests a part to the end of
-/// the file and reads only its beginning: the origin must not send the rest.
+/// How far the fill of a part may be ahead of its readers. A player that seeks requests a part up
+/// to the end of the file and reads only its beginning; the origin must not send the rest.
 const PART_AHEAD_BYTES: u64 = 64 * 1024;
 
-/// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
+/// How many times `fill_ahead_bytes` a reader may be behind the fastest one if the body is only
+/// passed on.
 const READER_LAG_FACTOR: u64 = 16;
-/// Bytes that one fill takes before it queues behind others: no more than a pipe moves at once.
+/// The number of bytes after which a fill lets other objects run: not more than a pipe moves at
+/// once.
 pub(crate) const TURN_BYTES_MAX: u64 = 256 * 1024;

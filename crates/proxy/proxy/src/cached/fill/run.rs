@@ -1,5 +1,5 @@
-//! How a fill goes on: what its origin sent and its readers make room for goes into the cache,
-//! until the body is there or cut.
+//! Running a fill: moves bytes from the origin into the cache as far as the readers allow, until
+//! the body is whole or cut.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::exchange::Event;
 use crate::origin::{User, h1, side};
 use crate::transfer::body_progress::BodyProgress;
 
-/// Takes the origin's connection over from an exchange whose response is stored from now on.
-/// `after`: bytes that are there already and follow what comes.
+/// Begins a fill, which takes the origin connection over from the exchange. `after` are stored
+/// bytes that follow the received ones.
 pub(crate) fn begin<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -39,11 +39,11 @@ pub(crate) fn begin<E: Engine>(
         false => Some(fill),
     };
     let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
-    // The origin may have responded before the engine reported that all of the request was sent:
-    // nothing waits for that.
+    // The origin may have responded before the engine reported that the whole request was sent.
+    // Nothing waits for that report.
     exchange.upload.abandon(engine, pipes);
-    // Nothing reads what a refresh brings. A client has its place before more comes, or its
-    // response were one that nothing reads.
+    // A refresh has no reader. A client gets its reader before more bytes arrive, since a fill
+    // without readers may be cut.
     if !exchange.is_refresh() {
         let mut reader = CachedReader::new(&body, None, waiter);
         reader.iter_mut().for_each(CachedReader::disable_zero_copy);
@@ -62,7 +62,7 @@ pub(crate) fn begin<E: Engine>(
     }
 }
 
-/// The fill that an exchange's use of its origin's connection becomes.
+/// Creates the fill that takes over an exchange's use of its origin connection.
 fn new_fill<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -107,19 +107,19 @@ fn new_fill<E: Engine>(
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
     match event {
         Event::TimedOut | Event::End(_) => end(core, key, false),
-        // Where the origin's stream ended or broke, what is at hand still goes first.
+        // After the origin's stream has ended or broken, the bytes at hand are stored first.
         Event::OriginBroke => run(core, key, true),
         _ => run(core, key, false),
     }
 }
 
-/// Moves what is at hand into the cache, and asks for more, unless the origin's stream `broke`.
+/// Moves bytes into the cache, and requests more unless the origin's stream `broke`.
 fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
     let waiter = core.waiter(key, Kind::Fill);
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
     if std::mem::take(&mut fill.waits_for_room) {
-        // Where the origin has ended its stream meanwhile, that is the end of it now.
+        // If the origin has ended its stream in the meantime, this run finds the end.
         fill.since = core.engine.now();
     }
     let Core { engine, pipes, origins, exchanges, conns, .. } = core;
@@ -142,7 +142,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
                 fill.tee(way, now_ms)
             }
             FillSource::AfterLeader => {
-                // Its readers wake it at each step.
+                // The leader's progress wakes the fill.
                 fill.filling.ahead(0, waiter);
                 Err(FillPause::NeedsReaders)
             }
@@ -172,7 +172,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
     }
 }
 
-/// There is no memory: the fill waits for some as long as for an origin, and its readers with it.
+/// Waits for memory, as long as for an origin; the readers wait with the fill.
 fn wait_for_memory<E: Engine>(core: &mut Core<E>, key: Key) {
     let now = core.engine.now();
     let Some(fill) = core.fills.get_mut(key) else { return };
@@ -181,13 +181,13 @@ fn wait_for_memory<E: Engine>(core: &mut Core<E>, key: Key) {
     if now.since(since) >= Duration::from_millis(fill.snapshot.limits().response_ms) {
         return end(core, key, false);
     }
-    // A reader that goes on has it try again as well.
+    // A reader's progress makes the fill try again as well.
     if !core.cache_waits.starved.contains(&key) {
         core.cache_waits.starved.push(key);
     }
 }
 
-/// Requests more from the origin: bytes, or only a report that there are some.
+/// Requests more from the origin: bytes, or with `watches` only a report of readability.
 fn receive<E: Engine>(core: &mut Core<E>, key: Key, watches: bool) {
     let Core { engine, origins, fills, .. } = core;
     let Some(fill) = fills.get_mut(key) else { return };
@@ -201,7 +201,7 @@ fn receive<E: Engine>(core: &mut Core<E>, key: Key, watches: bool) {
     connection.wire.receive_body(engine, Buffer::SIZE, fill.body.expected_bytes(), watches);
 }
 
-/// The origin ended its stream, and nothing is at hand any more.
+/// Handles the end of the origin's stream, after all received bytes were stored.
 fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(fill) = core.fills.get_mut(key) else { return };
     fill.is_reusable = false;
@@ -209,14 +209,14 @@ fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) {
     end(core, key, is_whole);
 }
 
-/// Ends a fill: all of the body is there, or the rest will never come.
+/// Ends a fill. The body is whole, or its rest will never arrive.
 fn end<E: Engine>(core: &mut Core<E>, key: Key, is_whole: bool) {
     if let Some(fill) = core.fills.remove(key) {
         finish(core, fill, is_whole);
     }
 }
 
-/// Ends one that is not, or no longer, in the table.
+/// Ends a fill that is not in the table, or no longer.
 fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     let now_ms = now_ms(&core.engine);
     let Fill { origin_use, id, mut filling, is_reusable: may_be_kept, bytes, tail: after, .. } =
@@ -230,8 +230,7 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     core.wake(if is_whole { filling.finish(now_ms) } else { filling.cut() });
 }
 
-/// Has fills end that nothing reads: where the worker drains, nothing will. Returns those that are
-/// to be woken for it.
+/// Stops fills that have no reader; used while the worker drains. Returns the fills to wake.
 pub(crate) fn stop_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
     let keys = core.fills.keys_of(|_| true);
     for (_, fill) in core.fills.iter_mut() {
@@ -240,9 +239,8 @@ pub(crate) fn stop_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
     keys
 }
 
-/// Ends the wait of fills for the client that caused them, where it takes what came too slowly:
-/// neither others that want the body are to wait, nor the origin. Returns those that are to be
-/// woken for it.
+/// Removes leaders that take their bytes too slowly, so that neither other readers nor the origin
+/// have to wait for them. Returns the fills to wake.
 pub(crate) fn drop_slow_leaders<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
     let is_slow = |fill: &Fill| fill.leader.as_ref().is_some_and(|leader| leader.is_slow(now));
     let keys = core.fills.keys_of(is_slow);

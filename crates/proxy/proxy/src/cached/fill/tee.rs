@@ -1,9 +1,9 @@
-//! KeepCopy by tee(2): received bytes go through a pipe to the client that caused the fill, as if
-//! they were not stored. A second pipe refers to the same pages, and is read into the cache. So
-//! what is stored is copied once, and what is sent is not (docs/design/bodies.md).
+//! Storing by tee(2): received bytes go through a pipe to the client that caused the fill, as if
+//! they were not stored. A second pipe refers to the same pages and is read into the cache. So
+//! stored bytes are copied once, and sent bytes are not copied (docs/design/bodies.md).
 //!
-//! This runs at the client's pace. So it lasts only while this client is the only reader, and
-//! empties each pipe soon. From then on the body is received into the cache.
+//! This mode runs at the pace of the client. It lasts only while that client is the only reader and
+//! empties each pipe quickly. After that the body is received into the cache's memory.
 
 use millrace_engine::{Engine, Key, Table};
 use millrace_splice::{Fill as Filled, Pipe, Pipes, limits::PIPE_BYTES};
@@ -14,8 +14,8 @@ use crate::exchange::Exchange;
 use crate::origin::OriginConn;
 
 impl Fill {
-    /// Moves what the socket has to the client that caused the fill, which has taken all that came
-    /// before, and into the cache. Returns how many bytes of the body those are.
+    /// Moves the bytes that are available in the socket into the cache and to the leader, which has
+    /// taken all earlier bytes. Returns their number.
     pub(crate) fn tee<E: Engine>(
         &mut self,
         mut way: TeePath<'_, E>,
@@ -67,7 +67,7 @@ impl Fill {
     }
 }
 
-/// What bytes pass on their way from an origin to the client that caused the fill.
+/// The objects on the path from an origin to the client that caused the fill.
 pub(crate) struct TeePath<'a, E: Engine> {
     pub(crate) engine: &'a mut E,
     pub(crate) pipes: &'a mut Pipes,
@@ -77,7 +77,7 @@ pub(crate) struct TeePath<'a, E: Engine> {
 }
 
 impl<E: Engine> TeePath<'_, E> {
-    /// Sends what is in the pipe to the client that caused the fill, which finds it nowhere else.
+    /// Sends the bytes in the pipe to the leader, which does not read them from the cache.
     fn send(&mut self, key: Key, pipe: Pipe) {
         let exchange = self.exchanges.get_mut(key).expect("it waits for the source");
         let conn = exchange.conn.and_then(|conn| self.conns.get_mut(conn));

@@ -1,12 +1,12 @@
-//! The dates that HTTP and its logs write. All are in UTC, and no time zone is ever read.
+//! The dates in HTTP and in the logs. All are in UTC; no time zone is ever read.
 
 use std::io::Write;
 use std::time::Duration;
 
-/// The dates of one second, in the three forms that are written, made anew when the second changes.
+/// The dates of one second in the three written forms, formatted again when the second changes.
 #[derive(Clone, Debug)]
 pub struct Dates {
-    /// Seconds since 1970 that the texts stand for.
+    /// The time that the texts show, in seconds since 1970.
     second: u64,
     log: [u8; 26],
     http: [u8; 29],
@@ -23,7 +23,7 @@ impl Default for Dates {
 }
 
 impl Dates {
-    /// Goes to a time since 1970, forward or back.
+    /// Moves to a time since 1970, forward or back.
     pub fn at(&mut self, time_of_day: Duration) -> &Self {
         if time_of_day.as_secs() != self.second {
             self.set(time_of_day.as_secs());
@@ -31,17 +31,17 @@ impl Dates {
         self
     }
 
-    /// `21/Nov/2026:10:16:00 +0000`.
+    /// Returns the form `21/Nov/2026:10:16:00 +0000`.
     pub fn log_date(&self) -> &[u8; 26] {
         &self.log
     }
 
-    /// `Sat, 21 Nov 2026 10:16:00 GMT`: IMF-fixdate, RFC 9110 section 5.6.7.
+    /// Returns the form `Sat, 21 Nov 2026 10:16:00 GMT`: IMF-fixdate, RFC 9110 section 5.6.7.
     pub fn http_date(&self) -> &[u8; 29] {
         &self.http
     }
 
-    /// `2026-11-21T10:16:00`, in UTC (RFC 3339 without its fraction and zone).
+    /// Returns the form `2026-11-21T10:16:00`, in UTC (RFC 3339 without fraction and zone).
     pub fn iso_date(&self) -> &[u8; 19] {
         &self.iso
     }
@@ -81,13 +81,15 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 
-/// The last second whose year has four digits: the end of 9999. Later ones are written as it.
+/// The last second whose year has four digits: the end of 9999. Later times are written as this
+/// one.
 const SECOND_MAX: u64 = 253_402_300_799;
 
-/// The year, month and day of the proleptic Gregorian calendar, so many days after 1970-01-01.
+/// Returns the year, month and day of the proleptic Gregorian calendar, `days` days after
+/// 1970-01-01.
 ///
-/// Years are counted from March, so that the leap day is the last of its year and every month but
-/// the last begins after a number of days that is linear in its index ((153 m + 2) / 5). An era is
+/// Years are counted from March, so that the leap day is the last of its year. Every month but the
+/// last then begins after a number of days that is linear in its index ((153 m + 2) / 5). An era is
 /// 400 such years, 146097 days; the first one here begins at 0000-03-01.
 fn year_month_day(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;

@@ -1,8 +1,8 @@
 //! Access log records: one finished exchange as one line.
 //!
-//! What a client or an origin sent is hostile here too. A value can end neither its quotes nor its
-//! line, and nothing of it reaches the terminal of whoever reads the log as a control sequence.
-//! Nothing is allocated but the growth of the caller's buffer, which it keeps and reuses.
+//! Bytes from clients and origins are hostile here too. A value can end neither its quotes nor its
+//! line, and none of its bytes reaches the reader's terminal as a control sequence. Nothing is
+//! allocated except when the caller's buffer grows, which is reused.
 
 mod dates;
 mod userinfo;
@@ -19,73 +19,75 @@ use millrace_config::LogFormat;
 pub use dates::Dates;
 use userinfo::user_information;
 
-/// Records that were not given to the engine yet.
+/// Records that were not passed to the engine yet.
 #[derive(Debug, Default)]
 pub(crate) struct LogBuffer {
     pub(crate) records: Vec<u8>,
     pub(crate) dates: Dates,
 }
 
-/// What is told of one finished exchange.
+/// The data of one finished exchange.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
-    /// The client's address, believed PROXY and Forwarded headers applied; `None`: a Unix socket.
+    /// The client's address, after trusted PROXY and Forwarded headers. `None` for a Unix socket.
     pub client: Option<IpAddr>,
-    /// The user whose credentials were right, if the service asked for any.
+    /// The user whose credentials were right, if the service requires authentication.
     pub user: Option<&'a [u8]>,
-    /// When the request's first byte came, since 1970.
+    /// When the first byte of the request arrived, since 1970.
     pub time_of_day: Duration,
-    /// The method as it came; empty when no request line could be read.
+    /// The received method. Empty if no request line could be read.
     pub method: &'a [u8],
-    /// The target as it came; empty when no request line could be read.
+    /// The received target. Empty if no request line could be read.
     pub target: &'a [u8],
-    /// The request's version, such as `HTTP/1.1`; empty when no request line could be read.
+    /// The request's version, such as `HTTP/1.1`. Empty if no request line could be read.
     pub version: &'a [u8],
-    /// The final status sent to the client; 0: none was.
+    /// The final status sent to the client. 0 if none was sent.
     pub status: u16,
     /// Bytes of the body, or of the tunnel, received from the client.
     pub bytes_from_client: u64,
     /// Bytes of the body, or of the tunnel, that the client's socket took.
     pub bytes_to_client: u64,
-    /// How those of both directions went, and in how many system calls.
+    /// How the bytes of both directions were moved, and with how many system calls.
     pub transfers: TransferStats,
-    /// Those sent to the client that were received into the cache for it.
+    /// Bytes sent to the client that this exchange's fill received into the cache.
     pub bytes_kept: u64,
-    /// The request's Host, if it has one.
+    /// The request's Host, if any.
     pub host: Option<&'a [u8]>,
-    /// The request's Referer, if it has one.
+    /// The request's Referer, if any.
     pub referer: Option<&'a [u8]>,
-    /// The request's User-Agent, if it has one.
+    /// The request's User-Agent, if any.
     pub user_agent: Option<&'a [u8]>,
-    /// From the request's first byte to this record.
+    /// The time from the request's first byte to this record.
     pub duration: Duration,
-    /// The origin that was tried last, if one was: also one that refused or has no address.
+    /// The origin that was tried last, if any, including one that refused or has no address.
     pub origin: Option<OriginAddress<'a>>,
-    /// From the request's first byte to the first byte of the origin's final answer, if it came.
+    /// The time from the request's first byte to the header of the origin's final response, if that
+    /// arrived.
     pub origin_first_byte: Option<Duration>,
-    /// What is known of the way to the client at the end of the exchange, if anything is.
+    /// The kernel's estimate of the path to the client at the end of the exchange, if known.
     pub client_path: Option<PathEstimate>,
-    /// What the cache did: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`; empty
-    /// where it had no part in it.
+    /// The cache's part: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`. Empty
+    /// without a cache.
     pub cache: &'static str,
-    /// Why millrace answered itself or broke off:
-    /// [`Reason::word`](crate::exchange::reason::Reason::word); empty when all went well.
+    /// Why millrace responded itself or broke off:
+    /// [`Reason::word`](crate::exchange::reason::Reason::word). Empty if the exchange ended
+    /// normally.
     pub close_reason: &'static str,
 }
 
-/// Where the origin was reached.
+/// The address of an origin.
 #[derive(Clone, Copy, Debug)]
 pub enum OriginAddress<'a> {
-    /// Over TCP.
+    /// An address of TCP.
     Tcp(SocketAddr),
-    /// Nowhere: its name, which was not resolved, and its port.
+    /// A name that was not resolved, and its port.
     Name(&'a [u8], u16),
-    /// On a Unix socket: the bytes of its path.
+    /// The bytes of a Unix socket's path.
     Unix(&'a [u8]),
 }
 
-/// Appends `record` to `out` as one line in `format`, its line feed included. `dates` spares the
-/// calendar for all but the first record of a second.
+/// Appends `record` to `out` as one line in `format`, with its line feed. `dates` caches the
+/// formatted dates of the current second.
 pub fn write_record(format: LogFormat, record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     match format {
         LogFormat::Common => write_common(record, dates, out),
@@ -101,8 +103,8 @@ pub fn write_record(format: LogFormat, record: &Record, dates: &mut Dates, out: 
     out.push(b'\n');
 }
 
-/// `client - user [day/month/year:time +0000] "method target version" status bytes`. What is not
-/// known is `-`, a Unix client `unix:`, as in the logs of Apache httpd and nginx.
+/// Writes `client - user [day/month/year:time +0000] "method target version" status bytes`. Unknown
+/// values are `-` and a Unix client is `unix:`, as in the logs of Apache httpd and nginx.
 fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     match record.client {
         Some(client) => print(out, format_args!("{}", client.to_canonical())),
@@ -132,7 +134,7 @@ fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     print(out, format_args!(" {}", record.bytes_to_client));
 }
 
-/// A word of its own, without quotes: what is between two blanks is the user.
+/// Writes the user as one word without quotes: log readers split this line at its spaces.
 fn write_user(user: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b" - ");
     for part in user.split_inclusive(|&byte| byte == b' ') {
@@ -156,8 +158,7 @@ fn write_quoted(value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Writes a value by `write`: all of it, or, of one that may be a URL, what is around a user name
-/// and password, and `***` in their place.
+/// Writes a value with `write`. If it may be a URL, `***` replaces a user name and password in it.
 #[inline(always)]
 fn escape(value: &[u8], is_url: bool, out: &mut Vec<u8>, write: impl Fn(&[u8], &mut Vec<u8>)) {
     let secret = if is_url { user_information(value) } else { None };
@@ -171,8 +172,8 @@ fn escape(value: &[u8], is_url: bool, out: &mut Vec<u8>, write: impl Fn(&[u8], &
     }
 }
 
-/// Bytes that are not printable ASCII, quotes and backslashes become `\xHH`, as nginx writes them:
-/// one form of escape, so that what was logged can be told from what looks like an escape.
+/// Escapes bytes that are not printable ASCII, quotes and backslashes as `\xHH`, like nginx. This
+/// is the only form of escape, so an escape can be told from a value that looks like one.
 fn escape_log(value: &[u8], out: &mut Vec<u8>) {
     for &byte in value {
         match byte {
@@ -185,8 +186,8 @@ fn escape_log(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// One JSON object (RFC 8259). Times are in milliseconds with the microseconds behind the point;
-/// what is not known is null.
+/// Writes one JSON object (RFC 8259). Times are in milliseconds with three decimals. Unknown values
+/// are null.
 fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(dates.at(record.time_of_day).iso_date());
@@ -260,9 +261,9 @@ fn write_milliseconds(name: &str, value: Option<Duration>, out: &mut Vec<u8>) {
     }
 }
 
-/// The inside of a JSON string (RFC 8259 section 7). Quotes, backslashes and controls, those from
-/// U+007F to U+009F too, become `\uXXXX`; so does each byte that is not part of valid UTF-8: the
-/// byte XX is written `\u00XX`, the character that it is in ISO 8859-1.
+/// Escapes the inside of a JSON string (RFC 8259 section 7). Quotes, backslashes and controls,
+/// including U+007F to U+009F, become `\uXXXX`. Each byte XX that is not part of valid UTF-8
+/// becomes `\u00XX`, its character in ISO 8859-1.
 fn escape_json(value: &[u8], out: &mut Vec<u8>) {
     let unit = |number: u8, out: &mut Vec<u8>| {
         let [high, low] = hex(number);
@@ -412,7 +413,7 @@ mod tests {
         assert!(line(LogFormat::Json, &odd).contains(r#""origin":"unix:/run/a\u0022b\u00FF","#));
     }
 
-    /// Every byte, alone and in the company of one that could make UTF-8 of it.
+    /// Every byte, alone and next to bytes with which it could form UTF-8.
     fn hostile_values() -> impl Iterator<Item = Vec<u8>> {
         let pairs = (0..=255u8).flat_map(|byte| {
             [vec![byte], vec![b'a', byte, b'"'], vec![0xc2, byte], vec![byte, 0x80]]
@@ -461,7 +462,7 @@ mod tests {
             let body = text.strip_suffix('\n').unwrap();
             assert!(body.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{body:?}");
             assert_eq!(body.matches('"').count(), 6, "{body:?}");
-            // Undoing the escapes gives the value back, so no two values share one text.
+            // Undoing the escapes returns the value, so no two values have the same text.
             let quoted = body.split('"').nth(5).unwrap();
             assert_eq!(undo_log(quoted.as_bytes()), value, "{quoted:?}");
         }
@@ -510,7 +511,7 @@ mod tests {
         );
     }
 
-    /// Reads one flat JSON object by the grammar of RFC 8259 and gives what follows it.
+    /// Reads one flat JSON object by the grammar of RFC 8259 and returns the text behind it.
     fn skip_object(text: &str) -> Option<&str> {
         let mut text = text.strip_prefix('{')?;
         loop {

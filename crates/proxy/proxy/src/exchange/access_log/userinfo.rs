@@ -1,17 +1,19 @@
-//! User names and passwords in URLs: they are refused in requests (RFC 9110 section 4.2.4), but
-//! refused requests are logged too, and so are the pages that clients say they come from.
+//! User names and passwords in URLs. Requests with them are refused (RFC 9110 section 4.2.4), but
+//! refused requests are logged too, and so are Referer fields.
 
 use std::ops::Range;
 
-/// Where in a target, a URL or a host the user information stands, if there is any: what is before
-/// the last `@` of its authority. Read leniently: what is malformed is not to be logged either.
+/// Returns the range of the user information in a target, a URL or a host, if any: the part before
+/// the last `@` of the authority. The value is parsed leniently, since user information in a
+/// malformed value must not be logged either.
 pub(super) fn user_information(value: &[u8]) -> Option<Range<usize>> {
     let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
-    // Nearly every value ends here: a path, or one without the sign.
+    // Nearly every value ends here: a path, or a value without `@`.
     if value.first().is_none_or(is_slash) || !value.contains(&b'@') {
         return None;
     }
-    // Behind a scheme and its slashes; all of it where there are none.
+    // The authority begins behind the scheme and its slashes, or at the beginning if there is no
+    // scheme.
     let colon = value.iter().position(|&byte| byte == b':');
     let rest = colon.map(|colon| &value[colon + 1..]);
     let start = rest.filter(|rest| rest.first().is_some_and(is_slash)).map_or(0, |rest| {
