@@ -16,7 +16,7 @@ use std::time::Duration;
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mesh};
-use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
+use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Ended, Faults, World, run};
 use millrace_splice::Thresholds;
 
@@ -63,7 +63,7 @@ pub fn fuzz_connection(data: &[u8]) {
     let config = configuration(script.role);
     let (mut outbox, inbox) = mailbox(4);
     let mail = mesh(1, 4).pop().expect("one worker's mail");
-    let shared = Shared::new(1, "millrace".to_owned(), None, None, |_| {}, None);
+    let shared = SharedState::new(1, "millrace".to_owned(), None, None, |_| {}, None);
     let listener = world.listen(&Address::Tcp(address(OWN)));
     let setup = Setup {
         config,
@@ -73,7 +73,7 @@ pub fn fuzz_connection(data: &[u8]) {
         mail,
         shared,
         names: Arc::new(Sources::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::Desk::empty(),
+        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 64,
         thresholds: Thresholds::FIXED,
     };

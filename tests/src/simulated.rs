@@ -25,7 +25,7 @@ use std::time::Duration;
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mesh};
-use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
+use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
 use millrace_splice::Thresholds;
 
@@ -114,7 +114,7 @@ fn run_all(
 struct Stage {
     workers: Vec<Running>,
     posts: Posts,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     cast: Cast,
     name_server: NameServer,
     verifier: SimVerifier,
@@ -349,14 +349,14 @@ fn start(
     world: &World,
     (name_server, verifier): (&NameServer, &SimVerifier),
     descriptors: usize,
-) -> Result<(Vec<Running>, Posts, Arc<Shared>), String> {
+) -> Result<(Vec<Running>, Posts, Arc<SharedState>), String> {
     // As on a system whose default is bbr: `auto` has something to do there.
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
     let cache = cache::of(config)?;
     let traces = std::env::var_os("MILLRACE_TRACE").is_some();
     let trace = traces.then_some((|line| eprintln!("{line}")) as fn(std::fmt::Arguments<'_>));
-    let shared = Shared::new(config.workers, name, system_congestion, cache, |_| {}, trace);
+    let shared = SharedState::new(config.workers, name, system_congestion, cache, |_| {}, trace);
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in mesh(config.workers, world.plan().letters).into_iter().enumerate() {

@@ -11,7 +11,7 @@ use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
 use millrace_http_cache::HashKey;
-use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
+use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
@@ -102,7 +102,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
     let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(LETTERS);
     let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
     let cache = config.cache.as_ref().map(|_| cache());
-    let shared = Shared::new(1, "millrace-counted".to_owned(), None, cache, |_| {}, None);
+    let shared = SharedState::new(1, "millrace-counted".to_owned(), None, cache, |_| {}, None);
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {
         config,
@@ -112,7 +112,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
         mail,
         shared,
         names: Arc::new(Sources::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::Desk::empty(),
+        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 1000,
         thresholds: Thresholds::FIXED,
     };

@@ -15,8 +15,8 @@ use millrace_config::{self as config, Auth, Config, Listener};
 use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
 use millrace_http_cache::HashKey;
-use millrace_proxy::auth::Desk;
-use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
+use millrace_proxy::auth::VerifierHandle;
+use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
@@ -216,9 +216,9 @@ fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
         ],
         inbox,
         mail,
-        shared: Shared::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}, None),
+        shared: SharedState::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}, None),
         names: Arc::new(Sources::parse(b"", b"", &[])),
-        desk: Desk::empty(),
+        desk: VerifierHandle::unavailable(),
         descriptors: 1000,
         thresholds: Thresholds::FIXED,
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use iolite::Slab;
 use millrace_config::{CacheSettings, Config};
 use millrace_http_cache::HashKey;
-use millrace_proxy::Shared;
+use millrace_proxy::SharedState;
 use millrace_store::{Bounds, Cache, Cleared, HotCopies};
 
 /// What keys are hashed with: the same in every world, so that runs repeat.
@@ -36,7 +36,7 @@ pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
 
 /// Once all workers have ended: nobody fetches or waits for anybody, all bodies are whole, and no
 /// memory is held but theirs.
-pub(super) fn check(shared: &Shared) -> Result<(), String> {
+pub(super) fn check(shared: &SharedState) -> Result<(), String> {
     let Some(cache) = &shared.cache else { return Ok(()) };
     let cleared = cache.clear();
     let clean = Cleared { objects: cleared.objects, ..Cleared::default() };

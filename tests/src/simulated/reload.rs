@@ -8,7 +8,7 @@ use std::sync::Arc;
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_engine::{Address, Outbox};
 use millrace_proxy::counters::Counters;
-use millrace_proxy::{Shared, WorkerMessage};
+use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sim::{SimDetached, SimWaker, World};
 
 use super::verifier::load_users;
@@ -31,7 +31,7 @@ pub(super) struct Reloader {
     pub(super) commands: Vec<(String, Vec<String>)>,
     pub(super) board: Board,
     pub(super) posts: Posts,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
     /// In force, or told to the workers.
     pub(super) config: Arc<Config>,
     /// As it was read: with the ports that were asked for.
@@ -49,7 +49,7 @@ impl Reloader {
         commands: Vec<(String, Vec<String>)>,
         board: &Board,
         posts: &Posts,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedState>,
         (asked_for, config): (Config, &Arc<Config>),
     ) -> Self {
         let pairs = asked_for.listeners.iter().zip(&config.listeners);

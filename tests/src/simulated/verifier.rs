@@ -9,7 +9,8 @@ use millrace_config::Config;
 use millrace_config::users::{USERS_BYTES_MAX, Users};
 use millrace_engine::{Instant, Outbox, mailbox};
 use millrace_proxy::auth::{
-    Desk, FairQueue, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
+    FairQueue, VERIFY_RESULTS_MAX, Verifier, VerifierFull, VerifierHandle, VerifyOutcome,
+    VerifyRequest, VerifyResult,
 };
 use millrace_sim::{Actor, SimWaker, World};
 
@@ -24,13 +25,13 @@ pub(super) struct SimVerifier {
     shared: Arc<Mutex<Shared>>,
     hostile: bool,
     /// What it is comparing, and when it will know.
-    busy: Option<(Instant, usize, Question)>,
+    busy: Option<(Instant, usize, VerifyRequest)>,
 }
 
 #[derive(Default)]
 struct Shared {
-    queue: FairQueue<(usize, Question)>,
-    outboxes: Vec<Outbox<Verdict, SimWaker>>,
+    queue: FairQueue<(usize, VerifyRequest)>,
+    outboxes: Vec<Outbox<VerifyResult, SimWaker>>,
 }
 
 impl SimVerifier {
@@ -39,12 +40,15 @@ impl SimVerifier {
     }
 
     /// A desk for a further worker.
-    pub(super) fn desk(&self) -> Desk<SimWaker> {
-        let (outbox, verdicts) = mailbox(VERDICTS_MAX);
+    pub(super) fn desk(&self) -> VerifierHandle<SimWaker> {
+        let (outbox, verdicts) = mailbox(VERIFY_RESULTS_MAX);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.outboxes.push(outbox);
         let number = shared.outboxes.len() - 1;
-        Desk { verifier: Box::new(Asker { shared: self.shared.clone(), number }), verdicts }
+        VerifierHandle {
+            verifier: Box::new(Asker { shared: self.shared.clone(), number }),
+            results: verdicts,
+        }
     }
 
     fn time(&self, world: &World) -> Duration {
@@ -62,19 +66,20 @@ struct Asker {
 }
 
 impl Verifier for Asker {
-    fn ask(&mut self, question: Question) -> Result<(), Refused> {
+    fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let client = question.client();
-        let displaced = shared.queue.push(client, (self.number, question)).map_err(|_| Refused)?;
+        let displaced =
+            shared.queue.push(client, (self.number, question)).map_err(|_| VerifierFull)?;
         if let Some((number, question)) = displaced {
-            shared.tell(number, question.verdict(Outcome::Dropped));
+            shared.tell(number, question.result(VerifyOutcome::Dropped));
         }
         Ok(())
     }
 }
 
 impl Shared {
-    fn tell(&mut self, number: usize, verdict: Verdict) {
+    fn tell(&mut self, number: usize, verdict: VerifyResult) {
         let outbox = &mut self.outboxes[number];
         assert!(outbox.send(verdict).is_ok(), "a worker has no more questions than its box holds");
         outbox.flush();
@@ -91,7 +96,7 @@ impl Actor for SimVerifier {
                 }
                 world.note("verifier", "answers");
                 let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-                shared.tell(number, question.answer());
+                shared.tell(number, question.verify());
             }
             let next = self.shared.lock().unwrap_or_else(PoisonError::into_inner).queue.pop();
             let (number, question) = next?;

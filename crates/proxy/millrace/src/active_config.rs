@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use millrace_config::{self as config, Config};
 use millrace_engine::{LogFile, LogSink};
-use millrace_proxy::{Shared, WorkerMessage};
+use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sys::Errno;
 
 use crate::config_source::ConfigSource;
@@ -43,7 +43,7 @@ pub(crate) struct ActiveConfig {
     state: Mutex<ActiveState>,
     /// `None`: a command line, which cannot be read again.
     source: Option<ConfigSource>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     log: LogSink,
     counts: Arc<ReloadCounters>,
     /// Told of each configuration that comes into force.
@@ -75,7 +75,7 @@ impl ActiveConfig {
         mut config: Config,
         source: Option<ConfigSource>,
         inherited: InheritedSockets,
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         log: LogSink,
     ) -> Result<(Self, Vec<Sockets>), ProgramError> {
         let mut listeners = Listeners::new(config.workers, inherited);

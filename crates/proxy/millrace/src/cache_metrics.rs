@@ -1,6 +1,6 @@
 //! The numbers of the cache: one table for the metrics page and for `cache stat`.
 
-use millrace_proxy::counters::RowKind;
+use millrace_proxy::counters::CounterKind;
 use millrace_store::Stat;
 
 /// A number of the cache.
@@ -8,7 +8,7 @@ pub(crate) struct CacheMetric {
     /// The name; the metrics page puts `millrace_cache_` in front of it.
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
-    pub(crate) kind: RowKind,
+    pub(crate) kind: CounterKind,
     pub(crate) unit: CacheUnit,
     pub(crate) read: fn(&Stat) -> u64,
 }
@@ -22,17 +22,17 @@ pub(crate) enum CacheUnit {
 
 /// A count that may decrease, without its help text.
 const fn gauge(name: &'static str, read: fn(&Stat) -> u64) -> CacheMetric {
-    CacheMetric { name, help: "", kind: RowKind::Gauge, unit: CacheUnit::Count, read }
+    CacheMetric { name, help: "", kind: CounterKind::Gauge, unit: CacheUnit::Count, read }
 }
 
 /// A number of bytes, without its help text.
 const fn bytes(name: &'static str, read: fn(&Stat) -> u64) -> CacheMetric {
-    CacheMetric { name, help: "", kind: RowKind::Gauge, unit: CacheUnit::Bytes, read }
+    CacheMetric { name, help: "", kind: CounterKind::Gauge, unit: CacheUnit::Bytes, read }
 }
 
 /// A count that never decreases, without its help text.
 const fn counter(name: &'static str, read: fn(&Stat) -> u64) -> CacheMetric {
-    CacheMetric { name, help: "", kind: RowKind::Counter, unit: CacheUnit::Count, read }
+    CacheMetric { name, help: "", kind: CounterKind::Counter, unit: CacheUnit::Count, read }
 }
 
 impl CacheMetric {

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 
 use millrace_config::{Config, ConfigError, Congestion, RawConfig};
-use millrace_proxy::congestion::NEAR;
+use millrace_proxy::congestion::NEARBY;
 use millrace_sys::Errno;
 
 use crate::console;
@@ -46,16 +46,16 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
 /// cannot have what it stands for.
 pub(crate) fn system_default(config: &Config) -> Option<Arc<str>> {
     let system = millrace_sys::default_congestion().ok()?;
-    if system == NEAR {
+    if system == NEARBY {
         return None;
     }
-    if check_unprivileged(NEAR).is_ok() {
+    if check_unprivileged(NEARBY).is_ok() {
         return Some(system.into());
     }
     let asks = |choice: &Congestion| *choice == Congestion::Auto;
     let mut services = config.services.iter();
     if services.any(|service| asks(&service.congestion) || asks(&service.origin_congestion)) {
-        console::log(&format!("congestion auto: {NEAR} cannot be had here; {system} serves all"));
+        console::log(&format!("congestion auto: {NEARBY} cannot be had here; {system} serves all"));
     }
     None
 }

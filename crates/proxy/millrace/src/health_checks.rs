@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use millrace_config::limits::Limits;
 use millrace_config::{Config, Origin};
-use millrace_proxy::Shared;
-use millrace_proxy::shared_health::Check;
+use millrace_proxy::SharedState;
+use millrace_proxy::shared_health::HealthCheck;
 
 use crate::active_config::ActiveConfig;
 use crate::console;
@@ -31,7 +31,7 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 struct HealthChecks(Arc<Scheduler>);
 
 struct Scheduler {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     state: Mutex<ScheduleState>,
     /// Something is due earlier than a thread may think.
     wake: Condvar,
@@ -68,7 +68,7 @@ impl CheckLimits {
 
 /// One check and what it found so far.
 struct ScheduledCheck {
-    check: Check,
+    check: HealthCheck,
     due: Instant,
     is_running: bool,
     verdict: CheckStatus,
@@ -103,7 +103,7 @@ impl CheckStatus {
 /// When a thread cannot be started.
 pub(crate) fn start(
     active_config: &ActiveConfig,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
 ) -> Result<(), ProgramError> {
     let (shared, state) = (Arc::clone(shared), Mutex::default());
     let checks = HealthChecks(Arc::new(Scheduler { shared, state, wake: Condvar::new() }));
@@ -122,7 +122,7 @@ impl HealthChecks {
     /// # Errors
     /// When a thread cannot be started; the configuration is in force all the same.
     fn set_config(&self, config: &Config) -> Result<(), ProgramError> {
-        let checks = Check::of_config(config);
+        let checks = HealthCheck::of_config(config);
         let mut state = self.0.state();
         let rules = CheckLimits::new(&config.limits);
         state.limits = rules;
@@ -141,7 +141,7 @@ impl HealthChecks {
                 }
                 None => {
                     // The board may remember what it found before it left the configuration.
-                    self.0.shared.board.set_check(&check, true);
+                    self.0.shared.health.set_check_result(&check, true);
                     ScheduledCheck { check, due, is_running: false, verdict: CheckStatus::UP }
                 }
             });
@@ -190,12 +190,12 @@ impl Scheduler {
                 console::log(&format!("health check of {} {} {why}", check.name(), check.path));
             }
             // Said each time: a worker may have taken it over since the last.
-            self.shared.board.set_check(&check, up);
+            self.shared.health.set_check_result(&check, up);
         }
     }
 
     /// Waits for the check that is due first; `None`: there will be none.
-    fn wait_for_due(&self) -> Option<(Check, Duration)> {
+    fn wait_for_due(&self) -> Option<(HealthCheck, Duration)> {
         let mut state = self.state();
         loop {
             if state.is_ended {
@@ -219,7 +219,7 @@ impl Scheduler {
 }
 
 /// Whether the origin is well, or why not.
-fn run_check(check: &Check, timeout: Duration) -> Result<(), String> {
+fn run_check(check: &HealthCheck, timeout: Duration) -> Result<(), String> {
     let (first, last) = check.statuses;
     match request_status(check, timeout) {
         Ok(status) if (first..=last).contains(&status) => Ok(()),
@@ -229,7 +229,7 @@ fn run_check(check: &Check, timeout: Duration) -> Result<(), String> {
 }
 
 /// Asks, and gives the status of the final response.
-fn request_status(check: &Check, timeout: Duration) -> std::io::Result<u16> {
+fn request_status(check: &HealthCheck, timeout: Duration) -> std::io::Result<u16> {
     let mut connection = connect(&check.origin, Instant::now() + timeout)?;
     connection.write_all(&check.request())?;
     let status = connection.read_origin_response()?.status();
@@ -258,9 +258,9 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn check(origin: Origin) -> Check {
+    fn check(origin: Origin) -> HealthCheck {
         let (path, host) = ("/up?full".to_owned(), "app.example".to_owned());
-        Check { origin, path, host, send_proxy: SendProxy::Off, statuses: (200, 399) }
+        HealthCheck { origin, path, host, send_proxy: SendProxy::Off, statuses: (200, 399) }
     }
 
     fn here(listener: &TcpListener) -> Origin {
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_reload_with_a_shorter_interval_does_not_wait_for_the_end_of_a_longer_one() {
-        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
+        let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
         let inner = Scheduler { shared, state: Mutex::default(), wake: Condvar::new() };
         let checks = HealthChecks(Arc::new(inner));
         // So none is started, and nobody is asked.

@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use millrace_engine::LogSink;
-use millrace_proxy::Shared;
-use millrace_proxy::counters::{Counters, PerReason, PerStatus, RowKind};
+use millrace_proxy::SharedState;
+use millrace_proxy::counters::{CounterKind, Counters, PerReason, PerStatus};
 use millrace_proxy::reason::Reason;
-use millrace_proxy::shared_health::Shown;
+use millrace_proxy::shared_health::OriginStatus;
 use millrace_store::Cache;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
@@ -51,7 +51,11 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Creates the metrics of what the workers share, of the access log and of reloads.
-    pub(crate) fn new(shared: &Arc<Shared>, log: LogSink, reloads: Arc<ReloadCounters>) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<SharedState>,
+        log: LogSink,
+        reloads: Arc<ReloadCounters>,
+    ) -> Self {
         let mut registry = Registry::default();
         let started = millrace_sys::time_of_day();
         registry.register_collector(Box::new(ReasonCollector(Arc::clone(shared))));
@@ -102,7 +106,7 @@ fn to_prometheus_text(page: &str) -> String {
 struct Metric {
     /// The name. A counter's samples append `_total`.
     name: &'static str,
-    kind: RowKind,
+    kind: CounterKind,
     labels: &'static [&'static str],
     help: &'static str,
 }
@@ -112,11 +116,11 @@ const fn counter(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Metric {
-    Metric { name, kind: RowKind::Counter, labels, help }
+    Metric { name, kind: CounterKind::Counter, labels, help }
 }
 
 const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: RowKind::Gauge, labels, help }
+    Metric { name, kind: CounterKind::Gauge, labels, help }
 }
 
 impl Metric {
@@ -133,13 +137,13 @@ impl Metric {
 fn describe<'a>(
     encoder: &'a mut DescriptorEncoder<'_>,
     name: &'a str,
-    kind: RowKind,
+    kind: CounterKind,
     help: &str,
 ) -> Result<MetricEncoder<'a>, fmt::Error> {
     static UNITS: [Unit; 2] = [Unit::Bytes, Unit::Seconds];
     let kind = match kind {
-        RowKind::Counter => MetricType::Counter,
-        RowKind::Gauge => MetricType::Gauge,
+        CounterKind::Counter => MetricType::Counter,
+        CounterKind::Gauge => MetricType::Gauge,
     };
     for unit in &UNITS {
         let base = name.strip_suffix(unit.as_str()).and_then(|name| name.strip_suffix('_'));
@@ -151,10 +155,12 @@ fn describe<'a>(
 }
 
 /// Writes one sample.
-fn encode(value: u64, kind: RowKind, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+fn encode(value: u64, kind: CounterKind, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
     match kind {
-        RowKind::Counter => ConstCounter::new(value).encode(encoder),
-        RowKind::Gauge => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
+        CounterKind::Counter => ConstCounter::new(value).encode(encoder),
+        CounterKind::Gauge => {
+            ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder)
+        }
     }
 }
 
@@ -163,7 +169,7 @@ const PREFIX: &str = "millrace_";
 
 /// The counters of each worker.
 #[derive(Debug)]
-struct WorkerCollector(Arc<Shared>);
+struct WorkerCollector(Arc<SharedState>);
 
 impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -206,7 +212,7 @@ const REASON_METRICS: [ReasonMetric; 2] = [
 
 /// The counters of all workers by reason, summed.
 #[derive(Debug)]
-struct ReasonCollector(Arc<Shared>);
+struct ReasonCollector(Arc<SharedState>);
 
 impl Collector for ReasonCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -235,7 +241,7 @@ const REQUESTS: Metric = counter(
 
 /// Requests by service and status code.
 #[derive(Debug)]
-struct RequestCollector(Arc<Shared>);
+struct RequestCollector(Arc<SharedState>);
 
 impl Collector for RequestCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -255,7 +261,7 @@ impl Collector for RequestCollector {
 }
 
 /// A metric of an origin and its value; `None`: this row has no such value.
-type OriginMetric = (Metric, fn(&Shown) -> Option<u64>);
+type OriginMetric = (Metric, fn(&OriginStatus) -> Option<u64>);
 
 const ORIGIN_METRICS: [OriginMetric; 8] = [
     (
@@ -288,7 +294,7 @@ const ORIGIN_METRICS: [OriginMetric; 8] = [
             &["origin"],
             "Requests for which the origin was chosen. Each retry counts.",
         ),
-        |row| Some(row.counts?.requests),
+        |row| Some(row.stats?.requests),
     ),
     (
         counter(
@@ -296,7 +302,7 @@ const ORIGIN_METRICS: [OriginMetric; 8] = [
             &["origin"],
             "Responses of the origin with a status code of 500 or above.",
         ),
-        |row| Some(row.counts?.responses_5xx),
+        |row| Some(row.stats?.responses_5xx),
     ),
     (
         counter(
@@ -304,7 +310,7 @@ const ORIGIN_METRICS: [OriginMetric; 8] = [
             &["origin"],
             "Failed attempts to open a connection to the origin, including failed name lookups.",
         ),
-        |row| Some(row.counts?.connect_errors),
+        |row| Some(row.stats?.connect_errors),
     ),
     (
         counter(
@@ -313,7 +319,7 @@ const ORIGIN_METRICS: [OriginMetric; 8] = [
             "Requests without a valid response header: the origin closed the connection, took too \
              long, or sent a malformed header.",
         ),
-        |row| Some(row.counts?.response_errors),
+        |row| Some(row.stats?.response_errors),
     ),
     (
         gauge(
@@ -322,7 +328,7 @@ const ORIGIN_METRICS: [OriginMetric; 8] = [
             "Requests for which the origin was chosen and that have not ended, including those \
              that wait for a connection.",
         ),
-        |row| Some(row.counts?.in_flight),
+        |row| Some(row.stats?.in_flight),
     ),
 ];
 
@@ -331,13 +337,13 @@ const ORIGINS_MAX: usize = 1024;
 
 /// The configured origins.
 #[derive(Debug)]
-struct OriginCollector(Arc<Shared>);
+struct OriginCollector(Arc<SharedState>);
 
 impl Collector for OriginCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let shown = self.0.board.shown();
+        let statuses = self.0.health.statuses();
         for (metric, read) in &ORIGIN_METRICS {
-            let rows = shown.iter().filter_map(|row| read(row).map(|value| (row, value)));
+            let rows = statuses.iter().filter_map(|row| read(row).map(|value| (row, value)));
             let mut rows = rows.take(ORIGINS_MAX).peekable();
             if rows.peek().is_none() {
                 continue;
@@ -447,8 +453,10 @@ impl Collector for ProcessCollector {
             let sample = metric.describe(&mut encoder)?;
             match (value, metric.kind) {
                 (Count(count), kind) => encode(count, kind, sample)?,
-                (Seconds(value), RowKind::Counter) => ConstCounter::new(value).encode(sample)?,
-                (Seconds(value), RowKind::Gauge) => ConstGauge::new(value).encode(sample)?,
+                (Seconds(value), CounterKind::Counter) => {
+                    ConstCounter::new(value).encode(sample)?
+                }
+                (Seconds(value), CounterKind::Gauge) => ConstGauge::new(value).encode(sample)?,
             }
         }
         Ok(())
@@ -487,10 +495,10 @@ ten of these lines a second; the others follow in the next seconds.
 /// Returns the text of `docs/metrics.md`.
 pub(crate) fn reference_page() -> String {
     let mut page = REFERENCE_HEAD.to_owned();
-    let mut row = |name: &str, kind: RowKind, labels: &[&str], help: &str| {
+    let mut row = |name: &str, kind: CounterKind, labels: &[&str], help: &str| {
         let (total, kind) = match kind {
-            RowKind::Counter => ("_total", "counter"),
-            RowKind::Gauge => ("", "gauge"),
+            CounterKind::Counter => ("_total", "counter"),
+            CounterKind::Gauge => ("", "gauge"),
         };
         let labels = labels.join(", ");
         let _ = writeln!(page, "| `{name}{total}` | {kind} | {labels} | {} |", help.trim());
@@ -532,7 +540,7 @@ mod tests {
     }
 
     fn metrics(workers: usize, cache: Option<Arc<Cache>>) -> Metrics {
-        let shared = Shared::new(workers, "test".to_owned(), None, cache, |_| {}, None);
+        let shared = SharedState::new(workers, "test".to_owned(), None, cache, |_| {}, None);
         Metrics::new(&shared, LogSink::closed(), Arc::default())
     }
 
@@ -561,7 +569,7 @@ mod tests {
     fn every_counter_is_on_the_page_for_every_worker() {
         let page = metrics(2, None).page(MetricsFormat::OpenMetrics);
         for row in Counters::TABLE {
-            let total = if row.kind == RowKind::Counter { "_total" } else { "" };
+            let total = if row.kind == CounterKind::Counter { "_total" } else { "" };
             for worker in 0..2 {
                 let line = format!("\nmillrace_{}{total}{{worker=\"{worker}\"}} 0\n", row.name);
                 assert!(page.contains(&line), "{line:?} is not in {page}");

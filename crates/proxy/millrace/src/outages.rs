@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_proxy::Shared;
+use millrace_proxy::SharedState;
 use millrace_proxy::shared_health::Outage;
 
 use crate::console;
@@ -34,17 +34,17 @@ const LINES_MAX: usize = 10;
 ///
 /// # Errors
 /// If the thread cannot be started.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), ProgramError> {
+pub(crate) fn start(shared: &Arc<SharedState>) -> Result<(), ProgramError> {
     let shared = Arc::clone(shared);
     let run = move || {
         let (start, mut reporter) = (Instant::now(), Reporter::default());
         loop {
-            let outages = shared.board.outages();
+            let outages = shared.health.outages();
             for line in reporter.round(&outages, start.elapsed()) {
                 console::log(&line);
             }
             if !reporter.has_more() {
-                shared.board.await_outages(Duration::MAX);
+                shared.health.wait_for_outages(Duration::MAX);
             }
             // The first failure is seldom the only one.
             std::thread::sleep(ROUND);
@@ -137,7 +137,7 @@ impl Reported {
 
     /// Returns the line to print now.
     fn line(&mut self, outage: &Outage, now: Duration) -> Option<String> {
-        let new = outage.failed - self.failed;
+        let new = outage.failures - self.failed;
         let is_due = self.is_due(outage, now);
         let since_last = self.line.map(|(last, _)| now - last);
         let within = since_last.map(in_the_last).unwrap_or_default();
@@ -152,8 +152,8 @@ impl Reported {
             }
             (Some((since, before)), None) => {
                 self.outage = None;
-                let end = outage.responded.unwrap_or(since);
-                let (seconds, failed) = (end.since(since).as_secs(), outage.failed - before);
+                let end = outage.responded_at.unwrap_or(since);
+                let (seconds, failed) = (end.since(since).as_secs(), outage.failures - before);
                 Some(format!("responding again after {seconds} s; {}", failures(failed)))
             }
             (Some(_), Some(_)) if new > 0 && since_last.is_some_and(|time| time >= REMINDER) => {
@@ -163,7 +163,7 @@ impl Reported {
         };
         self.has_more = self.outage.is_some();
         if line.is_some() {
-            self.failed = outage.failed;
+            self.failed = outage.failures;
             let wait = match self.line {
                 Some((last, wait)) if now - last < 2 * wait => (2 * wait).min(INTERVAL_MAX),
                 _ => INTERVAL,
@@ -194,7 +194,7 @@ fn in_the_last(time: Duration) -> String {
 mod tests {
     use millrace_engine::Instant;
     use millrace_proxy::reason::Reason;
-    use millrace_proxy::shared_health::Cause;
+    use millrace_proxy::shared_health::FailureCause;
 
     use super::*;
 
@@ -208,9 +208,9 @@ mod tests {
 
     /// An outage that began or ended at these seconds.
     fn outage(failed: u64, since: Option<u64>, responded: Option<u64>) -> Outage {
-        let cause = Some(Cause::Reason(Reason::ConnectFailed));
+        let cause = Some(FailureCause::Reason(Reason::ConnectFailed));
         let (since, responded) = (since.map(at), responded.map(at));
-        Outage { generation: 1, failed, cause, since, responded }
+        Outage { generation: 1, failures: failed, cause, since, responded_at: responded }
     }
 
     /// The lines of a round about one origin.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use millrace_config::{self as config, Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
 use millrace_proxy::counters::Counters;
-use millrace_proxy::{Shared, WorkerMessage};
+use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_store::HotCopies;
 use millrace_sys::{Signal, Signals};
 
@@ -69,7 +69,7 @@ pub(crate) struct Running {
     hot_bodies: Option<hot_bodies::HotBodySelection>,
     active_config: Arc<ActiveConfig>,
     worker_pool: WorkerPool,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     admin: Option<Arc<Admin>>,
     requests: SupervisorRequests,
     succession: Succession,
@@ -359,12 +359,12 @@ fn guard(config: &Config) -> Result<AccessRules, ProgramError> {
 
 /// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that
 /// no two proxies take each other's requests for their own.
-fn shared(config: &Config, copies: HotCopies) -> Result<Arc<Shared>, ProgramError> {
+fn shared(config: &Config, copies: HotCopies) -> Result<Arc<SharedState>, ProgramError> {
     let mut random = [0; 8];
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
     let (congestion, cache) = (congestion::system_default(config), cache::open(config, copies)?);
-    Ok(Shared::new(config.workers, pseudonym, congestion, cache, console::log, trace()))
+    Ok(SharedState::new(config.workers, pseudonym, congestion, cache, console::log, trace()))
 }
 
 /// Where the moves of the driver are reported to: standard error, where MILLRACE_TRACE asks for that

@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use millrace_engine::{Clock, EventWaker, Outbox, mailbox};
 use millrace_proxy::auth::{
-    Desk, FairQueue, Memory, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
+    FairQueue, PasswordCache, VERIFY_RESULTS_MAX, Verifier, VerifierFull, VerifierHandle,
+    VerifyOutcome, VerifyRequest, VerifyResult,
 };
 
 use crate::program_error::ProgramError;
@@ -28,9 +29,9 @@ struct VerifierShared {
 #[derive(Default)]
 struct VerifierState {
     /// Questions, each with the number of the desk that it came from.
-    queue: FairQueue<(usize, Question)>,
+    queue: FairQueue<(usize, VerifyRequest)>,
     /// By the number of their desks.
-    outboxes: Vec<Outbox<Verdict, EventWaker>>,
+    outboxes: Vec<Outbox<VerifyResult, EventWaker>>,
 }
 
 impl VerifierThread {
@@ -45,12 +46,15 @@ impl VerifierThread {
     }
 
     /// A desk for a further worker.
-    pub(crate) fn desk(&self) -> Desk<EventWaker> {
-        let (outbox, verdicts) = mailbox(VERDICTS_MAX);
+    pub(crate) fn desk(&self) -> VerifierHandle<EventWaker> {
+        let (outbox, verdicts) = mailbox(VERIFY_RESULTS_MAX);
         let mut state = lock(&self.0.state);
         state.outboxes.push(outbox);
         let number = state.outboxes.len() - 1;
-        Desk { verifier: Box::new(WorkerVerifier { shared: self.0.clone(), number }), verdicts }
+        VerifierHandle {
+            verifier: Box::new(WorkerVerifier { shared: self.0.clone(), number }),
+            results: verdicts,
+        }
     }
 }
 
@@ -61,12 +65,13 @@ struct WorkerVerifier {
 }
 
 impl Verifier for WorkerVerifier {
-    fn ask(&mut self, question: Question) -> Result<(), Refused> {
+    fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
         let mut state = lock(&self.shared.state);
         let client = question.client();
-        let displaced = state.queue.push(client, (self.number, question)).map_err(|_| Refused)?;
+        let displaced =
+            state.queue.push(client, (self.number, question)).map_err(|_| VerifierFull)?;
         if let Some((number, question)) = displaced {
-            state.send_verdict(number, question.verdict(Outcome::Dropped));
+            state.send_verdict(number, question.result(VerifyOutcome::Dropped));
         }
         self.shared.asked.notify_one();
         Ok(())
@@ -78,7 +83,7 @@ impl VerifierShared {
     fn run(&self) {
         let mut secret = [0; 32];
         millrace_sys::fill_random(&mut secret);
-        let (mut memory, clock) = (Memory::new(secret), Clock::new());
+        let (mut memory, clock) = (PasswordCache::new(secret), Clock::new());
         loop {
             let mut state = lock(&self.state);
             while state.queue.is_empty() {
@@ -87,7 +92,7 @@ impl VerifierShared {
             let next = state.queue.pop();
             drop(state);
             if let Some((number, question)) = next {
-                let verdict = memory.answer(&question, clock.now());
+                let verdict = memory.verify(&question, clock.now());
                 lock(&self.state).send_verdict(number, verdict);
             }
         }
@@ -95,7 +100,7 @@ impl VerifierShared {
 }
 
 impl VerifierState {
-    fn send_verdict(&mut self, number: usize, verdict: Verdict) {
+    fn send_verdict(&mut self, number: usize, verdict: VerifyResult) {
         let outbox = &mut self.outboxes[number];
         // A worker that has ended reads its mailbox no more; it asks nothing either, so what is
         // left of its questions fits.

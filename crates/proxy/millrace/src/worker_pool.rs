@@ -13,7 +13,7 @@ use millrace_engine::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, PollWatch,
     ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mesh,
 };
-use millrace_proxy::{Setup, Shared, Worker};
+use millrace_proxy::{Setup, SharedState, Worker};
 use millrace_splice::Thresholds;
 
 use crate::active_config::ActiveConfig;
@@ -49,7 +49,7 @@ impl WorkerPool {
     /// When a thread cannot be started, or its worker cannot.
     pub(crate) fn start(
         active_config: &Arc<ActiveConfig>,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedState>,
         (engine, rings, thresholds): (Engine, Vec<ReservedRing>, Thresholds),
         log: &LogSink,
         sockets: Vec<Sockets>,
@@ -121,7 +121,7 @@ impl WorkerPool {
 struct WorkerContext {
     active_config: Arc<ActiveConfig>,
     engine: Engine,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     names: Arc<Sources>,
     verifier: VerifierThread,
     /// Each worker's share when it has as many listeners as at the start.

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_config::{Cidr, Service, TargetRules};
 
-pub(crate) use domains::AskRules;
+pub(crate) use domains::TargetFilter;
 
 /// Whether a client may use a service. `client` is its address, believed PROXY headers applied;
 /// `None` is a client on a Unix socket, whom the permissions of the socket's file have admitted.
@@ -60,7 +60,7 @@ pub(crate) fn may_reach(
     target: SocketAddr,
 ) -> Result<(), Denied> {
     let mut open = true;
-    for form in forms(target.ip()) {
+    for form in embedded_forms(target.ip()) {
         open &= may_reach_form(rules, own, form, target.port())?;
     }
     if open || may_reach_port(rules, target.port()) { Ok(()) } else { Err(Denied::Port) }
@@ -74,8 +74,8 @@ fn may_reach_form(
     address: IpAddr,
     port: u16,
 ) -> Result<bool, Denied> {
-    let class = Class::of(address);
-    if port == 0 || class == Class::NotAHost {
+    let class = AddressClass::of(address);
+    if port == 0 || class == AddressClass::NotAHost {
         return Err(Denied::NotAHost);
     }
     let allowed = is_in(&rules.allowed, address);
@@ -87,9 +87,9 @@ fn may_reach_form(
     }
     match class {
         _ if allowed => Ok(true),
-        Class::Metadata => Err(Denied::Metadata),
-        Class::Private if !rules.private => Err(Denied::Private),
-        Class::Private | Class::Public | Class::NotAHost => Ok(false),
+        AddressClass::Metadata => Err(Denied::Metadata),
+        AddressClass::Private if !rules.private => Err(Denied::Private),
+        AddressClass::Private | AddressClass::Public | AddressClass::NotAHost => Ok(false),
     }
 }
 
@@ -123,17 +123,17 @@ fn is_in(blocks: &[Cidr], address: IpAddr) -> bool {
 
 /// The addresses that one address stands for: itself (an IPv4-mapped one as the IPv4 address that
 /// the kernel makes of it), then those that it carries for a translator or a tunnel.
-fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+fn embedded_forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let inner = match address {
         IpAddr::V4(_) => [None; 4],
-        IpAddr::V6(address) => carried(address),
+        IpAddr::V6(address) => embedded_v4(address),
     };
     std::iter::once(address).chain(inner.into_iter().flatten().map(IpAddr::V4))
 }
 
 /// The IPv4 addresses inside an IPv6 address that is not an IPv4-mapped one.
-fn carried(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
+fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
     let octets = address.octets();
     // The octets of an IPv4 address by their places, and whether they are inverted.
     let at = |places: [usize; 4], mask: u8| {
@@ -163,7 +163,7 @@ fn carried(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
 
 /// What an address is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
+enum AddressClass {
     /// No connection can be opened to it, or it reaches whoever happens to listen.
     NotAHost,
     /// Link-local, or a cloud's metadata service at another address.
@@ -174,7 +174,7 @@ enum Class {
     Public,
 }
 
-impl Class {
+impl AddressClass {
     /// The class of a canonical address.
     fn of(address: IpAddr) -> Self {
         // One of the last two rows of the table fits any address.
@@ -197,52 +197,52 @@ const fn v6(first: [u16; 4], last: u16, prefix: u8) -> Cidr {
 /// The first block that fits gives the class, so narrow ones come before wide ones. From the
 /// registries of special-purpose addresses that IANA keeps (RFC 6890, RFC 8190), of multicast
 /// addresses and of the IPv6 address space; the metadata services from their clouds' manuals.
-const CLASSES: &[(Cidr, Class)] = &[
-    (v4(0, 0, 0, 0, 32), Class::NotAHost), // RFC 1122 section 3.2.1.3: unspecified
-    (v4(255, 255, 255, 255, 32), Class::NotAHost), // RFC 8190: limited broadcast
-    (v4(224, 0, 0, 0, 4), Class::NotAHost), // RFC 5771: multicast
-    (v4(169, 254, 0, 0, 16), Class::Metadata), // RFC 3927: link-local
-    (v4(100, 100, 100, 200, 32), Class::Metadata), // Alibaba Cloud
-    (v4(168, 63, 129, 16, 32), Class::Metadata), // Azure; a public address, used inside
-    (v4(192, 0, 0, 192, 32), Class::Metadata), // Oracle Cloud
-    (v4(0, 0, 0, 0, 8), Class::Private),   // RFC 791: this network
-    (v4(10, 0, 0, 0, 8), Class::Private),  // RFC 1918
-    (v4(100, 64, 0, 0, 10), Class::Private), // RFC 6598: shared with a provider's NAT
-    (v4(127, 0, 0, 0, 8), Class::Private), // RFC 1122: loopback
-    (v4(172, 16, 0, 0, 12), Class::Private), // RFC 1918
-    (v4(192, 0, 0, 9, 32), Class::Public), // RFC 7723: port control, anycast
-    (v4(192, 0, 0, 10, 32), Class::Public), // RFC 8155: TURN, anycast
-    (v4(192, 0, 0, 0, 24), Class::Private), // RFC 6890: IETF protocol assignments
-    (v4(192, 0, 2, 0, 24), Class::Private), // RFC 5737: documentation
-    (v4(192, 88, 99, 0, 24), Class::Private), // RFC 7526: 6to4 relays, given up
-    (v4(192, 168, 0, 0, 16), Class::Private), // RFC 1918
-    (v4(198, 18, 0, 0, 15), Class::Private), // RFC 2544: benchmarking
-    (v4(198, 51, 100, 0, 24), Class::Private), // RFC 5737: documentation
-    (v4(203, 0, 113, 0, 24), Class::Private), // RFC 5737: documentation
-    (v4(240, 0, 0, 0, 4), Class::Private), // RFC 1112: reserved
-    (v4(0, 0, 0, 0, 0), Class::Public),
-    (v6([0; 4], 0, 128), Class::NotAHost), // RFC 4291: unspecified
-    (v6([0xff00, 0, 0, 0], 0, 8), Class::NotAHost), // RFC 4291: multicast
-    (v6([0xfe80, 0, 0, 0], 0, 10), Class::Metadata), // RFC 4291: link-local
-    (v6([0xfd00, 0xec2, 0, 0], 0, 32), Class::Metadata), // Amazon: EC2, EKS Pod Identity
-    (v6([0xfd00, 0x42, 0, 0], 0x42, 128), Class::Metadata), // Scaleway
-    (v6([0xfd20, 0xce, 0, 0], 0x254, 128), Class::Metadata), // Google Cloud
-    (v6([0x64, 0xff9b, 0, 0], 0, 96), Class::Public), // RFC 6052: as public as what it carries
-    (v6([0x2001, 1, 0, 0], 1, 128), Class::Public), // RFC 7723: port control, anycast
-    (v6([0x2001, 1, 0, 0], 2, 128), Class::Public), // RFC 8155: TURN, anycast
-    (v6([0x2001, 1, 0, 0], 3, 128), Class::Public), // RFC 9665: service registration, anycast
-    (v6([0x2001, 3, 0, 0], 0, 32), Class::Public), // RFC 7450: multicast tunnels
-    (v6([0x2001, 4, 0x112, 0], 0, 48), Class::Public), // RFC 7535: AS112
-    (v6([0x2001, 0x20, 0, 0], 0, 28), Class::Public), // RFC 7343: ORCHIDv2
-    (v6([0x2001, 0x30, 0, 0], 0, 28), Class::Public), // RFC 9374: drone identifiers
-    (v6([0x2001, 0, 0, 0], 0, 23), Class::Private), // RFC 2928: IETF assignments, Teredo too
-    (v6([0x2001, 0xdb8, 0, 0], 0, 32), Class::Private), // RFC 3849: documentation
-    (v6([0x2002, 0, 0, 0], 0, 16), Class::Private), // RFC 3056: 6to4
-    (v6([0x3fff, 0, 0, 0], 0, 20), Class::Private), // RFC 9637: documentation
-    (v6([0x2000, 0, 0, 0], 0, 3), Class::Public), // RFC 4291 section 2.4: global unicast
+const CLASSES: &[(Cidr, AddressClass)] = &[
+    (v4(0, 0, 0, 0, 32), AddressClass::NotAHost), // RFC 1122 section 3.2.1.3: unspecified
+    (v4(255, 255, 255, 255, 32), AddressClass::NotAHost), // RFC 8190: limited broadcast
+    (v4(224, 0, 0, 0, 4), AddressClass::NotAHost), // RFC 5771: multicast
+    (v4(169, 254, 0, 0, 16), AddressClass::Metadata), // RFC 3927: link-local
+    (v4(100, 100, 100, 200, 32), AddressClass::Metadata), // Alibaba Cloud
+    (v4(168, 63, 129, 16, 32), AddressClass::Metadata), // Azure; a public address, used inside
+    (v4(192, 0, 0, 192, 32), AddressClass::Metadata), // Oracle Cloud
+    (v4(0, 0, 0, 0, 8), AddressClass::Private),   // RFC 791: this network
+    (v4(10, 0, 0, 0, 8), AddressClass::Private),  // RFC 1918
+    (v4(100, 64, 0, 0, 10), AddressClass::Private), // RFC 6598: shared with a provider's NAT
+    (v4(127, 0, 0, 0, 8), AddressClass::Private), // RFC 1122: loopback
+    (v4(172, 16, 0, 0, 12), AddressClass::Private), // RFC 1918
+    (v4(192, 0, 0, 9, 32), AddressClass::Public), // RFC 7723: port control, anycast
+    (v4(192, 0, 0, 10, 32), AddressClass::Public), // RFC 8155: TURN, anycast
+    (v4(192, 0, 0, 0, 24), AddressClass::Private), // RFC 6890: IETF protocol assignments
+    (v4(192, 0, 2, 0, 24), AddressClass::Private), // RFC 5737: documentation
+    (v4(192, 88, 99, 0, 24), AddressClass::Private), // RFC 7526: 6to4 relays, given up
+    (v4(192, 168, 0, 0, 16), AddressClass::Private), // RFC 1918
+    (v4(198, 18, 0, 0, 15), AddressClass::Private), // RFC 2544: benchmarking
+    (v4(198, 51, 100, 0, 24), AddressClass::Private), // RFC 5737: documentation
+    (v4(203, 0, 113, 0, 24), AddressClass::Private), // RFC 5737: documentation
+    (v4(240, 0, 0, 0, 4), AddressClass::Private), // RFC 1112: reserved
+    (v4(0, 0, 0, 0, 0), AddressClass::Public),
+    (v6([0; 4], 0, 128), AddressClass::NotAHost), // RFC 4291: unspecified
+    (v6([0xff00, 0, 0, 0], 0, 8), AddressClass::NotAHost), // RFC 4291: multicast
+    (v6([0xfe80, 0, 0, 0], 0, 10), AddressClass::Metadata), // RFC 4291: link-local
+    (v6([0xfd00, 0xec2, 0, 0], 0, 32), AddressClass::Metadata), // Amazon: EC2, EKS Pod Identity
+    (v6([0xfd00, 0x42, 0, 0], 0x42, 128), AddressClass::Metadata), // Scaleway
+    (v6([0xfd20, 0xce, 0, 0], 0x254, 128), AddressClass::Metadata), // Google Cloud
+    (v6([0x64, 0xff9b, 0, 0], 0, 96), AddressClass::Public), // RFC 6052: as public as what it carries
+    (v6([0x2001, 1, 0, 0], 1, 128), AddressClass::Public),   // RFC 7723: port control, anycast
+    (v6([0x2001, 1, 0, 0], 2, 128), AddressClass::Public),   // RFC 8155: TURN, anycast
+    (v6([0x2001, 1, 0, 0], 3, 128), AddressClass::Public), // RFC 9665: service registration, anycast
+    (v6([0x2001, 3, 0, 0], 0, 32), AddressClass::Public),  // RFC 7450: multicast tunnels
+    (v6([0x2001, 4, 0x112, 0], 0, 48), AddressClass::Public), // RFC 7535: AS112
+    (v6([0x2001, 0x20, 0, 0], 0, 28), AddressClass::Public), // RFC 7343: ORCHIDv2
+    (v6([0x2001, 0x30, 0, 0], 0, 28), AddressClass::Public), // RFC 9374: drone identifiers
+    (v6([0x2001, 0, 0, 0], 0, 23), AddressClass::Private), // RFC 2928: IETF assignments, Teredo too
+    (v6([0x2001, 0xdb8, 0, 0], 0, 32), AddressClass::Private), // RFC 3849: documentation
+    (v6([0x2002, 0, 0, 0], 0, 16), AddressClass::Private), // RFC 3056: 6to4
+    (v6([0x3fff, 0, 0, 0], 0, 20), AddressClass::Private), // RFC 9637: documentation
+    (v6([0x2000, 0, 0, 0], 0, 3), AddressClass::Public),   // RFC 4291 section 2.4: global unicast
     // Loopback, local-use NAT64 (RFC 8215), discard (RFC 6666, RFC 9780), segment identifiers
     // (RFC 9602), unique local (RFC 4193), site-local (RFC 3879), and what nobody was given yet.
-    (v6([0; 4], 0, 0), Class::Private),
+    (v6([0; 4], 0, 0), AddressClass::Private),
 ];
 
 #[cfg(test)]

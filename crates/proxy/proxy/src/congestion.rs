@@ -12,27 +12,27 @@ use millrace_engine::Address;
 use millrace_config::Congestion;
 
 /// What `auto` sets for peers close by: the kernel's own default since Linux 2.6.19.
-pub const NEAR: &str = "cubic";
+pub const NEARBY: &str = "cubic";
 
 /// What one side of a service, its listeners or its connections to origins, is given.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Setting {
+pub(crate) enum CongestionSetting {
     /// Nothing: the system's algorithm is as wanted.
-    Nothing,
+    SystemDefault,
     /// This algorithm.
     Always(Arc<str>),
     /// [`NEAR`] for peers close by, the system's algorithm for all others.
-    ByPeer { system: Arc<str> },
+    ByDistance { system: Arc<str> },
 }
 
-impl Setting {
+impl CongestionSetting {
     /// `system` is the system's algorithm where `auto` makes a difference: it is not [`NEAR`], and
     /// the kernel has that as well.
     pub(crate) fn new(choice: &Congestion, system: Option<&Arc<str>>) -> Self {
         match (choice, system) {
             (Congestion::Named(name), _) => Self::Always(name.clone()),
-            (Congestion::Auto, Some(system)) => Self::ByPeer { system: system.clone() },
-            (Congestion::Auto, None) | (Congestion::System, _) => Self::Nothing,
+            (Congestion::Auto, Some(system)) => Self::ByDistance { system: system.clone() },
+            (Congestion::Auto, None) | (Congestion::System, _) => Self::SystemDefault,
         }
     }
 
@@ -40,27 +40,29 @@ impl Setting {
     /// that come from far away change back. The other way round would cost the near ones a system
     /// call each, after bbr has begun on them and has asked for pacing by a flag of the socket that
     /// no other algorithm takes back.
-    pub(crate) fn of_listener(&self) -> Option<&str> {
+    pub(crate) fn for_listener(&self) -> Option<&str> {
         match self {
-            Self::Nothing => None,
+            Self::SystemDefault => None,
             Self::Always(name) => Some(name),
-            Self::ByPeer { .. } => Some(NEAR),
+            Self::ByDistance { .. } => Some(NEARBY),
         }
     }
 
     /// What a connection from `peer` (`None`: a Unix socket) is given beyond what it inherited.
-    pub(crate) fn of_accepted(&self, peer: Option<SocketAddr>) -> Option<&str> {
+    pub(crate) fn for_accepted(&self, peer: Option<SocketAddr>) -> Option<&str> {
         match (self, peer) {
-            (Self::ByPeer { system }, Some(peer)) if !is_near(peer.ip()) => Some(system),
+            (Self::ByDistance { system }, Some(peer)) if !is_nearby(peer.ip()) => Some(system),
             _ => None,
         }
     }
 
     /// What a connection that is being opened to `address` is given.
-    pub(crate) fn of_opened(&self, address: &Address) -> Option<&str> {
+    pub(crate) fn for_origin(&self, address: &Address) -> Option<&str> {
         match (self, address) {
             (Self::Always(name), Address::Tcp(_)) => Some(name),
-            (Self::ByPeer { .. }, Address::Tcp(address)) if is_near(address.ip()) => Some(NEAR),
+            (Self::ByDistance { .. }, Address::Tcp(address)) if is_nearby(address.ip()) => {
+                Some(NEARBY)
+            }
             _ => None,
         }
     }
@@ -68,7 +70,7 @@ impl Setting {
 
 /// Loopback, private (RFC 1918, RFC 4193) and link-local addresses: as a rule a few hundred
 /// microseconds away, without a bottleneck that an estimate of bandwidth would help with.
-fn is_near(address: IpAddr) -> bool {
+fn is_nearby(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
         IpAddr::V6(v6) => {
@@ -98,42 +100,51 @@ mod tests {
             ("fe80::1", "fec0::1"),
             ("::ffff:10.0.0.1", "::ffff:11.0.0.1"),
         ] {
-            assert!(is_near(near.parse().unwrap()), "{near}");
-            assert!(!is_near(far.parse().unwrap()), "{far}");
+            assert!(is_nearby(near.parse().unwrap()), "{near}");
+            assert!(!is_nearby(far.parse().unwrap()), "{far}");
         }
     }
 
     #[test]
     fn a_name_is_for_every_peer_and_inherited_once() {
         let bbr: Arc<str> = "bbr".into();
-        let named = Setting::new(&Congestion::Named("reno".into()), Some(&bbr));
-        assert_eq!(named.of_listener(), Some("reno"));
-        assert_eq!(named.of_accepted(Some(tcp("192.0.2.1"))), None);
+        let named = CongestionSetting::new(&Congestion::Named("reno".into()), Some(&bbr));
+        assert_eq!(named.for_listener(), Some("reno"));
+        assert_eq!(named.for_accepted(Some(tcp("192.0.2.1"))), None);
         for address in ["127.0.0.1", "192.0.2.1"] {
-            assert_eq!(named.of_opened(&Address::Tcp(tcp(address))), Some("reno"));
+            assert_eq!(named.for_origin(&Address::Tcp(tcp(address))), Some("reno"));
         }
-        assert_eq!(named.of_opened(&Address::Unix(std::path::Path::new("/a").into())), None);
+        assert_eq!(named.for_origin(&Address::Unix(std::path::Path::new("/a").into())), None);
     }
 
     #[test]
     fn auto_costs_near_peers_nothing_and_gives_far_ones_the_systems() {
         let bbr: Arc<str> = "bbr".into();
-        let auto = Setting::new(&Congestion::Auto, Some(&bbr));
-        assert_eq!(auto.of_listener(), Some(NEAR));
-        assert_eq!(auto.of_accepted(Some(tcp("127.0.0.1"))), None);
-        assert_eq!(auto.of_accepted(None), None);
-        assert_eq!(auto.of_accepted(Some(tcp("192.0.2.1"))), Some("bbr"));
-        assert_eq!(auto.of_opened(&Address::Tcp(tcp("::1"))), Some(NEAR));
-        assert_eq!(auto.of_opened(&Address::Tcp(tcp("192.0.2.1"))), None);
+        let auto = CongestionSetting::new(&Congestion::Auto, Some(&bbr));
+        assert_eq!(auto.for_listener(), Some(NEARBY));
+        assert_eq!(auto.for_accepted(Some(tcp("127.0.0.1"))), None);
+        assert_eq!(auto.for_accepted(None), None);
+        assert_eq!(auto.for_accepted(Some(tcp("192.0.2.1"))), Some("bbr"));
+        assert_eq!(auto.for_origin(&Address::Tcp(tcp("::1"))), Some(NEARBY));
+        assert_eq!(auto.for_origin(&Address::Tcp(tcp("192.0.2.1"))), None);
     }
 
     #[test]
     fn nothing_is_set_where_it_would_change_nothing() {
         let bbr: Arc<str> = "bbr".into();
-        assert_eq!(Setting::new(&Congestion::Auto, None), Setting::Nothing);
-        assert_eq!(Setting::new(&Congestion::System, Some(&bbr)), Setting::Nothing);
-        assert_eq!(Setting::Nothing.of_listener(), None);
-        assert_eq!(Setting::Nothing.of_accepted(Some(tcp("192.0.2.1"))), None);
-        assert_eq!(Setting::Nothing.of_opened(&Address::Tcp(tcp("127.0.0.1"))), None);
+        assert_eq!(
+            CongestionSetting::new(&Congestion::Auto, None),
+            CongestionSetting::SystemDefault
+        );
+        assert_eq!(
+            CongestionSetting::new(&Congestion::System, Some(&bbr)),
+            CongestionSetting::SystemDefault
+        );
+        assert_eq!(CongestionSetting::SystemDefault.for_listener(), None);
+        assert_eq!(CongestionSetting::SystemDefault.for_accepted(Some(tcp("192.0.2.1"))), None);
+        assert_eq!(
+            CongestionSetting::SystemDefault.for_origin(&Address::Tcp(tcp("127.0.0.1"))),
+            None
+        );
     }
 }

@@ -14,9 +14,9 @@ use crate::conn::{Conn, listeners::Listeners};
 use crate::counters::Counters;
 use crate::exchange::{Exchange, access_log::LogBuffer, pool::ExchangePool};
 use crate::names::Resolver;
-use crate::origin::{Attempt, Dial, OriginConn, Origins};
-use crate::overload::{Overload, per_client::Clients};
-use crate::shared::Shared;
+use crate::origin::{ConnectAttempt, Dial, OriginConn, Origins};
+use crate::overload::{Overload, per_client::ClientCounts};
+use crate::shared::SharedState;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
 use crate::worker::{drain::DrainState, message::WorkerMessage, wakes::WakeQueue};
 
@@ -25,7 +25,7 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) engine: E,
     /// The index of this worker, from 0.
     pub(crate) index: usize,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedState>,
     /// This worker's entry of `shared.counters`.
     pub(crate) counters: Arc<Counters>,
     /// The configuration snapshot in force.
@@ -34,13 +34,13 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) conns: Table<Conn>,
     pub(crate) exchanges: Table<Box<Exchange>>,
     pub(crate) exchange_pool: ExchangePool,
-    pub(crate) attempts: Table<Attempt>,
+    pub(crate) attempts: Table<ConnectAttempt>,
     pub(crate) fills: Table<Fill>,
     pub(crate) origins: Origins,
     pub(crate) names: Resolver<Key>,
     pub(crate) authenticator: Authenticator<E::Waker>,
     pub(crate) timers: Timers,
-    pub(crate) clients: Clients,
+    pub(crate) clients: ClientCounts,
     pub(crate) listeners: Listeners,
     pub(crate) overload: Overload,
     pub(crate) pipes: Pipes,
@@ -61,7 +61,7 @@ pub(crate) struct ExchangeParts<'a, E, C> {
     pub(crate) engine: &'a mut E,
     pub(crate) pipes: &'a mut Pipes,
     pub(crate) timers: &'a mut Timers,
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a SharedState,
     pub(crate) counters: &'a Counters,
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) log: &'a mut LogBuffer,
@@ -78,7 +78,7 @@ impl<E> ExchangeParts<'_, E, &mut Conn> {
     /// keep it open.
     #[inline]
     pub(crate) fn must_close(&self) -> bool {
-        self.drain.is_draining || self.snapshots.is_gone(self.client.listener)
+        self.drain.is_draining || self.snapshots.is_removed(self.client.listener)
     }
 }
 
@@ -172,7 +172,8 @@ impl<E: Engine> Core<E> {
         if let Some(found) = self.snapshot.listener(listener) {
             return (&self.snapshot, found.service as u16);
         }
-        let last = self.snapshots.of_gone(listener).expect("kept while there is a connection");
+        let last =
+            self.snapshots.of_removed_listener(listener).expect("kept while there is a connection");
         let found = last.listener(listener).expect("the last snapshot that had it");
         (last, found.service as u16)
     }
@@ -180,6 +181,6 @@ impl<E: Engine> Core<E> {
     /// Whether a connection that was accepted by `listener` has to close after its present
     /// exchange.
     pub(crate) fn must_close(&self, listener: u16) -> bool {
-        self.drain.is_draining || self.snapshots.is_gone(listener)
+        self.drain.is_draining || self.snapshots.is_removed(listener)
     }
 }

@@ -166,10 +166,10 @@ macro_rules! counters {
 
         impl Counters {
             /// Each counter: its name, its help, whether it may fall, and how to read it.
-            pub const TABLE: &'static [Row] = &[$(Row {
+            pub const TABLE: &'static [CounterRow] = &[$(CounterRow {
                 name: stringify!($name),
                 help: concat!($($doc),+),
-                kind: RowKind::$kind,
+                kind: CounterKind::$kind,
                 read: |counters| counters.$name.get(),
             }),*];
         }
@@ -177,20 +177,20 @@ macro_rules! counters {
 }
 
 /// How one counter is presented.
-pub struct Row {
+pub struct CounterRow {
     /// Its name, without the prefix of the metrics page.
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
     /// Whether it may fall.
-    pub kind: RowKind,
+    pub kind: CounterKind,
     /// Reads it.
     pub read: fn(&Counters) -> u64,
 }
 
 /// Whether a number only rises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RowKind {
+pub enum CounterKind {
     /// It only rises.
     Counter,
     /// It stands at what is there now.

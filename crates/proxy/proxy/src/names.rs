@@ -12,7 +12,7 @@ use millrace_engine::{Address, Engine, Error, Event, Fd, Held, Instant, Token};
 use crate::exchange::Reason;
 
 /// What the client is told.
-pub(crate) const fn reason(error: NameError) -> Reason {
+pub(crate) const fn reason_of(error: NameError) -> Reason {
     match error {
         NameError::Invalid | NameError::NotFound | NameError::NoAddress => Reason::NameUnknown,
         NameError::ServerFailed => Reason::NameFailed,
@@ -26,11 +26,11 @@ pub(crate) const fn reason(error: NameError) -> Reason {
 pub(crate) struct Resolver<W> {
     names: Names<W>,
     /// By the slots of their tokens.
-    sockets: Vec<Option<Socket>>,
+    sockets: Vec<Option<NameSocket>>,
 }
 
 #[derive(Debug)]
-struct Socket {
+struct NameSocket {
     fd: Fd,
     token: Token,
     /// What a stream has brought. `None`: nothing, or it is for datagrams.
@@ -70,7 +70,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
     ) -> Poll<Found> {
         let now = engine.now();
         let answered = self.names.lookup(name, waiter, now, &mut || engine.random());
-        self.obey(engine, now);
+        self.execute_orders(engine, now);
         if answered.is_ready() {
             return answered;
         }
@@ -82,22 +82,22 @@ impl<W: Copy + PartialEq> Resolver<W> {
     pub(crate) fn handle<E: Engine>(&mut self, engine: &mut E, token: Token, event: Event) {
         let now = engine.now();
         match event {
-            Event::Connected(Ok(())) => self.tell(engine, token, Told::Opened, now),
-            Event::Sent(Ok(())) => self.tell(engine, token, Told::Sent, now),
+            Event::Connected(Ok(())) => self.notify(engine, token, Told::Opened, now),
+            Event::Sent(Ok(())) => self.notify(engine, token, Told::Sent, now),
             Event::Received(Ok(buffer)) => {
-                self.tell_received(engine, token, &buffer, now);
+                self.notify_received(engine, token, &buffer, now);
                 engine.recycle(buffer);
             }
             Event::Connected(Err(error))
             | Event::Sent(Err(error))
             | Event::Received(Err(error)) => {
-                self.tell(engine, token, Told::Failed(sorted(error)), now);
+                self.notify(engine, token, Told::Failed(name_error(error)), now);
             }
             Event::Accepted(_) | Event::Spliced(_) | Event::Readable | Event::Woken => {
                 unreachable!("a question only connects, sends and receives")
             }
         }
-        self.obey(engine, now);
+        self.execute_orders(engine, now);
     }
 
     /// When [`Resolver::handle_deadlines`] has to be called at the latest; `None`: not at all.
@@ -108,7 +108,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
     /// Gives up what has taken too long by `now`.
     pub(crate) fn handle_deadlines<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         self.names.handle_deadlines(now, &mut || engine.random());
-        self.obey(engine, now);
+        self.execute_orders(engine, now);
     }
 
     /// As [`Names::poll_finished`].
@@ -122,18 +122,18 @@ impl<W: Copy + PartialEq> Resolver<W> {
     }
 
     /// Ends every lookup and closes its sockets: the worker ends. No waiter gets a result.
-    pub(crate) fn end<E: Engine>(&mut self, engine: &mut E) {
+    pub(crate) fn shut_down<E: Engine>(&mut self, engine: &mut E) {
         let now = engine.now();
         self.names.end(now);
-        self.obey(engine, now);
+        self.execute_orders(engine, now);
     }
 
-    fn tell<E: Engine>(&mut self, engine: &mut E, token: Token, told: Told, now: Instant) {
+    fn notify<E: Engine>(&mut self, engine: &mut E, token: Token, told: Told, now: Instant) {
         self.names.handle(token, told, now, &mut || engine.random());
     }
 
     /// Tells what has come: of a stream all that it has brought, which is held until it is whole.
-    fn tell_received<E: Engine>(
+    fn notify_received<E: Engine>(
         &mut self,
         engine: &mut E,
         token: Token,
@@ -158,14 +158,14 @@ impl<W: Copy + PartialEq> Resolver<W> {
 
     /// Carries out what is ordered, until nothing is, as in nearly every turn.
     #[inline]
-    fn obey<E: Engine>(&mut self, engine: &mut E, now: Instant) {
+    fn execute_orders<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         while let Some((token, order)) = self.names.next_order() {
-            self.carry_out(engine, token, order, now);
+            self.execute(engine, token, order, now);
         }
     }
 
     #[inline(never)]
-    fn carry_out<E: Engine>(&mut self, engine: &mut E, token: Token, order: Order, now: Instant) {
+    fn execute<E: Engine>(&mut self, engine: &mut E, token: Token, order: Order, now: Instant) {
         let place = token.slot() as usize;
         match order {
             Order::OpenUdp(server) => self.open(engine, token, &Address::Udp(server), now),
@@ -188,9 +188,9 @@ impl<W: Copy + PartialEq> Resolver<W> {
                     self.sockets.resize_with(place + 1, || None);
                 }
                 let is_stream = matches!(address, Address::Tcp(_));
-                self.sockets[place] = Some(Socket { fd, token, received: None, is_stream });
+                self.sockets[place] = Some(NameSocket { fd, token, received: None, is_stream });
             }
-            Err(error) => self.tell(engine, token, Told::Failed(sorted(error)), now),
+            Err(error) => self.notify(engine, token, Told::Failed(name_error(error)), now),
         }
     }
 
@@ -209,7 +209,7 @@ fn bounds(limits: &Limits) -> Bounds {
     }
 }
 
-fn sorted(error: Error) -> NameError {
+fn name_error(error: Error) -> NameError {
     match error {
         Error::OutOfDescriptors | Error::OutOfMemory => NameError::Overloaded,
         Error::TimedOut => NameError::TimedOut,

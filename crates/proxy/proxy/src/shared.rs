@@ -7,12 +7,12 @@ use std::sync::atomic::AtomicBool;
 use millrace_store::Cache;
 
 use crate::counters::{Counters, Requests};
-use crate::origin::shared_health::Board;
-use crate::overload::per_client::AllClients;
+use crate::origin::shared_health::SharedHealth;
+use crate::overload::per_client::SharedClientCounts;
 
 /// State that all workers of a process share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedState {
     /// The counters of each worker, by its index.
     pub counters: Vec<Arc<Counters>>,
     /// The name of this process in Via; no other process in the network should have it.
@@ -21,22 +21,22 @@ pub struct Shared {
     /// [`crate::congestion::NEAR`], and the kernel has that as well.
     pub system_congestion: Option<Arc<str>>,
     /// Reports something once to the operator of the process.
-    pub notice: fn(&str),
+    pub notify_operator: fn(&str),
     /// Receives a line for each move of the driver; `None`: moves are not traced. Builds without
     /// debug assertions never call it.
     pub trace: Option<fn(Arguments<'_>)>,
     /// The health of the origins.
-    pub board: Board,
+    pub health: SharedHealth,
     /// Requests of the services, counted by status.
     pub requests: Requests,
     /// The stored responses, if any are stored.
     pub cache: Option<Arc<Cache>>,
-    pub(crate) all_clients: AllClients,
+    pub(crate) all_clients: SharedClientCounts,
     /// The operator was told that accepting pauses.
-    pub(crate) said_pause: AtomicBool,
+    pub(crate) pause_reported: AtomicBool,
 }
 
-impl Shared {
+impl SharedState {
     /// For `workers` workers.
     pub fn new(
         workers: usize,
@@ -50,13 +50,13 @@ impl Shared {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             pseudonym: pseudonym.into(),
             system_congestion,
-            notice,
+            notify_operator: notice,
             trace,
-            board: Board::new(workers),
+            health: SharedHealth::new(workers),
             requests: Requests::default(),
             cache,
-            all_clients: AllClients::default(),
-            said_pause: AtomicBool::new(false),
+            all_clients: SharedClientCounts::default(),
+            pause_reported: AtomicBool::new(false),
         })
     }
 }

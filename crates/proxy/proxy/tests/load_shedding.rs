@@ -8,7 +8,7 @@ use std::time::Duration;
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, Outbox, mailbox, mesh};
-use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
+use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
@@ -24,7 +24,7 @@ impl Turn for Running {
 struct Stage {
     world: World,
     worker: Running,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     outbox: Outbox<WorkerMessage<SimDetached>, SimWaker>,
 }
 
@@ -32,7 +32,7 @@ impl Stage {
     fn new(memory: usize) -> Self {
         let world = World::new(1, Faults::None);
         let words = ["forward", "--listen", PROXY, "--workers", "1", "--access-log", "off"];
-        let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
+        let shared = SharedState::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
         let (outbox, inbox) = mailbox(4);
         let setup = Setup {
             config: Arc::new(from_arguments(words).unwrap()),
@@ -42,7 +42,7 @@ impl Stage {
             mail: mesh(1, 4).pop().unwrap(),
             shared: shared.clone(),
             names: Arc::new(Sources::parse(b"", b"", &[])),
-            desk: millrace_proxy::auth::Desk::empty(),
+            desk: millrace_proxy::auth::VerifierHandle::unavailable(),
             descriptors: 100,
             thresholds: Thresholds::FIXED,
         };

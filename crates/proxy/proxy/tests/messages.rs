@@ -10,7 +10,7 @@ use std::time::Duration;
 use millrace_config::{Config, ListenAddress, from_arguments};
 use millrace_dns::Sources;
 use millrace_engine::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
-use millrace_proxy::{HandoverGuard, Setup, Shared, Worker, WorkerMessage};
+use millrace_proxy::{HandoverGuard, Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
@@ -47,7 +47,7 @@ struct Stage {
     world: World,
     donor: Donor,
     receiver: Receiver,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     config: Config,
     outbox: Outbox<Post, SimWaker>,
     /// The other worker's end of the mailbox, which has to outlive its messages.
@@ -70,7 +70,7 @@ impl Stage {
 
         let words = ["forward", "--listen", "127.0.0.1:2001", "--workers", "2"];
         let config = from_arguments(words).unwrap();
-        let shared = Shared::new(2, "millrace-test".to_owned(), None, None, |_| {}, None);
+        let shared = SharedState::new(2, "millrace-test".to_owned(), None, None, |_| {}, None);
         let (outbox, inbox) = mailbox(4);
         let mut mails = mesh(2, 4);
         let (mut mail, own) = (mails.pop().unwrap(), mails.pop().unwrap());
@@ -111,7 +111,7 @@ impl Stage {
 
 fn setup(
     world: &World,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
     config: &Config,
     inbox: millrace_engine::Inbox<Post, SimWaker>,
     mail: Mail<Post, SimWaker>,
@@ -129,7 +129,7 @@ fn setup(
         mail,
         shared: shared.clone(),
         names: Arc::new(Sources::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::Desk::empty(),
+        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
-use millrace_proxy::{Setup, Shared, Worker};
+use millrace_proxy::{Setup, SharedState, Worker};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Turn, World, run};
 use millrace_splice::Thresholds;
 
@@ -27,7 +27,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn proxy(world: &World) -> Driven {
     let words = ["forward", "--listen", ADDRESS, "--workers", "1", "--access-log", "/log"];
     let config = from_arguments(words.into_iter().chain(["--log-format", "json"])).unwrap();
-    let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
+    let shared = SharedState::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
     let (_, inbox) = mailbox(4);
     let mail = mesh::<millrace_proxy::WorkerMessage<SimDetached>, SimWaker>(1, 4).pop().unwrap();
     let setup = Setup {
@@ -38,7 +38,7 @@ fn proxy(world: &World) -> Driven {
         mail,
         shared,
         names: Arc::new(Sources::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::Desk::empty(),
+        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,
     };

@@ -11,7 +11,7 @@ use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, Inbox, Instant, Mail, Outbox, mailbox, mesh};
 use millrace_http_cache::HashKey;
-use millrace_proxy::{Setup, Shared, Worker, WorkerMessage};
+use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
@@ -78,7 +78,7 @@ struct Stage {
     first: Running,
     second: Running,
     origin: Origin,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     outbox: Outbox<Post, SimWaker>,
     /// The second worker's mailbox, kept open.
     _outbox: Outbox<Post, SimWaker>,
@@ -98,7 +98,8 @@ impl Stage {
         let bounds = Bounds { bytes: mibs, object_bytes: 1 << 20, variants: 4, tends: true };
         let slab = Slab::on_heap(mibs as usize).unwrap();
         let cache = Cache::new(slab, HashKey::new([7; 16]), bounds);
-        let shared = Shared::new(2, "millrace-test".to_owned(), None, Some(cache), |_| {}, None);
+        let shared =
+            SharedState::new(2, "millrace-test".to_owned(), None, Some(cache), |_| {}, None);
         let mut mails = mesh(2, 1).into_iter();
         let mut worker = |index| {
             let (outbox, inbox) = mailbox(4);
@@ -152,7 +153,7 @@ fn at(port: u16) -> Address {
 
 fn setup(
     world: &World,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
     index: usize,
     inbox: Inbox<Post, SimWaker>,
     mail: Mail<Post, SimWaker>,
@@ -167,7 +168,7 @@ fn setup(
         mail,
         shared: shared.clone(),
         names: Arc::new(Sources::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::Desk::empty(),
+        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,
     }

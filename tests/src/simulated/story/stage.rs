@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Buffer, Instant};
-use millrace_proxy::{Shared, Worker, WorkerMessage};
+use millrace_proxy::{SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Sim, Turn, World};
 
 use super::super::reload::Posts;
@@ -232,7 +232,7 @@ impl Actor for Troupe {
 
 struct Stage {
     workers: Vec<Watched>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     troupe: Troupe,
     ledger: Ledger,
     temper: Temper,

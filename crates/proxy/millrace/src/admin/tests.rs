@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
 use millrace_engine::LogSink;
-use millrace_proxy::Shared;
+use millrace_proxy::SharedState;
 
 use super::*;
 use crate::http::HEAD_LIMITS;
@@ -25,7 +25,7 @@ fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
         token
     });
     let (desk, requests) = SupervisorRequests::new(|| {});
-    let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
+    let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
     let metrics = Metrics::new(&shared, LogSink::closed(), Arc::default());
     let guard = AccessRules { token, name: None };
     let hooks = Hooks { supervisor: desk, reopen_log: Box::new(|| None), cache: None };

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use millrace_engine::{Buffer, Engine, Error, Event, Fd, Kind as Owner, Token, Watch};
-use millrace_proxy::congestion::NEAR;
+use millrace_proxy::congestion::NEARBY;
 use millrace_splice::{Fill, Pipe, Pipes, Thresholds};
 use millrace_sys::Errno;
 
@@ -103,8 +103,8 @@ impl<W: Watch> ForwardBench<W> {
         let (source, origin) = loopback.connect(SOURCE)?;
         let (sink, client) = loopback.connect(SINK)?;
         // One that paces would be measured instead. Where this cannot be had, it is.
-        loopback.engine.set_congestion(&sink, NEAR);
-        let _ = millrace_sys::set_congestion(origin.as_fd(), NEAR);
+        loopback.engine.set_congestion(&sink, NEARBY);
+        let _ = millrace_sys::set_congestion(origin.as_fd(), NEARBY);
         let mut pipes = Pipes::new(1, Thresholds::SPLICE);
         let pipe = pipes.take(&mut loopback.engine).ok_or(Error::OutOfMemory)?;
         let body = vec![b'm'; WITH_HEADER_BYTES + REST_MAX];

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use iolite::limits::SLAB_BYTES_MIN;
 use iolite::{Kind, Slab, Slice};
 use millrace_engine::Error;
-use millrace_proxy::congestion::NEAR;
+use millrace_proxy::congestion::NEARBY;
 use millrace_sys::Errno;
 
 use super::refused;
@@ -81,7 +81,7 @@ impl SendBench {
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
         // Set before the connection exists: a socket that bbr has begun to pace stays paced. Where
         // this algorithm is missing, the system's is measured.
-        let _ = millrace_sys::set_congestion(listener.as_fd(), NEAR);
+        let _ = millrace_sys::set_congestion(listener.as_fd(), NEARBY);
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
         let address = address.ok_or(Error::Unreachable)?;
         let (client, _) = millrace_sys::connect_tcp(address).map_err(refused)?;

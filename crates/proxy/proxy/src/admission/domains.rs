@@ -16,32 +16,32 @@ const NAME_BYTES_MAX: usize = 253;
 /// looked up. The addresses of the name are judged later, each by itself: see
 /// [`may_reach`](super::may_reach).
 #[derive(Debug)]
-pub(crate) struct AskRules {
+pub(crate) struct TargetFilter {
     /// Whether there is any rule at all.
-    any: bool,
+    has_rules: bool,
     denied_ports: HashSet<u16>,
-    denied: Names,
+    denied_domains: DomainSet,
     /// `None`: every target.
-    allowed: Option<Names>,
+    allowed_domains: Option<DomainSet>,
 }
 
-impl AskRules {
+impl TargetFilter {
     pub(crate) fn new(rules: &TargetRules) -> Self {
         let allowed = &rules.allowed_domains;
         Self {
-            any: !(rules.denied_ports.is_empty()
+            has_rules: !(rules.denied_ports.is_empty()
                 && rules.denied_domains.is_empty()
                 && allowed.is_empty()),
             denied_ports: rules.denied_ports.iter().copied().collect(),
-            denied: Names::new(&rules.denied_domains),
-            allowed: (!allowed.is_empty()).then(|| Names::new(allowed)),
+            denied_domains: DomainSet::new(&rules.denied_domains),
+            allowed_domains: (!allowed.is_empty()).then(|| DomainSet::new(allowed)),
         }
     }
 
     /// Whether the names that are asked for are to be looked up as they stand. The machine's search
     /// list could make a denied name of a part of it.
-    pub(crate) fn take_names_whole(&self) -> bool {
-        !self.denied.is_empty()
+    pub(crate) fn needs_absolute_names(&self) -> bool {
+        !self.denied_domains.is_empty()
     }
 
     /// Whether `authority` may be asked for; its port is 80 where it has none. `rules` are those
@@ -50,7 +50,7 @@ impl AskRules {
     /// # Errors
     /// Which kind of rule is against it.
     pub(crate) fn check(&self, rules: &TargetRules, authority: &Authority) -> Result<(), Reason> {
-        if !self.any {
+        if !self.has_rules {
             return Ok(());
         }
         if self.denied_ports.contains(&authority.port.unwrap_or(80)) {
@@ -62,7 +62,11 @@ impl AskRules {
             Host::V6(address) => address.into(),
         };
         let is_allowed = || rules.allowed.iter().any(|block| block.contains(address));
-        if self.allowed.is_none() || is_allowed() { Ok(()) } else { Err(Reason::DomainNotAllowed) }
+        if self.allowed_domains.is_none() || is_allowed() {
+            Ok(())
+        } else {
+            Err(Reason::DomainNotAllowed)
+        }
     }
 
     fn check_name(&self, name: &[u8]) -> Result<(), Reason> {
@@ -74,11 +78,11 @@ impl AskRules {
             lower.make_ascii_lowercase();
             &*lower
         });
-        let is_on = |names: &Names| name.is_some_and(|name| names.contain(name));
-        if is_on(&self.denied) {
+        let is_on = |names: &DomainSet| name.is_some_and(|name| names.contains(name));
+        if is_on(&self.denied_domains) {
             return Err(Reason::DomainDenied);
         }
-        match &self.allowed {
+        match &self.allowed_domains {
             Some(allowed) if !is_on(allowed) => Err(Reason::DomainNotAllowed),
             _ => Ok(()),
         }
@@ -87,33 +91,33 @@ impl AskRules {
 
 /// A list of names.
 #[derive(Debug)]
-struct Names {
+struct DomainSet {
     exact: HashSet<Box<[u8]>>,
     /// Names that mean all below them.
-    parents: HashSet<Box<[u8]>>,
+    wildcards: HashSet<Box<[u8]>>,
 }
 
-impl Names {
+impl DomainSet {
     fn new(list: &[String]) -> Self {
         let (parents, exact): (Vec<_>, Vec<_>) = list.iter().partition(|it| it.starts_with("*."));
         Self {
             exact: exact.into_iter().map(|name| name.as_bytes().into()).collect(),
-            parents: parents.into_iter().map(|name| name.as_bytes()[2..].into()).collect(),
+            wildcards: parents.into_iter().map(|name| name.as_bytes()[2..].into()).collect(),
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.parents.is_empty()
+        self.exact.is_empty() && self.wildcards.is_empty()
     }
 
     /// Whether a name, in lower case without a dot at its end, is on the list.
-    fn contain(&self, name: &[u8]) -> bool {
+    fn contains(&self, name: &[u8]) -> bool {
         if self.exact.contains(name) {
             return true;
         }
         let dots = name.iter().enumerate().filter(|(_, byte)| **byte == b'.');
-        !self.parents.is_empty()
-            && dots.into_iter().any(|(at, _)| self.parents.contains(&name[at + 1..]))
+        !self.wildcards.is_empty()
+            && dots.into_iter().any(|(at, _)| self.wildcards.contains(&name[at + 1..]))
     }
 }
 
@@ -130,7 +134,7 @@ mod tests {
             Ok(IpAddr::V6(address)) => Host::V6(address),
             Err(_) => Host::Name(host.as_bytes()),
         };
-        AskRules::new(rules).check(rules, &Authority { host, port })
+        TargetFilter::new(rules).check(rules, &Authority { host, port })
     }
 
     fn names(list: &[&str]) -> Vec<String> {
@@ -151,8 +155,8 @@ mod tests {
             denied_domains: names(&["bad.test", "*.ads.test"]),
             ..TargetRules::default()
         };
-        assert!(AskRules::new(&rules).take_names_whole());
-        assert!(!AskRules::new(&TargetRules::default()).take_names_whole());
+        assert!(TargetFilter::new(&rules).needs_absolute_names());
+        assert!(!TargetFilter::new(&TargetRules::default()).needs_absolute_names());
         let long = format!("{}ads.test:80", "a.".repeat(200));
         for (target, denied) in [
             ("bad.test:80", true),

@@ -19,9 +19,9 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
     let Core { exchanges, conns, engine, authenticator, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
     match exchange.access {
-        Access::Unasked => {}
+        Access::Unchecked => {}
         // It has become the first of its connection meanwhile.
-        Access::Waiting => return Ok(false),
+        Access::Verifying => return Ok(false),
         Access::Granted(_) => return Ok(true),
     }
     let snapshot = exchange.snapshot().clone();
@@ -29,9 +29,9 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
     let users = auth.and_then(|auth| auth.users.as_ref()).ok_or(Reason::AuthRequired);
     let conn = conns.get_mut(exchange.conn()).expect("an exchange has its connection");
     let judged = users.and_then(|users| {
-        let value = only_value(exchange).ok_or(Reason::AuthRequired)?;
+        let value = single_value(exchange).ok_or(Reason::AuthRequired)?;
         let client = conn.client_address.map(|address| address.ip());
-        authenticator.judge(engine, snapshot.limits(), users, value, client, key)
+        authenticator.check(engine, snapshot.limits(), users, value, client, key)
     });
     match judged {
         Ok(Some(user)) => {
@@ -39,7 +39,7 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
             Ok(true)
         }
         Ok(None) => {
-            exchange.access = Access::Waiting;
+            exchange.access = Access::Verifying;
             if exchange.request.method() == Method::Connect {
                 // What follows it meanwhile is to be seen before it is refused.
                 client::receive_ahead(engine, conn);
@@ -47,7 +47,7 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
             Ok(false)
         }
         Err(reason) => {
-            refused(exchange, nothing_follows(engine, conn), reason);
+            keep_open_for_credentials(exchange, nothing_follows(engine, conn), reason);
             Err(reason)
         }
     }
@@ -55,13 +55,13 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
 
 /// The verifier compared the password of an exchange, or took too long: the event that this is, if
 /// the exchange still waits for it.
-pub(crate) fn verified<E: Engine>(
+pub(crate) fn handle_result<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     result: &Result<Arc<[u8]>, Reason>,
 ) -> Option<(EventTarget, Event)> {
     // Its client may have left.
-    core.exchanges.get(key).filter(|exchange| matches!(exchange.access, Access::Waiting))?;
+    core.exchanges.get(key).filter(|exchange| matches!(exchange.access, Access::Verifying))?;
     let ExchangeParts { exchange, client, engine, .. } = core.parts_with_client(key);
     let result = match result {
         Ok(user) => {
@@ -69,8 +69,8 @@ pub(crate) fn verified<E: Engine>(
             Ok(())
         }
         Err(reason) => {
-            exchange.access = Access::Unasked;
-            refused(exchange, nothing_follows(engine, client), *reason);
+            exchange.access = Access::Unchecked;
+            keep_open_for_credentials(exchange, nothing_follows(engine, client), *reason);
             Err(*reason)
         }
     };
@@ -78,7 +78,7 @@ pub(crate) fn verified<E: Engine>(
 }
 
 /// The one Proxy-Authorization field; two of them would let two readers see two users.
-fn only_value(exchange: &Exchange) -> Option<&[u8]> {
+fn single_value(exchange: &Exchange) -> Option<&[u8]> {
     let mut values = exchange.request.values(Name::ProxyAuthorization);
     let value = values.next();
     value.filter(|_| values.next().is_none())
@@ -94,7 +94,7 @@ fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
 /// RFC 9110 section 11.7.1: a client is expected to repeat the request with credentials, so it may
 /// do so on the same connection. Any other refusal of a CONNECT ends the connection, because bytes
 /// behind the request were meant for the tunnel. So does this one if bytes were received behind it.
-fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
+fn keep_open_for_credentials(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
     let is_connect = exchange.request.method() == Method::Connect;
     if is_connect && reason.status() == 407 && nothing_follows {
         let options = connection_options(&exchange.request);

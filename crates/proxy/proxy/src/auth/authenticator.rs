@@ -10,92 +10,94 @@ use millrace_config::{limits::Limits, users::Users};
 use millrace_engine::{Engine, Inbox, Instant, Key, Wake, mailbox};
 use sha2::Sha256;
 
-use super::cache::{Cache, Ticket};
 use super::credentials::Credentials;
-use super::queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
+use super::expiring_cache::{CredentialsDigest, ExpiringCache};
+use super::verifier::{
+    FairQueue, Verifier, VerifierFull, VerifyOutcome, VerifyRequest, VerifyResult,
+};
 use crate::exchange::Reason;
-use crate::overload::per_client::Client;
+use crate::overload::per_client::ClientPrefix;
 
 /// Where a worker has passwords compared: whom it asks, and the mailbox for the verdicts, which has
 /// room for [`VERDICTS_MAX`] of them.
-pub struct Desk<W> {
+pub struct VerifierHandle<W> {
     /// Takes the worker's questions.
     pub verifier: Box<dyn Verifier>,
     /// Brings the verdicts.
-    pub verdicts: Inbox<Verdict, W>,
+    pub results: Inbox<VerifyResult, W>,
 }
 
-impl<W: Wake> Desk<W> {
+impl<W: Wake> VerifierHandle<W> {
     /// One at which nobody sits: for a worker whose services ask for no passwords. Should one be
     /// asked about, the client gets 503.
-    pub fn empty() -> Self {
-        struct Nobody;
-        impl Verifier for Nobody {
-            fn ask(&mut self, _: Question) -> Result<(), Refused> {
-                Err(Refused)
+    pub fn unavailable() -> Self {
+        struct UnavailableVerifier;
+        impl Verifier for UnavailableVerifier {
+            fn submit(&mut self, _: VerifyRequest) -> Result<(), VerifierFull> {
+                Err(VerifierFull)
             }
         }
-        Self { verifier: Box::new(Nobody), verdicts: mailbox(0).1 }
+        Self { verifier: Box::new(UnavailableVerifier), results: mailbox(0).1 }
     }
 }
 
 /// Questions that a worker has outstanding at most. Above it: 503. They are more than the
 /// verifier's queue holds, so that in a full one the queue decides who makes room for whom, even if
 /// all of it came from one worker; beyond that there are verdicts that were not read yet.
-pub const VERDICTS_MAX: usize = 2 * FairQueue::<()>::MAX;
+pub const VERIFY_RESULTS_MAX: usize = 2 * FairQueue::<()>::MAX;
 /// How long it is known that credentials are wrong, and of how many. A program that repeats them
 /// with every request costs one comparison in this time.
-const WRONG_FOR: Duration = Duration::from_secs(5);
-const WRONG_MAX: usize = 1024;
+const MISMATCH_TTL: Duration = Duration::from_secs(5);
+const MISMATCHES_MAX: usize = 1024;
 /// Files of users that a key is kept for: one for each service at most.
 const MACS_MAX: usize = 256;
 
-type User = Arc<[u8]>;
-type Judged = Result<Option<User>, Reason>;
+type UserName = Arc<[u8]>;
+type AuthResult = Result<Option<UserName>, Reason>;
 
 /// What a worker remembers of credentials, and what it has asked.
 pub(crate) struct Authenticator<W> {
-    desk: Desk<W>,
+    verifier: VerifierHandle<W>,
     /// Random, this worker's own; made when it is first needed.
     secret: Option<[u8; 32]>,
     /// By the identity of a file of users: what makes tickets of the credentials for it. So with
     /// another file nothing is known any more.
     macs: Vec<([u8; 32], Hmac<Sha256>)>,
-    right: Cache<User>,
-    wrong: Cache<()>,
+    matches: ExpiringCache<UserName>,
+    mismatches: ExpiringCache<()>,
     /// In the order in which they were asked; at most [`VERDICTS_MAX`].
-    asked: VecDeque<Asked>,
+    pending: VecDeque<PendingRequest>,
 }
 
 /// A question that the verifier has.
-struct Asked {
-    ticket: Ticket,
-    user: User,
+struct PendingRequest {
+    digest: CredentialsDigest,
+    user: UserName,
     since: Instant,
     /// The exchanges that wait for it; none once they were given up.
-    waiting: Vec<Key>,
+    exchanges: Vec<Key>,
 }
 
 impl<W: Wake> Authenticator<W> {
-    pub(crate) fn new(desk: Desk<W>) -> Self {
+    pub(crate) fn new(desk: VerifierHandle<W>) -> Self {
         Self {
-            desk,
+            verifier: desk,
             secret: None,
             macs: Vec::new(),
-            right: Cache::default(),
-            wrong: Cache::default(),
-            asked: VecDeque::new(),
+            matches: ExpiringCache::default(),
+            mismatches: ExpiringCache::default(),
+            pending: VecDeque::new(),
         }
     }
 
     /// Says how the mailbox of verdicts wakes the worker.
     pub(crate) fn set_wake(&self, wake: W) {
-        self.desk.verdicts.set_wake(wake);
+        self.verifier.results.set_wake(wake);
     }
 
     /// Who it is that sent `value`. `None`: the verifier was asked, or has been by somebody else,
     /// and `exchange` waits for its verdict.
-    pub(super) fn judge<E: Engine<Waker = W>>(
+    pub(super) fn check<E: Engine<Waker = W>>(
         &mut self,
         engine: &mut E,
         limits: &Limits,
@@ -103,20 +105,20 @@ impl<W: Wake> Authenticator<W> {
         value: &[u8],
         client: Option<IpAddr>,
         exchange: Key,
-    ) -> Judged {
+    ) -> AuthResult {
         let now = engine.now();
-        let ticket = self.ticket(engine, users, value);
-        if let Some(user) = self.right.get(&ticket, now) {
+        let ticket = self.digest(engine, users, value);
+        if let Some(user) = self.matches.get(&ticket, now) {
             return Ok(Some(user.clone()));
         }
-        if self.wrong.get(&ticket, now).is_some() {
+        if self.mismatches.get(&ticket, now).is_some() {
             return Err(Reason::AuthFailed);
         }
-        if let Some(asked) = self.asked.iter_mut().find(|asked| asked.ticket == ticket) {
+        if let Some(asked) = self.pending.iter_mut().find(|asked| asked.digest == ticket) {
             if now.since(asked.since) >= Duration::from_millis(limits.auth_ms) {
                 return Err(Reason::AuthBusy);
             }
-            asked.waiting.push(exchange);
+            asked.exchanges.push(exchange);
             return Ok(None);
         }
         let (name, password) = match Credentials::parse(value).ok_or(Reason::AuthFailed)? {
@@ -132,19 +134,29 @@ impl<W: Wake> Authenticator<W> {
             Some(user) => (user.name.clone(), user.hash.clone(), false),
             None => (name.into(), users.decoy().ok_or(Reason::AuthFailed)?.clone(), true),
         };
-        if self.asked.len() == VERDICTS_MAX {
+        if self.pending.len() == VERIFY_RESULTS_MAX {
             return Err(Reason::AuthBusy);
         }
-        let client = client.map(|address| Client::of(address, limits.client_ipv6_prefix));
-        let question = Question { ticket, client, hash, password, is_decoy };
-        self.desk.verifier.ask(question).map_err(|_| Reason::AuthBusy)?;
-        self.asked.push_back(Asked { ticket, user, since: now, waiting: vec![exchange] });
+        let client = client.map(|address| ClientPrefix::of(address, limits.client_ipv6_prefix));
+        let question = VerifyRequest { digest: ticket, client, hash, password, is_decoy };
+        self.verifier.verifier.submit(question).map_err(|_| Reason::AuthBusy)?;
+        self.pending.push_back(PendingRequest {
+            digest: ticket,
+            user,
+            since: now,
+            exchanges: vec![exchange],
+        });
         Ok(None)
     }
 
     /// What stands for credentials. Whoever reads this worker's memory finds no password in it,
     /// and nobody outside can tell which digests it compares.
-    fn ticket<E: Engine>(&mut self, engine: &mut E, users: &Users, value: &[u8]) -> Ticket {
+    fn digest<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        users: &Users,
+        value: &[u8],
+    ) -> CredentialsDigest {
         let identity = users.identity();
         let found = self.macs.iter().position(|(known, _)| known == identity);
         let index = found.unwrap_or_else(|| {
@@ -162,46 +174,47 @@ impl<W: Wake> Authenticator<W> {
     }
 
     /// What has come from the verifier: who waited for it, and what becomes of them.
-    pub(crate) fn read_verdicts(
+    pub(crate) fn take_results(
         &mut self,
         now: Instant,
         limits: &Limits,
-    ) -> Vec<(Vec<Key>, Result<User, Reason>)> {
-        let Self { desk, right, wrong, asked, .. } = self;
-        let settle = |Verdict { ticket, outcome }: Verdict| {
-            let place = asked.iter().position(|asked| asked.ticket == ticket);
+    ) -> Vec<(Vec<Key>, Result<UserName, Reason>)> {
+        let Self { verifier: desk, matches: right, mismatches: wrong, pending: asked, .. } = self;
+        let settle = |VerifyResult { digest, outcome }: VerifyResult| {
+            let place = asked.iter().position(|asked| asked.digest == digest);
             let place = place.expect("a verdict is of a question, and comes once");
-            let Asked { user, waiting, .. } = asked.remove(place).expect("found just now");
+            let PendingRequest { user, exchanges: waiting, .. } =
+                asked.remove(place).expect("found just now");
             let result = match outcome {
-                Outcome::Right => {
+                VerifyOutcome::Match => {
                     let until = now + Duration::from_millis(limits.auth_cache_ms);
                     let max = limits.auth_cache_entries as usize;
-                    right.insert(ticket, user.clone(), until, max);
+                    right.insert(digest, user.clone(), until, max);
                     Ok(user)
                 }
-                Outcome::Wrong => {
-                    wrong.insert(ticket, (), now + WRONG_FOR, WRONG_MAX);
+                VerifyOutcome::Mismatch => {
+                    wrong.insert(digest, (), now + MISMATCH_TTL, MISMATCHES_MAX);
                     Err(Reason::AuthFailed)
                 }
-                Outcome::Dropped => Err(Reason::AuthBusy),
+                VerifyOutcome::Dropped => Err(Reason::AuthBusy),
             };
             (waiting, result)
         };
-        desk.verdicts.drain().map(settle).collect()
+        desk.results.drain().map(settle).collect()
     }
 
     /// Those that have waited for `auth_ms`. What was asked stays asked: its verdict will come, and
     /// whoever tries again then finds it.
-    pub(crate) fn give_up(&mut self, now: Instant, limits: &Limits) -> Vec<Key> {
+    pub(crate) fn expire_waiters(&mut self, now: Instant, limits: &Limits) -> Vec<Key> {
         let wait = Duration::from_millis(limits.auth_ms);
-        let over = self.asked.iter_mut().take_while(|asked| now.since(asked.since) >= wait);
-        over.flat_map(|asked| std::mem::take(&mut asked.waiting)).collect()
+        let over = self.pending.iter_mut().take_while(|asked| now.since(asked.since) >= wait);
+        over.flat_map(|asked| std::mem::take(&mut asked.exchanges)).collect()
     }
 
     /// Whether verdicts are to come.
     #[inline]
-    pub(crate) fn has_asked(&self) -> bool {
-        !self.asked.is_empty()
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 }
 
@@ -216,27 +229,27 @@ fn random<E: Engine>(engine: &mut E) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Refused;
+    use crate::auth::VerifierFull;
     use millrace_engine::{Outbox, mailbox};
     use millrace_sim::{Faults, Sim, SimWaker, World};
     use std::sync::Mutex;
 
     /// Whoever is asked here only listens.
     #[derive(Clone, Default)]
-    struct Ear(Arc<Mutex<Vec<Question>>>);
+    struct RecordingVerifier(Arc<Mutex<Vec<VerifyRequest>>>);
 
-    impl Verifier for Ear {
-        fn ask(&mut self, question: Question) -> Result<(), Refused> {
+    impl Verifier for RecordingVerifier {
+        fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
             self.0.lock().unwrap().push(question);
             Ok(())
         }
     }
 
-    struct Stage {
+    struct Fixture {
         authenticator: Authenticator<SimWaker>,
         engine: Sim,
-        asked: Ear,
-        verdicts: Outbox<Verdict, SimWaker>,
+        requests: RecordingVerifier,
+        results: Outbox<VerifyResult, SimWaker>,
         limits: Limits,
     }
 
@@ -253,80 +266,86 @@ mod tests {
         Key { slot, generation: 1 }
     }
 
-    impl Stage {
+    impl Fixture {
         fn new() -> Self {
-            let (verdicts, inbox) = mailbox(VERDICTS_MAX);
-            let asked = Ear::default();
+            let (verdicts, inbox) = mailbox(VERIFY_RESULTS_MAX);
+            let asked = RecordingVerifier::default();
             let verifier = Box::new(asked.clone());
-            let authenticator = Authenticator::new(Desk { verifier, verdicts: inbox });
+            let authenticator = Authenticator::new(VerifierHandle { verifier, results: inbox });
             let engine = World::new(1, Faults::None).engine(1 << 20);
             authenticator.set_wake(engine.waker());
-            Self { authenticator, engine, asked, verdicts, limits: Limits::default() }
+            Self {
+                authenticator,
+                engine,
+                requests: asked,
+                results: verdicts,
+                limits: Limits::default(),
+            }
         }
 
-        fn judge(&mut self, users: &Users, value: &str, exchange: u32) -> Judged {
-            self.judge_of(None, users, value, exchange)
+        fn check(&mut self, users: &Users, value: &str, exchange: u32) -> AuthResult {
+            self.check_from(None, users, value, exchange)
         }
 
-        fn judge_of(
+        fn check_from(
             &mut self,
             client: Option<IpAddr>,
             users: &Users,
             value: &str,
             exchange: u32,
-        ) -> Judged {
+        ) -> AuthResult {
             let Self { authenticator, engine, limits, .. } = self;
-            authenticator.judge(engine, limits, users, value.as_bytes(), client, key(exchange))
+            authenticator.check(engine, limits, users, value.as_bytes(), client, key(exchange))
         }
 
         /// Answers all questions; gives how many there were.
-        fn answer(&mut self) -> usize {
-            let questions = std::mem::take(&mut *self.asked.0.lock().unwrap());
+        fn verify_all(&mut self) -> usize {
+            let questions = std::mem::take(&mut *self.requests.0.lock().unwrap());
             for question in &questions {
-                assert!(self.verdicts.send(question.answer()).is_ok());
+                assert!(self.results.send(question.verify()).is_ok());
             }
             questions.len()
         }
 
-        fn read(&mut self) -> Vec<(Vec<Key>, Result<User, Reason>)> {
-            self.authenticator.read_verdicts(self.engine.now(), &self.limits)
+        fn read(&mut self) -> Vec<(Vec<Key>, Result<UserName, Reason>)> {
+            self.authenticator.take_results(self.engine.now(), &self.limits)
         }
     }
 
     #[test]
     fn one_comparison_serves_all_who_sent_the_same() {
-        let (mut stage, users) = (Stage::new(), users(""));
+        let (mut stage, users) = (Fixture::new(), users(""));
         for exchange in 0..3 {
-            assert_eq!(stage.judge(&users, ALICE, exchange), Ok(None));
+            assert_eq!(stage.check(&users, ALICE, exchange), Ok(None));
         }
-        assert_eq!(stage.answer(), 1);
+        assert_eq!(stage.verify_all(), 1);
         let told = stage.read();
         assert_eq!(told, [(vec![key(0), key(1), key(2)], Ok(b"alice"[..].into()))]);
-        assert_eq!(stage.judge(&users, ALICE, 4), Ok(Some(b"alice"[..].into())));
-        assert_eq!(stage.answer(), 0);
+        assert_eq!(stage.check(&users, ALICE, 4), Ok(Some(b"alice"[..].into())));
+        assert_eq!(stage.verify_all(), 0);
     }
 
     #[test]
     fn a_user_who_is_not_there_costs_as_much_as_a_wrong_password() {
-        let (mut stage, users) = (Stage::new(), users(""));
+        let (mut stage, users) = (Fixture::new(), users(""));
         for value in [WRONG, MALLORY] {
-            assert_eq!(stage.judge(&users, value, 0), Ok(None), "{value}");
-            assert_eq!(stage.answer(), 1);
+            assert_eq!(stage.check(&users, value, 0), Ok(None), "{value}");
+            assert_eq!(stage.verify_all(), 1);
             assert_eq!(stage.read(), [(vec![key(0)], Err(Reason::AuthFailed))]);
-            assert_eq!(stage.judge(&users, value, 0), Err(Reason::AuthFailed), "known by now");
+            assert_eq!(stage.check(&users, value, 0), Err(Reason::AuthFailed), "known by now");
         }
-        assert_eq!(stage.answer(), 0);
+        assert_eq!(stage.verify_all(), 0);
     }
 
     #[test]
     fn another_file_knows_nobody_of_the_one_before() {
-        let (mut stage, before) = (Stage::new(), users(""));
-        assert_eq!(stage.judge(&before, ALICE, 0), Ok(None));
-        stage.answer();
+        let (mut stage, before) = (Fixture::new(), users(""));
+        assert_eq!(stage.check(&before, ALICE, 0), Ok(None));
+        stage.verify_all();
         stage.read();
-        assert_eq!(stage.judge(&users("# changed"), ALICE, 0), Ok(None));
+        assert_eq!(stage.check(&users("# changed"), ALICE, 0), Ok(None));
         assert_eq!(
-            stage.judge(&users(""), ALICE, 0),
+            stage.check(&users(""), ALICE, 0),
             Ok(Some(b"alice"[..].into())),
             "the same text"
         );
@@ -334,70 +353,71 @@ mod tests {
 
     #[test]
     fn who_waited_too_long_is_let_go_and_the_verdict_still_counts() {
-        let (mut stage, users) = (Stage::new(), users(""));
+        let (mut stage, users) = (Fixture::new(), users(""));
         stage.limits.auth_ms = 100;
-        assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
-        assert!(stage.authenticator.has_asked());
+        assert_eq!(stage.check(&users, ALICE, 0), Ok(None));
+        assert!(stage.authenticator.has_pending());
         let now = stage.engine.now();
         let soon = now + Duration::from_millis(99);
         let late = now + Duration::from_millis(100);
-        assert_eq!(stage.authenticator.give_up(soon, &stage.limits), []);
-        assert_eq!(stage.authenticator.give_up(late, &stage.limits), [key(0)]);
-        assert_eq!(stage.authenticator.give_up(late, &stage.limits), [], "once");
-        stage.answer();
+        assert_eq!(stage.authenticator.expire_waiters(soon, &stage.limits), []);
+        assert_eq!(stage.authenticator.expire_waiters(late, &stage.limits), [key(0)]);
+        assert_eq!(stage.authenticator.expire_waiters(late, &stage.limits), [], "once");
+        stage.verify_all();
         assert_eq!(stage.read(), [(vec![], Ok(b"alice"[..].into()))]);
-        assert!(!stage.authenticator.has_asked());
-        assert_eq!(stage.judge(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
+        assert!(!stage.authenticator.has_pending());
+        assert_eq!(stage.check(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
     }
 
     /// Never gets to an answer.
-    struct Slow {
-        queue: FairQueue<Question>,
-        verdicts: Outbox<Verdict, SimWaker>,
+    struct StalledVerifier {
+        queue: FairQueue<VerifyRequest>,
+        results: Outbox<VerifyResult, SimWaker>,
     }
 
-    impl Verifier for Slow {
-        fn ask(&mut self, question: Question) -> Result<(), Refused> {
-            let displaced = self.queue.push(question.client(), question).map_err(|_| Refused)?;
-            let dropped = displaced.map(|question| question.verdict(Outcome::Dropped));
-            assert!(dropped.is_none_or(|verdict| self.verdicts.send(verdict).is_ok()));
+    impl Verifier for StalledVerifier {
+        fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
+            let displaced =
+                self.queue.push(question.client(), question).map_err(|_| VerifierFull)?;
+            let dropped = displaced.map(|question| question.result(VerifyOutcome::Dropped));
+            assert!(dropped.is_none_or(|verdict| self.results.send(verdict).is_ok()));
             Ok(())
         }
     }
 
     #[test]
     fn guessers_at_one_worker_make_room_for_who_comes() {
-        let (mut stage, users) = (Stage::new(), users(""));
-        let (verdicts, inbox) = mailbox(VERDICTS_MAX);
-        let verifier = Box::new(Slow { queue: FairQueue::default(), verdicts });
-        stage.authenticator = Authenticator::new(Desk { verifier, verdicts: inbox });
+        let (mut stage, users) = (Fixture::new(), users(""));
+        let (verdicts, inbox) = mailbox(VERIFY_RESULTS_MAX);
+        let verifier = Box::new(StalledVerifier { queue: FairQueue::default(), results: verdicts });
+        stage.authenticator = Authenticator::new(VerifierHandle { verifier, results: inbox });
         stage.authenticator.set_wake(stage.engine.waker());
         let guess = |count: u32| ALICE.replace(' ', &" ".repeat(count as usize + 2));
-        let each = FairQueue::<Question>::PER_CLIENT_MAX as u32;
-        for count in 0..FairQueue::<Question>::MAX as u32 {
+        let each = FairQueue::<VerifyRequest>::PER_CLIENT_MAX as u32;
+        for count in 0..FairQueue::<VerifyRequest>::MAX as u32 {
             let client = Some(IpAddr::from((0x0a00_0000 + count / each).to_be_bytes()));
-            assert_eq!(stage.judge_of(client, &users, &guess(count), count), Ok(None));
+            assert_eq!(stage.check_from(client, &users, &guess(count), count), Ok(None));
         }
         let newcomer = Some(IpAddr::from([192, 0, 2, 1]));
-        assert_eq!(stage.judge_of(newcomer, &users, ALICE, 1000), Ok(None));
+        assert_eq!(stage.check_from(newcomer, &users, ALICE, 1000), Ok(None));
         let told = stage.read();
         assert!(matches!(told[..], [(_, Err(Reason::AuthBusy))]), "the latest of one guesser");
     }
 
     #[test]
     fn what_was_dropped_is_asked_again_and_questions_are_bounded() {
-        let (mut stage, users) = (Stage::new(), users(""));
-        assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
-        let question = stage.asked.0.lock().unwrap().pop().unwrap();
-        assert!(stage.verdicts.send(question.verdict(Outcome::Dropped)).is_ok());
+        let (mut stage, users) = (Fixture::new(), users(""));
+        assert_eq!(stage.check(&users, ALICE, 0), Ok(None));
+        let question = stage.requests.0.lock().unwrap().pop().unwrap();
+        assert!(stage.results.send(question.result(VerifyOutcome::Dropped)).is_ok());
         assert_eq!(stage.read(), [(vec![key(0)], Err(Reason::AuthBusy))]);
-        assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
+        assert_eq!(stage.check(&users, ALICE, 0), Ok(None));
         // More blanks, other tickets.
         let value = |count: usize| ALICE.replace(' ', &" ".repeat(count));
-        for count in 2..=VERDICTS_MAX {
-            assert_eq!(stage.judge(&users, &value(count), 0), Ok(None));
+        for count in 2..=VERIFY_RESULTS_MAX {
+            assert_eq!(stage.check(&users, &value(count), 0), Ok(None));
         }
-        let more = stage.judge(&users, &value(VERDICTS_MAX + 1), 0);
+        let more = stage.check(&users, &value(VERIFY_RESULTS_MAX + 1), 0);
         assert_eq!(more, Err(Reason::AuthBusy));
     }
 }

@@ -15,29 +15,29 @@
 
 mod admit;
 mod authenticator;
-mod cache;
 mod challenge;
 mod credentials;
-mod memory;
-mod queue;
+mod expiring_cache;
+mod password_cache;
+mod verifier;
 
 use std::sync::Arc;
 
-pub(crate) use admit::{admit, verified};
+pub(crate) use admit::{admit, handle_result};
 pub(crate) use authenticator::Authenticator;
-pub use authenticator::{Desk, VERDICTS_MAX};
+pub use authenticator::{VERIFY_RESULTS_MAX, VerifierHandle};
 pub(crate) use challenge::write_challenges;
-pub use memory::Memory;
-pub use queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
+pub use password_cache::PasswordCache;
+pub use verifier::{FairQueue, Verifier, VerifierFull, VerifyOutcome, VerifyRequest, VerifyResult};
 
 /// What is known of the one who sent a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Access {
     /// Nothing was asked yet.
     #[default]
-    Unasked,
+    Unchecked,
     /// The verifier compares a password.
-    Waiting,
+    Verifying,
     /// It is this user.
     Granted(Arc<[u8]>),
 }

@@ -73,7 +73,7 @@ pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
 /// Ends a refresh, with or without a response.
 #[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
-    side::leave(core, key);
+    side::abandon(core, key);
     waiting::leave_cache(core, key);
     let mut exchange = core.exchanges.remove(key).expect("the caller's refresh is there");
     core.cache_waits.refreshes -= 1;

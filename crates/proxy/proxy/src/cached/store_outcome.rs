@@ -79,7 +79,7 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
         }
         status if is_failure(status) && serve_stale(core, key) => {
             core.exchange(key).caching.forward_status = Some(status);
-            side::leave(core, key);
+            side::abandon(core, key);
             true
         }
         _ => {

@@ -166,7 +166,7 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
         next = next.min(exchange.download.deadline(send));
     } else if client.wire.is_sending() {
         // An interim response is being sent.
-        let deadline = exchange.transaction.since + send;
+        let deadline = exchange.transaction.awaiting_since + send;
         if deadline <= now {
             return Some(Event::End(Reason::ClientTimedOut));
         }
@@ -264,12 +264,12 @@ pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
 
 #[inline(always)]
 fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
-    pinned::close_of_client(core, key);
+    pinned::close_pinned_to(core, key);
     let conn = core.conns.remove(key)?;
     assert!(conn.pipeline.first().is_none(), "its exchanges have ended");
     core.timers.remove(conn.timer);
-    core.snapshots.note_left(conn.listener);
-    core.clients.leave(conn.counted_as);
+    core.snapshots.remove_connection(conn.listener);
+    core.clients.release(conn.counted_as);
     Some(conn)
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use millrace_engine::{Instant, Key, TimerId};
 
 use crate::conn::{h1::Pipeline, wire::Wire};
-use crate::overload::per_client::Client;
+use crate::overload::per_client::ClientPrefix;
 use millrace_config::limits::Limits;
 
 /// The state of a client connection.
@@ -56,7 +56,7 @@ pub(crate) struct Conn {
     /// The address of the peer. `None` for a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
     /// The client for which the limits count this connection. `None` for a Unix socket.
-    pub(crate) counted_as: Option<Client>,
+    pub(crate) counted_as: Option<ClientPrefix>,
     pub(crate) state: ConnState,
     /// Whether a client with a pending reset has sent nothing since its timer was set.
     pub(crate) is_quiet: bool,

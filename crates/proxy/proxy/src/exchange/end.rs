@@ -9,7 +9,7 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{
     Abort, Exchange, Failure, NextStep, OwnResponse, Reason, RequestPlan, Stage,
 };
-use crate::origin::{self, Share, Transaction, h1, side};
+use crate::origin::{self, RetryLimits, Transaction, h1, side};
 
 /// How much of the response was delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,17 +77,17 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
     let row = TABLE.iter().find(|(row, _)| *row == failed).expect("each failure has a row");
     let outcomes = row.1[delivered as usize];
     let retries = outcomes.first() == Some(&Retry) && grant_retry(core, key, reason);
-    origin::verdict::note_failure(core, key, reason);
+    origin::outcome::record_failure(core, key, reason);
     if retries {
         let is_silent = failed == Failure::NoResponse;
-        let dials = is_silent && core.exchange(key).transaction.reused;
+        let dials = is_silent && core.exchange(key).transaction.is_reused;
         return retry(core, key, dials);
     }
     if delivered == Delivered::Tunnel {
         // Closing in order would make the part of the tunnel that the origin got look whole.
-        origin::close::break_off(core, key);
+        origin::close::reset(core, key);
     }
-    side::leave(core, key);
+    side::abandon(core, key);
     if core.exchange(key).is_refresh() {
         return NextStep::EndRefresh;
     }
@@ -127,11 +127,11 @@ impl Delivered {
 /// * If the response is malformed, the request is repeated if the route says so.
 fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let ExchangeParts { exchange, origin, .. } = core.parts(key);
-    let has_ended_idle = exchange.transaction.reused && reason.failure() == Failure::NoResponse;
+    let has_ended_idle = exchange.transaction.is_reused && reason.failure() == Failure::NoResponse;
     let may = match reason.failure() {
         Failure::NoResponse => {
             let unread = origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty());
-            let silent = exchange.transaction.interim == 0 && !unread;
+            let silent = exchange.transaction.interim_count == 0 && !unread;
             h1::may_repeat(exchange) && silent && (has_ended_idle || has_other_origin(exchange))
         }
         Failure::Header => {
@@ -147,7 +147,7 @@ fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool 
 /// it.
 fn may_retry_on(exchange: &Exchange, on: RetryOn) -> bool {
     let names = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
-    let is_silent = exchange.transaction.interim == 0;
+    let is_silent = exchange.transaction.interim_count == 0;
     names && is_silent && has_other_origin(exchange) && h1::may_repeat(exchange)
 }
 
@@ -165,7 +165,8 @@ pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option
 fn reserve_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
     let exchange = core.exchange(key);
     let tries_max = exchange.snapshot().limits().retries;
-    if u64::from(exchange.transaction.tries) >= tries_max || exchange.upload.forwarded() > 0 {
+    if u64::from(exchange.transaction.earlier_tries) >= tries_max || exchange.upload.forwarded() > 0
+    {
         return false;
     }
     // The end of an idle connection says nothing about its origin, so that retry is free. It
@@ -188,8 +189,8 @@ fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let Some(route) = exchange.route_origins() else { return true };
     let limits = exchange.snapshot().limits();
     let floor = limits.retries_per_second.div_ceil(workers);
-    let share = Share { percent: limits.retry_percent, floor };
-    route.budget.borrow_mut().grant(now, route.turn.get(), share)
+    let share = RetryLimits { percent: limits.retry_percent, per_second_min: floor };
+    route.budget.borrow_mut().grant(now, route.picks.get(), share)
 }
 
 /// Sends the request once more. With `dials`, over a new connection to the same origin, since only
@@ -200,11 +201,16 @@ fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> NextStep {
     assert_eq!(exchange.stage, Stage::Fetch, "nothing has reached the client");
     let transaction = &exchange.transaction;
     let tried = transaction.origin.filter(|_| !dials);
-    let tries = transaction.tries + 1;
-    side::leave(core, key);
+    let tries = transaction.earlier_tries + 1;
+    side::abandon(core, key);
     let exchange = core.exchange(key);
     exchange.upload = Default::default();
-    exchange.transaction = Transaction { tries, tried, dials, ..Default::default() };
+    exchange.transaction = Transaction {
+        earlier_tries: tries,
+        failed_origin: tried,
+        skips_idle: dials,
+        ..Default::default()
+    };
     NextStep::Reenter
 }
 
@@ -248,7 +254,7 @@ fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) 
 /// Drops the rest of the request and delivers the response to its end.
 #[inline(never)]
 pub(crate) fn complete<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    side::leave(core, key);
+    side::abandon(core, key);
     let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.upload.abandon(engine, pipes);
     exchange.is_persistent = false;

@@ -17,7 +17,7 @@ use crate::auth;
 use crate::exchange::{
     Exchange, OwnResponse, Reason, RequestPlan, access_log::Dates, reason::phrase,
 };
-use crate::origin::Place;
+use crate::origin::OriginAddress;
 use crate::snapshot::Snapshot;
 use millrace_config::HostHeader;
 
@@ -25,7 +25,7 @@ use millrace_config::HostHeader;
 pub(crate) fn write_request(
     out: &mut impl HeaderWriter,
     exchange: &mut Exchange,
-    place: &Place,
+    place: &OriginAddress,
 ) -> bool {
     let sent = exchange.origin_request();
     let request = sent.head();
@@ -87,15 +87,15 @@ pub(crate) fn write_request(
 /// origin sends no more than the client requests.
 const CONDITIONS: NameSet = NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince]);
 
-fn write_host(host: &mut Vec<u8>, place: &Place) {
+fn write_host(host: &mut Vec<u8>, place: &OriginAddress) {
     match place {
-        Place::Unix(_) => host.extend_from_slice(b"localhost"),
-        Place::Name(name, 80) => host.extend_from_slice(name),
-        Place::Name(name, port) => {
+        OriginAddress::Unix(_) => host.extend_from_slice(b"localhost"),
+        OriginAddress::Name(name, 80) => host.extend_from_slice(name),
+        OriginAddress::Name(name, port) => {
             host.extend_from_slice(name);
             write_port(host, *port);
         }
-        Place::Address(address) => {
+        OriginAddress::Address(address) => {
             write_ip_host(host, address.ip());
             if address.port() != 80 {
                 write_port(host, address.port());
@@ -139,7 +139,7 @@ pub(crate) fn write_response(
     }
     let snapshot = exchange.snapshot();
     write_via(out, response.version(), snapshot);
-    if snapshot.tells_status(exchange.service) {
+    if snapshot.sends_proxy_status(exchange.service) {
         // RFC 9209 section 2: the last member of the list is the one closest to the client.
         out.field_with(b"Proxy-Status", |value| {
             value.extend_from_slice(b"millrace; received-status=");
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::exchange::Sender;
     use crate::origin::Origins;
-    use crate::shared::Shared;
+    use crate::shared::SharedState;
 
     const LIMITS: HeadLimits =
         HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
@@ -279,7 +279,7 @@ mod tests {
     /// An exchange of a reverse proxy that adds Cache-Status and Proxy-Status.
     fn exchange(request: &str, response: &str) -> Exchange {
         let words = ["boost", "--origin=http://origin", "--cache-status=on", "--proxy-status=on"];
-        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
+        let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
         let mut origins = Origins::new(10, &Thresholds::FIXED);
         let config = Arc::new(from_arguments(words).unwrap());
         let snapshot = Snapshot::new(config, Instant::default(), &mut origins, &shared);
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_request_needs_no_text_of_http_1() {
         fn write(out: &mut impl HeaderWriter) {
-            let place = Place::Name(b"origin"[..].into(), 80);
+            let place = OriginAddress::Name(b"origin"[..].into(), 80);
             assert!(!write_request(out, &mut exchange(REQUEST, ANSWER), &place));
         }
         let (text, list) = both(|out| write(out), write);

@@ -117,8 +117,8 @@ impl Exchange {
     /// Whether the client waits for an interim response before it sends its body (RFC 9110 section
     /// 10.1.1). The origin causes that delay, not the client.
     pub(crate) fn awaits_continue(&self) -> bool {
-        self.transaction.phase == Phase::Asked
-            && self.transaction.interim == 0
+        self.transaction.phase == Phase::Requesting
+            && self.transaction.interim_count == 0
             && self.upload.forwarded() == 0
             && expectation(&self.request) == Expectation::Continue
     }

@@ -316,7 +316,7 @@ impl Scene {
 
     /// Ends the worker, and looks for what it left.
     fn end(mut self) {
-        self.worker.names.end(&mut self.worker.engine);
+        self.worker.names.shut_down(&mut self.worker.engine);
         assert_eq!((self.worker.names.under_way(), self.worker.names.next_deadline()), (0, None));
         drop(self.worker);
         assert_eq!(self.world.leaks(), Vec::<String>::new());

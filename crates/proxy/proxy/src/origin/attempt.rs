@@ -19,12 +19,12 @@ pub(crate) struct Dial {
     /// Why the latest attempt failed.
     pub(super) failure: Reason,
     /// The attempt that something happened to, and how it ended; `None`: its timer is due.
-    pub(super) news: Option<(Key, Option<Result<(), Error>>)>,
+    pub(super) pending_event: Option<(Key, Option<Result<(), Error>>)>,
 }
 
 impl Dial {
     /// An attempt failed.
-    pub(super) fn lose(&mut self, reason: Reason) {
+    pub(super) fn record_failure(&mut self, reason: Reason) {
         self.failure = reason;
         if let Some(race) = &mut self.race {
             race.failed();
@@ -34,7 +34,7 @@ impl Dial {
 
 /// One address being connected to.
 #[derive(Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct ConnectAttempt {
     pub(super) fd: Fd,
     /// `None`: a Unix socket.
     pub(super) address: Option<SocketAddr>,

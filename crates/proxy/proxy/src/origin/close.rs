@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::origin::OriginConn;
 
 /// Resets the exchange's origin connection, so that the origin sees that it broke.
-pub(crate) fn break_off<E: Engine>(core: &mut Core<E>, key: Key) {
+pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
     if let Some(origin_use) = core.exchange(key).transaction.connection.take()
         && let Some(connection) = remove(core, origin_use.slot())
     {

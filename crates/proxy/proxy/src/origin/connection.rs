@@ -9,7 +9,7 @@ use crate::origin::OriginId;
 
 /// What an origin connection is used by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum User {
+pub(crate) enum ConnectionUser {
     /// An exchange, whose request goes out and whose response comes in on it.
     Exchange(Key),
     /// A fill, which receives a body into the cache.
@@ -33,13 +33,13 @@ impl OriginUse {
 /// The users of a connection in the order of their requests: the first receives what comes.
 #[derive(Debug)]
 pub(crate) struct UseQueue {
-    users: [Option<User>; USES_MAX],
+    users: [Option<ConnectionUser>; USES_MAX],
 }
 
 impl UseQueue {
     /// The user that receives what comes; `None`: the connection is idle.
     #[inline]
-    pub(crate) fn first(&self) -> Option<User> {
+    pub(crate) fn first(&self) -> Option<ConnectionUser> {
         self.users[0]
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct OriginConn {
     pub(crate) address: Option<SocketAddr>,
     pub(crate) uses: UseQueue,
     /// The client connection that it is pinned to, if any: no other is served on it.
-    pub(crate) owner: Option<Key>,
+    pub(crate) pinned_to: Option<Key>,
     pub(crate) timer: TimerId,
     /// When it last became idle.
     pub(crate) idle_since: Instant,
@@ -75,7 +75,7 @@ impl OriginConn {
             origin,
             address,
             uses: UseQueue { users: [None; USES_MAX] },
-            owner: None,
+            pinned_to: None,
             timer,
             idle_since: Instant::default(),
         }
@@ -90,14 +90,14 @@ impl OriginConn {
     ///
     /// # Panics
     /// When it has as many users as it may have.
-    pub(crate) fn begin_use(&mut self, slot: Key, user: User) -> OriginUse {
+    pub(crate) fn begin_use(&mut self, slot: Key, user: ConnectionUser) -> OriginUse {
         let free = self.uses.users.iter_mut().find(|user| user.is_none());
         *free.expect("a connection has one use at a time") = Some(user);
         OriginUse { slot }
     }
 
     /// Replaces the first user: the same use goes on for another object.
-    pub(crate) fn pass_use(&mut self, user: User) {
+    pub(crate) fn transfer_use(&mut self, user: ConnectionUser) {
         self.uses.users[0] = Some(user);
     }
 

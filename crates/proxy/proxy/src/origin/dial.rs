@@ -12,8 +12,8 @@ use crate::admission::{self, Denied};
 use crate::conn::wire::Wire;
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
-use crate::origin::attempt::{Attempt, Dial};
-use crate::origin::{OriginConn, Phase, User, close::close};
+use crate::origin::attempt::{ConnectAttempt, Dial};
+use crate::origin::{ConnectionUser, OriginConn, Phase, close::close};
 use crate::overload::capacity;
 use millrace_config::ServiceRole;
 use millrace_dns::{Attempt as Next, Race};
@@ -22,36 +22,40 @@ use millrace_dns::{Attempt as Next, Race};
 ///
 /// # Errors
 /// The reason why no attempt could be started.
-pub(crate) fn race<E: Engine>(
+pub(crate) fn start_race<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     addresses: Arc<[IpAddr]>,
     port: u16,
 ) -> Result<(), Reason> {
-    begin(core, key, Some(Race::new(addresses)), port);
-    next_attempts(core, key)
+    start_dial(core, key, Some(Race::new(addresses)), port);
+    start_attempts(core, key)
 }
 
 /// Connects to the Unix socket at `path` for the exchange.
 ///
 /// # Errors
 /// The reason why the attempt could not be started.
-pub(crate) fn unix<E: Engine>(core: &mut Core<E>, key: Key, path: Arc<Path>) -> Result<(), Reason> {
-    begin(core, key, None, 0);
-    attempt(core, key, &Address::Unix(path)).map_err(reason_of)
+pub(crate) fn start_unix<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    path: Arc<Path>,
+) -> Result<(), Reason> {
+    start_dial(core, key, None, 0);
+    start_attempt(core, key, &Address::Unix(path)).map_err(reason_of)
 }
 
-fn begin<E: Engine>(core: &mut Core<E>, key: Key, race: Option<Race>, port: u16) {
+fn start_dial<E: Engine>(core: &mut Core<E>, key: Key, race: Option<Race>, port: u16) {
     let started = core.engine.now();
     let transaction = &mut core.exchange(key).transaction;
     transaction.phase = Phase::Dialing;
     let (attempts, failure) = (Vec::new(), Reason::ConnectFailed);
-    let dial = Dial { race, port, attempts, started, failure, news: None };
+    let dial = Dial { race, port, attempts, started, failure, pending_event: None };
     transaction.dial = Some(Box::new(dial));
 }
 
 /// Starts what the race requests, until it waits or is lost.
-fn next_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason> {
+fn start_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason> {
     loop {
         let now = core.engine.now();
         let dial = core.dial(key);
@@ -60,31 +64,31 @@ fn next_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason> 
             Some(Next::WaitUntil(_) | Next::Wait) => return Ok(()),
             Some(Next::Start(ip)) => SocketAddr::new(ip, dial.port),
         };
-        let started = admit(core, key, target)
-            .and_then(|()| attempt(core, key, &Address::Tcp(target)).map_err(reason_of));
+        let started = check_target(core, key, target)
+            .and_then(|()| start_attempt(core, key, &Address::Tcp(target)).map_err(reason_of));
         if let Err(reason) = started {
-            core.dial(key).lose(reason);
+            core.dial(key).record_failure(reason);
         }
     }
 }
 
 /// The last check before the address is connected to; nothing is resolved again after it.
-fn admit<E: Engine>(core: &mut Core<E>, key: Key, target: SocketAddr) -> Result<(), Reason> {
+fn check_target<E: Engine>(core: &mut Core<E>, key: Key, target: SocketAddr) -> Result<(), Reason> {
     let exchange = core.exchange(key);
     let snapshot = exchange.snapshot();
     let ServiceRole::Forward(rules) = &snapshot.service(exchange.service).role else {
         return Ok(());
     };
-    admission::may_reach(rules, &snapshot.own, target).map_err(|denied| match denied {
+    admission::may_reach(rules, &snapshot.own_addresses, target).map_err(|denied| match denied {
         Denied::Port => Reason::PortDenied,
         _ => Reason::TargetDenied,
     })
 }
 
-fn attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> Result<(), Error> {
+fn start_attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> Result<(), Error> {
     let now = core.engine.now();
-    let wait = connect_max(core, key);
-    if !has_room(core) {
+    let wait = connect_timeout(core, key);
+    if !free_descriptor(core) {
         return Err(Error::OutOfDescriptors);
     }
     let slot = core.attempts.next_key().expect("there is room");
@@ -92,7 +96,7 @@ fn attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> Result
     let fd = core.engine.connect(address, token)?;
     let exchange = core.exchange(key);
     let (snapshot, service) = (exchange.snapshot().clone(), exchange.service);
-    if let Some(name) = snapshot.origin_congestion(service).of_opened(address) {
+    if let Some(name) = snapshot.origin_congestion(service).for_origin(address) {
         core.engine.set_congestion(&fd, name);
     }
     let timer = core.timers.insert(token, now + wait.min(Race::DELAY));
@@ -101,19 +105,19 @@ fn attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> Result
         Address::Unix(_) => None,
     };
     core.exchange(key).transaction.address = address;
-    core.attempts.insert(Attempt { fd, address, exchange: key, timer });
+    core.attempts.insert(ConnectAttempt { fd, address, exchange: key, timer });
     core.dial(key).attempts.push(slot);
     Ok(())
 }
 
 /// How long the exchange's connection may take to open.
-fn connect_max<E: Engine>(core: &mut Core<E>, key: Key) -> Duration {
+fn connect_timeout<E: Engine>(core: &mut Core<E>, key: Key) -> Duration {
     Duration::from_millis(core.exchange(key).snapshot().limits().connect_ms)
 }
 
 /// Makes room for one more connection by closing idle ones, the oldest first.
-fn has_room<E: Engine>(core: &mut Core<E>) -> bool {
-    while capacity::room_for_origins(core) == 0 {
+fn free_descriptor<E: Engine>(core: &mut Core<E>) -> bool {
+    while capacity::origin_capacity(core) == 0 {
         let Some(oldest) = core.origins.oldest_idle() else { return false };
         close(core, oldest);
     }
@@ -121,13 +125,13 @@ fn has_room<E: Engine>(core: &mut Core<E>) -> bool {
 }
 
 /// An attempt ended, or (`None`) its timer is due: the event that this is for its exchange.
-pub(crate) fn news<E: Engine>(
+pub(crate) fn record_attempt_event<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
     ended: Option<Result<(), Error>>,
 ) -> Option<(EventTarget, Event)> {
     let key = core.attempts.get(slot)?.exchange;
-    core.dial(key).news = Some((slot, ended));
+    core.dial(key).pending_event = Some((slot, ended));
     Some((EventTarget::Exchange(key), Event::DialProgress))
 }
 
@@ -135,33 +139,33 @@ pub(crate) fn news<E: Engine>(
 ///
 /// # Errors
 /// The reason why there will be none.
-pub(crate) fn on_news<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
-    match core.dial(key).news.take() {
-        Some((slot, Some(result))) => ended(core, key, slot, result),
-        Some((slot, None)) => timer_due(core, key, slot).map(|()| false),
+pub(crate) fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
+    match core.dial(key).pending_event.take() {
+        Some((slot, Some(result))) => handle_attempt_end(core, key, slot, result),
+        Some((slot, None)) => handle_timer(core, key, slot).map(|()| false),
         None => Ok(false),
     }
 }
 
-fn ended<E: Engine>(
+fn handle_attempt_end<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     slot: Key,
     result: Result<(), Error>,
 ) -> Result<bool, Reason> {
     let now = core.engine.now();
-    let Some(Attempt { fd, address, timer, .. }) = core.attempts.remove(slot) else {
+    let Some(ConnectAttempt { fd, address, timer, .. }) = core.attempts.remove(slot) else {
         return Ok(false);
     };
     core.timers.remove(timer);
     let dial = core.dial(key);
     dial.attempts.retain(|&other| other != slot);
     if let Err(error) = result {
-        dial.lose(reason_of(error));
+        dial.record_failure(reason_of(error));
         core.engine.close(fd);
-        return next_attempts(core, key).map(|()| false);
+        return start_attempts(core, key).map(|()| false);
     }
-    abandon(core, key);
+    cancel(core, key);
     let Core { origins, exchanges, timers, snapshots, counters, .. } = core;
     let transaction = &mut exchanges.get_mut(key).expect("its attempt ended").transaction;
     let id = transaction.origin.expect("picked before it was dialed");
@@ -170,30 +174,30 @@ fn ended<E: Engine>(
     let timer = timers.insert(token, now + snapshots.origin_check);
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
     let connection = origins.connections.get_mut(slot).expect("inserted just now");
-    transaction.connection = Some(connection.begin_use(slot, User::Exchange(key)));
-    transaction.reused = false;
+    transaction.connection = Some(connection.begin_use(slot, ConnectionUser::Exchange(key)));
+    transaction.is_reused = false;
     // What was noted for it is the connection's from now on.
-    transaction.opens = false;
+    transaction.has_reservation = false;
     counters.origin_connections_opened.add(1);
     Ok(true)
 }
 
 /// An attempt's timer is due: another address joins the race, or the time is over.
-fn timer_due<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), Reason> {
+fn handle_timer<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), Reason> {
     let now = core.engine.now();
     let Some(timer) = core.attempts.get(slot).map(|attempt| attempt.timer) else { return Ok(()) };
-    let wait = connect_max(core, key);
+    let wait = connect_timeout(core, key);
     let dial = core.dial(key);
     let (deadline, is_race) = (dial.started + wait, dial.race.is_some());
     if now >= deadline {
         return Err(Reason::ConnectTimedOut);
     }
     core.timers.set(timer, deadline);
-    if is_race { next_attempts(core, key) } else { Ok(()) }
+    if is_race { start_attempts(core, key) } else { Ok(()) }
 }
 
 /// Ends every attempt of the exchange.
-pub(crate) fn abandon<E: Engine>(core: &mut Core<E>, key: Key) {
+pub(crate) fn cancel<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(dial) = core.exchange(key).transaction.dial.take() else { return };
     for slot in dial.attempts {
         let attempt = core.attempts.remove(slot).expect("listed while under way");

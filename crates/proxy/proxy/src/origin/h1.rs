@@ -9,7 +9,7 @@ use crate::exchange::{Exchange, Reason};
 use crate::origin::INTERIM_MAX;
 
 /// What a response header means for the exchange.
-pub(crate) enum Status {
+pub(crate) enum HeaderOutcome {
     Interim,
     Final(Framing),
 }
@@ -18,21 +18,21 @@ pub(crate) enum Status {
 ///
 /// # Errors
 /// The reason why the response cannot be used.
-pub(crate) fn status(exchange: &mut Exchange) -> Result<Status, Reason> {
+pub(crate) fn classify_header(exchange: &mut Exchange) -> Result<HeaderOutcome, Reason> {
     let Exchange { transaction, response: answer, request, .. } = exchange;
     let framing =
         answer_framing(answer, request.method()).map_err(|_| Reason::MalformedResponseFraming)?;
     match answer.status() {
         101 if transaction.upgrade_sent && upgrade_accepted(request, answer) => {
-            Ok(Status::Final(Framing::None))
+            Ok(HeaderOutcome::Final(Framing::None))
         }
         101 => Err(Reason::UpgradeUnrequested),
-        100..=199 if transaction.interim >= INTERIM_MAX => Err(Reason::TooManyInterim),
+        100..=199 if transaction.interim_count >= INTERIM_MAX => Err(Reason::TooManyInterim),
         100..=199 => {
-            transaction.interim += 1;
-            Ok(Status::Interim)
+            transaction.interim_count += 1;
+            Ok(HeaderOutcome::Interim)
         }
-        _ => Ok(Status::Final(framing)),
+        _ => Ok(HeaderOutcome::Final(framing)),
     }
 }
 
@@ -47,13 +47,13 @@ pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
         && exchange.transaction.early_bytes == 0
         && exchange.transaction.framing != Framing::UntilClose
         && !exchange.transaction.is_ambiguous
-        && !says_close(exchange)
+        && !closes_after_response(exchange)
         && !authenticates_connection(&exchange.response)
         && !authenticates_connection(&exchange.request)
 }
 
 /// Whether the origin closes the connection after its response (RFC 9112 section 9.6).
-pub(crate) fn says_close(exchange: &Exchange) -> bool {
+pub(crate) fn closes_after_response(exchange: &Exchange) -> bool {
     let response = &exchange.response;
     !connection_options(response).is_persistent(response.version())
 }

@@ -40,111 +40,114 @@ impl Ejection {
 ///   └──────────────────────────────────── the probe was answered <────────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum State {
+enum HealthState {
     #[default]
-    Well,
+    Healthy,
     Ejected(Ejection),
     /// One request is under way to find out.
-    Probed(Ejection),
+    Probing(Ejection),
 }
 
 /// Why a request goes to an origin that it goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Trial {
+pub(crate) enum PickReason {
     /// The origin was well when it was picked; and so it is for a verdict that was passed already.
     #[default]
-    No,
+    Normal,
     /// To find out whether it is well again.
     Probe,
     /// It was ejected, but so were all others.
-    InSpite,
+    LastResort,
 }
 
 /// What changed by a failure or a response: all workers are told at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
+pub(crate) enum HealthChange {
     Ejected(Ejection),
     Readmitted,
 }
 
 /// What is new about failures, to be told by and by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct PendingReport {
     /// Whether there was a response. The failures are those after it.
-    pub(crate) answered: bool,
+    pub(crate) responded: bool,
     pub(crate) failures: u32,
 }
 
 /// The health of one origin, as one worker knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Health {
-    state: State,
+    state: HealthState,
     /// Failures in a row, those heard of included; 0 while it is not well.
     failures: u32,
-    news: News,
+    pending: PendingReport,
 }
 
 impl Health {
-    pub(crate) fn is_well(&self) -> bool {
-        self.state == State::Well
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.state == HealthState::Healthy
     }
 
     /// Whether a response would change nothing.
-    pub(crate) fn is_spotless(&self) -> bool {
-        self.failures == 0 && self.state == State::Well
+    pub(crate) fn is_pristine(&self) -> bool {
+        self.failures == 0 && self.state == HealthState::Healthy
     }
 
     /// What was not told yet; from now on it was.
-    pub(crate) fn take_news(&mut self) -> News {
-        std::mem::take(&mut self.news)
+    pub(crate) fn take_pending(&mut self) -> PendingReport {
+        std::mem::take(&mut self.pending)
     }
 
     /// A request failed by the origin's fault.
-    pub(crate) fn note_failure(
+    pub(crate) fn record_failure(
         &mut self,
-        trial: Trial,
+        trial: PickReason,
         now: Instant,
         limits: &Limits,
-    ) -> Option<Change> {
+    ) -> Option<HealthChange> {
         let before = match (self.state, trial) {
-            (State::Well, _) if limits.eject_failures == 0 => return None,
+            (HealthState::Healthy, _) if limits.eject_failures == 0 => return None,
             // It was ejected before nothing was to be ejected any more.
-            (State::Probed(_), Trial::Probe) if limits.eject_failures == 0 => {
+            (HealthState::Probing(_), PickReason::Probe) if limits.eject_failures == 0 => {
                 *self = Self::default();
-                return Some(Change::Readmitted);
+                return Some(HealthChange::Readmitted);
             }
-            (State::Well, _) => {
+            (HealthState::Healthy, _) => {
                 self.failures += 1;
-                self.news.failures += 1;
+                self.pending.failures += 1;
                 if u64::from(self.failures) < limits.eject_failures {
                     return None;
                 }
                 None
             }
-            (State::Probed(ejection), Trial::Probe) => Some(ejection),
+            (HealthState::Probing(ejection), PickReason::Probe) => Some(ejection),
             // Sent before it was ejected, or in spite of that: nothing that was not known.
-            (State::Ejected(_) | State::Probed(_), _) => return None,
+            (HealthState::Ejected(_) | HealthState::Probing(_), _) => return None,
         };
         let ejection = Ejection::new(before, now, limits);
-        *self = Self { state: State::Ejected(ejection), ..Self::default() };
-        Some(Change::Ejected(ejection))
+        *self = Self { state: HealthState::Ejected(ejection), ..Self::default() };
+        Some(HealthChange::Ejected(ejection))
     }
 
     /// A request was answered.
-    pub(crate) fn note_answer(&mut self, trial: Trial) -> Option<Change> {
+    pub(crate) fn record_response(&mut self, trial: PickReason) -> Option<HealthChange> {
         match (self.state, trial) {
-            (State::Well, _) => {
+            (HealthState::Healthy, _) => {
                 if self.failures > 0 {
                     self.failures = 0;
-                    self.news = News { answered: true, failures: 0 };
+                    self.pending = PendingReport { responded: true, failures: 0 };
                 }
                 None
             }
             // Sent before it was ejected: others that were sent with it have failed since.
-            (State::Ejected(_) | State::Probed(_), Trial::No) => None,
-            (State::Ejected(_) | State::Probed(_), Trial::Probe | Trial::InSpite) => {
+            (HealthState::Ejected(_) | HealthState::Probing(_), PickReason::Normal) => None,
+            (
+                HealthState::Ejected(_) | HealthState::Probing(_),
+                PickReason::Probe | PickReason::LastResort,
+            ) => {
                 *self = Self::default();
-                Some(Change::Readmitted)
+                Some(HealthChange::Readmitted)
             }
         }
     }
@@ -152,42 +155,44 @@ impl Health {
     /// Whether a request may go there to find out: its time is over, and no other is on its way.
     /// One that could not be sent elsewhere after it failed is spared, until there was as much time
     /// again for others.
-    pub(crate) fn may_be_probed(&self, now: Instant, repeatable: bool) -> bool {
-        let State::Ejected(ejection) = self.state else { return false };
+    pub(crate) fn may_probe(&self, now: Instant, repeatable: bool) -> bool {
+        let HealthState::Ejected(ejection) = self.state else { return false };
         let spared = if repeatable { Duration::ZERO } else { ejection.until.since(ejection.since) };
         now >= ejection.until + spared
     }
 
     /// A request goes there to find out.
     pub(crate) fn begin_probe(&mut self) {
-        let State::Ejected(ejection) = self.state else {
+        let HealthState::Ejected(ejection) = self.state else {
             unreachable!("only what was ejected is probed");
         };
-        self.state = State::Probed(ejection);
+        self.state = HealthState::Probing(ejection);
     }
 
     /// The probe ended without a verdict: another one may go.
     pub(crate) fn end_probe(&mut self) {
-        if let State::Probed(ejection) = self.state {
-            self.state = State::Ejected(ejection);
+        if let HealthState::Probing(ejection) = self.state {
+            self.state = HealthState::Ejected(ejection);
         }
     }
 
     /// Takes over what all workers together know. A probe of our own is left to its end.
-    pub(crate) fn hear(&mut self, failures: u32, ejection: Option<Ejection>) {
+    pub(crate) fn apply_published(&mut self, failures: u32, ejection: Option<Ejection>) {
         let state = match (ejection, self.state) {
-            (None, _) => State::Well,
-            (Some(_), State::Probed(own)) => State::Probed(own),
-            (Some(theirs), State::Ejected(own)) if own.until > theirs.until => State::Ejected(own),
-            (Some(theirs), _) => State::Ejected(theirs),
+            (None, _) => HealthState::Healthy,
+            (Some(_), HealthState::Probing(own)) => HealthState::Probing(own),
+            (Some(theirs), HealthState::Ejected(own)) if own.until > theirs.until => {
+                HealthState::Ejected(own)
+            }
+            (Some(theirs), _) => HealthState::Ejected(theirs),
         };
         // What was not told yet comes on top.
         let (news, failures) = match state {
-            State::Well if self.news.answered => (self.news, self.news.failures),
-            State::Well => (self.news, failures.saturating_add(self.news.failures)),
-            _ => (News::default(), 0),
+            HealthState::Healthy if self.pending.responded => (self.pending, self.pending.failures),
+            HealthState::Healthy => (self.pending, failures.saturating_add(self.pending.failures)),
+            _ => (PendingReport::default(), 0),
         };
-        *self = Self { state, failures, news };
+        *self = Self { state, failures, pending: news };
     }
 }
 
@@ -211,10 +216,10 @@ mod tests {
     fn ejected(seconds: u64) -> Health {
         let mut health = Health::default();
         for _ in 0..2 {
-            assert_eq!(health.note_failure(Trial::No, at(seconds), &RULES), None);
+            assert_eq!(health.record_failure(PickReason::Normal, at(seconds), &RULES), None);
         }
-        let change = health.note_failure(Trial::No, at(seconds), &RULES);
-        assert!(matches!(change, Some(Change::Ejected(Ejection { count: 1, .. }))));
+        let change = health.record_failure(PickReason::Normal, at(seconds), &RULES);
+        assert!(matches!(change, Some(HealthChange::Ejected(Ejection { count: 1, .. }))));
         health
     }
 
@@ -222,12 +227,12 @@ mod tests {
     fn only_failures_in_a_row_eject() {
         let mut health = Health::default();
         for _ in 0..10 {
-            assert_eq!(health.note_failure(Trial::No, at(1), &RULES), None);
-            assert_eq!(health.note_failure(Trial::No, at(1), &RULES), None);
-            assert_eq!(health.note_answer(Trial::No), None);
-            assert!(health.is_spotless());
+            assert_eq!(health.record_failure(PickReason::Normal, at(1), &RULES), None);
+            assert_eq!(health.record_failure(PickReason::Normal, at(1), &RULES), None);
+            assert_eq!(health.record_response(PickReason::Normal), None);
+            assert!(health.is_pristine());
         }
-        assert!(!ejected(1).is_well());
+        assert!(!ejected(1).is_healthy());
     }
 
     #[test]
@@ -235,41 +240,41 @@ mod tests {
         let mut health = Health::default();
         for _ in 0..1000 {
             let never = Limits { eject_failures: 0, ..RULES.clone() };
-            assert_eq!(health.note_failure(Trial::No, at(1), &never), None);
+            assert_eq!(health.record_failure(PickReason::Normal, at(1), &never), None);
         }
-        assert!(health.is_spotless());
+        assert!(health.is_pristine());
         // Others readmitted it while it was probed here, and a reload set the limit.
         let mut health = ejected(0);
         health.begin_probe();
-        health.hear(0, None);
+        health.apply_published(0, None);
         let never = Limits { eject_failures: 0, ..RULES.clone() };
-        assert_eq!(health.note_failure(Trial::Probe, at(10), &never), None);
+        assert_eq!(health.record_failure(PickReason::Probe, at(10), &never), None);
         // The same without the others.
         let mut health = ejected(0);
         health.begin_probe();
-        let change = health.note_failure(Trial::Probe, at(10), &never);
-        assert_eq!(change, Some(Change::Readmitted));
+        let change = health.record_failure(PickReason::Probe, at(10), &never);
+        assert_eq!(change, Some(HealthChange::Readmitted));
         assert_eq!(health, Health::default());
     }
 
     #[test]
     fn one_probe_at_a_time_decides_and_failing_ones_double_the_time_up_to_the_bound() {
         let mut health = ejected(100);
-        assert!(!health.may_be_probed(at(109), true));
+        assert!(!health.may_probe(at(109), true));
         let mut now = 110;
         for time in [20, 30, 30] {
-            assert!(health.may_be_probed(at(now), true));
+            assert!(health.may_probe(at(now), true));
             health.begin_probe();
-            assert!(!health.may_be_probed(at(now + 1000), true), "one at a time");
+            assert!(!health.may_probe(at(now + 1000), true), "one at a time");
             // Requests from before the ejection, or in spite of it, decide nothing by failing.
-            assert_eq!(health.note_failure(Trial::No, at(now), &RULES), None);
-            assert_eq!(health.note_failure(Trial::InSpite, at(now), &RULES), None);
-            assert!(health.note_failure(Trial::Probe, at(now), &RULES).is_some());
-            assert!(!health.may_be_probed(at(now + time - 1), true));
+            assert_eq!(health.record_failure(PickReason::Normal, at(now), &RULES), None);
+            assert_eq!(health.record_failure(PickReason::LastResort, at(now), &RULES), None);
+            assert!(health.record_failure(PickReason::Probe, at(now), &RULES).is_some());
+            assert!(!health.may_probe(at(now + time - 1), true));
             now += time;
         }
         health.begin_probe();
-        assert_eq!(health.note_answer(Trial::Probe), Some(Change::Readmitted));
+        assert_eq!(health.record_response(PickReason::Probe), Some(HealthChange::Readmitted));
         assert_eq!(health, Health::default());
     }
 
@@ -278,39 +283,39 @@ mod tests {
         let mut health = ejected(0);
         health.begin_probe();
         health.end_probe();
-        assert!(health.may_be_probed(at(10), true));
+        assert!(health.may_probe(at(10), true));
     }
 
     #[test]
     fn requests_that_cannot_be_repeated_probe_only_what_nobody_else_does() {
         let health = ejected(0);
-        assert!(!health.may_be_probed(at(19), false));
-        assert!(health.may_be_probed(at(20), false));
+        assert!(!health.may_probe(at(19), false));
+        assert!(health.may_probe(at(20), false));
     }
 
     #[test]
     fn an_answer_readmits_only_what_was_asked_after_its_ejection() {
         let mut health = ejected(0);
-        assert_eq!(health.note_answer(Trial::No), None);
-        assert!(!health.is_well());
-        assert_eq!(health.note_answer(Trial::InSpite), Some(Change::Readmitted));
+        assert_eq!(health.record_response(PickReason::Normal), None);
+        assert!(!health.is_healthy());
+        assert_eq!(health.record_response(PickReason::LastResort), Some(HealthChange::Readmitted));
     }
 
     #[test]
     fn what_others_know_is_taken_over() {
         let theirs = Ejection { since: at(5), until: at(15), count: 1 };
         let mut health = Health::default();
-        health.hear(2, None);
-        let change = health.note_failure(Trial::No, at(6), &RULES);
-        assert!(matches!(change, Some(Change::Ejected(_))), "two of theirs and one of ours");
-        health.hear(0, Some(theirs));
-        assert!(!health.may_be_probed(at(15), true), "ours ends later");
-        health.hear(0, None);
-        assert!(health.is_spotless());
-        health.hear(0, Some(theirs));
-        assert!(health.may_be_probed(at(15), true));
+        health.apply_published(2, None);
+        let change = health.record_failure(PickReason::Normal, at(6), &RULES);
+        assert!(matches!(change, Some(HealthChange::Ejected(_))), "two of theirs and one of ours");
+        health.apply_published(0, Some(theirs));
+        assert!(!health.may_probe(at(15), true), "ours ends later");
+        health.apply_published(0, None);
+        assert!(health.is_pristine());
+        health.apply_published(0, Some(theirs));
+        assert!(health.may_probe(at(15), true));
         health.begin_probe();
-        health.hear(0, Some(Ejection { until: at(99), ..theirs }));
-        assert_eq!(health.note_answer(Trial::Probe), Some(Change::Readmitted));
+        health.apply_published(0, Some(Ejection { until: at(99), ..theirs }));
+        assert_eq!(health.record_response(PickReason::Probe), Some(HealthChange::Readmitted));
     }
 }

@@ -4,100 +4,115 @@
 use millrace_config::limits::Limits;
 use millrace_engine::Instant;
 
-use crate::origin::shared_health::{Board, OriginMark};
-use crate::origin::{Change, OriginId, Origins, Trial};
+use crate::origin::shared_health::{SharedHealth, SharedOrigin};
+use crate::origin::{HealthChange, OriginId, Origins, PickReason};
 
 impl Origins {
     /// What all workers know of an origin, if a configuration ever named it.
     #[inline]
-    pub(crate) fn mark(&self, id: OriginId) -> Option<&OriginMark> {
-        self.known(id).mark.as_deref()
+    pub(crate) fn shared_entry(&self, id: OriginId) -> Option<&SharedOrigin> {
+        self.state(id).shared.as_deref()
     }
 
     /// Takes over what changed on the board, if anything did.
-    pub(crate) fn hear(&mut self, board: &Board) {
-        if board.version() != self.version {
-            self.listen_anew(board);
+    pub(crate) fn refresh_health(&mut self, board: &SharedHealth) {
+        if board.version() != self.health_version {
+            self.reload_health(board);
         }
     }
 
     /// The next pick listens to the board, whatever it heard of it before.
-    pub(super) fn listen_again(&mut self) {
-        self.version = self.version.wrapping_sub(1);
+    pub(super) fn invalidate_health(&mut self) {
+        self.health_version = self.health_version.wrapping_sub(1);
     }
 
     #[cold]
-    fn listen_anew(&mut self, board: &Board) {
-        self.version = board.version();
-        for known in self.known.iter_mut().flatten() {
-            if let Some(mark) = &known.mark {
-                let told = mark.read();
-                known.health.hear(told.failures, told.ejection);
+    fn reload_health(&mut self, board: &SharedHealth) {
+        self.health_version = board.version();
+        for known in self.states.iter_mut().flatten() {
+            if let Some(mark) = &known.shared {
+                let told = mark.published();
+                known.health.apply_published(told.failures, told.ejection);
             }
         }
-        self.all_are_well = self.known.iter().flatten().all(|known| known.health.is_well())
-            && !self.checks.iter().any(|check| check.fails());
-        self.look_for_spots();
+        self.all_healthy = self.states.iter().flatten().all(|known| known.health.is_healthy())
+            && !self.checks.iter().any(|check| check.is_failing());
+        self.update_all_pristine();
     }
 
-    fn look_for_spots(&mut self) {
-        self.all_are_spotless = self.known.iter().flatten().all(|known| known.health.is_spotless());
+    fn update_all_pristine(&mut self) {
+        self.all_pristine = self.states.iter().flatten().all(|known| known.health.is_pristine());
     }
 
     /// A request failed by the fault of a configured origin. Returns whether that ejected it.
-    pub(crate) fn note_failure(
+    pub(crate) fn record_failure(
         &mut self,
         id: OriginId,
-        trial: Trial,
+        trial: PickReason,
         now: Instant,
         limits: &Limits,
-        board: &Board,
+        board: &SharedHealth,
     ) -> bool {
-        let change = self.known_mut(id).health.note_failure(trial, now, limits);
-        self.all_are_spotless = false;
-        self.tell(id, change, board) && matches!(change, Some(Change::Ejected(_)))
+        let change = self.state_mut(id).health.record_failure(trial, now, limits);
+        self.all_pristine = false;
+        self.publish(id, change, board) && matches!(change, Some(HealthChange::Ejected(_)))
     }
 
     /// A request was answered by an origin. Returns whether that readmitted it.
-    pub(crate) fn note_answer(&mut self, id: OriginId, trial: Trial, board: &Board) -> bool {
-        let change = self.known_mut(id).health.note_answer(trial);
-        self.tell(id, change, board)
+    pub(crate) fn record_response(
+        &mut self,
+        id: OriginId,
+        trial: PickReason,
+        board: &SharedHealth,
+    ) -> bool {
+        let change = self.state_mut(id).health.record_response(trial);
+        self.publish(id, change, board)
     }
 
     /// A change is told at once, the rest by and by: see [`Origins::tell_news`].
-    fn tell(&mut self, id: OriginId, change: Option<Change>, board: &Board) -> bool {
-        let Some(mark) = &self.known(id).mark else { return false };
+    fn publish(
+        &mut self,
+        id: OriginId,
+        change: Option<HealthChange>,
+        board: &SharedHealth,
+    ) -> bool {
+        let Some(mark) = &self.state(id).shared else { return false };
         match change {
             Some(change) => {
-                board.tell_change(mark, change);
-                self.hear(board);
+                board.publish_change(mark, change);
+                self.refresh_health(board);
             }
-            None if !self.news.contains(&id) => self.news.push(id),
+            None if !self.pending_reports.contains(&id) => self.pending_reports.push(id),
             None => {}
         }
         change.is_some()
     }
 
     /// Whether there is something to tell by and by.
-    pub(crate) fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub(crate) fn has_pending_reports(&self) -> bool {
+        !self.pending_reports.is_empty()
     }
 
     /// Tells the other workers of failures that ejected nobody, and hears of theirs. Returns how
     /// many origins all these together ejected.
-    pub(crate) fn tell_news(&mut self, now: Instant, limits: &Limits, board: &Board) -> u64 {
+    pub(crate) fn publish_pending(
+        &mut self,
+        now: Instant,
+        limits: &Limits,
+        board: &SharedHealth,
+    ) -> u64 {
         let mut ejected = 0;
-        for id in std::mem::take(&mut self.news) {
+        for id in std::mem::take(&mut self.pending_reports) {
             // It may have been forgotten since.
-            let Some(known) = self.known[id.0 as usize].as_mut() else { continue };
-            let Some(mark) = &known.mark else { continue };
-            let was_well = known.health.is_well();
-            let told = board.tell_news(mark, known.health.take_news(), now, limits);
-            known.health.hear(told.failures, told.ejection);
-            ejected += u64::from(was_well && !known.health.is_well());
+            let Some(known) = self.states[id.0 as usize].as_mut() else { continue };
+            let Some(mark) = &known.shared else { continue };
+            let was_well = known.health.is_healthy();
+            let told = board.publish_report(mark, known.health.take_pending(), now, limits);
+            known.health.apply_published(told.failures, told.ejection);
+            ejected += u64::from(was_well && !known.health.is_healthy());
         }
-        self.hear(board);
-        self.look_for_spots();
+        self.refresh_health(board);
+        self.update_all_pristine();
         ejected
     }
 }

@@ -14,14 +14,14 @@ use crate::exchange::Reason;
 
 /// Why an attempt at an origin failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
+pub enum FailureCause {
     /// No response came.
     Reason(Reason),
     /// The response had this status, which the route counts as a failure.
     Status(u16),
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Reason::*;
         f.write_str(match self {
@@ -54,13 +54,13 @@ pub struct Outage {
     /// configuration and comes back has another generation, and counts from 0.
     pub generation: u64,
     /// Attempts that failed in this generation.
-    pub failed: u64,
+    pub failures: u64,
     /// Why the latest of them failed.
-    pub cause: Option<Cause>,
+    pub cause: Option<FailureCause>,
     /// Time of the first failure since the latest response; `None`: the origin responds.
     pub since: Option<Instant>,
     /// Time of the first response after the latest failure.
-    pub responded: Option<Instant>,
+    pub responded_at: Option<Instant>,
 }
 
 /// An [`Outage`] that workers write and another thread reads.
@@ -85,48 +85,50 @@ impl SharedOutage {
     }
 
     pub(crate) fn read(&self) -> Outage {
-        *self.locked()
+        *self.lock()
     }
 
     /// Records a failed attempt.
-    pub(crate) fn fail(&self, cause: Cause, now: Instant, bell: &Bell) {
-        let mut outage = self.locked();
-        outage.failed += 1;
+    pub(crate) fn record_failure(&self, cause: FailureCause, now: Instant, bell: &Notifier) {
+        let mut outage = self.lock();
+        outage.failures += 1;
         outage.cause = Some(cause);
         outage.since.get_or_insert(now);
         self.is_failing.store(true, Ordering::Relaxed);
         drop(outage);
-        bell.ring();
+        bell.notify();
     }
 
     /// Records a response.
-    pub(crate) fn respond(&self, now: Instant, bell: &Bell) {
-        let mut outage = self.locked();
+    pub(crate) fn record_response(&self, now: Instant, bell: &Notifier) {
+        let mut outage = self.lock();
         if outage.since.take().is_some() {
-            outage.responded = Some(now);
+            outage.responded_at = Some(now);
         }
         self.is_failing.store(false, Ordering::Relaxed);
         drop(outage);
-        bell.ring();
+        bell.notify();
     }
 
-    fn locked(&self) -> MutexGuard<'_, Outage> {
+    fn lock(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Wakes the thread that reads outages.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    rung: Mutex<bool>,
+pub(crate) struct Notifier {
+    is_notified: Mutex<bool>,
     wake: Condvar,
 }
 
-impl Bell {
+impl Notifier {
     /// Wakes the reader. This is a system call only if the reader sleeps.
-    fn ring(&self) {
-        let was_rung =
-            std::mem::replace(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner), true);
+    fn notify(&self) {
+        let was_rung = std::mem::replace(
+            &mut *self.is_notified.lock().unwrap_or_else(PoisonError::into_inner),
+            true,
+        );
         if !was_rung {
             self.wake.notify_one();
         }
@@ -134,7 +136,7 @@ impl Bell {
 
     /// Waits until the bell has rung since the last wait, for at most `most`.
     pub(crate) fn wait(&self, most: Duration) {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let rung = self.is_notified.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.wake.wait_timeout_while(rung, most, |rung| !*rung);
         let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *rung = false;
@@ -147,31 +149,31 @@ mod tests {
 
     #[test]
     fn an_outage_begins_with_its_first_failure_and_ends_with_a_response() {
-        let (outage, bell) = (SharedOutage::new(7), Bell::default());
+        let (outage, bell) = (SharedOutage::new(7), Notifier::default());
         let at = |seconds| Instant::default() + Duration::from_secs(seconds);
-        let refused = Cause::Reason(Reason::ConnectFailed);
-        outage.fail(refused, at(1), &bell);
-        outage.fail(Cause::Status(503), at(2), &bell);
+        let refused = FailureCause::Reason(Reason::ConnectFailed);
+        outage.record_failure(refused, at(1), &bell);
+        outage.record_failure(FailureCause::Status(503), at(2), &bell);
         assert!(outage.is_failing());
-        let (failed, cause) = (2, Some(Cause::Status(503)));
+        let (failed, cause) = (2, Some(FailureCause::Status(503)));
         let since = Some(at(1));
-        let expected = Outage { generation: 7, failed, cause, since, responded: None };
+        let expected = Outage { generation: 7, failures: failed, cause, since, responded_at: None };
         assert_eq!(outage.read(), expected);
-        outage.respond(at(5), &bell);
+        outage.record_response(at(5), &bell);
         assert!(!outage.is_failing());
-        assert_eq!(outage.read(), Outage { since: None, responded: Some(at(5)), ..expected });
-        outage.respond(at(6), &bell);
-        assert_eq!(outage.read().responded, Some(at(5)), "it had ended");
-        outage.fail(refused, at(7), &bell);
-        assert_eq!((outage.read().failed, outage.read().since), (3, Some(at(7))));
+        assert_eq!(outage.read(), Outage { since: None, responded_at: Some(at(5)), ..expected });
+        outage.record_response(at(6), &bell);
+        assert_eq!(outage.read().responded_at, Some(at(5)), "it had ended");
+        outage.record_failure(refused, at(7), &bell);
+        assert_eq!((outage.read().failures, outage.read().since), (3, Some(at(7))));
     }
 
     #[test]
     fn the_bell_remembers_one_ring() {
-        let bell = Bell::default();
-        bell.ring();
-        bell.ring();
+        let bell = Notifier::default();
+        bell.notify();
+        bell.notify();
         bell.wait(Duration::MAX);
-        assert!(!*bell.rung.lock().unwrap());
+        assert!(!*bell.is_notified.lock().unwrap());
     }
 }

@@ -4,16 +4,16 @@
 
 use millrace_engine::Instant;
 
-use crate::origin::{OriginId, Origins, Trial, shared_health::Board};
+use crate::origin::{OriginId, Origins, PickReason, shared_health::SharedHealth};
 use crate::snapshot::RouteOrigins;
 use millrace_config::Balance;
 
 /// What else counts where some origin is not well.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Probing {
+pub(crate) struct ProbeContext {
     pub(crate) now: Instant,
     /// Whether the request may be tried again after it was sent.
-    pub(crate) repeatable: bool,
+    pub(crate) is_repeatable: bool,
 }
 
 /// Picks one of the route's origins, and says whether that one is on trial. If the request failed
@@ -21,34 +21,34 @@ pub(crate) struct Probing {
 pub(crate) fn pick(
     origins: &mut Origins,
     route: &RouteOrigins,
-    board: &Board,
+    board: &SharedHealth,
     tried: Option<OriginId>,
-    probing: impl FnOnce() -> Probing,
-) -> (OriginId, Trial) {
-    let turn = route.turn.get();
-    route.turn.set(turn.wrapping_add(1));
-    origins.hear(board);
-    if origins.all_are_well {
+    probing: impl FnOnce() -> ProbeContext,
+) -> (OriginId, PickReason) {
+    let turn = route.picks.get();
+    route.picks.set(turn.wrapping_add(1));
+    origins.refresh_health(board);
+    if origins.all_healthy {
         let first = turn % route.origins.len();
         if tried.is_none() && route.balance == Balance::RoundRobin {
-            return (route.origins[first], Trial::No);
+            return (route.origins[first], PickReason::Normal);
         }
         let in_turn = route.origins[first..].iter().chain(&route.origins[..first]).copied();
         let others = in_turn.filter(|&id| Some(id) != tried);
-        let picked = balanced(origins, others, route.balance);
-        return (picked.unwrap_or(route.origins[first]), Trial::No);
+        let picked = balance(origins, others, route.balance);
+        return (picked.unwrap_or(route.origins[first]), PickReason::Normal);
     }
-    pick_among_ailing(origins, route, tried, probing(), turn)
+    pick_degraded(origins, route, tried, probing(), turn)
 }
 
-fn balanced(
+fn balance(
     origins: &Origins,
     mut in_turn: impl Iterator<Item = OriginId>,
     balance: Balance,
 ) -> Option<OriginId> {
     match balance {
         Balance::RoundRobin => in_turn.next(),
-        Balance::LeastOutstanding => in_turn.min_by_key(|&id| origins.known(id).outstanding),
+        Balance::LeastOutstanding => in_turn.min_by_key(|&id| origins.state(id).outstanding),
     }
 }
 
@@ -56,22 +56,22 @@ fn balanced(
 /// those that are well. Where none is, all are asked as if all were: an origin that is taken for
 /// dead may answer, a refusal of ours never does.
 #[cold]
-fn pick_among_ailing(
+fn pick_degraded(
     origins: &mut Origins,
     route: &RouteOrigins,
     tried: Option<OriginId>,
-    probing: Probing,
+    probing: ProbeContext,
     turn: usize,
-) -> (OriginId, Trial) {
+) -> (OriginId, PickReason) {
     let all = || (0..route.origins.len()).map(|index| (index, route.origins[index]));
     let untried = |id| Some(id) != tried;
     let probe = all().find(|&(index, id)| {
-        let may = origins.known(id).health.may_be_probed(probing.now, probing.repeatable);
-        may && untried(id) && !route.check_fails(index)
+        let may = origins.state(id).health.may_probe(probing.now, probing.is_repeatable);
+        may && untried(id) && !route.is_check_failing(index)
     });
     if let Some((_, id)) = probe {
-        origins.known_mut(id).health.begin_probe();
-        return (id, Trial::Probe);
+        origins.state_mut(id).health.begin_probe();
+        return (id, PickReason::Probe);
     }
     // In turn among those that are left, not among all: the neighbour of one that is left out
     // would get twice its share.
@@ -79,28 +79,33 @@ fn pick_among_ailing(
         let left: Vec<OriginId> =
             all().filter(|&(index, id)| may(index, id)).map(|(_, id)| id).collect();
         let first = turn.checked_rem(left.len())?;
-        balanced(origins, left[first..].iter().chain(&left[..first]).copied(), route.balance)
+        balance(origins, left[first..].iter().chain(&left[..first]).copied(), route.balance)
     };
-    let is_well = |index, id| origins.known(id).health.is_well() && !route.check_fails(index);
+    let is_well =
+        |index, id| origins.state(id).health.is_healthy() && !route.is_check_failing(index);
     let found = choose(&|index, id| is_well(index, id) && untried(id))
         .or_else(|| choose(&|_, id| untried(id)))
         .or_else(|| choose(&|_, _| true));
     let id = found.expect("a route has an origin");
-    let trial = if origins.known(id).health.is_well() { Trial::No } else { Trial::InSpite };
+    let trial = if origins.state(id).health.is_healthy() {
+        PickReason::Normal
+    } else {
+        PickReason::LastResort
+    };
     (id, trial)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::origin::RulesId;
+    use crate::origin::ConnectRulesId;
     use millrace_config::Origin;
     use millrace_config::limits::Limits;
     use millrace_splice::Thresholds;
     use std::time::Duration;
 
     struct Fixture {
-        board: Board,
+        board: SharedHealth,
         origins: Origins,
         route: RouteOrigins,
         limits: Limits,
@@ -109,10 +114,12 @@ mod tests {
 
     impl Fixture {
         fn new(count: u16) -> Self {
-            let board = Board::default();
+            let board = SharedHealth::default();
             let mut origins = Origins::new(100, &Thresholds::FIXED);
             let ports = (1..=count).map(|port| Origin::Tcp { host: "a".to_owned(), port });
-            let ids = ports.map(|origin| origins.configured(RulesId(0), &origin, &board)).collect();
+            let ids = ports
+                .map(|origin| origins.intern_configured(ConnectRulesId(0), &origin, &board))
+                .collect();
             let limits = Limits::default();
             Self { board, origins, route: RouteOrigins::new(ids), limits, now: Instant::default() }
         }
@@ -122,14 +129,14 @@ mod tests {
             let mut origins = Origins::new(100, &Thresholds::FIXED);
             for port in 1..=self.route.origins.len() as u16 {
                 let origin = Origin::Tcp { host: "a".to_owned(), port };
-                origins.configured(RulesId(0), &origin, &self.board);
+                origins.intern_configured(ConnectRulesId(0), &origin, &self.board);
             }
             origins
         }
 
-        fn pick(&mut self, tried: Option<usize>) -> (usize, Trial) {
+        fn pick(&mut self, tried: Option<usize>) -> (usize, PickReason) {
             let tried = tried.map(|index| self.route.origins[index]);
-            let probing = || Probing { now: self.now, repeatable: true };
+            let probing = || ProbeContext { now: self.now, is_repeatable: true };
             let (id, trial) = pick(&mut self.origins, &self.route, &self.board, tried, probing);
             let index = self.route.origins.iter().position(|&other| other == id);
             (index.expect("one of the route's"), trial)
@@ -138,7 +145,13 @@ mod tests {
         fn fail(&mut self, index: usize) {
             let id = self.route.origins[index];
             for _ in 0..self.limits.eject_failures {
-                self.origins.note_failure(id, Trial::No, self.now, &self.limits, &self.board);
+                self.origins.record_failure(
+                    id,
+                    PickReason::Normal,
+                    self.now,
+                    &self.limits,
+                    &self.board,
+                );
             }
         }
     }
@@ -157,11 +170,11 @@ mod tests {
         let mut fixture = Fixture::new(2);
         fixture.fail(0);
         fixture.now = fixture.now + Duration::from_secs(11);
-        assert_eq!(fixture.pick(None), (0, Trial::Probe));
-        assert_eq!(fixture.pick(None), (1, Trial::No));
+        assert_eq!(fixture.pick(None), (0, PickReason::Probe));
+        assert_eq!(fixture.pick(None), (1, PickReason::Normal));
         let id = fixture.route.origins[0];
-        assert!(fixture.origins.note_answer(id, Trial::Probe, &fixture.board));
-        assert!(fixture.origins.all_are_well);
+        assert!(fixture.origins.record_response(id, PickReason::Probe, &fixture.board));
+        assert!(fixture.origins.all_healthy);
     }
 
     #[test]
@@ -170,11 +183,14 @@ mod tests {
         fixture.fail(0);
         fixture.fail(1);
         let picks: Vec<_> = (0..4).map(|_| fixture.pick(None)).collect();
-        assert!(picks.contains(&(0, Trial::InSpite)) && picks.contains(&(1, Trial::InSpite)));
-        assert_eq!(fixture.pick(Some(0)), (1, Trial::InSpite));
+        assert!(
+            picks.contains(&(0, PickReason::LastResort))
+                && picks.contains(&(1, PickReason::LastResort))
+        );
+        assert_eq!(fixture.pick(Some(0)), (1, PickReason::LastResort));
         let mut alone = Fixture::new(1);
         alone.fail(0);
-        assert_eq!(alone.pick(Some(0)), (0, Trial::InSpite));
+        assert_eq!(alone.pick(Some(0)), (0, PickReason::LastResort));
     }
 
     #[test]
@@ -185,19 +201,31 @@ mod tests {
         let rules = fixture.limits.clone();
         assert!(rules.eject_failures > 1);
         for _ in 1..rules.eject_failures {
-            assert!(!fixture.origins.note_failure(id, Trial::No, now, &rules, &fixture.board));
+            assert!(!fixture.origins.record_failure(
+                id,
+                PickReason::Normal,
+                now,
+                &rules,
+                &fixture.board
+            ));
         }
-        fixture.origins.tell_news(now, &rules, &fixture.board);
+        fixture.origins.publish_pending(now, &rules, &fixture.board);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
-        assert!(!fixture.origins.all_are_spotless, "or nobody notes its answer");
-        fixture.origins.note_answer(id, Trial::No, &fixture.board);
-        fixture.origins.tell_news(now, &rules, &fixture.board);
-        assert!(fixture.origins.all_are_spotless);
+        assert!(!fixture.origins.all_pristine, "or nobody notes its answer");
+        fixture.origins.record_response(id, PickReason::Normal, &fixture.board);
+        fixture.origins.publish_pending(now, &rules, &fixture.board);
+        assert!(fixture.origins.all_pristine);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
-        assert!(!fixture.origins.note_failure(id, Trial::No, now, &rules, &fixture.board));
-        assert_eq!(fixture.pick(None), (0, Trial::No));
+        assert!(!fixture.origins.record_failure(
+            id,
+            PickReason::Normal,
+            now,
+            &rules,
+            &fixture.board
+        ));
+        assert_eq!(fixture.pick(None), (0, PickReason::Normal));
     }
 
     #[test]
@@ -206,6 +234,6 @@ mod tests {
         let mut other = fixture.another_worker();
         fixture.fail(0);
         std::mem::swap(&mut fixture.origins, &mut other);
-        assert!((0..4).all(|_| fixture.pick(None) == (1, Trial::No)));
+        assert!((0..4).all(|_| fixture.pick(None) == (1, PickReason::Normal)));
     }
 }

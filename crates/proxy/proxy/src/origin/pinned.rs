@@ -19,13 +19,13 @@ fn send_proxy(exchange: &Exchange) -> SendProxy {
 /// The client connection that a connection to an origin of the exchange has to be pinned to, if
 /// any.
 #[inline]
-pub(crate) fn owner(exchange: &Exchange) -> Option<Key> {
+pub(crate) fn required_client(exchange: &Exchange) -> Option<Key> {
     let may_send = exchange.snapshot().sends_proxy;
-    exchange.conn.filter(|_| may_send && binds(exchange))
+    exchange.conn.filter(|_| may_send && requires_pinning(exchange))
 }
 
 /// Whether connections to origins are pinned to one client.
-pub(crate) fn binds(exchange: &Exchange) -> bool {
+pub(crate) fn requires_pinning(exchange: &Exchange) -> bool {
     send_proxy(exchange) != SendProxy::Off
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn write_header<E: Engine>(core: &mut Core<E>, key: Key) {
     };
     let destination = client.destination.or_else(|| client.wire.local_address(engine));
     write(&ProxyHeader { source: client.client_address, destination }, origin.wire.own_bytes());
-    origin.owner = exchange.conn;
+    origin.pinned_to = exchange.conn;
 }
 
 /// Notes that a connection is idle that is pinned to the client connection `owner`.
@@ -54,13 +54,13 @@ pub(crate) fn note_idle(origins: &mut Origins, slot: Key, owner: Key) {
 }
 
 /// Closes what is idle and pinned to a client connection that ends.
-pub(crate) fn close_of_client<E: Engine>(core: &mut Core<E>, conn: Key) {
+pub(crate) fn close_pinned_to<E: Engine>(core: &mut Core<E>, conn: Key) {
     if core.origins.pinned.is_empty() {
         return;
     }
     for slot in core.origins.pinned.remove(&conn).unwrap_or_default() {
         let connection = core.origins.connections.get(slot);
-        if connection.is_some_and(|it| it.is_idle() && it.owner == Some(conn)) {
+        if connection.is_some_and(|it| it.is_idle() && it.pinned_to == Some(conn)) {
             close(core, slot);
         }
     }

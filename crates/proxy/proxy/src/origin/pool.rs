@@ -14,45 +14,45 @@ use millrace_splice::Thresholds;
 
 use crate::conn::wire::Wire;
 use crate::origin::{
-    OriginConn, OriginId, OriginUse, RulesId, User, place::Known, rules::RuleSets,
-    shared_health::CheckMark,
+    ConnectRulesId, ConnectionUser, OriginConn, OriginId, OriginUse, rules::ConnectRuleSets,
+    shared_health::CheckResult, state::OriginState,
 };
 
 /// All origins of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
     pub(crate) connections: Table<OriginConn>,
-    pub(super) by_name: HashMap<Box<[u8]>, OriginId>,
-    pub(super) rules: RuleSets,
+    pub(super) by_identity: HashMap<Box<[u8]>, OriginId>,
+    pub(super) rules: ConnectRuleSets,
     /// Those of the snapshot in force.
-    pub(super) rules_in_force: Vec<RulesId>,
-    pub(super) known: Vec<Option<Known>>,
-    pub(super) free: Vec<u32>,
+    pub(super) rules_in_force: Vec<ConnectRulesId>,
+    pub(super) states: Vec<Option<OriginState>>,
+    pub(super) free_ids: Vec<u32>,
     /// Idle connections in the order in which they became idle. An entry is stale when its
     /// connection is gone or has been used since: `idle_since` tells.
     pub(super) idle_order: VecDeque<(Key, Instant)>,
     pub(super) idle_count: usize,
     /// The checks that the snapshots in use pick by.
-    pub(super) checks: Vec<Arc<CheckMark>>,
+    pub(super) checks: Vec<Arc<CheckResult>>,
     /// The version of the board that was listened to last, or one that it has not now.
-    pub(super) version: u64,
+    pub(super) health_version: u64,
     /// Whether nothing keeps any configured origin from being asked: no ejection, and no check
     /// that fails.
-    pub(super) all_are_well: bool,
+    pub(super) all_healthy: bool,
     /// Whether no response of any origin would change anything, as far as was looked: no configured
     /// one has failed since it last answered.
-    pub(super) all_are_spotless: bool,
+    pub(super) all_pristine: bool,
     /// Those that there is something to tell of.
-    pub(super) news: Vec<OriginId>,
+    pub(super) pending_reports: Vec<OriginId>,
     /// Exchanges in the queues of all.
-    pub(super) queued: usize,
+    pub(super) queued_count: usize,
     /// Those with a queue, and perhaps some that had one.
     pub(super) queues: Vec<OriginId>,
     /// Those where there was a queue when room was made.
-    pub(super) ready: Vec<OriginId>,
+    pub(super) with_capacity: Vec<OriginId>,
     /// Whose counters of an origin are written here.
     pub(crate) worker: usize,
-    pub(super) name: Vec<u8>,
+    pub(super) identity_buffer: Vec<u8>,
     /// Idle connections by the client connection that they are pinned to. An entry may be stale:
     /// its connection in use again, or gone.
     pub(super) pinned: HashMap<Key, Vec<Key>>,
@@ -64,8 +64,8 @@ impl Origins {
     pub(crate) fn new(connections_max: u32, thresholds: &Thresholds) -> Self {
         Self {
             connections: Table::new(connections_max),
-            all_are_well: true,
-            all_are_spotless: true,
+            all_healthy: true,
+            all_pristine: true,
             small_below: thresholds.small_below,
             ..Self::default()
         }
@@ -73,21 +73,21 @@ impl Origins {
 
     /// A connection to the origin is to be opened; [`Origins::remove`] or
     /// [`Origins::note_closed`] follows.
-    pub(crate) fn note_open(&mut self, id: OriginId) {
-        self.known_mut(id).open += 1;
+    pub(crate) fn reserve_connection(&mut self, id: OriginId) {
+        self.state_mut(id).open_count += 1;
     }
 
     /// A connection to the origin was not opened after all, or is closed.
-    pub(crate) fn note_closed(&mut self, id: OriginId) {
-        let known = self.known_mut(id);
-        assert!(known.open > 0, "noted when it was to be opened");
-        known.open -= 1;
-        self.note_room(id);
+    pub(crate) fn release_connection(&mut self, id: OriginId) {
+        let known = self.state_mut(id);
+        assert!(known.open_count > 0, "noted when it was to be opened");
+        known.open_count -= 1;
+        self.note_capacity(id);
     }
 
     /// Whether the origin may have a further connection, where it may have `max`.
-    pub(crate) fn has_room(&self, id: OriginId, max: usize) -> bool {
-        self.known(id).open < max
+    pub(crate) fn has_capacity(&self, id: OriginId, max: usize) -> bool {
+        self.state(id).open_count < max
     }
 
     /// The number of idle connections to all origins.
@@ -108,11 +108,11 @@ impl Origins {
         owner: Option<Key>,
         is_announced: impl Fn(&Wire) -> bool,
     ) -> Option<OriginUse> {
-        let Self { known, connections, .. } = self;
+        let Self { states: known, connections, .. } = self;
         let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
         let is_fit = |key: &Key| {
             connections.get(*key).is_some_and(|it| {
-                it.owner == owner && !it.wire.is_sending() && !is_announced(&it.wire)
+                it.pinned_to == owner && !it.wire.is_sending() && !is_announced(&it.wire)
             })
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
@@ -121,18 +121,18 @@ impl Origins {
         };
         self.idle_count -= 1;
         let connection = connections.get_mut(key).expect("idle connections are open");
-        Some(connection.begin_use(key, User::Exchange(exchange)))
+        Some(connection.begin_use(key, ConnectionUser::Exchange(exchange)))
     }
 
     /// Ends the use of a connection, which becomes idle. Returns the client connection that it is
     /// pinned to, if any. The caller enforces the limits by [`Origins::surplus`].
-    pub(crate) fn keep(&mut self, key: Key, now: Instant) -> Option<Key> {
+    pub(crate) fn make_idle(&mut self, key: Key, now: Instant) -> Option<Key> {
         let connection = self.connections.get_mut(key).expect("the caller holds it open");
         connection.end_use();
         connection.idle_since = now;
-        let (id, owner) = (connection.origin, connection.owner);
-        self.known_mut(id).idle.push(key);
-        self.note_room(id);
+        let (id, owner) = (connection.origin, connection.pinned_to);
+        self.state_mut(id).idle.push(key);
+        self.note_capacity(id);
         self.idle_count += 1;
         self.idle_order.push_back((key, now));
         if self.idle_order.len() > 2 * self.idle_count + 64 {
@@ -144,9 +144,14 @@ impl Origins {
 
     /// An idle connection that should be closed: the oldest of an origin with more than
     /// `per_origin`, or of all while there are more than `all`.
-    pub(crate) fn surplus(&mut self, id: OriginId, per_origin: usize, all: usize) -> Option<Key> {
-        if self.known(id).idle.len() > per_origin {
-            return self.known(id).idle.first().copied();
+    pub(crate) fn surplus_idle(
+        &mut self,
+        id: OriginId,
+        per_origin: usize,
+        all: usize,
+    ) -> Option<Key> {
+        if self.state(id).idle.len() > per_origin {
+            return self.state(id).idle.first().copied();
         }
         if self.idle_count > all { self.oldest_idle() } else { None }
     }
@@ -167,12 +172,12 @@ impl Origins {
         let connection = self.connections.get(key)?;
         let (id, is_idle) = (connection.origin, connection.is_idle());
         if is_idle {
-            let idle = &mut self.known_mut(id).idle;
+            let idle = &mut self.state_mut(id).idle;
             let position = idle.iter().rposition(|&other| other == key);
             idle.remove(position.expect("an idle connection is in its origin's list"));
             self.idle_count -= 1;
         }
-        self.note_closed(id);
+        self.release_connection(id);
         if is_idle {
             self.forget_unused(id);
         }

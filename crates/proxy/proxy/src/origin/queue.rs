@@ -14,7 +14,7 @@ use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, s
 
 /// A way for a request to its origin.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum ConnectionSource {
     /// An idle connection.
     Idle(OriginUse),
     /// There is room for a new one.
@@ -22,17 +22,25 @@ pub(crate) enum Way {
 }
 
 /// A way to the origin for the exchange, if there is one now.
-pub(crate) fn way_to<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<Way> {
+pub(crate) fn acquire<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    id: OriginId,
+) -> Option<ConnectionSource> {
     match take_idle(core, key, id) {
-        Some(idle) => Some(Way::Idle(idle)),
-        None => make_room(core, key, id).then_some(Way::New),
+        Some(idle) => Some(ConnectionSource::Idle(idle)),
+        None => free_capacity(core, key, id).then_some(ConnectionSource::New),
     }
 }
 
 /// A way for the exchange past those that wait for its origin; only where none waits, or it was
 /// its turn.
-pub(crate) fn way_in_turn<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<Way> {
-    if core.origins.has_queue(id) { None } else { way_to(core, key, id) }
+pub(crate) fn acquire_unless_queued<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    id: OriginId,
+) -> Option<ConnectionSource> {
+    if core.origins.has_queue(id) { None } else { acquire(core, key, id) }
 }
 
 /// The exchange's origin, picked before, can have no further connection. The exchange goes to
@@ -40,14 +48,17 @@ pub(crate) fn way_in_turn<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId)
 ///
 /// # Errors
 /// As many requests wait for the origin as may wait.
-pub(crate) fn overflow<E: Engine>(core: &mut Core<E>, key: Key) -> Result<Option<Way>, Reason> {
+pub(crate) fn divert_or_enqueue<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+) -> Result<Option<ConnectionSource>, Reason> {
     let mut id = core.exchange(key).transaction.origin.expect("picked before it was full");
-    if let Some(other) = other_with_room(core, key, id) {
-        side::leave(core, key);
-        core.origins.note_picked(other);
+    if let Some(other) = alternative_origin(core, key, id) {
+        side::abandon(core, key);
+        core.origins.begin_request(other);
         core.exchange(key).transaction.origin = Some(other);
         id = other;
-        if let Some(way) = way_to(core, key, id) {
+        if let Some(way) = acquire(core, key, id) {
             return Ok(Some(way));
         }
     }
@@ -64,21 +75,21 @@ pub(crate) fn overflow<E: Engine>(core: &mut Core<E>, key: Key) -> Result<Option
 
 /// Another origin of the same route that is well and has room: of these the one with the fewest
 /// requests under way.
-fn other_with_room<E: Engine>(core: &Core<E>, key: Key, full: OriginId) -> Option<OriginId> {
+fn alternative_origin<E: Engine>(core: &Core<E>, key: Key, full: OriginId) -> Option<OriginId> {
     let exchange = core.exchanges.get(key).expect("the caller's exchange is under way");
     let route = exchange.route_origins()?;
     let max = connections_max(core, key);
     let origins = &core.origins;
     let may = |&(index, &id): &(usize, &OriginId)| {
         id != full
-            && exchange.transaction.tried != Some(id)
-            && origins.known(id).health.is_well()
-            && !route.check_fails(index)
+            && exchange.transaction.failed_origin != Some(id)
+            && origins.state(id).health.is_healthy()
+            && !route.is_check_failing(index)
             && origins.queue_length(id) == 0
-            && (origins.has_room(id, max) || !origins.known(id).idle.is_empty())
+            && (origins.has_capacity(id, max) || !origins.state(id).idle.is_empty())
     };
     let others = route.origins.iter().enumerate().filter(may);
-    others.map(|(_, &id)| id).min_by_key(|&id| origins.known(id).outstanding)
+    others.map(|(_, &id)| id).min_by_key(|&id| origins.state(id).outstanding)
 }
 
 /// The exchanges that have waited too long.
@@ -89,7 +100,7 @@ pub(crate) fn overdue<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
             since + Duration::from_millis(exchange.snapshot().limits().queue_ms) <= now
         })
     };
-    origins.in_queues().filter(is_over).map(|entry| entry.0).collect()
+    origins.queued_exchanges().filter(is_over).map(|entry| entry.0).collect()
 }
 
 /// Whether the exchange still waits for its origin.
@@ -104,7 +115,7 @@ fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     let Some(exchange) = core.exchanges.get(key) else { return 0 };
     match (exchange.snapshot().limits().origin_connections, exchange.plan) {
         (0, RequestPlan::Route(_)) => usize::MAX,
-        (0, _) => (core.overload.descriptors / 4).max(1),
+        (0, _) => (core.overload.descriptors_max / 4).max(1),
         (limit, _) => core.share_per_worker(limit),
     }
 }
@@ -113,78 +124,78 @@ fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
 fn take_idle<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<OriginUse> {
     let Core { origins, engine, exchanges, .. } = core;
     let exchange = exchanges.get(key)?;
-    let owner = pinned::owner(exchange);
-    let dials = exchange.plan == RequestPlan::Tunnel || exchange.transaction.dials;
+    let owner = pinned::required_client(exchange);
+    let dials = exchange.plan == RequestPlan::Tunnel || exchange.transaction.skips_idle;
     if dials { None } else { origins.take_idle(id, key, owner, |wire| wire.is_announced(engine)) }
 }
 
 /// Whether the origin may have a further connection; an idle one that the exchange cannot use
 /// is closed for it.
-fn make_room<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> bool {
+fn free_capacity<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> bool {
     let max = connections_max(core, key);
-    if core.origins.has_room(id, max) {
+    if core.origins.has_capacity(id, max) {
         return true;
     }
-    let Some(idle) = core.origins.surplus(id, 0, usize::MAX) else { return false };
+    let Some(idle) = core.origins.surplus_idle(id, 0, usize::MAX) else { return false };
     close(core, idle);
-    core.origins.has_room(id, max)
+    core.origins.has_capacity(id, max)
 }
 
 impl Origins {
     /// Exchanges in queues.
-    pub(crate) fn queued(&self) -> usize {
-        self.queued
+    pub(crate) fn queued_count(&self) -> usize {
+        self.queued_count
     }
 
     pub(crate) fn queue_length(&self, id: OriginId) -> usize {
-        self.known(id).queue.len()
+        self.state(id).queue.len()
     }
 
     /// Whether others wait for room at the origin, so that who comes now stands behind them.
     pub(crate) fn has_queue(&self, id: OriginId) -> bool {
-        self.queued > 0 && self.queue_length(id) > 0
+        self.queued_count > 0 && self.queue_length(id) > 0
     }
 
     /// Puts an exchange, which has the origin picked, at the end of its queue.
     pub(crate) fn enqueue(&mut self, id: OriginId, key: Key, now: Instant) {
-        let queue = &mut self.known_mut(id).queue;
+        let queue = &mut self.state_mut(id).queue;
         queue.push_back((key, now));
         if !self.queues.contains(&id) {
             self.queues.push(id);
         }
-        self.queued += 1;
+        self.queued_count += 1;
     }
 
     /// Takes an exchange out of the queue of its origin.
     pub(crate) fn leave_queue(&mut self, id: OriginId, key: Key) {
-        let queue = &mut self.known_mut(id).queue;
+        let queue = &mut self.state_mut(id).queue;
         let place = queue.iter().position(|entry| entry.0 == key).expect("it stands there");
         queue.remove(place);
-        self.queued -= 1;
+        self.queued_count -= 1;
         // If it was its turn, it is the turn of the next.
-        self.note_room(id);
+        self.note_capacity(id);
     }
 
     pub(crate) fn first_in_queue(&self, id: OriginId) -> Option<Key> {
-        self.known[id.0 as usize].as_ref()?.queue.front().map(|entry| entry.0)
+        self.states[id.0 as usize].as_ref()?.queue.front().map(|entry| entry.0)
     }
 
     /// The exchanges of all queues, with the time since which each waits.
-    pub(crate) fn in_queues(&mut self) -> impl Iterator<Item = (Key, Instant)> {
-        let Self { known, queues, .. } = self;
+    pub(crate) fn queued_exchanges(&mut self) -> impl Iterator<Item = (Key, Instant)> {
+        let Self { states: known, queues, .. } = self;
         let queue = |id: OriginId| known[id.0 as usize].as_ref().map(|known| &known.queue);
         queues.retain(|&id| queue(id).is_some_and(|queue| !queue.is_empty()));
         queues.iter().filter_map(move |&id| queue(id)).flatten().copied()
     }
 
     /// An origin where room was made while it had a queue.
-    pub(crate) fn next_ready(&mut self) -> Option<OriginId> {
-        self.ready.pop()
+    pub(crate) fn pop_with_capacity(&mut self) -> Option<OriginId> {
+        self.with_capacity.pop()
     }
 
-    pub(super) fn note_room(&mut self, id: OriginId) {
-        if self.has_queue(id) && self.ready.last() != Some(&id) {
-            self.ready.push(id);
+    pub(super) fn note_capacity(&mut self, id: OriginId) {
+        if self.has_queue(id) && self.with_capacity.last() != Some(&id) {
+            self.with_capacity.push(id);
         }
     }
 }

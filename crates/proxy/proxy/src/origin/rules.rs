@@ -7,19 +7,23 @@ use std::sync::Arc;
 
 use millrace_config::{Service, ServiceRole, TargetRules};
 
-use crate::congestion::Setting;
+use crate::congestion::CongestionSetting;
 
 /// Everything of a service that decides whether a connection is opened, and what it is like.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct ConnectRules {
     /// Where a forward proxy may go, our own addresses apart; a booster goes where it is told.
     targets: Option<(TargetRules, Arc<[SocketAddr]>)>,
-    congestion: Setting,
+    congestion: CongestionSetting,
 }
 
-impl Rules {
+impl ConnectRules {
     /// Those of `service`, whose connections to origins are given `congestion`.
-    pub(crate) fn of(service: &Service, own: &Arc<[SocketAddr]>, congestion: &Setting) -> Self {
+    pub(crate) fn of(
+        service: &Service,
+        own: &Arc<[SocketAddr]>,
+        congestion: &CongestionSetting,
+    ) -> Self {
         let targets = match &service.role {
             ServiceRole::Forward(targets) => Some((targets.clone(), own.clone())),
             ServiceRole::Boost(_) => None,
@@ -31,30 +35,30 @@ impl Rules {
 /// A set of rules by a number: two services, of one snapshot or of two, have the same exactly if
 /// their rules are equal. Never used again for others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct RulesId(pub(super) u32);
+pub(crate) struct ConnectRulesId(pub(super) u32);
 
 /// The sets of rules of all snapshots in use.
 #[derive(Debug, Default)]
-pub(super) struct RuleSets {
-    sets: Vec<(RulesId, Rules)>,
+pub(super) struct ConnectRuleSets {
+    sets: Vec<(ConnectRulesId, ConnectRules)>,
     /// Numbers given so far.
-    given: u32,
+    next_id: u32,
 }
 
-impl RuleSets {
+impl ConnectRuleSets {
     /// The number of these rules.
-    pub(super) fn intern(&mut self, rules: Rules) -> RulesId {
+    pub(super) fn intern(&mut self, rules: ConnectRules) -> ConnectRulesId {
         if let Some((id, _)) = self.sets.iter().find(|(_, known)| *known == rules) {
             return *id;
         }
-        let id = RulesId(self.given);
-        self.given += 1;
+        let id = ConnectRulesId(self.next_id);
+        self.next_id += 1;
         self.sets.push((id, rules));
         id
     }
 
     /// Forgets the sets that are not `used` any more.
-    pub(super) fn retain(&mut self, used: impl Fn(RulesId) -> bool) {
+    pub(super) fn retain(&mut self, used: impl Fn(ConnectRulesId) -> bool) {
         self.sets.retain(|(id, _)| used(*id));
     }
 }
@@ -65,16 +69,16 @@ mod tests {
 
     use super::*;
 
-    fn rules(words: &[&str], own: &[&str]) -> Rules {
+    fn rules(words: &[&str], own: &[&str]) -> ConnectRules {
         let config = from_arguments(words.iter().copied()).unwrap();
         let own: Vec<SocketAddr> = own.iter().map(|text| text.parse().unwrap()).collect();
         let choice = &config.services[0].origin_congestion;
-        Rules::of(&config.services[0], &own.into(), &Setting::new(choice, None))
+        ConnectRules::of(&config.services[0], &own.into(), &CongestionSetting::new(choice, None))
     }
 
     #[test]
     fn only_what_decides_about_connections_tells_rules_apart() {
-        let mut sets = RuleSets::default();
+        let mut sets = ConnectRuleSets::default();
         let plain = sets.intern(rules(&["forward"], &["127.0.0.1:1"]));
         assert_eq!(sets.intern(rules(&["forward", "--trust=10.0.0.0/8"], &["127.0.0.1:1"])), plain);
         for (words, own) in [
@@ -92,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_number_is_not_used_again() {
-        let mut sets = RuleSets::default();
+        let mut sets = ConnectRuleSets::default();
         let first = sets.intern(rules(&["forward"], &[]));
         sets.retain(|_| false);
         assert_ne!(sets.intern(rules(&["forward"], &[])), first);

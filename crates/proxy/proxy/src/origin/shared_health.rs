@@ -15,30 +15,30 @@ use millrace_engine::Instant;
 use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
 use crate::counters::Counter;
-use crate::origin::outage::{Bell, SharedOutage};
-use crate::origin::{Change, Ejection, News};
+use crate::origin::outage::{Notifier, SharedOutage};
+use crate::origin::{Ejection, HealthChange, PendingReport};
 
-pub use crate::origin::outage::{Cause, Outage};
+pub use crate::origin::outage::{FailureCause, Outage};
 
 /// The board of a process.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct SharedHealth {
     /// Counts what changed for those who pick.
     version: AtomicU64,
     /// At least 1, but for a default board.
     workers: usize,
     /// Rings at each failure and at the end of each outage.
-    bell: Bell,
+    notifier: Notifier,
     /// [`Outage::generation`] of the latest mark of an origin.
     generation: AtomicU64,
-    origins: Mutex<HashMap<Origin, Arc<OriginMark>>>,
-    checks: Mutex<HashMap<Check, Arc<CheckMark>>>,
+    origins: Mutex<HashMap<Origin, Arc<SharedOrigin>>>,
+    checks: Mutex<HashMap<HealthCheck, Arc<CheckResult>>>,
 }
 
 /// What is known of one origin.
 #[derive(Debug)]
-pub(crate) struct OriginMark {
-    told: Mutex<Told>,
+pub(crate) struct SharedOrigin {
+    published: Mutex<PublishedHealth>,
     pub(crate) outage: SharedOutage,
     /// One a worker.
     counters: Box<[OriginCounters]>,
@@ -56,10 +56,10 @@ pub(crate) struct OriginCounters {
     pub(crate) in_flight: Counter,
 }
 
-impl OriginMark {
+impl SharedOrigin {
     fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
-        Self { told: Mutex::default(), outage: SharedOutage::new(generation), counters }
+        Self { published: Mutex::default(), outage: SharedOutage::new(generation), counters }
     }
 
     /// What a worker counts.
@@ -67,8 +67,8 @@ impl OriginMark {
         &self.counters[worker]
     }
 
-    pub(crate) fn read(&self) -> Told {
-        *locked(&self.told)
+    pub(crate) fn published(&self) -> PublishedHealth {
+        *lock(&self.published)
     }
 
     fn sum(&self, of: impl Fn(&OriginCounters) -> &Counter) -> u64 {
@@ -78,7 +78,7 @@ impl OriginMark {
 
 /// What the workers told about an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct PublishedHealth {
     /// In a row, of all workers; 0 while it is ejected.
     pub(crate) failures: u32,
     pub(crate) ejection: Option<Ejection>,
@@ -86,7 +86,7 @@ pub(crate) struct Told {
 
 /// What a health check asks, and of whom.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Check {
+pub struct HealthCheck {
     /// Who is asked.
     pub origin: Origin,
     /// The target, from its slash on.
@@ -99,7 +99,7 @@ pub struct Check {
     pub statuses: (u16, u16),
 }
 
-impl Check {
+impl HealthCheck {
     /// The checks of a route, one for each of its origins in their order; none if it has none.
     pub fn of_route(route: &Route) -> impl Iterator<Item = Self> {
         let asked = route.check.as_ref();
@@ -168,21 +168,21 @@ fn bracketed(host: &str) -> String {
 
 /// What a health check found.
 #[derive(Debug, Default)]
-pub(crate) struct CheckMark {
-    fails: AtomicBool,
+pub(crate) struct CheckResult {
+    is_failing: AtomicBool,
 }
 
-impl CheckMark {
-    pub(crate) fn fails(&self) -> bool {
+impl CheckResult {
+    pub(crate) fn is_failing(&self) -> bool {
         // Pairs with the store in `Board::set_check`. The version, which changes after it, is what
         // makes workers look: relaxed is enough.
-        self.fails.load(Ordering::Relaxed)
+        self.is_failing.load(Ordering::Relaxed)
     }
 }
 
 /// How an origin stands, to be shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Shown {
+pub struct OriginStatus {
     /// As in the configuration.
     pub origin: String,
     /// The path of the checks that this is about; `None`: what the requests of clients showed.
@@ -192,12 +192,12 @@ pub struct Shown {
     /// Failures in a row.
     pub failures: u32,
     /// What the requests of clients counted; `None` of a check.
-    pub counts: Option<Counts>,
+    pub stats: Option<OriginStats>,
 }
 
 /// What all workers counted of a configured origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct OriginStats {
     /// Requests that it was picked for, each try.
     pub requests: u64,
     /// Responses with a status from 500 on.
@@ -210,35 +210,35 @@ pub struct Counts {
     pub in_flight: u64,
 }
 
-impl Board {
+impl SharedHealth {
     /// For `workers` workers.
     pub(crate) fn new(workers: usize) -> Self {
         Self { workers, ..Self::default() }
     }
 
     /// Records that an attempt at an origin failed.
-    pub(crate) fn note_failed(&self, mark: &OriginMark, cause: Cause, now: Instant) {
-        mark.outage.fail(cause, now, &self.bell);
+    pub(crate) fn record_failure(&self, mark: &SharedOrigin, cause: FailureCause, now: Instant) {
+        mark.outage.record_failure(cause, now, &self.notifier);
     }
 
     /// Records the first response of an origin after a failure.
-    pub(crate) fn note_responded(&self, mark: &OriginMark, now: Instant) {
-        mark.outage.respond(now, &self.bell);
+    pub(crate) fn record_response(&self, mark: &SharedOrigin, now: Instant) {
+        mark.outage.record_response(now, &self.notifier);
     }
 
     /// Waits until an attempt has failed or an outage has ended since the last wait, for at most
     /// `most`.
-    pub fn await_outages(&self, most: Duration) {
-        self.bell.wait(most);
+    pub fn wait_for_outages(&self, most: Duration) {
+        self.notifier.wait(most);
     }
 
     /// Returns the configured origins with failed attempts, in the order of their names.
     pub fn outages(&self) -> Vec<(String, Outage)> {
-        let mut outages: Vec<_> = locked(&self.origins)
+        let mut outages: Vec<_> = lock(&self.origins)
             .iter()
-            .filter(|(_, mark)| is_held(mark))
+            .filter(|(_, mark)| is_in_use(mark))
             .map(|(origin, mark)| (origin, mark.outage.read()))
-            .filter(|(_, outage)| outage.failed > 0)
+            .filter(|(_, outage)| outage.failures > 0)
             .map(|(origin, outage)| (write_origin(origin), outage))
             .collect();
         outages.sort_by(|one, other| one.0.cmp(&other.0));
@@ -251,89 +251,89 @@ impl Board {
         self.version.load(Ordering::Acquire)
     }
 
-    fn changed(&self) {
+    fn bump_version(&self) {
         // Pairs with the load in `version`.
         self.version.fetch_add(1, Ordering::Release);
     }
 
     /// What is known of an origin, from now on kept as long as somebody holds it.
-    pub(crate) fn origin(&self, origin: &Origin) -> Arc<OriginMark> {
-        entry(&self.origins, origin, || {
+    pub(crate) fn register_origin(&self, origin: &Origin) -> Arc<SharedOrigin> {
+        get_or_insert(&self.origins, origin, || {
             // Needs no order, only to differ: relaxed.
             let generation = 1 + self.generation.fetch_add(1, Ordering::Relaxed);
-            OriginMark::new(self.workers, generation)
+            SharedOrigin::new(self.workers, generation)
         })
     }
 
     /// What a check found; well until it finds something else.
-    pub(crate) fn check(&self, check: &Check) -> Arc<CheckMark> {
-        entry(&self.checks, check, CheckMark::default)
+    pub(crate) fn register_check(&self, check: &HealthCheck) -> Arc<CheckResult> {
+        get_or_insert(&self.checks, check, CheckResult::default)
     }
 
     /// Says what a check found. One that nobody picks by is of no interest.
-    pub fn set_check(&self, check: &Check, up: bool) {
-        let Some(mark) = locked(&self.checks).get(check).cloned() else { return };
+    pub fn set_check_result(&self, check: &HealthCheck, up: bool) {
+        let Some(mark) = lock(&self.checks).get(check).cloned() else { return };
         // Pairs with the load in `CheckMark::fails`.
-        if mark.fails.swap(!up, Ordering::Relaxed) == up {
-            self.changed();
+        if mark.is_failing.swap(!up, Ordering::Relaxed) == up {
+            self.bump_version();
         }
     }
 
     /// Tells all workers what one of them found out at once.
-    pub(crate) fn tell_change(&self, mark: &OriginMark, change: Change) {
-        let mut told = locked(&mark.told);
+    pub(crate) fn publish_change(&self, mark: &SharedOrigin, change: HealthChange) {
+        let mut told = lock(&mark.published);
         let ejection = match (change, told.ejection) {
-            (Change::Ejected(new), Some(old)) if old.until > new.until => Some(old),
-            (Change::Ejected(new), _) => Some(new),
-            (Change::Readmitted, _) => None,
+            (HealthChange::Ejected(new), Some(old)) if old.until > new.until => Some(old),
+            (HealthChange::Ejected(new), _) => Some(new),
+            (HealthChange::Readmitted, _) => None,
         };
-        *told = Told { failures: 0, ejection };
+        *told = PublishedHealth { failures: 0, ejection };
         drop(told);
-        self.changed();
+        self.bump_version();
     }
 
     /// Adds a worker's failures to those of the others; gives what they are together. They may
     /// suffice to eject. That a row of them has begun, or ended, all workers hear.
-    pub(crate) fn tell_news(
+    pub(crate) fn publish_report(
         &self,
-        mark: &OriginMark,
-        news: News,
+        mark: &SharedOrigin,
+        news: PendingReport,
         now: Instant,
         limits: &Limits,
-    ) -> Told {
-        let mut told = locked(&mark.told);
+    ) -> PublishedHealth {
+        let mut told = lock(&mark.published);
         if told.ejection.is_some() {
             return *told;
         }
         let had_failed = told.failures > 0;
-        let before = if news.answered { 0 } else { told.failures };
+        let before = if news.responded { 0 } else { told.failures };
         told.failures = before.saturating_add(news.failures);
         let max = limits.eject_failures;
         if max > 0 && u64::from(told.failures) >= max {
             let ejection = Some(Ejection::new(None, now, limits));
-            *told = Told { failures: 0, ejection };
-            self.changed();
+            *told = PublishedHealth { failures: 0, ejection };
+            self.bump_version();
         } else if had_failed != (told.failures > 0) {
             // A worker says that it was answered only where it knows of failures.
-            self.changed();
+            self.bump_version();
         }
         *told
     }
 
     /// How the origins stand that some worker picks from, in the order of their names; each once,
     /// and once with each path of a check.
-    pub fn shown(&self) -> Vec<Shown> {
-        let mut shown: Vec<_> = locked(&self.origins)
+    pub fn statuses(&self) -> Vec<OriginStatus> {
+        let mut shown: Vec<_> = lock(&self.origins)
             .iter()
-            .filter(|(_, mark)| is_held(mark))
+            .filter(|(_, mark)| is_in_use(mark))
             .map(|(origin, mark)| {
-                let told = mark.read();
-                Shown {
+                let told = mark.published();
+                OriginStatus {
                     origin: write_origin(origin),
                     check: None,
                     up: told.ejection.is_none(),
                     failures: told.failures,
-                    counts: Some(Counts {
+                    stats: Some(OriginStats {
                         requests: mark.sum(|counters| &counters.requests),
                         responses_5xx: mark.sum(|counters| &counters.responses_5xx),
                         connect_errors: mark.sum(|counters| &counters.connect_errors),
@@ -343,14 +343,14 @@ impl Board {
                 }
             })
             .collect();
-        let checks = locked(&self.checks);
-        let held = checks.iter().filter(|(_, mark)| is_held(mark));
-        shown.extend(held.map(|(check, mark)| Shown {
+        let checks = lock(&self.checks);
+        let held = checks.iter().filter(|(_, mark)| is_in_use(mark));
+        shown.extend(held.map(|(check, mark)| OriginStatus {
             origin: write_origin(&check.origin),
             check: Some(check.path.clone()),
-            up: !mark.fails(),
+            up: !mark.is_failing(),
             failures: 0,
-            counts: None,
+            stats: None,
         }));
         shown.sort_by(|one, other| (&one.origin, &one.check).cmp(&(&other.origin, &other.check)));
         // Checks that differ in what they expect, or in Host, are one to whoever looks.
@@ -365,25 +365,25 @@ impl Board {
 
 /// The entry of a key. Those that no snapshot holds any more are forgotten on the way, so that
 /// reloads do not add up.
-fn entry<K: Clone + Eq + Hash, M>(
+fn get_or_insert<K: Clone + Eq + Hash, M>(
     all: &Mutex<HashMap<K, Arc<M>>>,
     key: &K,
     make: impl FnOnce() -> M,
 ) -> Arc<M> {
-    let mut all = locked(all);
+    let mut all = lock(all);
     if let Some(mark) = all.get(key) {
         return mark.clone();
     }
-    all.retain(|_, mark| is_held(mark));
+    all.retain(|_, mark| is_in_use(mark));
     all.entry(key.clone()).or_insert_with(|| Arc::new(make())).clone()
 }
 
 /// Whether anybody has a mark beside the board itself.
-fn is_held<M>(mark: &Arc<M>) -> bool {
+fn is_in_use<M>(mark: &Arc<M>) -> bool {
     Arc::strong_count(mark) > 1
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -405,11 +405,17 @@ mod tests {
 
     #[test]
     fn failures_of_all_workers_add_up_and_an_answer_at_any_of_them_ends_the_row() {
-        let board = Board::default();
-        let mark = board.origin(&origin(80));
+        let board = SharedHealth::default();
+        let mark = board.register_origin(&origin(80));
         let now = Instant::default();
-        let tell =
-            |answered, failures| board.tell_news(&mark, News { answered, failures }, now, &RULES);
+        let tell = |answered, failures| {
+            board.publish_report(
+                &mark,
+                PendingReport { responded: answered, failures },
+                now,
+                &RULES,
+            )
+        };
         assert_eq!(tell(false, 2).failures, 2);
         assert_eq!(tell(true, 1).failures, 1);
         assert_eq!(tell(false, 1).failures, 2);
@@ -419,22 +425,22 @@ mod tests {
         assert_eq!((tell(false, 2).failures, board.version()), (2, 3));
         assert!(tell(false, 1).ejection.is_some());
         assert_eq!(board.version(), 4);
-        board.tell_change(&mark, Change::Readmitted);
-        assert_eq!((board.version(), mark.read()), (5, Told::default()));
+        board.publish_change(&mark, HealthChange::Readmitted);
+        assert_eq!((board.version(), mark.published()), (5, PublishedHealth::default()));
     }
 
     #[test]
     fn entries_live_as_long_as_somebody_holds_them() {
-        let board = Board::default();
-        let kept = board.origin(&origin(1));
-        drop(board.origin(&origin(2)));
-        let again = board.origin(&origin(1));
+        let board = SharedHealth::default();
+        let kept = board.register_origin(&origin(1));
+        drop(board.register_origin(&origin(2)));
+        let again = board.register_origin(&origin(1));
         assert!(Arc::ptr_eq(&kept, &again));
         assert_eq!(kept.outage.read().generation, 1);
-        let _third = board.origin(&origin(3));
-        let names: Vec<_> = board.shown().into_iter().map(|shown| shown.origin).collect();
+        let _third = board.register_origin(&origin(3));
+        let names: Vec<_> = board.statuses().into_iter().map(|shown| shown.origin).collect();
         assert_eq!(names, ["http://app.example:1", "http://app.example:3"]);
-        assert_eq!(board.origin(&origin(2)).outage.read().generation, 4, "it came back");
+        assert_eq!(board.register_origin(&origin(2)).outage.read().generation, 4, "it came back");
     }
 
     #[test]
@@ -446,7 +452,7 @@ mod tests {
             ("--send-proxy=v2", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
         ] {
             let config = millrace_config::from_arguments(words(version)).unwrap();
-            let request = Check::of_config(&config)[0].request();
+            let request = HealthCheck::of_config(&config)[0].request();
             let request = request.strip_prefix(before).unwrap();
             let line = b"GET /up? HTTP/1.1\r\nHost: a:81\r\n";
             assert!(request.starts_with(line) && request.ends_with(b"\r\n\r\n"), "{version}");
@@ -455,8 +461,8 @@ mod tests {
 
     #[test]
     fn what_is_shown_of_an_origin_is_one_row_for_each_path() {
-        let board = Board::default();
-        let check = |path: &str, host: &str| Check {
+        let board = SharedHealth::default();
+        let check = |path: &str, host: &str| HealthCheck {
             origin: origin(80),
             path: path.to_owned(),
             host: host.to_owned(),
@@ -464,31 +470,31 @@ mod tests {
             statuses: (200, 399),
         };
         let checks = [check("/a", "one"), check("/a", "two"), check("/b", "one")];
-        let _marks = checks.each_ref().map(|check| board.check(check));
-        board.set_check(&checks[1], false);
+        let _marks = checks.each_ref().map(|check| board.register_check(check));
+        board.set_check_result(&checks[1], false);
         let shown: Vec<_> =
-            board.shown().into_iter().map(|row| (row.check.unwrap(), row.up)).collect();
+            board.statuses().into_iter().map(|row| (row.check.unwrap(), row.up)).collect();
         assert_eq!(shown, [("/a".to_owned(), false), ("/b".to_owned(), true)]);
     }
 
     #[test]
     fn a_check_counts_only_when_it_finds_something_else() {
-        let board = Board::default();
+        let board = SharedHealth::default();
         let statuses = (200, 399);
         let (path, host) = ("/".to_owned(), "a".to_owned());
         let send_proxy = SendProxy::Off;
-        let check = Check { origin: origin(80), path, host, send_proxy, statuses };
-        board.set_check(&check, false);
+        let check = HealthCheck { origin: origin(80), path, host, send_proxy, statuses };
+        board.set_check_result(&check, false);
         assert_eq!(board.version(), 0, "nobody picks by it");
-        let mark = board.check(&check);
+        let mark = board.register_check(&check);
         for (up, version) in [(true, 0), (false, 1), (false, 1), (true, 2)] {
-            board.set_check(&check, up);
-            assert_eq!((mark.fails(), board.version()), (!up, version));
+            board.set_check_result(&check, up);
+            assert_eq!((mark.is_failing(), board.version()), (!up, version));
         }
         // One that left the configuration while it failed, and comes back.
-        board.set_check(&check, false);
+        board.set_check_result(&check, false);
         drop(mark);
-        board.set_check(&check, true);
-        assert!(!board.check(&check).fails());
+        board.set_check_result(&check, true);
+        assert!(!board.register_check(&check).is_failing());
     }
 }

@@ -8,13 +8,15 @@ use millrace_engine::{Buffer, Engine, Error, Event as Completion, Instant, Key, 
 use crate::conn::{Conn, client, wire::ReceiveResult};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Event, EventTarget, Exchange, Reason, Stage};
-use crate::origin::{self, OriginId, OriginUse, Phase, Trial, User, close::close, h1, pinned};
+use crate::origin::{
+    self, ConnectionUser, OriginId, OriginUse, Phase, PickReason, close::close, h1, pinned,
+};
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::transfer::TransferState;
 use millrace_config::limits::Limits;
 
 /// The event that a completion is, if anything waits for it.
-pub(crate) fn completed<E: Engine>(
+pub(crate) fn handle_completion<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
     completion: Completion,
@@ -30,13 +32,15 @@ pub(crate) fn completed<E: Engine>(
     match (completion, connection.uses.first()) {
         (Completion::Received(result), user) => match (wire.complete_receive(engine, result), user)
         {
-            (received, Some(User::Exchange(key))) => {
+            (received, Some(ConnectionUser::Exchange(key))) => {
                 let exchange = exchanges.get_mut(key)?;
                 let unread = wire.recv_buffer.bytes().len();
-                received_by(exchange, received, unread)
+                event_of_receive(exchange, received, unread)
                     .map(|event| (EventTarget::Exchange(key), event))
             }
-            (received, Some(User::Fill(key))) => Some((EventTarget::Fill(key), event_of(received))),
+            (received, Some(ConnectionUser::Fill(key))) => {
+                Some((EventTarget::Fill(key), event_of(received)))
+            }
             // The end, or a response that nothing requested (RFC 9112 section 9.5).
             (_, None) => {
                 close(core, slot);
@@ -46,8 +50,8 @@ pub(crate) fn completed<E: Engine>(
         (Completion::Readable, user) => {
             wire.complete_watch();
             match user? {
-                User::Fill(key) => Some((EventTarget::Fill(key), Event::OriginReadable)),
-                User::Exchange(key) => {
+                ConnectionUser::Fill(key) => Some((EventTarget::Fill(key), Event::OriginReadable)),
+                ConnectionUser::Exchange(key) => {
                     if exchanges.get(key)?.download.state() == TransferState::AwaitingSource {
                         return Some((EventTarget::Exchange(key), Event::OriginReadable));
                     }
@@ -56,9 +60,9 @@ pub(crate) fn completed<E: Engine>(
                 }
             }
         }
-        (Completion::Sent(result), _) => sent(core, slot, result),
+        (Completion::Sent(result), _) => handle_sent(core, slot, result),
         (Completion::Spliced(result), user) => match user {
-            Some(User::Exchange(key)) if wire.complete_send(&result) => {
+            Some(ConnectionUser::Exchange(key)) if wire.complete_send(&result) => {
                 let event = match result {
                     Ok(count) => Event::OriginSpliced(count as u32),
                     Err(error) => event_of_failure(exchanges.get(key)?, error),
@@ -73,7 +77,7 @@ pub(crate) fn completed<E: Engine>(
 
 /// The event that the end of a send is.
 #[inline]
-fn sent<E: Engine>(
+fn handle_sent<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
     result: Result<(), Error>,
@@ -82,12 +86,12 @@ fn sent<E: Engine>(
     let connection = origins.connections.get_mut(slot)?;
     let is_exchanges = connection.wire.complete_send(&result);
     match connection.uses.first() {
-        Some(User::Exchange(key)) if is_exchanges => {
+        Some(ConnectionUser::Exchange(key)) if is_exchanges => {
             if let Err(error) = result {
                 let event = event_of_failure(exchanges.get(key)?, error);
                 return Some((EventTarget::Exchange(key), event));
             }
-            let is_over = all_is_sent(engine, exchanges, conns, key);
+            let is_over = try_finish_upload(engine, exchanges, conns, key);
             (!is_over).then_some((EventTarget::Exchange(key), Event::OriginSent))
         }
         // The response came before this report.
@@ -112,7 +116,7 @@ fn event_of_failure(exchange: &Exchange, error: Error) -> Event {
 
 /// Whether the origin took the last of a request while its response is still to come: then nothing
 /// has to be decided, and the exchange waits for its origin from now on.
-fn all_is_sent<E: Engine>(
+fn try_finish_upload<E: Engine>(
     engine: &mut E,
     exchanges: &mut Table<Box<Exchange>>,
     conns: &mut Table<Conn>,
@@ -124,7 +128,7 @@ fn all_is_sent<E: Engine>(
     }
     let now = engine.now();
     exchange.upload.finish(now);
-    exchange.transaction.since = now;
+    exchange.transaction.awaiting_since = now;
     if let Some(conn) = exchange.conn.and_then(|conn| conns.get_mut(conn)) {
         client::receive_ahead(engine, conn);
     }
@@ -141,10 +145,14 @@ fn event_of(received: ReceiveResult) -> Event {
 
 /// The event that a receive is for an exchange, after which `unread` bytes are at hand; `None`: it
 /// has to do something else first, and finds them there.
-fn received_by(exchange: &mut Exchange, received: ReceiveResult, unread: usize) -> Option<Event> {
+fn event_of_receive(
+    exchange: &mut Exchange,
+    received: ReceiveResult,
+    unread: usize,
+) -> Option<Event> {
     let download = &exchange.download;
     match (exchange.transaction.phase, received) {
-        (Phase::Asked, received) => {
+        (Phase::Requesting, received) => {
             if received == ReceiveResult::Bytes && exchange.has_unsent_body() {
                 exchange.transaction.early_bytes = unread;
             }
@@ -152,18 +160,18 @@ fn received_by(exchange: &mut Exchange, received: ReceiveResult, unread: usize) 
         }
         // It waits for its turn; or the bytes follow the response, and then the connection is not
         // used again.
-        (Phase::Answered, ReceiveResult::Bytes)
+        (Phase::Responding, ReceiveResult::Bytes)
             if download.state() != TransferState::AwaitingSource =>
         {
             None
         }
         // It was read ahead: found once what came before it was taken.
-        (Phase::Answered, ReceiveResult::End | ReceiveResult::Broken)
+        (Phase::Responding, ReceiveResult::End | ReceiveResult::Broken)
             if download.state() == TransferState::AwaitingSink && !download.has_received_all() =>
         {
             None
         }
-        (Phase::Answered, received) => Some(event_of(received)),
+        (Phase::Responding, received) => Some(event_of(received)),
         (phase, received) => {
             unreachable!("{received:?} in {phase:?}, before there is a connection")
         }
@@ -175,7 +183,7 @@ fn received_by(exchange: &mut Exchange, received: ReceiveResult, unread: usize) 
 /// they have to be held.
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let id = core.exchange(key).transaction.origin;
-    let head_max = id.map_or(RECEIVE_AHEAD_MAX, |id| core.origins.head_max(id));
+    let head_max = id.map_or(RECEIVE_AHEAD_MAX, |id| core.origins.header_receive_max(id));
     let ExchangeParts { engine, exchange, client, origin: Some(origin), .. } = core.parts(key)
     else {
         unreachable!("bytes are requested of an origin connection");
@@ -183,7 +191,7 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let is_first = client.is_none_or(|client| client.pipeline.is_first(key));
     let max = match exchange.transaction.phase {
         _ if !is_first => RECEIVE_AHEAD_MAX,
-        Phase::Answered => RECEIVE_MAX,
+        Phase::Responding => RECEIVE_MAX,
         _ => head_max,
     };
     origin.wire.receive(engine, max);
@@ -191,7 +199,10 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// The event that the connection's timer is, if its time is over. The timer may have been set
 /// before the present wait began.
-pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(EventTarget, Event)> {
+pub(crate) fn handle_timer<E: Engine>(
+    core: &mut Core<E>,
+    slot: Key,
+) -> Option<(EventTarget, Event)> {
     let Core { engine, exchanges, conns, origins, snapshot, snapshots, timers, fills, .. } = core;
     let now = engine.now();
     let connection = origins.connections.get(slot)?;
@@ -200,9 +211,9 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Eve
             let wait = Duration::from_millis(snapshot.limits().origin_idle_ms);
             (Some(connection.idle_since + wait), None)
         }
-        Some(User::Exchange(key)) => {
+        Some(ConnectionUser::Exchange(key)) => {
             let exchange = exchanges.get(key)?;
-            let wait = wait_for_origin(exchange, exchange.snapshot().limits());
+            let wait = origin_deadline(exchange, exchange.snapshot().limits());
             // Without a receive or send the exchange waits for the client; and it may wait for its
             // turn, while what comes is read ahead.
             let client = exchange.conn.and_then(|conn| conns.get(conn));
@@ -213,7 +224,7 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Eve
             let (deadline, reason) = wait.filter(|_| waits_here).unzip();
             (deadline, reason.map(|reason| (EventTarget::Exchange(key), Event::End(reason))))
         }
-        Some(User::Fill(key)) => {
+        Some(ConnectionUser::Fill(key)) => {
             (fills.get(key)?.deadline(), Some((EventTarget::Fill(key), Event::TimedOut)))
         }
     };
@@ -234,23 +245,23 @@ pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Eve
 
 /// When an exchange has waited long enough for its origin, and the reason to end it then; `None`
 /// while it waits for its client, whose own deadlines hold.
-fn wait_for_origin(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Reason)> {
+fn origin_deadline(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Reason)> {
     let Exchange { upload, download, transaction, .. } = exchange;
     let first_byte = Duration::from_millis(limits.first_byte_ms);
     let response = Duration::from_millis(limits.response_ms);
-    let has_response = transaction.phase == Phase::Answered;
+    let has_response = transaction.phase == Phase::Responding;
     let late = if has_response { Reason::ResponseTimedOut } else { Reason::OriginTimedOut };
     match transaction.phase {
         _ if exchange.is_tunnel => None,
         _ if upload.state() == TransferState::AwaitingSink => {
             Some((upload.since() + first_byte, late))
         }
-        Phase::Asked
+        Phase::Requesting
             if upload.state() != TransferState::AwaitingSource || exchange.awaits_continue() =>
         {
-            Some((transaction.since + first_byte, late))
+            Some((transaction.awaiting_since + first_byte, late))
         }
-        Phase::Answered if download.state() == TransferState::AwaitingSource => {
+        Phase::Responding if download.state() == TransferState::AwaitingSource => {
             Some((download.since() + response, late))
         }
         _ => None,
@@ -264,7 +275,7 @@ pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(origin_use) = exchange.transaction.connection.take() else { return };
     let id = exchange.transaction.origin.take().expect("picked before it was used");
     let (moved, may_be_kept) = (exchange.download.forwarded(), h1::is_persistent(exchange));
-    core.origins.note_body(id, moved);
+    core.origins.record_body_length(id, moved);
     release(core, origin_use, id, may_be_kept);
 }
 
@@ -279,29 +290,29 @@ pub(crate) fn release<E: Engine>(
     let slot = origin_use.slot();
     let Core { engine, origins, .. } = core;
     let is_clean = origins.connections.get(slot).is_some_and(|it| it.wire.is_clean());
-    if may_be_kept && is_clean && !core.drain.is_draining && origins.known(id).in_force {
+    if may_be_kept && is_clean && !core.drain.is_draining && origins.state(id).is_in_force {
         let now = engine.now();
-        if let Some(owner) = origins.keep(slot, now) {
+        if let Some(owner) = origins.make_idle(slot, now) {
             pinned::note_idle(origins, slot, owner);
         }
-        let head_max = origins.head_max(id);
+        let head_max = origins.header_receive_max(id);
         if let Some(connection) = origins.connections.get_mut(slot) {
             connection.wire.receive(engine, head_max);
         }
         let limits = core.snapshot.limits();
         let per_origin = limits.origin_idle_connections as usize;
         let all = limits.origin_idle_connections_all as usize;
-        if let Some(surplus) = core.origins.surplus(id, per_origin, all) {
+        if let Some(surplus) = core.origins.surplus_idle(id, per_origin, all) {
             close(core, surplus);
         }
     } else {
         close(core, slot);
     }
-    core.origins.unpick(id);
+    core.origins.end_request(id);
 }
 
 /// The exchange gives up whatever it has at its origin: what is under way ends unfinished.
-pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
+pub(crate) fn abandon<E: Engine>(core: &mut Core<E>, key: Key) {
     let transaction = &mut core.exchange(key).transaction;
     if !transaction.is_open() {
         // It was released, or none was picked: whatever there is belongs to one that is.
@@ -311,9 +322,9 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
     }
     let (phase, id) = (transaction.phase, transaction.origin);
     match phase {
-        Phase::Naming => core.names.forget(key),
-        Phase::Dialing => origin::dial::abandon(core, key),
-        Phase::Waiting => core.overload.waiting.retain(|entry| entry.key != key),
+        Phase::Resolving => core.names.forget(key),
+        Phase::Dialing => origin::dial::cancel(core, key),
+        Phase::WaitListed => core.overload.wait_list.retain(|entry| entry.key != key),
         Phase::Queued => core.origins.leave_queue(id.expect("it waits for room there"), key),
         _ => {}
     }
@@ -321,21 +332,21 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
     assert!(transaction.dial.is_none(), "attempts are made in one phase");
     let connection = transaction.connection.take();
     transaction.phase = Phase::Start;
-    let trial = std::mem::take(&mut transaction.trial);
-    let opens = std::mem::take(&mut transaction.opens);
+    let trial = std::mem::take(&mut transaction.pick_reason);
+    let opens = std::mem::take(&mut transaction.has_reservation);
     transaction.origin = None;
     if let Some(origin_use) = connection {
         close(core, origin_use.slot());
     }
     if let Some(id) = id {
         if opens {
-            core.origins.note_closed(id);
+            core.origins.release_connection(id);
         }
         // Without a verdict of this probe another one may go.
-        if trial == Trial::Probe {
-            core.origins.known_mut(id).health.end_probe();
+        if trial == PickReason::Probe {
+            core.origins.state_mut(id).health.end_probe();
         }
-        core.origins.unpick(id);
+        core.origins.end_request(id);
     }
 }
 

@@ -18,52 +18,52 @@ pub(crate) struct Overload {
     /// The most client connections.
     pub(crate) connections_max: usize,
     /// Descriptors for clients and origins.
-    pub(crate) descriptors: usize,
+    pub(crate) descriptors_max: usize,
     /// The same at the start, with so many listeners.
     pub(crate) descriptors_at_start: usize,
     pub(crate) listeners_at_start: usize,
     /// How long a client may stand still though room is short. A shortage that passes harms nobody
     /// whose request is on its way, however slow its network is; in one that lasts, as under a
     /// flood, ever less is forgiven, and it is the order that counts.
-    forgiven: Duration,
-    pub(crate) missed: Missed,
+    grace: Duration,
+    pub(crate) unmet: UnmetDemand,
     /// A client came, and there is no room for a further one: clients that stand still are to make
     /// room before the turn goes on.
-    pub(crate) sheds_next: bool,
+    pub(crate) sheds_before_next: bool,
     /// When a client that came last made others go.
-    shed_at: Option<Instant>,
+    last_client_shed: Option<Instant>,
     /// The cache's count of bodies without memory when room was last looked for.
-    memory_missed: u64,
+    cache_memory_misses: u64,
     /// Exchanges that wait for room, each once, in the order of the time since which they wait.
-    pub(crate) waiting: VecDeque<Waiter>,
+    pub(crate) wait_list: VecDeque<WaitingExchange>,
 }
 
 impl Overload {
     /// That of a worker which may open so many descriptors, with so many listeners.
     pub(crate) fn new(descriptors: usize, listeners: usize) -> Self {
         let (descriptors_at_start, listeners_at_start) = (descriptors, listeners);
-        Self { descriptors_at_start, listeners_at_start, forgiven: MOST, ..Self::default() }
+        Self { descriptors_at_start, listeners_at_start, grace: GRACE_MAX, ..Self::default() }
     }
 
     /// Room is still short: less is forgiven. Asked every 20 ms while it is.
-    pub(crate) fn forgive_less(&mut self) {
-        self.forgiven = (self.forgiven / 2).max(LEAST);
+    pub(crate) fn halve_grace(&mut self) {
+        self.grace = (self.grace / 2).max(GRACE_MIN);
     }
 
     /// Room is not short: more is forgiven. Asked every 100 ms.
-    pub(crate) fn forgive_more(&mut self) {
-        self.forgiven = (self.forgiven * 2).min(MOST);
+    pub(crate) fn double_grace(&mut self) {
+        self.grace = (self.grace * 2).min(GRACE_MAX);
     }
 
     /// Whether no more could be forgiven.
-    pub(crate) fn forgives_most(&self) -> bool {
-        self.forgiven == MOST
+    pub(crate) fn is_grace_max(&self) -> bool {
+        self.grace == GRACE_MAX
     }
 }
 
 /// The demand that found no room in a turn.
 #[derive(Default, Debug)]
-pub(crate) struct Missed {
+pub(crate) struct UnmetDemand {
     /// The kernel had no descriptor for a client, though we may count some.
     pub(crate) descriptors: bool,
     /// Requests that began to wait, or whose lookup found no descriptor.
@@ -72,7 +72,7 @@ pub(crate) struct Missed {
 
 /// What a request had no room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Want {
+pub(crate) enum WantedResource {
     /// A descriptor, or memory of the kernel's, for a connection.
     Connection,
     /// The lookup of a name.
@@ -81,25 +81,25 @@ pub(crate) enum Want {
 
 /// An exchange that waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Waiter {
+pub(crate) struct WaitingExchange {
     pub(crate) key: Key,
     since: Instant,
-    want: Want,
+    resource: WantedResource,
     /// When it may try again.
-    again: Instant,
+    retry_at: Instant,
 }
 
 /// What is forgiven while room was not short for long: two round trips around the world. Of those
 /// who are being served, never less than the second within which a lost packet is there again, if
 /// that one is not lost (RFC 6298): it may be the network that keeps us waiting.
-const MOST: Duration = Duration::from_millis(250);
-const LEAST: Duration = Duration::from_micros(1_000_000 / PATIENCE_SERVED as u64);
+const GRACE_MAX: Duration = Duration::from_millis(250);
+const GRACE_MIN: Duration = Duration::from_micros(1_000_000 / PATIENCE_SERVED as u64);
 
 /// How much longer than a header that does not end a client that is being served, or has only just
 /// come, may stand still.
 const PATIENCE_SERVED: u32 = 16;
 /// How often a worker that lacks room looks for some.
-pub(crate) const LACKING: Duration = Duration::from_millis(20);
+pub(crate) const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The most that is received at once of a response that waits until those before it were delivered;
 /// less than twice as much of it is held.
 pub(crate) const RECEIVE_AHEAD_MAX: usize = 4096;

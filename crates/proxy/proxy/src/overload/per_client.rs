@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 /// A client as limits count it: an IPv4 address, or the IPv6 addresses that begin with the same
 /// bits. One IPv6 subscriber has at least a /64 (RFC 6177).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Client(IpAddr);
+pub struct ClientPrefix(IpAddr);
 
-impl Client {
+impl ClientPrefix {
     /// The client that has `address`, where the first `ipv6_prefix` bits of an IPv6 address name a
     /// client (1 to 128).
     pub fn of(address: IpAddr, ipv6_prefix: u64) -> Self {
@@ -28,38 +28,38 @@ impl Client {
 
 /// The counts of all workers.
 #[derive(Debug, Default)]
-pub(crate) struct AllClients(Mutex<HashMap<Client, u64>>);
+pub(crate) struct SharedClientCounts(Mutex<HashMap<ClientPrefix, u64>>);
 
 /// The counts of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Clients {
-    mine: HashMap<Client, Count>,
+pub(crate) struct ClientCounts {
+    counts: HashMap<ClientPrefix, ClientCount>,
     /// Clients whose counts are exchanged with the other workers next, each once.
-    changed: Vec<Client>,
+    changed: Vec<ClientPrefix>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
+struct ClientCount {
     open: u64,
     /// The value of `open` that was reported last.
-    told: u64,
+    published: u64,
     /// Connections of the other workers at the last exchange.
-    elsewhere: u64,
+    other_workers: u64,
     /// Whether it is in `changed`.
-    listed: bool,
+    is_changed: bool,
 }
 
-impl Clients {
+impl ClientCounts {
     /// Counts a connection in, if its client has fewer than `max`. Unix sockets have no address
     /// and no such limit.
-    pub(crate) fn admit(&mut self, client: Option<Client>, max: u64) -> bool {
+    pub(crate) fn admit(&mut self, client: Option<ClientPrefix>, max: u64) -> bool {
         let Some(client) = client else { return true };
-        let count = self.mine.entry(client).or_default();
+        let count = self.counts.entry(client).or_default();
         // A refusal is news as well: what the others have may be less by now.
-        if !std::mem::replace(&mut count.listed, true) {
+        if !std::mem::replace(&mut count.is_changed, true) {
             self.changed.push(client);
         }
-        if count.open + count.elsewhere >= max {
+        if count.open + count.other_workers >= max {
             return false;
         }
         count.open += 1;
@@ -67,21 +67,21 @@ impl Clients {
     }
 
     /// Counts a connection out.
-    pub(crate) fn leave(&mut self, client: Option<Client>) {
+    pub(crate) fn release(&mut self, client: Option<ClientPrefix>) {
         let Some(client) = client else { return };
-        let count = self.mine.get_mut(&client).expect("counted in before");
-        if !std::mem::replace(&mut count.listed, true) {
+        let count = self.counts.get_mut(&client).expect("counted in before");
+        if !std::mem::replace(&mut count.is_changed, true) {
             self.changed.push(client);
         }
         count.open -= 1;
     }
 
     /// Tells the others that nobody is here any more.
-    pub(crate) fn forget(&mut self, all: &AllClients) {
+    pub(crate) fn withdraw(&mut self, all: &SharedClientCounts) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (client, count) in self.mine.drain() {
+        for (client, count) in self.counts.drain() {
             if let Some(total) = all.get_mut(&client) {
-                *total = total.saturating_sub(count.told);
+                *total = total.saturating_sub(count.published);
                 if *total == 0 {
                     all.remove(&client);
                 }
@@ -91,25 +91,25 @@ impl Clients {
     }
 
     /// Whether there is something to tell.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         !self.changed.is_empty()
     }
 
     /// Reports the changed counts, and reads those of the other workers for the same clients.
-    pub(crate) fn tell(&mut self, all: &AllClients) {
+    pub(crate) fn publish(&mut self, all: &SharedClientCounts) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         for client in self.changed.drain(..) {
-            let count = self.mine.get_mut(&client).expect("listed once, removed below");
-            count.listed = false;
+            let count = self.counts.get_mut(&client).expect("listed once, removed below");
+            count.is_changed = false;
             let total = all.entry(client).or_default();
-            *total = *total + count.open - count.told;
-            count.told = count.open;
-            count.elsewhere = *total - count.open;
+            *total = *total + count.open - count.published;
+            count.published = count.open;
+            count.other_workers = *total - count.open;
             if *total == 0 {
                 all.remove(&client);
             }
             if count.open == 0 {
-                self.mine.remove(&client);
+                self.counts.remove(&client);
             }
         }
     }
@@ -119,8 +119,8 @@ impl Clients {
 mod tests {
     use super::*;
 
-    fn client(address: &str, ipv6_prefix: u64) -> Client {
-        Client::of(address.parse().unwrap(), ipv6_prefix)
+    fn client(address: &str, ipv6_prefix: u64) -> ClientPrefix {
+        ClientPrefix::of(address.parse().unwrap(), ipv6_prefix)
     }
 
     #[test]
@@ -144,45 +144,45 @@ mod tests {
 
     #[test]
     fn a_prefix_has_one_limit_for_all_its_addresses() {
-        let mut clients = Clients::default();
+        let mut clients = ClientCounts::default();
         let address = |host: u64| Some(client(&format!("2001:db8::{host:x}"), 64));
         assert_eq!((0..10).filter(|&host| clients.admit(address(host), 3)).count(), 3);
-        clients.leave(address(0));
+        clients.release(address(0));
         assert!(clients.admit(address(77), 3) && !clients.admit(address(78), 3));
         assert!(clients.admit(Some(client("2001:db8:0:1::", 64)), 3));
     }
 
     #[test]
     fn two_workers_share_a_limit_after_they_have_told_each_other() {
-        let all = AllClients::default();
-        let (mut first, mut second) = (Clients::default(), Clients::default());
+        let all = SharedClientCounts::default();
+        let (mut first, mut second) = (ClientCounts::default(), ClientCounts::default());
         let client = Some(client("192.0.2.1", 64));
         assert!(first.admit(client, 2) && first.admit(client, 2) && !first.admit(client, 2));
-        first.tell(&all);
+        first.publish(&all);
         assert!(second.admit(client, 2), "not heard yet");
-        second.tell(&all);
+        second.publish(&all);
         assert!(!second.admit(client, 2));
-        first.leave(client);
-        first.leave(client);
-        second.leave(client);
-        first.tell(&all);
-        second.tell(&all);
-        assert!(!first.has_news() && first.mine.is_empty() && second.mine.is_empty());
+        first.release(client);
+        first.release(client);
+        second.release(client);
+        first.publish(&all);
+        second.publish(&all);
+        assert!(!first.has_changes() && first.counts.is_empty() && second.counts.is_empty());
         assert!(all.0.lock().unwrap().is_empty());
     }
 
     #[test]
     fn who_is_gone_counts_no_more() {
-        let all = AllClients::default();
-        let (mut first, mut second) = (Clients::default(), Clients::default());
+        let all = SharedClientCounts::default();
+        let (mut first, mut second) = (ClientCounts::default(), ClientCounts::default());
         let client = Some(client("192.0.2.1", 64));
         assert!(first.admit(client, 3) && first.admit(client, 3) && second.admit(client, 3));
-        first.tell(&all);
-        second.tell(&all);
-        first.leave(client);
-        first.forget(&all);
-        second.leave(client);
-        second.tell(&all);
+        first.publish(&all);
+        second.publish(&all);
+        first.release(client);
+        first.withdraw(&all);
+        second.release(client);
+        second.publish(&all);
         assert!(all.0.lock().unwrap().is_empty());
     }
 }

@@ -16,8 +16,8 @@ use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Exchange, Reason};
 use crate::origin::close::close;
-use crate::overload::capacity::{self, clients, is_short_of_memory, taken};
-use crate::overload::{Missed, PATIENCE_SERVED};
+use crate::overload::capacity::{self, client_connections, descriptors_used, is_short_of_memory};
+use crate::overload::{PATIENCE_SERVED, UnmetDemand};
 use crate::transfer::TransferState;
 
 /// The client connections that make room, one after the other: `least`, for those whom the
@@ -26,34 +26,34 @@ use crate::transfer::TransferState;
 /// only those go who hold some.
 #[derive(Debug)]
 pub(crate) struct Shedding {
-    still: std::vec::IntoIter<(Order, Key)>,
-    least: usize,
+    stalled: std::vec::IntoIter<(ShedPriority, Key)>,
+    shed_min: usize,
     /// Clients that leave by themselves, or were told why they have to.
     leaving: usize,
-    given_up: Option<Key>,
+    last_shed: Option<Key>,
 }
 
 impl Shedding {
     /// Begins to make room. An eighth of the idle origin connections goes first.
     pub(crate) fn new<E: Engine>(core: &mut Core<E>, least: usize) -> Self {
-        let (still, leaving) = standing_still(core);
+        let (still, leaving) = stalled_clients(core);
         let closed =
-            if least > 0 || is_short(core, leaving) { close_idle_origins(core) } else { 0 };
+            if least > 0 || lacks_reserve(core, leaving) { close_idle_origins(core) } else { 0 };
         // Clients that are leaving and the connections closed here make room as well.
         let least = least.saturating_sub(closed + leaving);
-        Self { still: still.into_iter(), least, leaving, given_up: None }
+        Self { stalled: still.into_iter(), shed_min: least, leaving, last_shed: None }
     }
 
     /// The event that gives the next client up. To be delivered before this is called again.
     pub(crate) fn next<E: Engine>(&mut self, core: &mut Core<E>) -> Option<(EventTarget, Event)> {
         loop {
             // One that gets a response goes a moment later.
-            let given_up = self.given_up.take();
+            let given_up = self.last_shed.take();
             self.leaving += usize::from(given_up.is_some_and(|it| core.conns.get(it).is_some()));
-            let (_, key) = self.still.next()?;
-            if self.least > 0 {
-                self.least -= 1;
-            } else if !is_short(core, self.leaving) {
+            let (_, key) = self.stalled.next()?;
+            if self.shed_min > 0 {
+                self.shed_min -= 1;
+            } else if !lacks_reserve(core, self.leaving) {
                 if !is_short_of_memory(core) {
                     return None;
                 }
@@ -61,8 +61,8 @@ impl Shedding {
                     continue;
                 }
             }
-            self.given_up = Some(key);
-            if let Some(event) = give_up(core, key) {
+            self.last_shed = Some(key);
+            if let Some(event) = shed(core, key) {
                 return Some(event);
             }
         }
@@ -72,13 +72,13 @@ impl Shedding {
 /// Begins to make room for those who found none in this turn; `None`: there are none. For a request
 /// that goes on waiting it is [`look_for_room`] that has others go: to close one for it in each
 /// turn would close everybody where that does not help, as when the kernel has no memory.
-pub(crate) fn make_up_for_missed<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
-    let Missed { descriptors, requests } = std::mem::take(&mut core.overload.missed);
+pub(crate) fn shed_for_unmet_demand<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
+    let UnmetDemand { descriptors, requests } = std::mem::take(&mut core.overload.unmet);
     if !descriptors && requests == 0 {
         return None;
     }
     // Some may have found room since.
-    let requests = requests.min(capacity::helped(core).count());
+    let requests = requests.min(capacity::waiting_for_descriptors(core).count());
     // As many go for clients as where it is we who count none.
     let clients = if descriptors { core.conns.len() / 64 + 1 } else { 0 };
     Some(Shedding::new(core, requests.max(clients)))
@@ -86,46 +86,46 @@ pub(crate) fn make_up_for_missed<E: Engine>(core: &mut Core<E>) -> Option<Sheddi
 
 /// Begins to make room for a client that came, once a turn: a client that did not stand still a
 /// moment ago does not now.
-pub(crate) fn make_room_for_client<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
+pub(crate) fn shed_for_client<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     let now = core.engine.now();
-    let is_first = core.overload.shed_at.replace(now) != Some(now);
+    let is_first = core.overload.last_client_shed.replace(now) != Some(now);
     is_first.then(|| Shedding::new(core, 0))
 }
 
 /// Begins to make room for those who wait for some; `None`: nobody does. To be called now and then.
-pub(crate) fn look_for_room<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
-    if !capacity::is_lacking(core) {
-        core.overload.forgive_more();
+pub(crate) fn shed_for_waiters<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
+    if !capacity::is_short(core) {
+        core.overload.double_grace();
         return None;
     }
-    core.overload.forgive_less();
-    let helped = capacity::helped(core).count();
+    core.overload.halve_grace();
+    let helped = capacity::waiting_for_descriptors(core).count();
     Some(Shedding::new(core, helped))
 }
 
 /// Where a body has found no memory in the cache since this was asked last: the event that gives up
 /// the client that has stood still longest of those that read what is not stored any more. One at a
 /// time, as it may have had most of it.
-pub(crate) fn shed_reader<E: Engine>(core: &mut Core<E>) -> Option<(EventTarget, Event)> {
-    let missed = capacity::memory_missed(core);
-    if std::mem::replace(&mut core.overload.memory_missed, missed) == missed {
+pub(crate) fn shed_cache_reader<E: Engine>(core: &mut Core<E>) -> Option<(EventTarget, Event)> {
+    let missed = capacity::cache_memory_misses(core);
+    if std::mem::replace(&mut core.overload.cache_memory_misses, missed) == missed {
         return None;
     }
-    let (still, _) = standing_still(core);
-    let (_, key) = still.into_iter().find(|(_, key)| keeps_cache_memory(core, *key))?;
-    give_up(core, key)
+    let (still, _) = stalled_clients(core);
+    let (_, key) = still.into_iter().find(|(_, key)| holds_cache_memory(core, *key))?;
+    shed(core, key)
 }
 
 /// Whether less room is left than shedding makes, when so many `leaving` have gone.
-pub(crate) fn is_short<E: Engine>(core: &Core<E>, leaving: usize) -> bool {
+pub(crate) fn lacks_reserve<E: Engine>(core: &Core<E>, leaving: usize) -> bool {
     let connections_max = core.overload.connections_max;
-    clients(core) - leaving >= connections_max - connections_max / 64
-        || taken(core) - leaving >= core.overload.descriptors * 55 / 64
+    client_connections(core) - leaving >= connections_max - connections_max / 64
+        || descriptors_used(core) - leaving >= core.overload.descriptors_max * 55 / 64
 }
 
 /// The event that ends the exchange of a client that has stood still. Without an exchange its
 /// connection is closed at once.
-fn give_up<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(EventTarget, Event)> {
+fn shed<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(EventTarget, Event)> {
     core.counters.connections_shed.add(1);
     let Some(first) = core.conns.get(key).and_then(|conn| conn.pipeline.first()) else {
         client::close(core, key);
@@ -156,7 +156,7 @@ fn holds_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
 
 /// Whether a client, of whose requests several may be under way, keeps memory of the cache from
 /// being used for others.
-fn keeps_cache_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
+fn holds_cache_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
     let (Some(cache), Some(conn)) = (&core.shared.cache, core.conns.get(key)) else {
         return false;
     };
@@ -170,16 +170,16 @@ fn keeps_cache_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
 /// have to go; and how many are about to leave by themselves: they have got their last response,
 /// as one has that was told to go, and are given a moment to read it. After that they are the
 /// first to go, as they lose nothing.
-fn standing_still<E: Engine>(core: &Core<E>) -> (Vec<(Order, Key)>, usize) {
+fn stalled_clients<E: Engine>(core: &Core<E>) -> (Vec<(ShedPriority, Key)>, usize) {
     let now = core.engine.now();
     let (mut still, mut leaving) = (Vec::new(), 0);
     for (key, conn) in core.conns.iter() {
         let first =
             conn.pipeline.first().and_then(|first| core.exchanges.get(first)).map(Box::as_ref);
         let unsent = conn.wire.unsent(&core.engine);
-        let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
+        let Some(stood) = stalled_time(conn, first, unsent, now) else { continue };
         let is_over = conn.is_closing();
-        if stood >= core.overload.forgiven {
+        if stood >= core.overload.grace {
             still.push(((is_over, stood), key));
         } else {
             leaving += usize::from(is_over);
@@ -190,7 +190,7 @@ fn standing_still<E: Engine>(core: &Core<E>) -> (Vec<(Order, Key)>, usize) {
 }
 
 /// How long a connection has stood still for what it is, if that is its client's doing.
-fn stands_still(
+fn stalled_time(
     conn: &Conn,
     first: Option<&Exchange>,
     unsent: usize,
@@ -202,7 +202,7 @@ fn stands_still(
             (now.since(since), PATIENCE_TUNNEL)
         }
         (ConnState::Busy, Some(exchange)) => {
-            (keeps_waiting(exchange, unsent, now)?, PATIENCE_SERVED)
+            (stalled_exchange_time(exchange, unsent, now)?, PATIENCE_SERVED)
         }
         (ConnState::Busy, None) => return None,
         (ConnState::New, _) => (now.since(conn.since), PATIENCE_SERVED),
@@ -213,7 +213,7 @@ fn stands_still(
 }
 
 /// How long a client has kept its exchange waiting; `None` while that waits for its origin.
-fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Duration> {
+fn stalled_exchange_time(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Duration> {
     let (upload, download) = (&exchange.upload, &exchange.download);
     if download.state() == TransferState::AwaitingSink {
         return download.stalled_for(now, PACE, unsent + download.bytes_in_pipe());
@@ -224,7 +224,7 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
 
 /// The first to go is the greatest: whether it has got its last response, and how long it has stood
 /// still for what it is.
-type Order = (bool, Duration);
+type ShedPriority = (bool, Duration);
 
 const PATIENCE_IDLE: u32 = 2;
 const PATIENCE_TUNNEL: u32 = 240;

@@ -14,9 +14,9 @@ use crate::snapshot::Snapshot;
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     earlier: Vec<Weak<Snapshot>>,
-    gone: Vec<Gone>,
+    removed: Vec<RemovedListener>,
     /// Connections of listeners that are gone may wait for a request that will not be served.
-    pub(crate) has_idle: bool,
+    pub(crate) has_idle_on_removed: bool,
     /// The shortest waits of all snapshots in use: how far ahead the timers of connections are set
     /// at most, so that a new wait never needs to set one, whichever snapshot it is under.
     pub(crate) client_check: Duration,
@@ -25,7 +25,7 @@ pub(crate) struct Snapshots {
 
 /// A listener that is not in the configuration in force.
 #[derive(Debug)]
-struct Gone {
+struct RemovedListener {
     listener: u16,
     /// The last one that had it. Each connection is served one more exchange by it, at most.
     snapshot: Rc<Snapshot>,
@@ -38,8 +38,8 @@ impl Snapshots {
     pub(crate) fn new(present: &Snapshot) -> Self {
         Self {
             earlier: Vec::new(),
-            gone: Vec::new(),
-            has_idle: false,
+            removed: Vec::new(),
+            has_idle_on_removed: false,
             client_check: present.client_check,
             origin_check: present.origin_check,
         }
@@ -51,38 +51,43 @@ impl Snapshots {
     }
 
     /// A listener, from which so many connections are open, was last in `snapshot`.
-    pub(crate) fn lose(&mut self, listener: u16, snapshot: &Rc<Snapshot>, connections: usize) {
-        self.gone.push(Gone { listener, snapshot: snapshot.clone(), connections });
-        self.has_idle = true;
+    pub(crate) fn remove_listener(
+        &mut self,
+        listener: u16,
+        snapshot: &Rc<Snapshot>,
+        connections: usize,
+    ) {
+        self.removed.push(RemovedListener { listener, snapshot: snapshot.clone(), connections });
+        self.has_idle_on_removed = true;
     }
 
     /// A listener is back in the configuration.
-    pub(crate) fn regain(&mut self, listener: u16) {
-        self.gone.retain(|gone| gone.listener != listener);
+    pub(crate) fn restore_listener(&mut self, listener: u16) {
+        self.removed.retain(|gone| gone.listener != listener);
     }
 
     /// The snapshot by which a connection is served whose listener is gone.
-    pub(crate) fn of_gone(&self, listener: u16) -> Option<&Rc<Snapshot>> {
-        let found = self.gone.iter().find(|gone| gone.listener == listener);
+    pub(crate) fn of_removed_listener(&self, listener: u16) -> Option<&Rc<Snapshot>> {
+        let found = self.removed.iter().find(|gone| gone.listener == listener);
         found.map(|gone| &gone.snapshot)
     }
 
     /// Whether a listener is gone: its connections end with the exchange that they serve.
-    pub(crate) fn is_gone(&self, listener: u16) -> bool {
-        !self.gone.is_empty() && self.of_gone(listener).is_some()
+    pub(crate) fn is_removed(&self, listener: u16) -> bool {
+        !self.removed.is_empty() && self.of_removed_listener(listener).is_some()
     }
 
     /// A connection came in, perhaps at a listener that is gone: it was in its queue.
-    pub(crate) fn note_came(&mut self, listener: u16) {
-        for gone in self.gone.iter_mut().filter(|gone| gone.listener == listener) {
+    pub(crate) fn add_connection(&mut self, listener: u16) {
+        for gone in self.removed.iter_mut().filter(|gone| gone.listener == listener) {
             gone.connections += 1;
-            self.has_idle = true;
+            self.has_idle_on_removed = true;
         }
     }
 
     /// A connection is closed.
-    pub(crate) fn note_left(&mut self, listener: u16) {
-        for gone in self.gone.iter_mut().filter(|gone| gone.listener == listener) {
+    pub(crate) fn remove_connection(&mut self, listener: u16) {
+        for gone in self.removed.iter_mut().filter(|gone| gone.listener == listener) {
             gone.connections -= 1;
         }
     }
@@ -90,7 +95,7 @@ impl Snapshots {
     /// Forgets what nobody uses any more: listeners without a connection of which `is_retiring`
     /// says that none will come, and snapshots. True when there are fewer snapshots.
     pub(crate) fn forget_unused(&mut self, is_retiring: impl Fn(u16) -> bool) -> bool {
-        self.gone.retain(|gone| gone.connections > 0 || is_retiring(gone.listener));
+        self.removed.retain(|gone| gone.connections > 0 || is_retiring(gone.listener));
         let before = self.earlier.len();
         self.earlier.retain(|snapshot| snapshot.strong_count() > 0);
         self.earlier.len() < before
@@ -98,7 +103,7 @@ impl Snapshots {
 
     /// Whether there is nothing beside the snapshot in force.
     pub(crate) fn is_empty(&self) -> bool {
-        self.earlier.is_empty() && self.gone.is_empty()
+        self.earlier.is_empty() && self.removed.is_empty()
     }
 
     /// Those in use beside the one in force.

@@ -11,13 +11,13 @@ use std::time::Duration;
 use millrace_engine::Instant;
 use millrace_http1::{HeadLimits, Http1Header};
 
-use crate::admission::AskRules;
-use crate::congestion::Setting;
+use crate::admission::TargetFilter;
+use crate::congestion::CongestionSetting;
 use crate::counters::PerStatus;
 use crate::exchange::RequestPlan;
-use crate::origin::shared_health::{Board, Check, CheckMark};
-use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
-use crate::shared::Shared;
+use crate::origin::shared_health::{CheckResult, HealthCheck, SharedHealth};
+use crate::origin::{ConnectRules, ConnectRulesId, OriginId, Origins, RetryBudget};
+use crate::shared::SharedState;
 use millrace_config::{
     Balance, CacheRoute, Config, Listener, RetryOn, Route, SendProxy, Service, ServiceRole,
     limits::Limits,
@@ -30,11 +30,11 @@ pub(crate) struct Snapshot {
     /// By a listener's number: its place in the configuration, or [`ABSENT`].
     listeners: Box<[u16]>,
     /// Of every service: what opens its connections to origins.
-    pub(crate) rules: Box<[RulesId]>,
+    pub(crate) rules: Box<[ConnectRulesId]>,
     /// What else is derived from every service.
-    services: Box<[OfService]>,
+    services: Box<[ServiceState]>,
     pub(crate) request_limits: HeadLimits,
-    pub(crate) answer_limits: HeadLimits,
+    pub(crate) response_limits: HeadLimits,
     /// The shortest wait of a client connection that is limited, lingering apart: its timer is
     /// never set further ahead, so that a new wait never needs to set it.
     pub(crate) client_check: Duration,
@@ -45,24 +45,24 @@ pub(crate) struct Snapshot {
     /// The whole field line for a message received as HTTP/1.0, and as HTTP/1.1.
     pub(crate) via: [Box<[u8]>; 2],
     /// Our own addresses, never to be connected to.
-    pub(crate) own: Arc<[SocketAddr]>,
+    pub(crate) own_addresses: Arc<[SocketAddr]>,
     /// Whether any service says Proxy-Status in what it passes on.
-    tells_status: bool,
+    sends_proxy_status: bool,
     /// Whether any route begins its connections with a PROXY header.
     pub(crate) sends_proxy: bool,
 }
 
 /// What a worker derives from one service.
 #[derive(Debug)]
-struct OfService {
+struct ServiceState {
     /// Its requests, counted by this worker and the others.
     requests: Arc<[PerStatus]>,
     /// What its clients' connections are given, and those to origins.
-    congestion: [Setting; 2],
+    congestion: [CongestionSetting; 2],
     /// Of every route: its origins and how often one was picked.
     routes: Vec<RouteOrigins>,
     /// Which targets may be asked for; `None`: it is a booster.
-    ask_rules: Option<AskRules>,
+    target_filter: Option<TargetFilter>,
 }
 
 /// The origins of one route.
@@ -72,15 +72,15 @@ pub(crate) struct RouteOrigins {
     /// How one of them is picked.
     pub(crate) balance: Balance,
     /// Counts the picks.
-    pub(crate) turn: Cell<usize>,
+    pub(crate) picks: Cell<usize>,
     /// What may be tried again.
-    pub(crate) budget: RefCell<Budget>,
+    pub(crate) budget: RefCell<RetryBudget>,
     /// Answers 502 to 504 are failures of the origin.
     pub(crate) gateway_errors_fail: bool,
     /// For which responses another origin is asked.
     pub(crate) retry_on: Vec<RetryOn>,
     /// What is found by the check of each origin; empty: the route has none.
-    checks: Vec<Arc<CheckMark>>,
+    checks: Vec<Arc<CheckResult>>,
 }
 
 impl RouteOrigins {
@@ -90,7 +90,7 @@ impl RouteOrigins {
         Self {
             origins,
             balance: Balance::RoundRobin,
-            turn: Cell::new(0),
+            picks: Cell::new(0),
             budget: RefCell::default(),
             gateway_errors_fail: false,
             retry_on: vec![RetryOn::Malformed],
@@ -101,26 +101,29 @@ impl RouteOrigins {
     /// The origins of a configured route. Picking begins at `turn`.
     fn of(
         route: &Route,
-        rules: RulesId,
+        rules: ConnectRulesId,
         (now, turn): (Instant, usize),
         origins: &mut Origins,
-        board: &Board,
+        board: &SharedHealth,
     ) -> Self {
-        let of_route = route.origins.iter().map(|origin| origins.configured(rules, origin, board));
+        let of_route =
+            route.origins.iter().map(|origin| origins.intern_configured(rules, origin, board));
         Self {
             origins: of_route.collect(),
             balance: route.balance,
             gateway_errors_fail: route.eject_on_errors,
             retry_on: route.retry_on.clone(),
-            checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
-            turn: Cell::new(turn),
-            budget: RefCell::new(Budget::new(now, turn)),
+            checks: HealthCheck::of_route(route)
+                .map(|check| board.register_check(&check))
+                .collect(),
+            picks: Cell::new(turn),
+            budget: RefCell::new(RetryBudget::new(now, turn)),
         }
     }
 
     /// Whether the check of the origin at `index` fails.
-    pub(crate) fn check_fails(&self, index: usize) -> bool {
-        self.checks.get(index).is_some_and(|mark| mark.fails())
+    pub(crate) fn is_check_failing(&self, index: usize) -> bool {
+        self.checks.get(index).is_some_and(|mark| mark.is_failing())
     }
 }
 
@@ -130,23 +133,23 @@ impl Snapshot {
         config: Arc<Config>,
         now: Instant,
         origins: &mut Origins,
-        shared: &Shared,
+        shared: &SharedState,
     ) -> Self {
         let own: Arc<[SocketAddr]> = config.own_addresses().into();
         // Or reloads in a row would each begin with the first.
         let turn = config.number.saturating_sub(1) as usize;
         let of_service = |service: &Service| {
             let congestion = [&service.congestion, &service.origin_congestion]
-                .map(|choice| Setting::new(choice, shared.system_congestion.as_ref()));
-            let rules = origins.rules(Rules::of(service, &own, &congestion[1]));
+                .map(|choice| CongestionSetting::new(choice, shared.system_congestion.as_ref()));
+            let rules = origins.intern_rules(ConnectRules::of(service, &own, &congestion[1]));
             let mut of_route =
-                |route| RouteOrigins::of(route, rules, (now, turn), origins, &shared.board);
+                |route| RouteOrigins::of(route, rules, (now, turn), origins, &shared.health);
             let (routes, ask_rules) = match &service.role {
                 ServiceRole::Boost(routes) => (routes.iter().map(&mut of_route).collect(), None),
-                ServiceRole::Forward(rules) => (Vec::new(), Some(AskRules::new(rules))),
+                ServiceRole::Forward(rules) => (Vec::new(), Some(TargetFilter::new(rules))),
             };
             let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
-            (rules, OfService { requests, congestion, routes, ask_rules })
+            (rules, ServiceState { requests, congestion, routes, target_filter: ask_rules })
         };
         let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(of_service).unzip();
         let mut routes = config.services.iter().flat_map(Service::routes);
@@ -162,7 +165,7 @@ impl Snapshot {
             rules: rules.into(),
             services: services.into(),
             request_limits: head_limits(limits.request_head_bytes, limits.fields),
-            answer_limits: head_limits(limits.response_head_bytes, limits.response_fields),
+            response_limits: head_limits(limits.response_head_bytes, limits.response_fields),
             client_check: shortest(&[
                 limits.head_ms,
                 limits.idle_ms,
@@ -178,8 +181,8 @@ impl Snapshot {
             ]),
             via: ["1.0", "1.1"].map(|version| via(version, &shared.pseudonym)),
             pseudonym: shared.pseudonym.clone(),
-            own,
-            tells_status: config.services.iter().any(|service| service.proxy_status),
+            own_addresses: own,
+            sends_proxy_status: config.services.iter().any(|service| service.proxy_status),
             sends_proxy: routes.any(|route| route.send_proxy != SendProxy::Off),
             config,
         }
@@ -201,7 +204,7 @@ impl Snapshot {
     }
 
     /// What the connections that come in at a listener of this configuration are given.
-    pub(crate) fn client_congestion(&self, listener: &Listener) -> &Setting {
+    pub(crate) fn client_congestion(&self, listener: &Listener) -> &CongestionSetting {
         &self.services[listener.service].congestion[0]
     }
 
@@ -215,7 +218,7 @@ impl Snapshot {
     }
 
     /// The marks of the checks of all routes.
-    pub(crate) fn checks(&self) -> impl Iterator<Item = &Arc<CheckMark>> {
+    pub(crate) fn checks(&self) -> impl Iterator<Item = &Arc<CheckResult>> {
         self.routes().flat_map(|route| &route.checks)
     }
 
@@ -225,18 +228,21 @@ impl Snapshot {
     }
 
     /// What a service's connections to origins are given.
-    pub(crate) fn origin_congestion(&self, service: u16) -> &Setting {
+    pub(crate) fn origin_congestion(&self, service: u16) -> &CongestionSetting {
         &self.services[service as usize].congestion[1]
     }
 
     /// Whether a service says Proxy-Status in the responses that it passes on.
-    pub(crate) fn tells_status(&self, service: u16) -> bool {
-        self.tells_status && self.service(service).proxy_status
+    pub(crate) fn sends_proxy_status(&self, service: u16) -> bool {
+        self.sends_proxy_status && self.service(service).proxy_status
     }
 
     /// Which targets may be asked for, of a forward proxy.
-    pub(crate) fn ask_rules(&self, service: u16) -> &AskRules {
-        self.services[service as usize].ask_rules.as_ref().expect("the service is a forward proxy")
+    pub(crate) fn target_filter(&self, service: u16) -> &TargetFilter {
+        self.services[service as usize]
+            .target_filter
+            .as_ref()
+            .expect("the service is a forward proxy")
     }
 
     /// The route of a booster that was picked; `None` where no route was.

@@ -13,7 +13,7 @@ use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
 use crate::exchange::stage::{Event, NextStep};
 use crate::overload::capacity;
-use crate::overload::per_client::Client;
+use crate::overload::per_client::ClientPrefix;
 use crate::worker::message::{HandoverGuard, WorkerMessage};
 
 /// Handles an event of a listener, or of a connection that has to begin with a PROXY protocol
@@ -53,7 +53,7 @@ fn handle_accepted<E: Engine>(core: &mut Core<E>, key: Key) {
             core.listeners.note_disarmed(key);
             capacity::pause_accepting(core, &format!("cannot accept: {error}"));
             if error == Error::OutOfDescriptors {
-                core.overload.missed.descriptors = true;
+                core.overload.unmet.descriptors = true;
             }
         }
         None => {}
@@ -66,27 +66,28 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     let peer = peer.map(canonical);
     let limits = core.snapshot.limits();
     let per_client = limits.connections_per_client;
-    let counted_as = peer.map(|peer| Client::of(peer.ip(), limits.client_ipv6_prefix));
+    let counted_as = peer.map(|peer| ClientPrefix::of(peer.ip(), limits.client_ipv6_prefix));
     // The listener may have left the configuration while the connection was handed over.
-    let is_known = core.snapshot.listener(listener).is_some() || core.snapshots.is_gone(listener);
+    let is_known =
+        core.snapshot.listener(listener).is_some() || core.snapshots.is_removed(listener);
     if !is_known || !core.clients.admit(counted_as, per_client) {
         return refuse(core, fd);
     }
     let Some(key) = core.conns.next_key() else {
         // Accepting pauses before the table is full, but connections accepted until then still
         // arrive.
-        core.clients.leave(counted_as);
+        core.clients.release(counted_as);
         return refuse(core, fd);
     };
     let snapshot = core.service_of_listener(listener).0.clone();
     let configured = snapshot.listener(listener).expect("it is served by this snapshot");
-    if let Some(name) = snapshot.client_congestion(configured).of_accepted(peer) {
+    if let Some(name) = snapshot.client_congestion(configured).for_accepted(peer) {
         core.engine.set_congestion(&fd, name);
     }
     let token = key.token(Kind::Client);
     let timer = core.timers.insert(token, now + core.snapshots.client_check);
     let proxied = configured.proxy_protocol;
-    core.snapshots.note_came(listener);
+    core.snapshots.add_connection(listener);
     core.conns.insert(Conn {
         wire: Wire::new(fd, token),
         client_address: peer,
@@ -103,7 +104,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     });
     core.counters.connections.set(core.conns.len() as u64);
     client::receive(core, key);
-    capacity::make_room_for_clients(core);
+    capacity::prepare_for_next_client(core);
 }
 
 fn refuse<E: Engine>(core: &mut Core<E>, fd: Fd) {
@@ -128,7 +129,7 @@ fn hand_over<E: Engine>(
     let mine = core.conns.len();
     let least = (0..core.shared.counters.len()).min_by_key(|&index| open(index))?;
     let theirs = open(least);
-    let most = core.overload.connections_max.min(capacity::descriptors_for_clients(core));
+    let most = core.overload.connections_max.min(capacity::client_descriptors_max(core));
     let is_even = mine < theirs * 5 / 4 + HAND_OVER_LEAD;
     if core.drain.is_draining || least == core.index || is_even || theirs >= most {
         return Some(fd);

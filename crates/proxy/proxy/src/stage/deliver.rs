@@ -159,5 +159,6 @@ fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// (RFC 9110 section 10.1.1).
 fn is_upload_pointless(exchange: &Exchange) -> bool {
     let is_announced = expectation(&exchange.request) == Expectation::Continue;
-    origin::h1::says_close(exchange) || (is_announced && exchange.upload.forwarded() == 0)
+    origin::h1::closes_after_response(exchange)
+        || (is_announced && exchange.upload.forwarded() == 0)
 }

@@ -17,13 +17,14 @@ use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, RequestPlan};
 use crate::exchange::{end, headers};
 use crate::names;
-use crate::origin::h1::{self, Status};
-use crate::origin::queue::{self, Way};
+use crate::origin::h1::{self, HeaderOutcome};
+use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
-    self, OriginId, Phase, Place, Probing, Transaction, Trial, dial, pick, pinned, side,
+    self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, pick,
+    pinned, side,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
-use crate::overload::wait_list::{self, Want};
+use crate::overload::wait_list::{self, WantedResource};
 use crate::transfer::sink::TransferSink;
 use crate::transfer::{TransferProgress, upload};
 use millrace_dns::NameError;
@@ -54,14 +55,14 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
         // A refresh begins by a wake-up.
         (Event::CapacityFreed | Event::Woken, Phase::Start) => begin(core, key),
         (Event::CapacityFreed, Phase::Queued) => leave_queue(core, key),
-        (Event::NameResolved(result), Phase::Naming) => handle_lookup(core, key, result),
+        (Event::NameResolved(result), Phase::Resolving) => handle_lookup(core, key, result),
         (Event::DialProgress, Phase::Dialing) => handle_dial_progress(core, key),
-        (Event::BecameFirst, Phase::Asked) => {
-            core.exchange(key).transaction.since = core.engine.now();
+        (Event::BecameFirst, Phase::Requesting) => {
+            core.exchange(key).transaction.awaiting_since = core.engine.now();
             read_response(core, key)
         }
         // The completed send was an interim response, for which the next header had to wait.
-        (Event::ClientSent, Phase::Asked) => read_response(core, key),
+        (Event::ClientSent, Phase::Requesting) => read_response(core, key),
         // Becoming first, or a wake-up by the cache, changes nothing in the other phases.
         _ => NextStep::Wait,
     }
@@ -85,14 +86,14 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Some((id, trial)) = pick_origin(core, key) else {
         return NextStep::End(Reason::MalformedTarget);
     };
-    core.origins.note_picked(id);
+    core.origins.begin_request(id);
     let exchange = core.exchange(key);
     let is_configured = matches!(exchange.plan, RequestPlan::Route(_));
     let is_tunnel = exchange.plan == RequestPlan::Tunnel;
     let transaction = &mut exchange.transaction;
-    (transaction.origin, transaction.trial) = (Some(id), trial);
-    (transaction.configured, transaction.address) = (is_configured.then_some(id), None);
-    let way = queue::way_in_turn(core, key, id);
+    (transaction.origin, transaction.pick_reason) = (Some(id), trial);
+    (transaction.configured_origin, transaction.address) = (is_configured.then_some(id), None);
+    let way = queue::acquire_unless_queued(core, key, id);
     if is_tunnel {
         // Detects a client that leaves while the connection is being opened. Early data is accepted
         // too.
@@ -102,7 +103,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     if let Some(way) = way {
         return proceed(core, key, way);
     }
-    match queue::overflow(core, key) {
+    match queue::divert_or_enqueue(core, key) {
         Ok(Some(way)) => proceed(core, key, way),
         Ok(None) => NextStep::Wait,
         Err(reason) => NextStep::End(reason),
@@ -112,71 +113,72 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// Tries to leave the queue of the origin, in which this exchange is the first.
 fn leave_queue<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let id = core.exchange(key).transaction.origin.expect("it waits for room there");
-    let Some(way) = queue::way_to(core, key, id) else { return NextStep::Wait };
+    let Some(way) = queue::acquire(core, key, id) else { return NextStep::Wait };
     core.origins.leave_queue(id, key);
     core.exchange(key).transaction.phase = Phase::Start;
     proceed(core, key, way)
 }
 
 /// Sends the request to the chosen origin, or first opens a connection to it.
-fn proceed<E: Engine>(core: &mut Core<E>, key: Key, way: Way) -> NextStep {
+fn proceed<E: Engine>(core: &mut Core<E>, key: Key, way: ConnectionSource) -> NextStep {
     match way {
-        Way::Idle(origin_use) => {
+        ConnectionSource::Idle(origin_use) => {
             let transaction = &mut core.exchange(key).transaction;
-            (transaction.connection, transaction.reused) = (Some(origin_use), true);
+            (transaction.connection, transaction.is_reused) = (Some(origin_use), true);
             core.counters.origin_connections_reused.add(1);
             send_request(core, key)
         }
-        Way::New => {
+        ConnectionSource::New => {
             let id = core.exchange(key).transaction.origin.expect("picked before");
-            core.origins.note_open(id);
-            core.exchange(key).transaction.opens = true;
+            core.origins.reserve_connection(id);
+            core.exchange(key).transaction.has_reservation = true;
             let opening = open_connection(core, key, id);
             opening.map_or_else(|reason| connect_failed(core, key, reason), |()| NextStep::Wait)
         }
     }
 }
 
-fn pick_origin<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(OriginId, Trial)> {
+fn pick_origin<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(OriginId, PickReason)> {
     let Core { exchanges, origins, shared, engine, counters, .. } = core;
     let exchange = exchanges.get(key)?;
     let snapshot = exchange.snapshot();
     if let RequestPlan::Route(index) = exchange.plan {
         let route = snapshot.route(exchange.service, index);
-        let tried = exchange.transaction.tried;
-        let probing = || Probing { now: engine.now(), repeatable: h1::may_repeat(exchange) };
-        let picked = pick(origins, route, &shared.board, tried, probing);
-        if picked.1 == Trial::Probe {
+        let tried = exchange.transaction.failed_origin;
+        let probing =
+            || ProbeContext { now: engine.now(), is_repeatable: h1::may_repeat(exchange) };
+        let picked = pick(origins, route, &shared.health, tried, probing);
+        if picked.1 == PickReason::Probe {
             counters.origin_probes.add(1);
         }
         return Some(picked);
     }
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
     let rules = snapshot.rules[exchange.service as usize];
-    let are_whole = snapshot.ask_rules(exchange.service).take_names_whole();
-    Some((origins.asked_for(rules, host, port.unwrap_or(80), are_whole), Trial::No))
+    let are_whole = snapshot.target_filter(exchange.service).needs_absolute_names();
+    Some((origins.intern_requested(rules, host, port.unwrap_or(80), are_whole), PickReason::Normal))
 }
 
 /// Opens a connection to an origin, after a lookup if only its name is known.
 fn open_connection<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Result<(), Reason> {
-    let (name, port) = match core.origins.place(id) {
-        Place::Unix(path) => {
+    let (name, port) = match core.origins.address(id) {
+        OriginAddress::Unix(path) => {
             let path = path.clone();
-            return dial::unix(core, key, path);
+            return dial::start_unix(core, key, path);
         }
-        Place::Address(address) => {
+        OriginAddress::Address(address) => {
             let address = *address;
-            return dial::race(core, key, Arc::new([address.ip()]), address.port());
+            return dial::start_race(core, key, Arc::new([address.ip()]), address.port());
         }
-        Place::Name(name, port) => (name.clone(), *port),
+        OriginAddress::Name(name, port) => (name.clone(), *port),
     };
     match core.names.lookup(&mut core.engine, &name, key) {
-        Poll::Ready(Ok(addresses)) => dial::race(core, key, addresses, port),
+        Poll::Ready(Ok(addresses)) => dial::start_race(core, key, addresses, port),
         Poll::Pending => {
-            core.exchange(key).transaction.phase = Phase::Naming;
+            core.exchange(key).transaction.phase = Phase::Resolving;
             Ok(())
         }
-        Poll::Ready(Err(error)) => Err(names::reason(error)),
+        Poll::Ready(Err(error)) => Err(names::reason_of(error)),
     }
 }
 
@@ -191,19 +193,19 @@ fn handle_lookup<E: Engine>(
     let addresses = transaction.addresses.take().unwrap_or_default();
     let opening = match result {
         Ok(()) => {
-            let Place::Name(_, port) = *core.origins.place(id) else {
+            let OriginAddress::Name(_, port) = *core.origins.address(id) else {
                 unreachable!("only names are looked up");
             };
-            dial::race(core, key, addresses, port)
+            dial::start_race(core, key, addresses, port)
         }
-        Err(error) => Err(names::reason(error)),
+        Err(error) => Err(names::reason_of(error)),
     };
     opening.map_or_else(|reason| connect_failed(core, key, reason), |()| NextStep::Wait)
 }
 
 /// Handles progress of the connection attempts.
 fn handle_dial_progress<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    match dial::on_news(core, key) {
+    match dial::advance(core, key) {
         Ok(true) => send_request(core, key),
         Ok(false) => NextStep::Wait,
         Err(reason) => connect_failed(core, key, reason),
@@ -215,13 +217,13 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { engine, exchange, origin, .. } = core.parts(key);
     let transaction = &mut exchange.transaction;
     transaction.address = origin.and_then(|origin| origin.address);
-    transaction.waiting_since = None;
+    transaction.wait_listed_since = None;
     if exchange.plan == RequestPlan::Tunnel {
-        transaction.phase = Phase::Answered;
+        transaction.phase = Phase::Responding;
         return NextStep::Advance(Stage::Deliver);
     }
     exchange.caching.request_ms = now_ms(engine);
-    if !exchange.transaction.reused && pinned::owner(exchange).is_some() {
+    if !exchange.transaction.is_reused && pinned::required_client(exchange).is_some() {
         pinned::write_header(core, key);
     }
     let Core { engine, exchanges, origins, out, .. } = core;
@@ -229,11 +231,11 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let exchange = exchanges.get_mut(key).expect("its connection is there");
     let id = exchange.transaction.origin.expect("picked before it was connected to");
     out.clear();
-    let upgrade = headers::write_request(&mut h1::header(out), exchange, origins.place(id));
+    let upgrade = headers::write_request(&mut h1::header(out), exchange, origins.address(id));
     let transaction = &mut exchange.transaction;
     transaction.upgrade_sent = upgrade;
-    transaction.phase = Phase::Asked;
-    transaction.since = now;
+    transaction.phase = Phase::Requesting;
+    transaction.awaiting_since = now;
     transaction.scan = HeadScan::default();
     side::receive(core, key);
     let ExchangeParts { engine, exchange, client, origin, out, .. } = core.parts(key);
@@ -260,7 +262,7 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         }
         let Exchange { transaction, response, snapshot, .. } = &mut *exchange;
         let input = &mut origin.wire.recv_buffer;
-        let limits = &snapshot.as_ref().expect("set at its beginning").answer_limits;
+        let limits = &snapshot.as_ref().expect("set at its beginning").response_limits;
         let length = match response.parse_lenient(input.bytes(), &mut transaction.scan, limits) {
             Ok(Some(length)) => {
                 input.consume(length);
@@ -275,17 +277,17 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             }
             Err(_) => return NextStep::End(Reason::MalformedResponse),
         };
-        match h1::status(exchange) {
-            Ok(Status::Interim) => {
+        match h1::classify_header(exchange) {
+            Ok(HeaderOutcome::Interim) => {
                 let early_bytes = &mut exchange.transaction.early_bytes;
                 *early_bytes = early_bytes.saturating_sub(length);
                 pass_interim(core, key);
             }
-            Ok(Status::Final(framing)) => {
+            Ok(HeaderOutcome::Final(framing)) => {
                 let transaction = &mut exchange.transaction;
                 transaction.framing = framing;
-                transaction.phase = Phase::Answered;
-                transaction.answered = Some(engine.now());
+                transaction.phase = Phase::Responding;
+                transaction.responded_at = Some(engine.now());
                 let head = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(head));
                 return handle_response(core, key);
@@ -301,7 +303,7 @@ fn header_memory_bytes(exchange: &Exchange) -> usize {
 
 /// Handles the header of the final response.
 fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    origin::verdict::note_answer(core, key);
+    origin::outcome::record_response(core, key);
     if core.exchange(key).response.status() >= 502
         && let Some(step) = end::retry_on_status(core, key)
     {
@@ -330,7 +332,7 @@ fn repeat_without_conditions<E: Engine>(core: &mut Core<E>, key: Key) -> NextSte
     match core.exchange(key).transaction.framing {
         Framing::None | Framing::Length(0) => side::finish(core, key),
         // The body is of no use.
-        _ => side::leave(core, key),
+        _ => side::abandon(core, key),
     }
     let exchange = core.exchange(key);
     (exchange.caching.object, exchange.caching.remainder) = (None, None);
@@ -344,7 +346,7 @@ fn repeat_without_conditions<E: Engine>(core: &mut Core<E>, key: Key) -> NextSte
 /// 9110 section 15.2).
 fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
     let ExchangeParts { engine, exchange, client, out, .. } = core.parts(key);
-    exchange.transaction.since = engine.now();
+    exchange.transaction.awaiting_since = engine.now();
     let Some(client) = client else { return };
     if exchange.request.version() == Version::Http10 {
         return;
@@ -375,9 +377,13 @@ fn connect_failed<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
     let transaction = &core.exchange(key).transaction;
     let (phase, id) = (transaction.phase, transaction.origin);
     if reason == Reason::Overloaded {
-        let want = if phase == Phase::Dialing { Want::Connection } else { Want::Lookup };
-        side::leave(core, key);
-        return match wait_list::wait(core, key, want) {
+        let want = if phase == Phase::Dialing {
+            WantedResource::Connection
+        } else {
+            WantedResource::Lookup
+        };
+        side::abandon(core, key);
+        return match wait_list::enqueue(core, key, want) {
             true => NextStep::Wait,
             false => NextStep::End(Reason::Overloaded),
         };

@@ -8,16 +8,16 @@ use crate::cached::{ResponseSource, waiting};
 use crate::conn::h1;
 use crate::core::Core;
 use crate::exchange::Exchange;
-use crate::exchange::access_log::{LogBuffer, OriginAddress, Record, write_record};
+use crate::exchange::access_log::{LogBuffer, LoggedOrigin, Record, write_record};
 use crate::exchange::stage::{Event, NextStep};
-use crate::origin::{Origins, Place, side};
+use crate::origin::{OriginAddress, Origins, side};
 use crate::transfer::stats::TransferStats;
 
 /// Records the first exchange of a connection and removes it.
 #[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     if core.exchange(key).transaction.is_open() {
-        side::leave(core, key);
+        side::abandon(core, key);
     }
     waiting::leave_cache(core, key);
     core.counters.exchanges.add(1);
@@ -65,7 +65,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferSta
         client: conn.and_then(|conn| conn.client_address).map(|address| address.ip()),
         user: match &exchange.access {
             Access::Granted(user) => Some(user),
-            Access::Unasked | Access::Waiting => None,
+            Access::Unchecked | Access::Verifying => None,
         },
         time_of_day: engine.time_of_day().saturating_sub(duration),
         method,
@@ -84,7 +84,10 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferSta
         user_agent: field(Name::UserAgent),
         duration,
         origin: origin_tried(origins, exchange),
-        origin_first_byte: exchange.transaction.answered.map(|answered| answered.since(started)),
+        origin_first_byte: exchange
+            .transaction
+            .responded_at
+            .map(|answered| answered.since(started)),
         client_path: conn.and_then(|conn| conn.wire.path_estimate(engine)),
         cache: exchange.caching.log_word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
@@ -96,15 +99,15 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferSta
 
 /// Returns the address that was tried last, or the configured origin if no address was tried.
 /// `None` for targets of a forward proxy without an address: the logged target names them.
-fn origin_tried<'a>(origins: &'a Origins, exchange: &Exchange) -> Option<OriginAddress<'a>> {
+fn origin_tried<'a>(origins: &'a Origins, exchange: &Exchange) -> Option<LoggedOrigin<'a>> {
     let transaction = &exchange.transaction;
     if let Some(address) = transaction.address {
-        return Some(OriginAddress::Tcp(address));
+        return Some(LoggedOrigin::Tcp(address));
     }
     // The exchange holds the snapshot that names the origin, so the origin is in the table.
-    Some(match origins.place(transaction.configured?) {
-        Place::Address(address) => OriginAddress::Tcp(*address),
-        Place::Name(name, port) => OriginAddress::Name(name, *port),
-        Place::Unix(path) => OriginAddress::Unix(path.as_os_str().as_encoded_bytes()),
+    Some(match origins.address(transaction.configured_origin?) {
+        OriginAddress::Address(address) => LoggedOrigin::Tcp(*address),
+        OriginAddress::Name(name, port) => LoggedOrigin::Name(name, *port),
+        OriginAddress::Unix(path) => LoggedOrigin::Unix(path.as_os_str().as_encoded_bytes()),
     })
 }

@@ -165,7 +165,7 @@ fn look_up(
     is_first: bool,
     now_ms: u64,
 ) -> Option<Found> {
-    let is_bound = origin::pinned::binds(exchange);
+    let is_bound = origin::pinned::requires_pinning(exchange);
     let Exchange { request, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);

@@ -31,7 +31,7 @@ fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
     let Some(last) = conn.pipeline.last() else { return !conn.is_closing() };
     conn.pipeline.len() < snapshot.limits().pipelined
         && exchanges.get(last).is_some_and(|last| h1::allows_pipelining(last))
-        && capacity::has_room_ahead(core)
+        && capacity::has_pipelining_capacity(core)
 }
 
 /// Begins an exchange if the bytes received are a whole request header, or can never become one.

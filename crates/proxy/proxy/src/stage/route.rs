@@ -101,7 +101,7 @@ fn plan(
                 TargetForm::Origin | TargetForm::Asterisk => return Err(Reason::NotAProxyRequest),
             };
             let authority = destination.authority.ok_or(Reason::MalformedTarget)?;
-            snapshot.ask_rules(exchange.service).check(rules, &authority)?;
+            snapshot.target_filter(exchange.service).check(rules, &authority)?;
             Ok(plan)
         }
     }

@@ -114,7 +114,7 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
     match exchange.download.source_ended(engine, &mut client.wire) {
         Ok(_) => {
             exchange.upload.abandon(engine, pipes);
-            side::leave(core, key);
+            side::abandon(core, key);
             TransferProgress::Ended
         }
         Err(_) => TransferProgress::Failed(Reason::ResponseCut),

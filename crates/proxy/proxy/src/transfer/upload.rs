@@ -35,7 +35,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
             TransferProgress::Waiting
         }
         Ok(TransferState::Off | TransferState::Ended) => {
-            exchange.transaction.since = engine.now();
+            exchange.transaction.awaiting_since = engine.now();
             client::receive_ahead(engine, client);
             TransferProgress::Ended
         }
@@ -79,8 +79,8 @@ pub(crate) fn handle_origin_failure<E: Engine>(core: &mut Core<E>, key: Key) -> 
         return TransferProgress::Ended;
     }
     exchange.is_persistent = exchange.is_persistent && exchange.framing == Framing::None;
-    exchange.transaction.since = engine.now();
-    if exchange.transaction.phase == Phase::Asked {
+    exchange.transaction.awaiting_since = engine.now();
+    if exchange.transaction.phase == Phase::Requesting {
         side::receive(core, key);
     }
     TransferProgress::Ended

@@ -163,7 +163,7 @@ fn check_invariants<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event
     let origin = origin.map(|slot| core.origins.connections.get(slot));
     let origin = origin.map(|origin| origin.expect("a connection is open while it is used"));
     assert!(origin.is_none_or(|origin| !origin.is_idle()));
-    assert!(exchange.transaction.phase != Phase::Asked || origin.is_some());
+    assert!(exchange.transaction.phase != Phase::Requesting || origin.is_some());
     use Event::{ClientFailed, ClientSent, ClientSpliced, OriginFailed, OriginSent, OriginSpliced};
     if !matches!(event, ClientSent | ClientSpliced(_) | ClientFailed) {
         let is_sending = client.is_some_and(|client| client.wire.is_sending());

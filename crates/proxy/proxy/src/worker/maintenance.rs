@@ -9,7 +9,7 @@ use crate::cached::fill;
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::queue;
-use crate::overload::{LACKING, capacity, shed, wait_list};
+use crate::overload::{SHORTAGE_CHECK_INTERVAL, capacity, shed, wait_list};
 use crate::worker::{MAINTENANCE_INTERVAL, Worker, reconfigure};
 
 /// A periodic task.
@@ -29,15 +29,15 @@ impl<E: Engine> Worker<E> {
             perform: |worker, _| worker.core.listeners.close_retired(&mut worker.core.engine),
         },
         Task {
-            is_due: |worker| worker.core.snapshots.has_idle,
+            is_due: |worker| worker.core.snapshots.has_idle_on_removed,
             perform: |worker, _| reconfigure::close_idle_of_removed(&mut worker.core),
         },
         Task {
-            is_due: |worker| worker.core.clients.has_news(),
-            perform: |worker, _| worker.core.clients.tell(&worker.core.shared.all_clients),
+            is_due: |worker| worker.core.clients.has_changes(),
+            perform: |worker, _| worker.core.clients.publish(&worker.core.shared.all_clients),
         },
         Task {
-            is_due: |worker| worker.core.origins.has_news(),
+            is_due: |worker| worker.core.origins.has_pending_reports(),
             perform: |worker, now| worker.sync_health(now),
         },
         Task {
@@ -45,7 +45,7 @@ impl<E: Engine> Worker<E> {
             perform: |worker, _| worker.flush_records(),
         },
         Task {
-            is_due: |worker| !worker.core.overload.waiting.is_empty(),
+            is_due: |worker| !worker.core.overload.wait_list.is_empty(),
             perform: |worker, now| {
                 for key in wait_list::overdue(&worker.core, now) {
                     worker.drive(EventTarget::Exchange(key), Event::End(Reason::Overloaded));
@@ -53,15 +53,15 @@ impl<E: Engine> Worker<E> {
             },
         },
         Task {
-            is_due: |worker| worker.core.origins.queued() > 0,
+            is_due: |worker| worker.core.origins.queued_count() > 0,
             perform: |worker, now| worker.refuse_overdue_queued(now),
         },
         Task {
-            is_due: |worker| worker.core.authenticator.has_asked(),
+            is_due: |worker| worker.core.authenticator.has_pending(),
             perform: |worker, now| {
                 let snapshot = worker.core.snapshot.clone();
-                for key in worker.core.authenticator.give_up(now, snapshot.limits()) {
-                    let event = auth::verified(&mut worker.core, key, &Err(Reason::AuthBusy));
+                for key in worker.core.authenticator.expire_waiters(now, snapshot.limits()) {
+                    let event = auth::handle_result(&mut worker.core, key, &Err(Reason::AuthBusy));
                     worker.drive_if_any(event);
                 }
             },
@@ -83,7 +83,7 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| {
-                capacity::is_lacking(&worker.core) || !worker.core.overload.forgives_most()
+                capacity::is_short(&worker.core) || !worker.core.overload.is_grace_max()
             },
             perform: |worker, _| worker.relieve_overload(),
         },
@@ -104,12 +104,16 @@ impl<E: Engine> Worker<E> {
                 }
             }
         }
-        if let Some(shedding) = shed::make_up_for_missed(&mut self.core) {
+        if let Some(shedding) = shed::shed_for_unmet_demand(&mut self.core) {
             self.shed(shedding);
         }
         reconfigure::drop_unused_snapshots(&mut self.core);
-        let due =
-            now + if capacity::is_lacking(&self.core) { LACKING } else { MAINTENANCE_INTERVAL };
+        let due = now
+            + if capacity::is_short(&self.core) {
+                SHORTAGE_CHECK_INTERVAL
+            } else {
+                MAINTENANCE_INTERVAL
+            };
         let is_sooner = self.maintenance.is_none_or(|set| due < set);
         if is_sooner && Self::TASKS.iter().any(|task| (task.is_due)(self)) {
             self.maintenance = Some(due);
@@ -118,7 +122,7 @@ impl<E: Engine> Worker<E> {
 
     fn sync_health(&mut self, now: Instant) {
         let Core { origins, shared, counters, snapshot, .. } = &mut self.core;
-        let ejected = origins.tell_news(now, snapshot.limits(), &shared.board);
+        let ejected = origins.publish_pending(now, snapshot.limits(), &shared.health);
         counters.origin_ejections.add(ejected);
     }
 
@@ -142,11 +146,11 @@ impl<E: Engine> Worker<E> {
 
     /// Frees capacity for clients and requests that wait for it.
     fn relieve_overload(&mut self) {
-        if let Some(shedding) = shed::look_for_room(&mut self.core) {
+        if let Some(shedding) = shed::shed_for_waiters(&mut self.core) {
             self.shed(shedding);
-            self.core.overload.missed.requests = 0;
+            self.core.overload.unmet.requests = 0;
         }
-        let reader = shed::shed_reader(&mut self.core);
+        let reader = shed::shed_cache_reader(&mut self.core);
         self.drive_if_any(reader);
         capacity::resume_accepting(&mut self.core);
     }
@@ -157,7 +161,7 @@ impl<E: Engine> Worker<E> {
         counters.connections.set(core.conns.len() as u64);
         counters.exchanges_open.set(core.exchanges.len() as u64);
         counters.origin_connections.set(core.origins.connections.len() as u64);
-        counters.origin_requests_queued.set(core.origins.queued() as u64);
+        counters.origin_requests_queued.set(core.origins.queued_count() as u64);
         counters.pipes.set(core.pipes.open() as u64);
         counters.pipes_refused.set(self.pipes_refused_before + core.pipes.refused());
         counters.listeners.set(core.listeners.len() as u64);

@@ -20,15 +20,15 @@ use millrace_engine::{
 };
 use millrace_splice::{Pipes, Thresholds, limits::PIPES_MAX};
 
-use crate::auth::{self, Authenticator, Desk};
+use crate::auth::{self, Authenticator, VerifierHandle};
 use crate::cached::{fill, refresh, waiting};
 use crate::conn::{Conn, client};
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::names::Resolver;
 use crate::origin::{Origins, close::close, dial, side};
-use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::Retries};
-use crate::shared::Shared;
+use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::WaitListPass};
+use crate::shared::SharedState;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
 use crate::worker::message::WorkerMessage;
 use millrace_config::Config;
@@ -47,11 +47,11 @@ pub struct Setup<E: Engine> {
     /// Messages to and from the other workers.
     pub mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
     /// The state that all workers share.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     /// The sources of name lookups: hosts file and name servers.
     pub names: Arc<Sources>,
     /// The queue of the password verifier.
-    pub desk: Desk<E::Waker>,
+    pub desk: VerifierHandle<E::Waker>,
     /// The number of descriptors that this worker may open. Clients and origins use them first
     /// come, first served, but clients never get the last eighth.
     pub descriptors: u64,
@@ -99,7 +99,7 @@ impl<E: Engine> Worker<E> {
         origins.worker = index;
         let names = Resolver::new(names, &config.limits, now);
         let snapshot = Rc::new(Snapshot::new(config, now, &mut origins, &shared));
-        origins.begin_counting();
+        origins.reset_in_flight();
         mail.set_wake(&engine.waker());
         inbox.set_wake(engine.waker());
         let authenticator = Authenticator::new(desk);
@@ -223,7 +223,7 @@ impl<E: Engine> Worker<E> {
                 }
             }
             (Kind::Origin, event) => {
-                if let Some((subject, event)) = side::completed(core, key, event) {
+                if let Some((subject, event)) = side::handle_completion(core, key, event) {
                     driver::drive(core, subject, event);
                 }
                 if let Some(connection) = core.origins.connections.get_mut(key) {
@@ -235,7 +235,7 @@ impl<E: Engine> Worker<E> {
                 self.drive(EventTarget::Listener(key), Event::Accepted);
             }
             (Kind::Dial, Completed::Connected(result)) => {
-                let event = dial::news(core, key, Some(result));
+                let event = dial::record_attempt_event(core, key, Some(result));
                 self.drive_if_any(event);
             }
             (Kind::Name, event) => {
@@ -244,7 +244,7 @@ impl<E: Engine> Worker<E> {
             }
             (kind, event) => unreachable!("no {kind:?} requests what gives {event:?}"),
         }
-        if std::mem::take(&mut self.core.overload.sheds_next) {
+        if std::mem::take(&mut self.core.overload.sheds_before_next) {
             self.make_room_for_client();
         }
     }
@@ -256,8 +256,8 @@ impl<E: Engine> Worker<E> {
             let (core, key) = (&mut self.core, Key::from(token));
             let event = match token.kind() {
                 Kind::Client => client::handle_timer(core, key),
-                Kind::Origin => side::timer_due(core, key),
-                Kind::Dial => dial::news(core, key, None),
+                Kind::Origin => side::handle_timer(core, key),
+                Kind::Dial => dial::record_attempt_event(core, key, None),
                 kind => unreachable!("{kind:?} has no timer here"),
             };
             self.drive_if_any(event);
@@ -308,7 +308,7 @@ impl<E: Engine> Worker<E> {
             }
         }
         self.messages.extend(early);
-        if std::mem::take(&mut self.core.overload.sheds_next) {
+        if std::mem::take(&mut self.core.overload.sheds_before_next) {
             self.make_room_for_client();
         }
     }
@@ -337,11 +337,11 @@ impl<E: Engine> Worker<E> {
                 self.drive(subject, Event::Woken);
             }
         }
-        if self.core.authenticator.has_asked() {
+        if self.core.authenticator.has_pending() {
             let limits = self.core.snapshot.clone();
-            for (waiting, result) in self.core.authenticator.read_verdicts(now, limits.limits()) {
+            for (waiting, result) in self.core.authenticator.take_results(now, limits.limits()) {
                 for key in waiting {
-                    let event = auth::verified(&mut self.core, key, &result);
+                    let event = auth::handle_result(&mut self.core, key, &result);
                     self.drive_if_any(event);
                 }
             }
@@ -379,16 +379,16 @@ impl<E: Engine> Worker<E> {
     /// have freed.
     #[inline]
     fn deliver_capacity(&mut self) {
-        if !self.core.overload.waiting.is_empty() {
-            let mut retries = Retries::new(&self.core);
+        if !self.core.overload.wait_list.is_empty() {
+            let mut retries = WaitListPass::new(&self.core);
             while let Some(key) = retries.next(&mut self.core) {
                 self.drive(EventTarget::Exchange(key), Event::CapacityFreed);
             }
         }
-        if self.core.origins.queued() == 0 {
+        if self.core.origins.queued_count() == 0 {
             return;
         }
-        while let Some(id) = self.core.origins.next_ready() {
+        while let Some(id) = self.core.origins.pop_with_capacity() {
             // The loop ends: each exchange that continues takes an idle connection or a free slot
             // for a new one.
             while let Some(key) = self.core.origins.first_in_queue(id) {
@@ -403,10 +403,10 @@ impl<E: Engine> Worker<E> {
     /// Makes room for a client that was just accepted at the limit of connections: sheds stalled
     /// clients, or pauses accepting.
     fn make_room_for_client(&mut self) {
-        if let Some(shedding) = shed::make_room_for_client(&mut self.core) {
+        if let Some(shedding) = shed::shed_for_client(&mut self.core) {
             self.shed(shedding);
         }
-        if shed::is_short(&self.core, 0) {
+        if shed::lacks_reserve(&self.core, 0) {
             capacity::pause_accepting(&mut self.core, "the limit of connections is reached");
         }
     }
@@ -443,7 +443,7 @@ impl<E: Engine> Worker<E> {
         self.send_late_wakes();
         let core = &mut self.core;
         core.listeners.close_all(&mut core.engine);
-        core.names.end(&mut core.engine);
+        core.names.shut_down(&mut core.engine);
         core.pipes.close_free(&mut core.engine);
         self.flush_records();
         self.core.engine

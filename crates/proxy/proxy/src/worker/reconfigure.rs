@@ -51,25 +51,25 @@ fn apply_listeners<E: Engine>(
         let Some(new) = present.listener(old.number) else {
             let is_of = |conn: &&Conn| conn.listener == old.number;
             let connections = core.conns.iter().map(|(_, conn)| conn).filter(is_of).count();
-            core.snapshots.lose(old.number, before, connections);
+            core.snapshots.remove_listener(old.number, before, connections);
             core.listeners.retire(&mut core.engine, old.number);
             continue;
         };
         let settings = [before.client_congestion(old), present.client_congestion(new)];
-        if let [Some(_), None] = settings.map(|setting| setting.of_listener()) {
+        if let [Some(_), None] = settings.map(|setting| setting.for_listener()) {
             // The system's default is cubic, unless `system_congestion` names another algorithm.
             let name = core.shared.system_congestion.as_deref();
             for fd in core.listeners.fds(old.number) {
-                core.engine.set_congestion(fd, name.unwrap_or(crate::congestion::NEAR));
+                core.engine.set_congestion(fd, name.unwrap_or(crate::congestion::NEARBY));
             }
         }
         apply_congestion(core, new.number);
     }
     let was_paused = core.listeners.is_paused();
     for (number, socket) in sockets {
-        core.snapshots.regain(number);
+        core.snapshots.restore_listener(number);
         if let Err(error) = adopt_listener(core, number, socket) {
-            let (index, notice) = (core.index, core.shared.notice);
+            let (index, notice) = (core.index, core.shared.notify_operator);
             notice(&format!("worker {index} cannot take listener {number} over: {error}"));
         }
     }
@@ -93,7 +93,7 @@ pub(crate) fn adopt_listener<E: Engine>(
 fn apply_congestion<E: Engine>(core: &mut Core<E>, number: u16) {
     let listener = core.snapshot.listener(number).expect("one of the snapshot in force");
     let setting = core.snapshot.client_congestion(listener);
-    if let Some(name) = setting.of_listener() {
+    if let Some(name) = setting.for_listener() {
         for fd in core.listeners.fds(number) {
             core.engine.set_congestion(fd, name);
         }
@@ -108,7 +108,7 @@ pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
     let descriptors = (core.overload.descriptors_at_start as i64 - more.max(0)).max(2) as usize;
     let for_clients = (descriptors * 7 / 8).max(1);
     let connections_max = core.share_per_worker(limits.connections).min(for_clients);
-    core.overload.descriptors = descriptors;
+    core.overload.descriptors_max = descriptors;
     core.overload.connections_max = connections_max;
     // Connections that were accepted before accepting paused need slots too.
     let conns_max = connections_max as u32 + ACCEPTED_AHEAD_MAX;
@@ -127,7 +127,7 @@ pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
 /// Recomputes everything that is derived from the set of snapshots in use.
 pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
     let earlier = core.snapshots.earlier();
-    for key in core.origins.follow(&core.snapshot, &earlier) {
+    for key in core.origins.apply_snapshots(&core.snapshot, &earlier) {
         close(core, key);
     }
     let living = || earlier.iter().chain([&core.snapshot]);
@@ -170,14 +170,14 @@ pub(crate) fn close_idle_of_removed<E: Engine>(core: &mut Core<E>) {
     let mut left = false;
     let mut idle: Vec<Key> = Vec::new();
     for (key, conn) in core.conns.iter() {
-        if conn.is_idle() && core.snapshots.is_gone(conn.listener) {
+        if conn.is_idle() && core.snapshots.is_removed(conn.listener) {
             match conn.may_close_idle(now) {
                 true => idle.push(key),
                 false => left = true,
             }
         }
     }
-    core.snapshots.has_idle = left;
+    core.snapshots.has_idle_on_removed = left;
     for key in idle {
         client::close(core, key);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Instant};
-use millrace_proxy::{Shared, WorkerMessage};
+use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Turn, World};
 
 use super::super::super::name_server::NameServer;
@@ -128,7 +128,7 @@ struct Stage {
     verifier: SimVerifier,
     /// Of all processes that there were, in the order of their engines.
     workers: Vec<Member>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     troupe: Troupe,
 }
 
@@ -259,7 +259,7 @@ impl Stage {
 }
 
 /// A process begins to use its disk, if it has one.
-fn begin(disk: Option<&mut Disk>, shared: &Shared, world: &World) {
+fn begin(disk: Option<&mut Disk>, shared: &SharedState, world: &World) {
     if let (Some(disk), Some(cache)) = (disk, &shared.cache) {
         disk.begin(cache, world);
     }

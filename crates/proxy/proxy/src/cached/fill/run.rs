@@ -13,7 +13,7 @@ use crate::cached::{
 };
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Event;
-use crate::origin::{User, h1, side};
+use crate::origin::{ConnectionUser, h1, side};
 use crate::transfer::body_progress::BodyProgress;
 
 /// Begins a fill, which takes the origin connection over from the exchange. `after` are stored
@@ -54,7 +54,7 @@ pub(crate) fn begin<E: Engine>(
     let fill = core.fills.insert(fill);
     let fill = fill.expect("there is room for one of each origin connection");
     if let Some(connection) = core.origins.connections.get_mut(slot) {
-        connection.pass_use(User::Fill(fill));
+        connection.transfer_use(ConnectionUser::Fill(fill));
     }
     match has_room {
         true => core.wakes.local.push_back(fill.token(Kind::Fill)),
@@ -221,7 +221,7 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     let now_ms = now_ms(&core.engine);
     let Fill { origin_use, id, mut filling, is_reusable: may_be_kept, bytes, tail: after, .. } =
         fill;
-    core.origins.note_body(id, bytes);
+    core.origins.record_body_length(id, bytes);
     side::release(core, origin_use, id, is_whole && may_be_kept);
     core.counters.cache_filled_bytes.add(bytes);
     if let Some(after) = after.filter(|_| is_whole) {

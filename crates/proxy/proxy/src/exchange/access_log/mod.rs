@@ -60,7 +60,7 @@ pub struct Record<'a> {
     /// The time from the request's first byte to this record.
     pub duration: Duration,
     /// The origin that was tried last, if any, including one that refused or has no address.
-    pub origin: Option<OriginAddress<'a>>,
+    pub origin: Option<LoggedOrigin<'a>>,
     /// The time from the request's first byte to the header of the origin's final response, if that
     /// arrived.
     pub origin_first_byte: Option<Duration>,
@@ -77,7 +77,7 @@ pub struct Record<'a> {
 
 /// The address of an origin.
 #[derive(Clone, Copy, Debug)]
-pub enum OriginAddress<'a> {
+pub enum LoggedOrigin<'a> {
     /// An address of TCP.
     Tcp(SocketAddr),
     /// A name that was not resolved, and its port.
@@ -232,13 +232,13 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     write_milliseconds(",\"duration_ms\":", Some(record.duration), out);
     out.extend_from_slice(b",\"origin\":");
     match record.origin {
-        Some(OriginAddress::Tcp(address)) => print(out, format_args!("\"{address}\"")),
-        Some(OriginAddress::Name(name, port)) => {
+        Some(LoggedOrigin::Tcp(address)) => print(out, format_args!("\"{address}\"")),
+        Some(LoggedOrigin::Name(name, port)) => {
             out.push(b'"');
             escape_json(name, out);
             print(out, format_args!(":{port}\""));
         }
-        Some(OriginAddress::Unix(path)) => {
+        Some(LoggedOrigin::Unix(path)) => {
             out.extend_from_slice(b"\"unix:");
             escape_json(path, out);
             out.push(b'"');
@@ -315,7 +315,7 @@ mod tests {
             referer: Some(b"http://example.org/"),
             user_agent: Some(b"curl/8.0"),
             duration: Duration::from_micros(12_345),
-            origin: Some(OriginAddress::Tcp("127.0.0.1:8000".parse().unwrap())),
+            origin: Some(LoggedOrigin::Tcp("127.0.0.1:8000".parse().unwrap())),
             origin_first_byte: Some(Duration::from_micros(1_002)),
             client_path: Some(PathEstimate { rtt_us: 93, window: 10 }),
             cache: "miss",
@@ -406,7 +406,7 @@ mod tests {
     fn a_mapped_client_is_written_as_the_address_it_is_and_an_origin_path_is_escaped() {
         let odd = Record {
             client: Some("::ffff:192.0.2.1".parse().unwrap()),
-            origin: Some(OriginAddress::Unix(b"/run/a\"b\xff")),
+            origin: Some(LoggedOrigin::Unix(b"/run/a\"b\xff")),
             ..record()
         };
         assert!(line(LogFormat::Common, &odd).starts_with("192.0.2.1 - - ["));
@@ -496,7 +496,7 @@ mod tests {
                 referer: Some(&value),
                 user_agent: Some(&value),
                 user: Some(&value),
-                origin: Some(OriginAddress::Unix(&value)),
+                origin: Some(LoggedOrigin::Unix(&value)),
                 ..record()
             };
             let text = line(LogFormat::Json, &hostile);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use millrace_config::PasswordHash;
 
-use crate::overload::per_client::Client;
+use crate::overload::per_client::ClientPrefix;
 
 /// Whoever compares passwords with slow hashes, outside of the workers.
 pub trait Verifier: Send {
@@ -16,43 +16,43 @@ pub trait Verifier: Send {
     ///
     /// # Errors
     /// There is no room for it; no verdict will come.
-    fn ask(&mut self, question: Question) -> Result<(), Refused>;
+    fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull>;
 }
 
 /// The verifier has no room for a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refused;
+pub struct VerifierFull;
 
 /// Whether a password is the right one.
-pub struct Question {
-    pub(super) ticket: [u8; 32],
-    pub(super) client: Option<Client>,
+pub struct VerifyRequest {
+    pub(super) digest: [u8; 32],
+    pub(super) client: Option<ClientPrefix>,
     pub(super) hash: Arc<PasswordHash>,
     pub(super) password: Vec<u8>,
     /// There is no such user: whatever the hash says, the answer is no.
     pub(super) is_decoy: bool,
 }
 
-impl Question {
+impl VerifyRequest {
     /// The verdict. Takes as long as the hash: a tenth of a second, or longer.
-    pub fn answer(&self) -> Verdict {
+    pub fn verify(&self) -> VerifyResult {
         let is_right = self.hash.is_of(&self.password) && !self.is_decoy;
-        self.verdict(if is_right { Outcome::Right } else { Outcome::Wrong })
+        self.result(if is_right { VerifyOutcome::Match } else { VerifyOutcome::Mismatch })
     }
 
     /// The verdict that says `outcome`.
-    pub fn verdict(&self, outcome: Outcome) -> Verdict {
-        Verdict { ticket: self.ticket, outcome }
+    pub fn result(&self, outcome: VerifyOutcome) -> VerifyResult {
+        VerifyResult { digest: self.digest, outcome }
     }
 
     /// Who asks; `None`: a client on a Unix socket.
-    pub fn client(&self) -> Option<Client> {
+    pub fn client(&self) -> Option<ClientPrefix> {
         self.client
     }
 }
 
 /// A password is shown to nobody.
-impl fmt::Debug for Question {
+impl fmt::Debug for VerifyRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Question(of {:?}, {:?})", self.client, self.hash)
     }
@@ -60,18 +60,18 @@ impl fmt::Debug for Question {
 
 /// What the verifier says of a question.
 #[derive(Debug)]
-pub struct Verdict {
-    pub(super) ticket: [u8; 32],
-    pub(super) outcome: Outcome,
+pub struct VerifyResult {
+    pub(super) digest: [u8; 32],
+    pub(super) outcome: VerifyOutcome,
 }
 
 /// How a question was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum VerifyOutcome {
     /// It is the password.
-    Right,
+    Match,
     /// It is not.
-    Wrong,
+    Mismatch,
     /// It was given up, to make room for a client with fewer questions.
     Dropped,
 }
@@ -85,14 +85,14 @@ pub enum Outcome {
 pub struct FairQueue<T> {
     /// Lines that are not empty, with [`FairQueue::MAX`] items in all at most; `lines.len() ==
     /// turns.len()`.
-    lines: HashMap<Option<Client>, VecDeque<T>>,
+    queues: HashMap<Option<ClientPrefix>, VecDeque<T>>,
     /// Whose turn it is next.
-    turns: VecDeque<Option<Client>>,
+    turns: VecDeque<Option<ClientPrefix>>,
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { lines: HashMap::new(), turns: VecDeque::new() }
+        Self { queues: HashMap::new(), turns: VecDeque::new() }
     }
 }
 
@@ -106,23 +106,23 @@ impl<T> FairQueue<T> {
     ///
     /// # Errors
     /// The item, when its client has too many already.
-    pub fn push(&mut self, client: Option<Client>, item: T) -> Result<Option<T>, T> {
-        let mine = self.lines.get(&client).map_or(0, VecDeque::len);
+    pub fn push(&mut self, client: Option<ClientPrefix>, item: T) -> Result<Option<T>, T> {
+        let mine = self.queues.get(&client).map_or(0, VecDeque::len);
         if mine == Self::PER_CLIENT_MAX {
             return Err(item);
         }
         let mut displaced = None;
-        if self.lines.values().map(VecDeque::len).sum::<usize>() == Self::MAX {
-            let length = |client| self.lines[client].len();
+        if self.queues.values().map(VecDeque::len).sum::<usize>() == Self::MAX {
+            let length = |client| self.queues[client].len();
             // The one whose turn is last among equals has waited least.
             let longest = *self.turns.iter().max_by_key(|client| length(client)).expect("full");
-            if self.lines[&longest].len() <= mine + 1 {
+            if self.queues[&longest].len() <= mine + 1 {
                 return Err(item);
             }
-            let line = self.lines.get_mut(&longest).expect("looked at just now");
+            let line = self.queues.get_mut(&longest).expect("looked at just now");
             displaced = line.pop_back();
         }
-        let line = self.lines.entry(client).or_default();
+        let line = self.queues.entry(client).or_default();
         if line.is_empty() {
             self.turns.push_back(client);
         }
@@ -133,10 +133,10 @@ impl<T> FairQueue<T> {
     /// Takes the oldest item of the client whose turn it is.
     pub fn pop(&mut self) -> Option<T> {
         let client = self.turns.pop_front()?;
-        let line = self.lines.get_mut(&client).expect("a client with a turn has a line");
+        let line = self.queues.get_mut(&client).expect("a client with a turn has a line");
         let item = line.pop_front();
         if line.is_empty() {
-            self.lines.remove(&client);
+            self.queues.remove(&client);
         } else {
             self.turns.push_back(client);
         }
@@ -154,11 +154,11 @@ mod tests {
     use super::*;
 
     fn length(queue: &FairQueue<u32>) -> usize {
-        queue.lines.values().map(VecDeque::len).sum()
+        queue.queues.values().map(VecDeque::len).sum()
     }
 
-    fn client(number: u32) -> Option<Client> {
-        Some(Client::of((0x0a00_0000 + number).to_be_bytes().into(), 64))
+    fn client(number: u32) -> Option<ClientPrefix> {
+        Some(ClientPrefix::of((0x0a00_0000 + number).to_be_bytes().into(), 64))
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(queue.push(None, 2000), Ok(None));
         assert_eq!([(); 4].map(|()| queue.pop()), [Some(0), Some(1000), Some(2000), Some(1)]);
         while queue.pop().is_some() {}
-        assert!(queue.is_empty() && queue.lines.is_empty() && queue.turns.is_empty());
+        assert!(queue.is_empty() && queue.queues.is_empty() && queue.turns.is_empty());
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         for count in 0..2000 {
             let _ = queue.push(client(2000 + count), 1);
         }
-        let longest = queue.lines.values().map(VecDeque::len).max();
+        let longest = queue.queues.values().map(VecDeque::len).max();
         assert_eq!(
             (length(&queue), longest),
             (FairQueue::<u32>::MAX, Some(1)),

@@ -5,19 +5,19 @@ use std::collections::{HashMap, VecDeque};
 use millrace_engine::Instant;
 
 /// What stands for credentials: a digest of them under a key of this worker's.
-pub(super) type Ticket = [u8; 32];
+pub(super) type CredentialsDigest = [u8; 32];
 
 /// What is known of credentials. Entries that were put in first end first.
 #[derive(Debug, Default)]
-pub(super) struct Cache<T> {
-    entries: HashMap<Ticket, (T, Instant)>,
+pub(super) struct ExpiringCache<T> {
+    entries: HashMap<CredentialsDigest, (T, Instant)>,
     /// Every entry once, in the order in which they were put in.
-    order: VecDeque<Ticket>,
+    order: VecDeque<CredentialsDigest>,
 }
 
-impl<T> Cache<T> {
+impl<T> ExpiringCache<T> {
     /// What is known, unless it has ended by `now`.
-    pub(super) fn get(&self, ticket: &Ticket, now: Instant) -> Option<&T> {
+    pub(super) fn get(&self, ticket: &CredentialsDigest, now: Instant) -> Option<&T> {
         self.entries.get(ticket).filter(|(_, until)| now < *until).map(|(value, _)| value)
     }
 
@@ -27,7 +27,13 @@ impl<T> Cache<T> {
     }
 
     /// Puts in what is known until `until`. Of more than `max`, the oldest are forgotten.
-    pub(super) fn insert(&mut self, ticket: Ticket, value: T, until: Instant, max: usize) {
+    pub(super) fn insert(
+        &mut self,
+        ticket: CredentialsDigest,
+        value: T,
+        until: Instant,
+        max: usize,
+    ) {
         if self.entries.insert(ticket, (value, until)).is_some() {
             self.order.retain(|other| *other != ticket);
         }
@@ -46,7 +52,7 @@ mod tests {
     #[test]
     fn entries_end_in_time_and_the_oldest_make_room() {
         let at = |milliseconds: u64| Instant::from_nanoseconds(milliseconds * 1_000_000);
-        let mut cache = Cache::default();
+        let mut cache = ExpiringCache::default();
         cache.insert([1; 32], 'a', at(100), 2);
         cache.insert([2; 32], 'b', at(200), 2);
         assert_eq!(cache.get(&[1; 32], at(99)), Some(&'a'));

@@ -9,10 +9,10 @@ use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
 use crate::exchange::{Exchange, Failure, Reason, RequestPlan};
-use crate::origin::{OriginId, shared_health::Cause};
+use crate::origin::{OriginId, shared_health::FailureCause};
 
 /// The exchange failed at its origin, which it has not left yet.
-pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
+pub(crate) fn record_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
     let exchange = core.exchange(key);
     let transaction = &exchange.transaction;
     let Some(id) = transaction.origin.filter(|_| matches!(exchange.plan, RequestPlan::Route(_)))
@@ -21,7 +21,7 @@ pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reas
     };
     // Whether a connection came about: a failure without one is counted as a connect error.
     let is_of_response = match reason.failure() {
-        Failure::NoResponse if transaction.reused => return,
+        Failure::NoResponse if transaction.is_reused => return,
         Failure::NoResponse | Failure::Header => true,
         // A target that is denied is not among them: routes have no such rules.
         Failure::Connect => false,
@@ -30,23 +30,23 @@ pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reas
     if is_of_response && let Some(counters) = core.origins.counters(id) {
         counters.response_errors.add(1);
     }
-    fail(core, key, id, Cause::Reason(reason));
+    record(core, key, id, FailureCause::Reason(reason));
 }
 
-fn fail<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: Cause) {
+fn record<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: FailureCause) {
     let now = core.engine.now();
-    if let Some(mark) = core.origins.mark(id) {
-        core.shared.board.note_failed(mark, cause, now);
+    if let Some(mark) = core.origins.shared_entry(id) {
+        core.shared.health.record_failure(mark, cause, now);
     }
-    let trial = std::mem::take(&mut core.exchange(key).transaction.trial);
+    let trial = std::mem::take(&mut core.exchange(key).transaction.pick_reason);
     let Core { origins, shared, counters, snapshot, .. } = core;
-    if origins.note_failure(id, trial, now, snapshot.limits(), &shared.board) {
+    if origins.record_failure(id, trial, now, snapshot.limits(), &shared.health) {
         counters.origin_ejections.add(1);
     }
 }
 
 /// The header of the final response is there.
-pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
+pub(crate) fn record_response<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
     let status = exchange.response.status();
     let Some(id) = exchange.transaction.origin else { return };
@@ -55,18 +55,18 @@ pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
             counters.responses_5xx.add(1);
         }
         if is_failure(core.exchange(key)) {
-            return fail(core, key, id, Cause::Status(status));
+            return record(core, key, id, FailureCause::Status(status));
         }
     }
-    if let Some(mark) = core.origins.mark(id).filter(|mark| mark.outage.is_failing()) {
-        core.shared.board.note_responded(mark, core.engine.now());
+    if let Some(mark) = core.origins.shared_entry(id).filter(|mark| mark.outage.is_failing()) {
+        core.shared.health.record_response(mark, core.engine.now());
     }
-    if core.origins.all_are_spotless || core.origins.known(id).health.is_spotless() {
+    if core.origins.all_pristine || core.origins.state(id).health.is_pristine() {
         return;
     }
-    let trial = std::mem::take(&mut core.exchange(key).transaction.trial);
+    let trial = std::mem::take(&mut core.exchange(key).transaction.pick_reason);
     let Core { origins, shared, counters, .. } = core;
-    if origins.note_answer(id, trial, &shared.board) {
+    if origins.record_response(id, trial, &shared.health) {
         counters.origin_readmissions.add(1);
     }
 }
