@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Budget, Buffer, Completion, Engine, Error, Fd, HowToShut, Instant, Shared, Token,
+    Address, Budget, Buffer, Completion, Engine, Error, Fd, Instant, SharedBytes, ShutdownHow,
+    Token,
 };
 use millrace_proxy::Worker;
 use millrace_sim::{Sim, SimDetached, SimWaker};
@@ -28,7 +29,7 @@ pub fn turn(worker: &mut Worker<Border>) -> bool {
 }
 
 impl Engine for Border {
-    type Detached = SimDetached;
+    type DetachedFd = SimDetached;
     type Waker = SimWaker;
 
     #[inline(never)]
@@ -62,13 +63,13 @@ impl Engine for Border {
     }
 
     #[inline(never)]
-    fn turn(&mut self, deadline: Option<Instant>) {
-        self.0.turn(deadline);
+    fn submit_and_wait(&mut self, deadline: Option<Instant>) {
+        self.0.submit_and_wait(deadline);
     }
 
     #[inline(never)]
-    fn next(&mut self) -> Option<Completion> {
-        self.0.next()
+    fn next_completion(&mut self) -> Option<Completion> {
+        self.0.next_completion()
     }
 
     #[inline(never)]
@@ -92,8 +93,8 @@ impl Engine for Border {
     }
 
     #[inline(never)]
-    fn accept_stop(&mut self, listener: &Fd) {
-        self.0.accept_stop(listener);
+    fn cancel_accept(&mut self, listener: &Fd) {
+        self.0.cancel_accept(listener);
     }
 
     #[inline(never)]
@@ -107,18 +108,18 @@ impl Engine for Border {
     }
 
     #[inline(never)]
-    fn is_announced(&self, fd: &Fd) -> bool {
-        self.0.is_announced(fd)
+    fn is_recv_ready(&self, fd: &Fd) -> bool {
+        self.0.is_recv_ready(fd)
     }
 
     #[inline(never)]
-    fn unacknowledged(&self, fd: &Fd) -> usize {
-        self.0.unacknowledged(fd)
+    fn unacknowledged_bytes(&self, fd: &Fd) -> usize {
+        self.0.unacknowledged_bytes(fd)
     }
 
     #[inline(never)]
-    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
-        self.0.address_reached(fd)
+    fn local_address(&self, fd: &Fd) -> Option<SocketAddr> {
+        self.0.local_address(fd)
     }
 
     #[inline(never)]
@@ -127,8 +128,8 @@ impl Engine for Border {
     }
 
     #[inline(never)]
-    fn unsent(&self, fd: &Fd) -> usize {
-        self.0.unsent(fd)
+    fn unsent_bytes(&self, fd: &Fd) -> usize {
+        self.0.unsent_bytes(fd)
     }
 
     #[inline(never)]
@@ -137,7 +138,7 @@ impl Engine for Border {
     }
 
     #[inline(never)]
-    fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
+    fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         self.0.shutdown(fd, how);
     }
 
@@ -162,8 +163,8 @@ impl Engine for Border {
     }
 
     #[inline(never)]
-    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
-        self.0.fill(from, into, max)
+    fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
+        self.0.try_splice_in(from, into, max)
     }
 
     #[inline(never)]
@@ -172,28 +173,35 @@ impl Engine for Border {
     }
 
     #[inline(never)]
-    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
-        self.0.drain(from, memory)
+    fn read_pipe(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+        self.0.read_pipe(from, memory)
     }
 
     #[inline(never)]
-    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
-        self.0.take(from, memory)
+    fn try_recv_into(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
+        self.0.try_recv_into(from, memory)
     }
 
     #[inline(never)]
-    fn watch(&mut self, fd: &Fd, token: Token) {
-        self.0.watch(fd, token);
+    fn poll_readable(&mut self, fd: &Fd, token: Token) {
+        self.0.poll_readable(fd, token);
     }
 
     #[inline(never)]
-    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token) {
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
         self.0.send_shared(fd, parts, shared, token);
     }
 
     #[inline(never)]
-    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
-        self.0.splice_after(parts, from, into, max, token);
+    fn send_then_splice(
+        &mut self,
+        parts: &[&[u8]],
+        from: &Fd,
+        into: &Fd,
+        max: usize,
+        token: Token,
+    ) {
+        self.0.send_then_splice(parts, from, into, max, token);
     }
 
     #[inline(never)]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Clock, EngineOptions, Error, Uring};
+use millrace_engine::{Clock, EngineOptions, Error, UringEngine};
 
 use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Picks, Play, Scenario, Script};
 use files::Files;
@@ -44,9 +44,9 @@ pub fn engines() -> Vec<String> {
     }
     let mut engines = vec!["epoll".to_owned()];
     let options = EngineOptions { budget_bytes: 1, log: None, clock: Clock::new() };
-    match Uring::new(options) {
+    match UringEngine::new(options) {
         Err(Error::Unsupported(reason)) => {
-            println!("skip: uring: {}: {}", reason.feature(), reason.since());
+            println!("skip: uring: {}: {}", reason.feature(), reason.reason());
         }
         // What else is wrong the program is to say.
         _ => engines.push("uring".to_owned()),

@@ -359,7 +359,8 @@ fn start(
     let shared = SharedState::new(config.workers, name, system_congestion, cache, |_| {}, trace);
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
-    for (index, mail) in mesh(config.workers, world.plan().letters).into_iter().enumerate() {
+    for (index, mail) in mailbox_mesh(config.workers, world.plan().letters).into_iter().enumerate()
+    {
         let (outbox, inbox) = mailbox(LETTERS);
         outboxes.push(outbox);
         let listeners = config.listeners.iter().enumerate();

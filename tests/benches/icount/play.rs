@@ -9,7 +9,7 @@ use std::time::Duration;
 use iolite::Slab;
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
-use millrace_engine::{Address, Instant, mailbox, mesh};
+use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_http_cache::HashKey;
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
@@ -100,7 +100,8 @@ fn configure(script: &Script, world: &World, origin: &str) -> Config {
 
 fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Border> {
     let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(LETTERS);
-    let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
+    let mail =
+        mailbox_mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
     let cache = config.cache.as_ref().map(|_| cache());
     let shared = SharedState::new(1, "millrace-counted".to_owned(), None, cache, |_| {}, None);
     let engine = Border(world.engine(config.memory_bytes as usize));

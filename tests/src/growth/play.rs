@@ -13,7 +13,7 @@ use iolite::Slab;
 use millrace_config::users::Users;
 use millrace_config::{self as config, Auth, Config, Listener};
 use millrace_dns::Sources;
-use millrace_engine::{Address, Instant, mailbox, mesh};
+use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_http_cache::HashKey;
 use millrace_proxy::auth::VerifierHandle;
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
@@ -204,7 +204,8 @@ fn cache() -> Arc<Cache> {
 
 fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
     let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(LETTERS);
-    let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
+    let mail =
+        mailbox_mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {
         config: Arc::new(config),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use millrace_config::{self as config, Config, ListenAddress};
-use millrace_engine::{Address, Outbox};
+use millrace_engine::{Address, MailboxSender};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sim::{SimDetached, SimWaker, World};
@@ -23,7 +23,7 @@ pub(super) fn address_of(address: &ListenAddress) -> Address {
 }
 
 /// Mailboxes of the workers.
-pub(super) type Posts = Rc<RefCell<Vec<Outbox<WorkerMessage<SimDetached>, SimWaker>>>>;
+pub(super) type Posts = Rc<RefCell<Vec<MailboxSender<WorkerMessage<SimDetached>, SimWaker>>>>;
 
 /// Does the reloads that scripts ask for, one at a time.
 pub(super) struct Reloader {

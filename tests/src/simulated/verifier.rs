@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_config::Config;
 use millrace_config::users::{USERS_BYTES_MAX, Users};
-use millrace_engine::{Instant, Outbox, mailbox};
+use millrace_engine::{Instant, MailboxSender, mailbox};
 use millrace_proxy::auth::{
     FairQueue, VERIFY_RESULTS_MAX, Verifier, VerifierFull, VerifierHandle, VerifyOutcome,
     VerifyRequest, VerifyResult,
@@ -31,7 +31,7 @@ pub(super) struct SimVerifier {
 #[derive(Default)]
 struct Shared {
     queue: FairQueue<(usize, VerifyRequest)>,
-    outboxes: Vec<Outbox<VerifyResult, SimWaker>>,
+    outboxes: Vec<MailboxSender<VerifyResult, SimWaker>>,
 }
 
 impl SimVerifier {

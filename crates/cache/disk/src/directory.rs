@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_sys::{Errno, OpenFile};
+use millrace_sys::{Errno, OpenMode};
 
 use super::volume::{IoResult, Volume, VolumeFile, ensure_removed, read_short, write_all};
 
@@ -69,8 +69,8 @@ impl Directory {
     /// What is wrong with it.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let kernel = |call| move |error| DirectoryError::Kernel(call, error);
-        let own = millrace_sys::user();
-        millrace_sys::make_directory(path).map_err(kernel("mkdir"))?;
+        let own = millrace_sys::effective_user();
+        millrace_sys::create_directory(path).map_err(kernel("mkdir"))?;
         let directory = millrace_sys::open_directory(path).map_err(|error| match error {
             Errno::LOOP | Errno::NOTDIR => DirectoryError::NotADirectory,
             // Most likely for being somebody else's.
@@ -87,7 +87,7 @@ impl Directory {
         if status.mode & 0o077 != 0 {
             return Err(DirectoryError::Open(status.mode));
         }
-        let lock = millrace_sys::open_file(directory.as_fd(), LOCK, OpenFile::Any);
+        let lock = millrace_sys::open_file(directory.as_fd(), LOCK, OpenMode::Any);
         let lock = lock.map_err(kernel("open"))?;
         if !millrace_sys::lock_file(lock.as_fd()).map_err(kernel("flock"))? {
             return Err(DirectoryError::Locked);
@@ -99,7 +99,7 @@ impl Directory {
     /// cannot be read. What is done with it must not matter if it is wrong.
     pub(super) fn peek(path: &Path, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
         let directory = millrace_sys::open_directory(path).ok()?;
-        let file = millrace_sys::open_file(directory.as_fd(), name, OpenFile::Existing).ok()?;
+        let file = millrace_sys::open_file(directory.as_fd(), name, OpenMode::Existing).ok()?;
         let status = millrace_sys::file_status(file.as_fd()).ok()?;
         if !status.is_file {
             return None;
@@ -112,7 +112,7 @@ impl Directory {
         &self.path
     }
 
-    fn open_file(&self, name: &str, how: OpenFile) -> IoResult<File> {
+    fn open_file(&self, name: &str, how: OpenMode) -> IoResult<File> {
         let file = millrace_sys::open_file(self.directory.as_fd(), name, how)?;
         let status = millrace_sys::file_status(file.as_fd())?;
         // A directory or a pipe of that name is none of ours.
@@ -128,11 +128,11 @@ impl Volume for Directory {
     }
 
     fn create(&self, name: &str) -> IoResult<Arc<dyn VolumeFile>> {
-        Ok(Arc::new(self.open_file(name, OpenFile::New)?))
+        Ok(Arc::new(self.open_file(name, OpenMode::New)?))
     }
 
     fn open(&self, name: &str) -> IoResult<Arc<dyn VolumeFile>> {
-        Ok(Arc::new(self.open_file(name, OpenFile::Existing)?))
+        Ok(Arc::new(self.open_file(name, OpenMode::Existing)?))
     }
 
     fn remove(&self, name: &str) -> IoResult<()> {
@@ -141,7 +141,7 @@ impl Volume for Directory {
 
     fn replace(&self, name: &str, bytes: &[u8]) -> IoResult<()> {
         ensure_removed(self, NEW)?;
-        let file = self.open_file(NEW, OpenFile::New)?;
+        let file = self.open_file(NEW, OpenMode::New)?;
         write_all(&file, 0, &[bytes])?;
         file.sync()?;
         millrace_sys::rename_file(self.directory.as_fd(), NEW, name)?;
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(refused, DirectoryError::NotADirectory);
         let link = base.join("link");
         symlink(&path, &link).unwrap();
-        if millrace_sys::user() == 0 {
+        if millrace_sys::effective_user() == 0 {
             // It is followed, and what is found there is not as it has to be.
             assert_eq!(Directory::open(&link).unwrap_err(), DirectoryError::Open(0o750));
             lchown(&link, Some(12345), None).unwrap();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 /// Received bytes, lent by the engine with a completion. Whoever takes one gives it back by
 /// [`Engine::recycle`](crate::Engine::recycle) before the turn ends; bytes that must live longer
-/// move to a [`Held`].
+/// move to a [`HeldBytes`].
 #[derive(Debug)]
 pub struct Buffer {
     block: Box<[u8]>,
@@ -24,7 +24,7 @@ impl Buffer {
     }
 
     /// A buffer with nothing in it, out of the block of another.
-    pub(crate) fn of(block: Box<[u8]>) -> Self {
+    pub(crate) fn from_block(block: Box<[u8]>) -> Self {
         assert_eq!(block.len(), Self::SIZE);
         Self { block, filled: 0 }
     }
@@ -35,7 +35,7 @@ impl Buffer {
     }
 
     /// The whole block, for an engine to receive into.
-    pub fn block(&mut self) -> &mut [u8] {
+    pub fn block_mut(&mut self) -> &mut [u8] {
         &mut self.block
     }
 
@@ -103,18 +103,18 @@ impl Budget {
         self.used() >= self.0.max
     }
 
-    /// Charges `bytes` that are kept somewhere else than in a [`Held`], until the charge is
+    /// Charges `bytes` that are kept somewhere else than in a [`HeldBytes`], until the charge is
     /// dropped.
     pub fn charge(&self, bytes: usize) -> Charge {
-        self.take(bytes);
+        self.add(bytes);
         Charge { bytes, budget: self.clone() }
     }
 
-    fn take(&self, bytes: usize) {
+    fn add(&self, bytes: usize) {
         self.0.used.set(self.used() + bytes);
     }
 
-    fn give(&self, bytes: usize) {
+    fn subtract(&self, bytes: usize) {
         assert!(bytes <= self.used(), "what is given back was taken before");
         self.0.used.set(self.used() - bytes);
     }
@@ -129,13 +129,13 @@ pub struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.give(self.bytes);
+        self.budget.subtract(self.bytes);
     }
 }
 
 /// Bytes that outlive their turn, counted against a [`Budget`] by their capacity until dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldBytes {
     bytes: Vec<u8>,
     /// `read <= bytes.len()`; what is before it was consumed.
     read: usize,
@@ -144,7 +144,7 @@ pub struct Held {
     budget: Budget,
 }
 
-impl Held {
+impl HeldBytes {
     /// Holds a copy of `parts`, one after the other, in exactly as much memory as they need.
     pub fn copy(budget: &Budget, parts: &[&[u8]]) -> Self {
         let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
@@ -152,7 +152,7 @@ impl Held {
             bytes.extend_from_slice(part);
         }
         let charged = bytes.capacity();
-        budget.take(charged);
+        budget.add(charged);
         Self { bytes, read: 0, charged, budget: budget.clone() }
     }
 
@@ -167,9 +167,9 @@ impl Held {
         }
         let charged = self.bytes.capacity();
         if charged > self.charged {
-            self.budget.take(charged - self.charged);
+            self.budget.add(charged - self.charged);
         } else {
-            self.budget.give(self.charged - charged);
+            self.budget.subtract(self.charged - charged);
         }
         self.charged = charged;
     }
@@ -184,7 +184,7 @@ impl Held {
     }
 }
 
-impl Deref for Held {
+impl Deref for HeldBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -192,15 +192,15 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for HeldBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.read..]
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
-        self.budget.give(self.charged);
+        self.budget.subtract(self.charged);
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn what_is_held_is_charged_until_dropped() {
         let budget = Budget::new(8);
-        let mut held = Held::copy(&budget, &[b"abc", b"", b"de"]);
+        let mut held = HeldBytes::copy(&budget, &[b"abc", b"", b"de"]);
         assert_eq!((&held[..], budget.used(), budget.is_exhausted()), (&b"abcde"[..], 5, false));
         held.consume(4);
         held.append(b"fghij");
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn what_was_consumed_costs_nothing_though_something_is_always_unread() {
         let budget = Budget::new(1 << 20);
-        let mut held = Held::copy(&budget, &[b"x"]);
+        let mut held = HeldBytes::copy(&budget, &[b"x"]);
         for _ in 0..1000 {
             held.append(&[0; 1000]);
             held.consume(1000);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Budget, Buffer, Error, Instant, Shared, Token};
+use crate::{Budget, Buffer, Error, Instant, SharedBytes, Token};
 
 /// A descriptor as its engine knows it. Neither copied nor cloned: whoever holds it ends it by
 /// [`Engine::close`] or [`Engine::reset`]. What an engine makes of the number is its own affair.
@@ -44,7 +44,7 @@ pub struct PathEstimate {
 
 /// Which direction of a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HowToShut {
+pub enum ShutdownHow {
     /// Nothing more will be sent: the peer reads the end of the stream.
     Write,
     /// Both directions.
@@ -57,12 +57,12 @@ pub struct Completion {
     /// As it was when the operation was queued; its owner may be gone since (see [`Token`]).
     pub token: Token,
     /// Which operation it was and how it ended.
-    pub event: Event,
+    pub event: CompletionEvent,
 }
 
 /// How an operation ended.
 #[derive(Debug)]
-pub enum Event {
+pub enum CompletionEvent {
     /// One connection of an armed listener, with the client's address (`None`: a Unix socket).
     /// After an error the listener is no longer armed.
     Accepted(Result<(Fd, Option<SocketAddr>), Error>),
@@ -75,7 +75,7 @@ pub enum Event {
     Sent(Result<(), Error>),
     /// So many bytes moved, at least one; zero is the end of the source.
     Spliced(Result<usize, Error>),
-    /// What [`Engine::watch`] waited for may be there: bytes, an end, or an error.
+    /// What [`Engine::poll_readable`] waited for may be there: bytes, an end, or an error.
     Readable,
     /// Somebody used the engine's waker: mailboxes are to be read.
     Woken,
@@ -85,9 +85,9 @@ pub enum Event {
 ///
 /// Rules that every engine keeps, and that callers rely on:
 /// * An operation is queued by a call that never blocks and never runs its caller's code; its one
-///   completion comes from [`Engine::next`], in no order promised between descriptors.
+///   completion comes from [`Engine::next_completion`], in no order promised between descriptors.
 /// * Where the kernel took every byte of a send before a receive of the same descriptor was
-///   announced, [`Event::Sent`] comes before [`Event::Received`]. So a response that is received
+///   announced, [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. So a response that is received
 ///   while a send is outstanding began before the end of the request was sent.
 /// * At most one operation is outstanding for a descriptor and direction (receiving: `recv`,
 ///   `watch`, `splice` from it, `accept`; sending: `connect`, `send`, `splice` and `splice_after`
@@ -100,7 +100,7 @@ pub enum Event {
 ///   order in which they became ready. Everything else goes on.
 pub trait Engine {
     /// A descriptor on its way to another worker's engine.
-    type Detached: Send + 'static;
+    type DetachedFd: Send + 'static;
     /// Ends another worker's wait.
     type Waker: Wake;
 
@@ -120,63 +120,63 @@ pub trait Engine {
 
     /// Begins a turn: submits what was queued, waits for at least one completion or until
     /// `deadline` (`None`: for ever), and reads the clock.
-    fn turn(&mut self, deadline: Option<Instant>);
+    fn submit_and_wait(&mut self, deadline: Option<Instant>);
     /// The next completion of this turn; `None` ends it. Operations queued meanwhile may complete
     /// in the same turn, but an engine bounds how many it gives before it looks at the kernel
     /// again.
-    fn next(&mut self) -> Option<Completion>;
+    fn next_completion(&mut self) -> Option<Completion>;
     /// Takes a lent buffer back.
     fn recycle(&mut self, buffer: Buffer);
 
     /// Takes over a descriptor: a listener, or a connection from another worker.
-    fn adopt(&mut self, detached: Self::Detached) -> Result<Fd, Error>;
+    fn adopt(&mut self, detached: Self::DetachedFd) -> Result<Fd, Error>;
     /// Gives up a connection that has nothing outstanding but perhaps a receive for which nothing
-    /// is announced ([`Engine::is_announced`]): its bytes may be taken already.
-    fn detach(&mut self, fd: Fd) -> Self::Detached;
+    /// is announced ([`Engine::is_recv_ready`]): its bytes may be taken already.
+    fn detach(&mut self, fd: Fd) -> Self::DetachedFd;
 
-    /// Arms a listener: every connection gives a completion until [`Engine::accept_stop`] or an
+    /// Arms a listener: every connection gives a completion until [`Engine::cancel_accept`] or an
     /// error. Connections arrive non-blocking, with TCP_NODELAY.
     fn accept(&mut self, listener: &Fd, token: Token);
     /// Disarms a listener. Connections accepted before still come.
-    fn accept_stop(&mut self, listener: &Fd);
-    /// Opens a connection; [`Event::Connected`] follows unless an error is returned at once.
+    fn cancel_accept(&mut self, listener: &Fd);
+    /// Opens a connection; [`CompletionEvent::Connected`] follows unless an error is returned at once.
     fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error>;
     /// Receives up to `max` bytes (`1 <= max <= Buffer::SIZE`).
     fn recv(&mut self, fd: &Fd, max: usize, token: Token);
     /// Whether it is known already that the outstanding receive will end: bytes, an end or an error
     /// were announced, and their completion is not given yet. Costs no system call, so what has
     /// only just arrived is not seen.
-    fn is_announced(&self, fd: &Fd) -> bool;
+    fn is_recv_ready(&self, fd: &Fd) -> bool;
     /// Sends every byte of `parts`, in order. They are read before the call returns; what the
     /// kernel does not take at once is held by the engine, charged to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
     /// Sends every byte of `parts`, in order, and then those of `shared`, by reference where they
     /// are in a file: the engine copies nothing of them, and what the kernel does not take at once
-    /// is held without charge, by a value of [`Shared::share`]. `parts` are read before the call
+    /// is held without charge, by a value of [`SharedBytes::clone_box`]. `parts` are read before the call
     /// returns. Streams only.
     ///
     /// # Panics
     /// When there are 16 parts or more.
-    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token);
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token);
     /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
     /// For deadlines that follow progress.
-    fn unsent(&self, fd: &Fd) -> usize;
+    fn unsent_bytes(&self, fd: &Fd) -> usize;
     /// Bytes that the kernel took, and the peer's kernel has not acknowledged; a reset would lose
     /// them. Costs a system call.
-    fn unacknowledged(&self, fd: &Fd) -> usize;
+    fn unacknowledged_bytes(&self, fd: &Fd) -> usize;
     /// Sets the congestion control of a connection, or of a listener for those that it accepts from
     /// then on. What has none (a Unix socket), or a name that the kernel refuses, leaves all as it
     /// was: it is a matter of speed alone, and names are tried when the process starts.
     fn set_congestion(&mut self, fd: &Fd, name: &str);
     /// The address that an accepted connection was opened to; `None`: that of a Unix socket, or it
     /// is not known any more. Costs a system call.
-    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr>;
+    fn local_address(&self, fd: &Fd) -> Option<SocketAddr>;
     /// What is known of the way to a connection's peer without a system call; `None`: nothing.
     fn path_estimate(&self, _fd: &Fd) -> Option<PathEstimate> {
         None
     }
     /// Ends a direction; nothing may be outstanding in it.
-    fn shutdown(&mut self, fd: &Fd, how: HowToShut);
+    fn shutdown(&mut self, fd: &Fd, how: ShutdownHow);
     /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.
     /// The peer is told by the end of the next turn's wait at the latest; likewise for `reset`.
     fn close(&mut self, fd: Fd);
@@ -194,36 +194,36 @@ pub trait Engine {
     /// before urgent data; or why it broke, which is told only once. `None`: there is nothing yet.
     /// Nothing is outstanding afterwards, and no completion follows: so whoever waits for a slow
     /// source holds no pipe.
-    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
+    fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
     /// Has an empty pipe refer to what another one has, from its beginning on, and up to `max` bytes
     /// (at least 1) of it: how many. The other pipe keeps them. Fewer, even 0, where that takes more
     /// places than the empty one has.
     fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error>;
     /// Takes what a pipe has, up to `memory.len()` bytes (at least 1): how many; 0 where it is empty.
-    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error>;
+    fn read_pipe(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error>;
     /// Receives what a stream has at once, up to `memory.len()` bytes (at least 1), into memory of
     /// the caller's: how many bytes, 0 at the stream's end; or why it broke, which is told only
     /// once. `None`: there is nothing yet. Nothing is outstanding afterwards, and no completion
     /// follows; the budget is not asked, as nothing of the engine's is held.
-    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>>;
+    fn try_recv_into(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>>;
     /// Says of the receive or watch that is begun next how many bytes are certain to come, if no
     /// end or break does: it need not complete before a good part of them is there, but soon. A
     /// hint, which most engines have no use for.
     fn expect_bytes(&mut self, _fd: &Fd, _bytes: u64) {}
-    /// Waits, as a receive does, until a receive, [`Engine::fill`] or [`Engine::take`] may find
+    /// Waits, as a receive does, until a receive, [`Engine::try_splice_in`] or [`Engine::try_recv_into`] may find
     /// something, and takes
-    /// nothing: [`Event::Readable`]. It may turn out that nothing is there.
-    fn watch(&mut self, fd: &Fd, token: Token);
+    /// nothing: [`CompletionEvent::Readable`]. It may turn out that nothing is there.
+    fn poll_readable(&mut self, fd: &Fd, token: Token);
     /// Sends every byte of `parts`, in order, and then moves up to `max` bytes out of a pipe,
     /// without a small segment between the two. The completion is that of the splice. `parts` are
     /// read before the call returns; what the kernel does not take at once is held, as for a send.
-    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token);
+    fn send_then_splice(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token);
 
     /// Appends whole records to the access log; never blocks the worker.
     fn log(&mut self, records: &[u8]);
 }
 
-/// The other end of [`Event::Woken`].
+/// The other end of [`CompletionEvent::Woken`].
 pub trait Wake: Clone + Send + Sync + 'static {
     /// Ends the engine's wait, now or, if it is not waiting, the next one. Wakes may fold together.
     fn wake(&self);

@@ -6,13 +6,13 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use millrace_sys::{Errno, Events, Poller, Result, Wanted};
+use millrace_sys::{Errno, Events, Interest, Poller, Result};
 
 use crate::limits::EVENTS_MAX;
-use crate::{Error, Found, Sockets, Watch};
+use crate::{Error, ReadinessEngine, Watch, WatchEvent};
 
 /// The engine over epoll(7).
-pub type Epoll = Sockets<EpollWatch>;
+pub type EpollEngine = ReadinessEngine<EpollWatch>;
 
 /// An epoll instance, and what its last wait found.
 pub struct EpollWatch {
@@ -22,7 +22,7 @@ pub struct EpollWatch {
 
 impl Watch for EpollWatch {
     fn new() -> std::result::Result<Self, Error> {
-        let poller = Poller::new().map_err(Error::of)?;
+        let poller = Poller::new().map_err(Error::from_errno)?;
         Ok(Self { poller, events: Events::new(EVENTS_MAX) })
     }
 
@@ -39,7 +39,11 @@ impl Watch for EpollWatch {
     }
 
     /// In whole milliseconds, rounded up so that a deadline is past when its wait is over.
-    fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
+    fn wait<'a>(
+        &mut self,
+        wait_max: Option<Duration>,
+        _interests: impl Iterator<Item = Interest<'a>>,
+    ) {
         let wait_ms = wait_max
             .map(|wait| u32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX));
         match self.poller.wait(&mut self.events, wait_ms) {
@@ -48,7 +52,7 @@ impl Watch for EpollWatch {
         }
     }
 
-    fn next(&mut self) -> Option<(u64, Found)> {
-        self.events.next().map(|(data, readiness)| (data, Found::Ready(readiness)))
+    fn next_event(&mut self) -> Option<(u64, WatchEvent)> {
+        self.events.next().map(|(data, readiness)| (data, WatchEvent::Ready(readiness)))
     }
 }

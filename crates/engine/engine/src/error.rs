@@ -52,7 +52,7 @@ impl Unsupported {
     }
 
     /// Since when the kernel has it, or what hides it.
-    pub fn since(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
             Self::RingMissing => {
                 "the kernel was built without it, or a filter of system calls hides it"
@@ -68,7 +68,7 @@ impl Unsupported {
 
 impl Error {
     /// What an error number means (errno(3)). EAGAIN and EINTR never get here.
-    pub(crate) fn of(errno: Errno) -> Self {
+    pub(crate) fn from_errno(errno: Errno) -> Self {
         match errno {
             Errno::CONNRESET | Errno::CONNABORTED => Self::Reset,
             Errno::PIPE => Self::BrokenPipe,
@@ -98,7 +98,7 @@ impl fmt::Display for Error {
             Self::OutOfDescriptors => f.write_str("out of file descriptors"),
             Self::OutOfMemory => f.write_str("out of kernel memory"),
             Self::Unsupported(what) => {
-                write!(f, "{} cannot be used here: {}", what.feature(), what.since())
+                write!(f, "{} cannot be used here: {}", what.feature(), what.reason())
             }
             Self::Other(number) => write!(f, "error {number} of the kernel"),
         }

@@ -1,7 +1,7 @@
 //! How a worker meets the kernel: operations are queued as data, completions come back by token.
 //!
 //! [`Engine`] is the one door of the data plane to sockets, pipes, the clock, randomness and the
-//! access log. Its instances are [`Epoll`] and [`Uring`] here, [`Poll`] and [`Select`] for
+//! access log. Its instances are [`EpollEngine`] and [`UringEngine`] here, [`PollEngine`] and [`SelectEngine`] for
 //! comparison, and the simulated kernel in `test/sim`. Nothing above this crate calls the kernel
 //! while it serves requests.
 //!
@@ -14,13 +14,13 @@ mod clock;
 mod engine;
 mod epoll;
 mod error;
-mod levels;
 mod limits;
 mod log;
 mod mailbox;
+mod poll_select;
 mod random;
-mod shared;
-mod sockets;
+mod readiness;
+mod shared_bytes;
 mod table;
 mod time;
 mod timers;
@@ -28,19 +28,23 @@ mod token;
 mod uring;
 mod uselect;
 
-pub use buffer::{Budget, Buffer, Charge, Held};
+pub use buffer::{Budget, Buffer, Charge, HeldBytes};
 pub use clock::Clock;
-pub use engine::{Address, Completion, Engine, Event, Fd, HowToShut, PathEstimate, Wake};
-pub use epoll::{Epoll, EpollWatch};
+pub use engine::{
+    Address, Completion, CompletionEvent, Engine, Fd, PathEstimate, ShutdownHow, Wake,
+};
+pub use epoll::{EpollEngine, EpollWatch};
 pub use error::{Error, Unsupported};
-pub use levels::{LevelWatch, Poll, PollWatch, Select, SelectWatch};
 pub use log::{LogFile, LogSink};
-pub use mailbox::{Inbox, Mail, Outbox, mailbox, mesh};
-pub use shared::Shared;
-pub use sockets::{Counters, EngineOptions, EventWaker, Found, Sockets, Watch};
+pub use mailbox::{MailboxReceiver, MailboxSender, PeerMailboxes, mailbox, mailbox_mesh};
+pub use poll_select::{LevelWatch, PollEngine, PollWatch, SelectEngine, SelectWatch};
+pub use readiness::{EngineOptions, EngineStats, EventWaker, ReadinessEngine, Watch, WatchEvent};
+pub use shared_bytes::SharedBytes;
 pub use table::{Key, Table};
 pub use time::Instant;
 pub use timers::{TimerId, Timers};
-pub use token::{Kind, Token};
-pub use uring::{ReservedRing, Uring, UringWatch};
-pub use uselect::{Uselect, UselectWatch, is_tracked, track, wait_for_loss};
+pub use token::{Token, TokenKind};
+pub use uring::{ReservedRing, UringEngine, UringWatch};
+pub use uselect::{
+    UselectEngine, UselectWatch, is_tracked, register_process, wait_for_daemon_exit,
+};

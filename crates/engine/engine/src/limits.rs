@@ -18,7 +18,7 @@ pub(crate) const COMPLETIONS_MAX: u32 = 4096;
 pub(crate) const DESCRIPTORS_MAX: u32 = 1 << 22;
 /// Buffers kept for the next receive; further ones are freed. Over
 /// epoll one is in use at most times.
-pub(crate) const STOCK_MAX: usize = 16;
+pub(crate) const SPARE_BUFFERS_MAX: usize = 16;
 /// Receives, and sends, that a ring is given in one turn: each has a buffer until its completion
 /// was handled. At either bound the turn ends.
 pub(crate) const BATCH_MAX: usize = 16;
@@ -28,7 +28,7 @@ pub(crate) const BATCHED_SEND_MAX: usize = 16 * 1024;
 /// Bytes moved by one splice; a larger maximum is cut down to it.
 pub(crate) const SPLICE_MAX: usize = 256 * 1024;
 /// Bytes of access log that wait for the disk; further records are dropped and counted.
-pub(crate) const LOG_WAITING_MAX: usize = 1024 * 1024;
+pub(crate) const LOG_PENDING_MAX: usize = 1024 * 1024;
 /// Bytes of access log at which they are written without waiting longer.
 pub(crate) const LOG_BATCH: usize = 64 * 1024;
 /// How long records wait for a batch to fill.
@@ -36,11 +36,11 @@ pub(crate) const LOG_WAIT: std::time::Duration = std::time::Duration::from_secs(
 /// How long the end of the process waits for a disk, or for whoever reads a pipe.
 pub(crate) const LOG_CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// How often it is looked whether the log is written to its end.
-pub(crate) const LOG_CLOSE_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
+pub(crate) const LOG_CLOSE_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 /// Waits in a row that memory answers before what is not tracked is looked at, and how long they
 /// last at most: a listener waits no longer.
-pub(crate) const PASSES_MAX: u32 = 8;
-pub(crate) const PASSES_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(1);
+pub(crate) const KERNEL_CHECK_WAITS_MAX: u32 = 8;
+pub(crate) const KERNEL_CHECK_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(1);
 /// Bytes that an edge waits for at most, of those that are expected: a small part of what the kernel
 /// takes for a connection, so that its peer is never kept from sending by it.
 pub(crate) const EXPECTED_BYTES_MAX: u32 = 32 * 1024;

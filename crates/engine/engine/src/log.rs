@@ -8,7 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::limits::{LOG_BATCH, LOG_CLOSE_LOOK, LOG_CLOSE_WAIT, LOG_WAIT, LOG_WAITING_MAX};
+use crate::limits::{
+    LOG_BATCH, LOG_CLOSE_POLL_INTERVAL, LOG_CLOSE_WAIT, LOG_PENDING_MAX, LOG_WAIT,
+};
 
 /// A file that whole records are appended to. Copies share the file and its writer.
 ///
@@ -16,7 +18,7 @@ use crate::limits::{LOG_BATCH, LOG_CLOSE_LOOK, LOG_CLOSE_WAIT, LOG_WAIT, LOG_WAI
 /// waits; when the disk is slower than that, further records are dropped and counted: a worker
 /// never waits for a disk.
 #[derive(Clone, Debug)]
-pub struct LogSink(Arc<Shared>);
+pub struct LogSink(Arc<LogShared>);
 
 /// A file that a [`LogSink`] may go on with.
 #[derive(Debug)]
@@ -36,24 +38,24 @@ impl LogFile {
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct LogShared {
+    state: Mutex<LogState>,
     /// Notified when the writer has a reason to look at the state.
     changed: Condvar,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogState {
     /// The file's; `None`: there is none, and what comes is nobody's.
     path: Option<PathBuf>,
     /// `waiting.len() <= LOG_WAITING_MAX`.
-    waiting: Vec<u8>,
+    pending: Vec<u8>,
     /// When the first of them came.
-    since: Option<Instant>,
+    pending_since: Option<Instant>,
     dropped_records: u64,
     /// What the writer goes on with.
-    reopened: Option<File>,
+    next_file: Option<File>,
     closing: bool,
 }
 
@@ -63,15 +65,15 @@ impl LogSink {
     /// # Errors
     /// Those of open(2), and of starting a thread.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let sink = Self::closed();
-        sink.turn_to(Some(LogFile::open(path)?))?;
+        let sink = Self::without_file();
+        sink.set_file(Some(LogFile::open(path)?))?;
         Ok(sink)
     }
 
-    /// A sink without a file: records go nowhere until it is [turned to](Self::turn_to) one.
-    pub fn closed() -> Self {
+    /// A sink without a file: records go nowhere until it is [turned to](Self::set_file) one.
+    pub fn without_file() -> Self {
         let (state, writer) = (Mutex::default(), Mutex::new(None));
-        Self(Arc::new(Shared { state, changed: Condvar::new(), writer }))
+        Self(Arc::new(LogShared { state, changed: Condvar::new(), writer }))
     }
 
     /// Goes on with another file, or with none. What waits already may go to either. Starts the
@@ -79,7 +81,7 @@ impl LogSink {
     ///
     /// # Errors
     /// Those of starting a thread; nothing has changed then.
-    pub fn turn_to(&self, next: Option<LogFile>) -> io::Result<()> {
+    pub fn set_file(&self, next: Option<LogFile>) -> io::Result<()> {
         let mut writer = lock(&self.0.writer);
         let Some(LogFile { path, file }) = next else {
             lock(&self.0.state).path = None;
@@ -87,7 +89,7 @@ impl LogSink {
         };
         if writer.is_some() {
             let mut state = lock(&self.0.state);
-            (state.path, state.reopened) = (Some(path), Some(file));
+            (state.path, state.next_file) = (Some(path), Some(file));
             self.0.changed.notify_one();
             return Ok(());
         }
@@ -105,15 +107,15 @@ impl LogSink {
         if state.path.is_none() {
             return;
         }
-        if state.closing || state.waiting.len() + records.len() > LOG_WAITING_MAX {
+        if state.closing || state.pending.len() + records.len() > LOG_PENDING_MAX {
             state.dropped_records += records.iter().filter(|&&byte| byte == b'\n').count() as u64;
             return;
         }
-        let before = state.waiting.len();
-        state.waiting.extend_from_slice(records);
-        state.since.get_or_insert_with(Instant::now);
+        let before = state.pending.len();
+        state.pending.extend_from_slice(records);
+        state.pending_since.get_or_insert_with(Instant::now);
         // The writer is woken twice for a batch at most: to begin its second, and to end it early.
-        if before == 0 || (before < LOG_BATCH && state.waiting.len() >= LOG_BATCH) {
+        if before == 0 || (before < LOG_BATCH && state.pending.len() >= LOG_BATCH) {
             self.0.changed.notify_one();
         }
     }
@@ -131,7 +133,7 @@ impl LogSink {
     pub fn reopen(&self) -> io::Result<()> {
         let path = lock(&self.0.state).path.clone();
         match path {
-            Some(path) => self.turn_to(Some(LogFile::open(&path)?)),
+            Some(path) => self.set_file(Some(LogFile::open(&path)?)),
             None => Ok(()),
         }
     }
@@ -147,22 +149,22 @@ impl LogSink {
             if begun.elapsed() >= LOG_CLOSE_WAIT {
                 return;
             }
-            std::thread::sleep(LOG_CLOSE_LOOK);
+            std::thread::sleep(LOG_CLOSE_POLL_INTERVAL);
         }
         writer.join().expect("the log's writer does not panic");
     }
 }
 
-impl Shared {
+impl LogShared {
     /// The writer: swaps what waits for an empty block, and writes it with nothing locked.
     fn write(&self, mut file: File) {
         let mut batch = Vec::with_capacity(LOG_BATCH);
         loop {
             let mut state = self.wait_for_batch();
-            std::mem::swap(&mut batch, &mut state.waiting);
-            state.since = None;
+            std::mem::swap(&mut batch, &mut state.pending);
+            state.pending_since = None;
             let closing = state.closing;
-            let reopened = state.reopened.take();
+            let reopened = state.next_file.take();
             drop(state);
             if file.write_all(&batch).is_err() {
                 let records = batch.iter().filter(|&&byte| byte == b'\n').count();
@@ -176,10 +178,10 @@ impl Shared {
         }
     }
 
-    fn wait_for_batch(&self) -> MutexGuard<'_, State> {
+    fn wait_for_batch(&self) -> MutexGuard<'_, LogState> {
         let mut state = lock(&self.state);
-        while !(state.closing || state.reopened.is_some() || state.waiting.len() >= LOG_BATCH) {
-            let Some(since) = state.since else {
+        while !(state.closing || state.next_file.is_some() || state.pending.len() >= LOG_BATCH) {
+            let Some(since) = state.pending_since else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -248,13 +250,13 @@ mod tests {
     fn a_sink_is_turned_to_another_file_and_to_none() {
         let path = std::env::temp_dir().join(format!("millrace-turned-{}", std::process::id()));
         let other = path.with_extension("other");
-        let log = LogSink::closed();
+        let log = LogSink::without_file();
         log.append(b"nowhere\n");
         for (file, record) in [(&path, "first\n"), (&other, "second\n")] {
-            log.turn_to(Some(LogFile::open(file).unwrap())).unwrap();
+            log.set_file(Some(LogFile::open(file).unwrap())).unwrap();
             log.append(record.as_bytes());
         }
-        log.turn_to(None).unwrap();
+        log.set_file(None).unwrap();
         log.append(b"nowhere\n");
         log.close();
         let mut written = std::fs::read_to_string(&path).unwrap();
@@ -268,8 +270,8 @@ mod tests {
     fn what_a_slow_disk_cannot_take_is_counted() {
         let log = LogSink::open(Path::new("/dev/full")).unwrap();
         log.append(b"one\ntwo\n");
-        log.append(&vec![b'\n'; LOG_WAITING_MAX]);
+        log.append(&vec![b'\n'; LOG_PENDING_MAX]);
         log.close();
-        assert_eq!(log.dropped_records(), 2 + LOG_WAITING_MAX as u64);
+        assert_eq!(log.dropped_records(), 2 + LOG_PENDING_MAX as u64);
     }
 }

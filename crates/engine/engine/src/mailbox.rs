@@ -12,22 +12,22 @@ use crate::Wake;
 
 /// The sending end of a mailbox.
 #[derive(Debug)]
-pub struct Outbox<T, W> {
-    shared: Arc<Shared<T, W>>,
+pub struct MailboxSender<T, W> {
+    shared: Arc<Mailbox<T, W>>,
     /// Something was put in since the receiver was last woken.
     unflushed: bool,
 }
 
 /// The receiving end of a mailbox.
 #[derive(Debug)]
-pub struct Inbox<T, W> {
-    shared: Arc<Shared<T, W>>,
+pub struct MailboxReceiver<T, W> {
+    shared: Arc<Mailbox<T, W>>,
     /// What was taken out of the mailbox, and its memory, which goes back there.
     taken: VecDeque<T>,
 }
 
 #[derive(Debug)]
-struct Shared<T, W> {
+struct Mailbox<T, W> {
     /// `messages.len() <= capacity`. Locked for one push or one swap at a time.
     messages: Mutex<VecDeque<T>>,
     capacity: usize,
@@ -37,14 +37,14 @@ struct Shared<T, W> {
 
 /// A mailbox for up to `capacity` messages. While the receiver works through what it took, as many
 /// again may come in.
-pub fn mailbox<T: Send, W: Wake>(capacity: usize) -> (Outbox<T, W>, Inbox<T, W>) {
+pub fn mailbox<T: Send, W: Wake>(capacity: usize) -> (MailboxSender<T, W>, MailboxReceiver<T, W>) {
     let messages = Mutex::new(VecDeque::with_capacity(capacity));
-    let shared = Arc::new(Shared { messages, capacity, wake: OnceLock::new() });
-    let outbox = Outbox { shared: shared.clone(), unflushed: false };
-    (outbox, Inbox { shared, taken: VecDeque::with_capacity(capacity) })
+    let shared = Arc::new(Mailbox { messages, capacity, wake: OnceLock::new() });
+    let outbox = MailboxSender { shared: shared.clone(), unflushed: false };
+    (outbox, MailboxReceiver { shared, taken: VecDeque::with_capacity(capacity) })
 }
 
-impl<T: Send, W: Wake> Outbox<T, W> {
+impl<T: Send, W: Wake> MailboxSender<T, W> {
     /// Puts a message in, for the receiver to find once it is flushed, or by chance before.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl<T: Send, W: Wake> Outbox<T, W> {
     }
 
     /// How many more messages it takes now.
-    pub fn room(&self) -> usize {
+    pub fn free_capacity(&self) -> usize {
         self.shared.capacity - self.shared.lock().len()
     }
 
@@ -74,11 +74,11 @@ impl<T: Send, W: Wake> Outbox<T, W> {
     }
 }
 
-impl<T: Send, W: Wake> Inbox<T, W> {
-    /// Says how this receiver is woken: before the first [`Inbox::drain`], which finds what was
+impl<T: Send, W: Wake> MailboxReceiver<T, W> {
+    /// Says how this receiver is woken: before the first [`MailboxReceiver::drain`], which finds what was
     /// flushed until then. The first word counts: whoever takes a receiver's place goes on with its
     /// waker.
-    pub fn set_wake(&self, wake: W) {
+    pub fn set_waker(&self, wake: W) {
         let _ = self.shared.wake.set(wake);
     }
 
@@ -90,7 +90,7 @@ impl<T: Send, W: Wake> Inbox<T, W> {
     }
 }
 
-impl<T, W> Shared<T, W> {
+impl<T, W> Mailbox<T, W> {
     /// A push or a swap is whole or was not begun, so a panic elsewhere spoils nothing.
     fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,17 +99,17 @@ impl<T, W> Shared<T, W> {
 
 /// One worker's mailboxes with all others.
 #[derive(Debug)]
-pub struct Mail<T, W> {
+pub struct PeerMailboxes<T, W> {
     /// By the receiver's number; `None` for the worker itself.
-    outboxes: Vec<Option<Outbox<T, W>>>,
+    outboxes: Vec<Option<MailboxSender<T, W>>>,
     /// By the sender's number; likewise.
-    inboxes: Vec<Option<Inbox<T, W>>>,
+    inboxes: Vec<Option<MailboxReceiver<T, W>>>,
 }
 
 /// Mailboxes of `capacity` messages between each of `workers` and each other, by worker.
-pub fn mesh<T: Send, W: Wake>(workers: usize, capacity: usize) -> Vec<Mail<T, W>> {
-    let empty = |_| Mail { outboxes: Vec::new(), inboxes: Vec::new() };
-    let mut mails: Vec<Mail<T, W>> = (0..workers).map(empty).collect();
+pub fn mailbox_mesh<T: Send, W: Wake>(workers: usize, capacity: usize) -> Vec<PeerMailboxes<T, W>> {
+    let empty = |_| PeerMailboxes { outboxes: Vec::new(), inboxes: Vec::new() };
+    let mut mails: Vec<PeerMailboxes<T, W>> = (0..workers).map(empty).collect();
     for from in 0..workers {
         for into in 0..workers {
             let (outbox, inbox) = (from != into).then(|| mailbox(capacity)).unzip();
@@ -120,16 +120,16 @@ pub fn mesh<T: Send, W: Wake>(workers: usize, capacity: usize) -> Vec<Mail<T, W>
     mails
 }
 
-impl<T: Send, W: Wake> Mail<T, W> {
+impl<T: Send, W: Wake> PeerMailboxes<T, W> {
     /// Workers in the mesh, this one included.
-    pub fn workers(&self) -> usize {
+    pub fn worker_count(&self) -> usize {
         self.outboxes.len()
     }
 
-    /// Says how this worker is woken: see [`Inbox::set_wake`].
+    /// Says how this worker is woken: see [`MailboxReceiver::set_waker`].
     pub fn set_wake(&self, wake: &W) {
         for inbox in self.inboxes.iter().flatten() {
-            inbox.set_wake(wake.clone());
+            inbox.set_waker(wake.clone());
         }
     }
 
@@ -168,9 +168,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Clone, Default)]
-    struct Count(Arc<AtomicUsize>);
+    struct CountingWaker(Arc<AtomicUsize>);
 
-    impl Wake for Count {
+    impl Wake for CountingWaker {
         fn wake(&self) {
             // Read by the same thread in these tests: no pair is needed.
             self.0.fetch_add(1, Ordering::Relaxed);
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn a_batch_wakes_once_and_a_full_mailbox_gives_back() {
-        let wake = Count::default();
+        let wake = CountingWaker::default();
         let (mut outbox, mut inbox) = mailbox(2);
-        inbox.set_wake(wake.clone());
+        inbox.set_waker(wake.clone());
         assert_eq!([1, 2, 3].map(|message| outbox.send(message)), [Ok(()), Ok(()), Err(3)]);
         outbox.flush();
         outbox.flush();
@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn every_worker_reaches_every_other() {
-        let mut mails = mesh::<(usize, usize), Count>(3, 4);
-        let wakes = [(); 3].map(|()| Count::default());
+        let mut mails = mailbox_mesh::<(usize, usize), CountingWaker>(3, 4);
+        let wakes = [(); 3].map(|()| CountingWaker::default());
         for (mail, wake) in mails.iter().zip(&wakes) {
             mail.set_wake(wake);
         }

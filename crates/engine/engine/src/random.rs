@@ -2,13 +2,13 @@
 
 /// Random numbers taken from the kernel a block at a time, so that few of them cost a system call.
 #[derive(Debug)]
-pub(crate) struct Random {
+pub(crate) struct KernelRandom {
     block: [u64; 64],
     /// Numbers not given yet: `left <= block.len()`.
     left: usize,
 }
 
-impl Random {
+impl KernelRandom {
     pub(crate) fn new() -> Self {
         Self { block: [0; 64], left: 0 }
     }
@@ -59,7 +59,7 @@ impl SplitMix {
 pub(crate) fn test_seed() -> u64 {
     let seed = match std::env::var("SEED") {
         Ok(text) => text.parse().expect("SEED is a number"),
-        Err(_) => Random::new().number(),
+        Err(_) => KernelRandom::new().number(),
     };
     println!("SEED={seed}");
     seed
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn numbers_do_not_repeat() {
-        let mut random = Random::new();
+        let mut random = KernelRandom::new();
         let mut numbers: Vec<u64> = (0..1000).map(|_| random.number()).collect();
         numbers.sort_unstable();
         numbers.dedup();

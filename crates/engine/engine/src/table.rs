@@ -1,6 +1,6 @@
 //! Objects by index and generation: where a worker keeps what its tokens name.
 
-use crate::{Kind, Token};
+use crate::{Token, TokenKind};
 
 /// Where an object is in its [`Table`], and which of the objects that were ever there is meant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -16,7 +16,7 @@ impl Key {
     ///
     /// # Panics
     /// When the slot is above [`Token::SLOT_MAX`], which no table lets happen.
-    pub const fn token(self, kind: Kind) -> Token {
+    pub const fn token(self, kind: TokenKind) -> Token {
         Token::new(kind, self.slot, self.generation)
     }
 }
@@ -31,7 +31,7 @@ impl From<Token> for Key {
 /// the slot that was freed last, whose memory is likely still in the CPU's cache, is reused first.
 #[derive(Debug)]
 pub struct Table<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<TableSlot<T>>,
     /// The first free slot of a list through the free slots, or [`NONE`].
     free: u32,
     /// `len <= slots.len() <= bound`.
@@ -40,14 +40,14 @@ pub struct Table<T> {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct TableSlot<T> {
     /// That of the object here or, while there is none, of the next one.
     generation: u32,
-    content: Content<T>,
+    content: SlotContent<T>,
 }
 
 #[derive(Debug)]
-enum Content<T> {
+enum SlotContent<T> {
     Free { next: u32 },
     Used(T),
 }
@@ -97,13 +97,15 @@ impl<T> Table<T> {
         }
         if self.free == NONE {
             self.free = self.slots.len() as u32;
-            self.slots.push(Slot { generation: 1, content: Content::Free { next: NONE } });
+            self.slots.push(TableSlot { generation: 1, content: SlotContent::Free { next: NONE } });
         }
         let slot = self.free;
         let place = &mut self.slots[slot as usize];
-        let Content::Free { next } = place.content else { unreachable!("a listed slot is free") };
+        let SlotContent::Free { next } = place.content else {
+            unreachable!("a listed slot is free")
+        };
         self.free = next;
-        place.content = Content::Used(object);
+        place.content = SlotContent::Used(object);
         self.len += 1;
         Some(Key { slot, generation: place.generation })
     }
@@ -124,8 +126,8 @@ impl<T> Table<T> {
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.get(key)?;
         let place = &mut self.slots[key.slot as usize];
-        let Content::Used(object) =
-            std::mem::replace(&mut place.content, Content::Free { next: self.free })
+        let SlotContent::Used(object) =
+            std::mem::replace(&mut place.content, SlotContent::Free { next: self.free })
         else {
             unreachable!("get found it");
         };
@@ -139,7 +141,7 @@ impl<T> Table<T> {
     pub fn get(&self, key: Key) -> Option<&T> {
         let place = self.slots.get(key.slot as usize)?;
         match &place.content {
-            Content::Used(object) if place.generation == key.generation => Some(object),
+            SlotContent::Used(object) if place.generation == key.generation => Some(object),
             _ => None,
         }
     }
@@ -148,7 +150,7 @@ impl<T> Table<T> {
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.slots.get_mut(key.slot as usize)?;
         match &mut place.content {
-            Content::Used(object) if place.generation == key.generation => Some(object),
+            SlotContent::Used(object) if place.generation == key.generation => Some(object),
             _ => None,
         }
     }
@@ -157,7 +159,7 @@ impl<T> Table<T> {
     /// to [`Table::slots`], while it changes.
     pub fn key_at(&self, slot: u32) -> Option<Key> {
         let place = self.slots.get(slot as usize)?;
-        let used = matches!(place.content, Content::Used(_));
+        let used = matches!(place.content, SlotContent::Used(_));
         used.then_some(Key { slot, generation: place.generation })
     }
 
@@ -169,21 +171,21 @@ impl<T> Table<T> {
     /// All objects, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.slots.iter().zip(0..).filter_map(|(place, slot)| match &place.content {
-            Content::Used(object) => Some((Key { slot, generation: place.generation }, object)),
-            Content::Free { .. } => None,
+            SlotContent::Used(object) => Some((Key { slot, generation: place.generation }, object)),
+            SlotContent::Free { .. } => None,
         })
     }
 
     /// The keys of the objects that `is_meant`: to walk them while the table changes.
-    pub fn keys_of(&self, is_meant: impl Fn(&T) -> bool) -> Vec<Key> {
+    pub fn keys_where(&self, is_meant: impl Fn(&T) -> bool) -> Vec<Key> {
         self.iter().filter(|(_, object)| is_meant(object)).map(|(key, _)| key).collect()
     }
 
     /// All objects, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
         self.slots.iter_mut().zip(0..).filter_map(|(place, slot)| match &mut place.content {
-            Content::Used(object) => Some((Key { slot, generation: place.generation }, object)),
-            Content::Free { .. } => None,
+            SlotContent::Used(object) => Some((Key { slot, generation: place.generation }, object)),
+            SlotContent::Free { .. } => None,
         })
     }
 }
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(table.get_mut(third), Some(&mut "third"));
         let all: Vec<_> = table.iter().map(|(key, object)| (key, *object)).collect();
         assert_eq!(all, [(third, "third"), (second, "second")]);
-        let token = third.token(Kind::Client);
+        let token = third.token(TokenKind::Client);
         assert_eq!(Key::from(token), third);
     }
 

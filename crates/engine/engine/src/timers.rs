@@ -18,10 +18,10 @@ use crate::{Instant, Token};
 pub struct TimerId(u32);
 
 /// Deadlines of a worker's objects. Expiry comes never before the deadline, and at most one tick
-/// ([`Timers::TICK_NANOSECONDS`]) after it as far as [`Timers::expired`] is asked in time.
+/// ([`Timers::TICK_NANOSECONDS`]) after it as far as [`Timers::pop_expired`] is asked in time.
 #[derive(Debug)]
 pub struct Timers {
-    entries: Vec<Entry>,
+    entries: Vec<TimerEntry>,
     /// Heads of the lists of entries, level by level.
     slots: [[u32; SLOTS]; LEVELS],
     /// For each level, which slots have entries.
@@ -37,17 +37,17 @@ pub struct Timers {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TimerEntry {
     token: Token,
     deadline: Instant,
     next: u32,
     previous: u32,
-    place: Place,
+    place: TimerList,
 }
 
 /// Which list an entry is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum TimerList {
     /// None, and it is nobody's.
     Free,
     /// None: it expired and was not set since.
@@ -59,7 +59,7 @@ enum Place {
     },
 }
 
-const _: () = assert!(size_of::<Entry>() <= 32);
+const _: () = assert!(size_of::<TimerEntry>() <= 32);
 
 const LEVELS: usize = 6;
 const SLOTS: usize = 64;
@@ -99,7 +99,8 @@ impl Timers {
 
     /// A new entry for the object that `token` names.
     pub fn insert(&mut self, token: Token, deadline: Instant) -> TimerId {
-        let entry = Entry { token, deadline, next: NONE, previous: NONE, place: Place::Idle };
+        let entry =
+            TimerEntry { token, deadline, next: NONE, previous: NONE, place: TimerList::Idle };
         let index = if self.free == NONE {
             self.entries.push(entry);
             self.entries.len() as u32 - 1
@@ -110,7 +111,7 @@ impl Timers {
             index
         };
         self.len += 1;
-        self.file(index);
+        self.link(index);
         TimerId(index)
     }
 
@@ -118,40 +119,40 @@ impl Timers {
     pub fn set(&mut self, id: TimerId, deadline: Instant) {
         let tick = tick_after(deadline);
         let current = self.current;
-        let entry = self.used(id);
+        let entry = self.entry_mut(id);
         entry.deadline = deadline;
-        if let Place::Slot { level, slot } = entry.place
+        if let TimerList::Slot { level, slot } = entry.place
             && tick >= slot_tick(current, level.into(), slot.into())
         {
             return;
         }
         self.unlink(id.0);
-        self.file(id.0);
+        self.link(id.0);
     }
 
     /// Moves the deadline to `deadline` if it is later, or if the entry expired and was not set
     /// since.
     pub fn bring_forward(&mut self, id: TimerId, deadline: Instant) {
-        let entry = self.used(id);
-        if entry.place == Place::Idle || entry.deadline > deadline {
+        let entry = self.entry_mut(id);
+        if entry.place == TimerList::Idle || entry.deadline > deadline {
             self.set(id, deadline);
         }
     }
 
     /// Ends an entry.
     pub fn remove(&mut self, id: TimerId) {
-        self.used(id);
+        self.entry_mut(id);
         self.unlink(id.0);
         let free = self.free;
         let entry = &mut self.entries[id.0 as usize];
-        entry.place = Place::Free;
+        entry.place = TimerList::Free;
         entry.next = free;
         self.free = id.0;
         self.len -= 1;
     }
 
     /// One entry whose deadline has come. It stays its owner's, at rest until it is set again.
-    pub fn expired(&mut self, now: Instant) -> Option<(TimerId, Token)> {
+    pub fn pop_expired(&mut self, now: Instant) -> Option<(TimerId, Token)> {
         self.advance(tick_before(now));
         while self.due != NONE {
             let index = self.due;
@@ -161,26 +162,26 @@ impl Timers {
             if entry.deadline <= now || self.current == TICK_MAX {
                 return Some((TimerId(index), entry.token));
             }
-            self.file(index);
+            self.link(index);
         }
         None
     }
 
-    /// When [`Timers::expired`] has to be asked again at the latest. May be earlier than any
+    /// When [`Timers::pop_expired`] has to be asked again at the latest. May be earlier than any
     /// deadline (entries are then filed anew), and is at most a tick after the nearest.
-    pub fn next(&self) -> Option<Instant> {
-        let tick = if self.due == NONE { self.first()?.2 } else { self.current };
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        let tick = if self.due == NONE { self.first_occupied()?.2 } else { self.current };
         Some(Instant::from_nanoseconds(tick << TICK_BITS))
     }
 
-    fn used(&mut self, id: TimerId) -> &mut Entry {
+    fn entry_mut(&mut self, id: TimerId) -> &mut TimerEntry {
         let entry = &mut self.entries[id.0 as usize];
-        assert!(entry.place != Place::Free, "a removed timer is not used again");
+        assert!(entry.place != TimerList::Free, "a removed timer is not used again");
         entry
     }
 
     /// The first occupied slot: (level, slot, the tick at which it begins).
-    fn first(&self) -> Option<(usize, usize, u64)> {
+    fn first_occupied(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|&slots| slots != 0)?;
         let slot = self.occupied[level].trailing_zeros() as usize;
         Some((level, slot, slot_tick(self.current, level, slot)))
@@ -188,15 +189,17 @@ impl Timers {
 
     /// Moves the current tick on to `tick`, emptying every slot that begins until then.
     fn advance(&mut self, tick: u64) {
-        while let Some((level, slot, begins)) = self.first().filter(|first| first.2 <= tick) {
+        while let Some((level, slot, begins)) =
+            self.first_occupied().filter(|first| first.2 <= tick)
+        {
             debug_assert!(begins > self.current);
             self.current = begins;
             let mut index = std::mem::replace(&mut self.slots[level][slot], NONE);
             self.occupied[level] &= !(1 << slot);
             while index != NONE {
                 let next = self.entries[index as usize].next;
-                self.entries[index as usize].place = Place::Idle;
-                self.file(index);
+                self.entries[index as usize].place = TimerList::Idle;
+                self.link(index);
                 index = next;
             }
         }
@@ -204,16 +207,16 @@ impl Timers {
     }
 
     /// Puts an entry that is in no list where its deadline belongs.
-    fn file(&mut self, index: u32) {
-        debug_assert!(self.entries[index as usize].place == Place::Idle);
+    fn link(&mut self, index: u32) {
+        debug_assert!(self.entries[index as usize].place == TimerList::Idle);
         let tick = tick_after(self.entries[index as usize].deadline);
         let (head, place) = if tick <= self.current {
-            (&mut self.due, Place::Due)
+            (&mut self.due, TimerList::Due)
         } else {
             let level = (tick ^ self.current).ilog2() / SLOT_BITS;
             let slot = (tick >> (level * SLOT_BITS)) as usize % SLOTS;
             self.occupied[level as usize] |= 1 << slot;
-            let place = Place::Slot { level: level as u8, slot: slot as u8 };
+            let place = TimerList::Slot { level: level as u8, slot: slot as u8 };
             (&mut self.slots[level as usize][slot], place)
         };
         let next = std::mem::replace(head, index);
@@ -228,15 +231,15 @@ impl Timers {
     fn unlink(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         let (next, previous) = (entry.next, entry.previous);
-        let place = std::mem::replace(&mut entry.place, Place::Idle);
+        let place = std::mem::replace(&mut entry.place, TimerList::Idle);
         let head = match place {
-            Place::Free | Place::Idle => return,
-            Place::Due => &mut self.due,
-            Place::Slot { level, slot } => &mut self.slots[level as usize][slot as usize],
+            TimerList::Free | TimerList::Idle => return,
+            TimerList::Due => &mut self.due,
+            TimerList::Slot { level, slot } => &mut self.slots[level as usize][slot as usize],
         };
         if previous == NONE {
             *head = next;
-            if let Place::Slot { level, slot } = place
+            if let TimerList::Slot { level, slot } = place
                 && next == NONE
             {
                 self.occupied[level as usize] &= !(1 << slot);
@@ -270,7 +273,7 @@ fn slot_tick(current: u64, level: usize, slot: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::TokenKind;
     use std::collections::BTreeMap;
 
     const TICK: u64 = Timers::TICK_NANOSECONDS;
@@ -280,7 +283,7 @@ mod tests {
     }
 
     fn token(slot: u32) -> Token {
-        Token::new(Kind::Client, slot, 1)
+        Token::new(TokenKind::Client, slot, 1)
     }
 
     #[test]
@@ -288,13 +291,13 @@ mod tests {
         let mut timers = Timers::new(at(5));
         let id = timers.insert(token(1), at(10 * TICK));
         timers.set(id, at(100 * TICK));
-        assert!(timers.next().unwrap() <= at(10 * TICK));
-        assert_eq!(timers.expired(at(99 * TICK)), None);
-        assert_eq!(timers.next(), Some(at(100 * TICK)));
-        assert_eq!(timers.expired(at(100 * TICK)), Some((id, token(1))));
-        assert_eq!((timers.expired(at(1 << 50)), timers.next()), (None, None));
+        assert!(timers.next_wakeup().unwrap() <= at(10 * TICK));
+        assert_eq!(timers.pop_expired(at(99 * TICK)), None);
+        assert_eq!(timers.next_wakeup(), Some(at(100 * TICK)));
+        assert_eq!(timers.pop_expired(at(100 * TICK)), Some((id, token(1))));
+        assert_eq!((timers.pop_expired(at(1 << 50)), timers.next_wakeup()), (None, None));
         timers.set(id, at(3));
-        assert_eq!(timers.expired(at(1 << 50)), Some((id, token(1))));
+        assert_eq!(timers.pop_expired(at(1 << 50)), Some((id, token(1))));
         timers.remove(id);
         assert!(timers.is_empty());
     }
@@ -305,9 +308,9 @@ mod tests {
         let id = timers.insert(token(1), at(10 * TICK));
         timers.bring_forward(id, at(20 * TICK));
         timers.bring_forward(id, at(5 * TICK));
-        assert_eq!(timers.expired(at(5 * TICK)), Some((id, token(1))));
+        assert_eq!(timers.pop_expired(at(5 * TICK)), Some((id, token(1))));
         timers.bring_forward(id, at(7 * TICK));
-        assert_eq!(timers.expired(at(7 * TICK)), Some((id, token(1))));
+        assert_eq!(timers.pop_expired(at(7 * TICK)), Some((id, token(1))));
     }
 
     #[test]
@@ -315,10 +318,10 @@ mod tests {
         let mut timers = Timers::new(at(1000 * TICK));
         let past = timers.insert(token(1), at(0));
         let never = timers.insert(token(2), at(u64::MAX));
-        assert!(timers.next().unwrap() <= at(1000 * TICK));
-        assert_eq!(timers.expired(at(1000 * TICK)), Some((past, token(1))));
-        assert_eq!(timers.expired(at(TICK_MAX * TICK - 1)), None);
-        assert_eq!(timers.expired(at(u64::MAX - 1)), Some((never, token(2))));
+        assert!(timers.next_wakeup().unwrap() <= at(1000 * TICK));
+        assert_eq!(timers.pop_expired(at(1000 * TICK)), Some((past, token(1))));
+        assert_eq!(timers.pop_expired(at(TICK_MAX * TICK - 1)), None);
+        assert_eq!(timers.pop_expired(at(u64::MAX - 1)), Some((never, token(2))));
     }
 
     #[test]
@@ -365,7 +368,7 @@ mod tests {
             }
             assert_eq!(timers.len(), model.len());
             let nearest = model.values().filter_map(|entry| entry.1).min();
-            match (timers.next(), nearest) {
+            match (timers.next_wakeup(), nearest) {
                 (Some(next), Some(nearest)) => {
                     assert!(next.nanoseconds() < nearest.max(now) + TICK);
                 }
@@ -375,7 +378,7 @@ mod tests {
     }
 
     fn expire(timers: &mut Timers, model: &mut BTreeMap<u32, (TimerId, Option<u64>)>, now: u64) {
-        while let Some((id, token)) = timers.expired(at(now)) {
+        while let Some((id, token)) = timers.pop_expired(at(now)) {
             let entry = model.get_mut(&token.slot()).unwrap();
             assert_eq!(entry.0, id);
             assert!(entry.1.take().unwrap() <= now, "an entry expires once and not early");

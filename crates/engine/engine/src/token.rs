@@ -5,7 +5,7 @@ use std::fmt;
 /// What kind of object a token names; the worker dispatches on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum TokenKind {
     /// A listening socket; the slot is its index in the configuration.
     Listener = 1,
     /// A client connection.
@@ -36,22 +36,22 @@ impl Token {
     ///
     /// # Panics
     /// When `slot` is above [`Token::SLOT_MAX`]: tables are bounded far below it.
-    pub const fn new(kind: Kind, slot: u32, generation: u32) -> Self {
+    pub const fn new(kind: TokenKind, slot: u32, generation: u32) -> Self {
         assert!(slot <= Self::SLOT_MAX);
         Self((kind as u64) << 56 | (slot as u64) << 32 | generation as u64)
     }
 
     /// The table that the slot belongs to.
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> TokenKind {
         match (self.0 >> 56) as u8 {
-            1 => Kind::Listener,
-            2 => Kind::Client,
-            3 => Kind::Origin,
-            4 => Kind::Name,
-            5 => Kind::Dial,
-            6 => Kind::Worker,
-            7 => Kind::Exchange,
-            8 => Kind::Fill,
+            1 => TokenKind::Listener,
+            2 => TokenKind::Client,
+            3 => TokenKind::Origin,
+            4 => TokenKind::Name,
+            5 => TokenKind::Dial,
+            6 => TokenKind::Worker,
+            7 => TokenKind::Exchange,
+            8 => TokenKind::Fill,
             _ => panic!("a token is only made by Token::new"),
         }
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_token_gives_back_its_parts() {
-        use Kind::{Client, Dial, Exchange, Fill, Listener, Name, Origin, Worker};
+        use TokenKind::{Client, Dial, Exchange, Fill, Listener, Name, Origin, Worker};
         for kind in [Listener, Client, Origin, Name, Dial, Worker, Exchange, Fill] {
             for (slot, generation) in [(0, 0), (7, u32::MAX), (Token::SLOT_MAX, 1)] {
                 let token = Token::from_bits(Token::new(kind, slot, generation).to_bits());

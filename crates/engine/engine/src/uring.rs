@@ -8,14 +8,14 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{Errno, Readiness, Result, Wanted};
+use millrace_sys::{Errno, Interest, Readiness, Result};
 use millrace_uring::{DisabledRing, Ring, RingCompletion};
 
 use crate::limits::{COMPLETIONS_MAX, REQUESTS_MAX};
-use crate::{Buffer, Error, Found, Sockets, Unsupported, Watch};
+use crate::{Buffer, Error, ReadinessEngine, Unsupported, Watch, WatchEvent};
 
 /// The engine over io_uring(7).
-pub type Uring = Sockets<UringWatch>;
+pub type UringEngine = ReadinessEngine<UringWatch>;
 
 /// The kernel memory of one engine's ring. It may be reserved in one thread and used in another.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl ReservedRing {
     /// [`Error::OutOfMemory`], if only RLIMIT_MEMLOCK has no room for it;
     /// [`Error::OutOfDescriptors`]; [`Error::Unsupported`].
     pub fn new() -> std::result::Result<Self, Error> {
-        DisabledRing::new(REQUESTS_MAX, COMPLETIONS_MAX).map(Self).map_err(refusal)
+        DisabledRing::new(REQUESTS_MAX, COMPLETIONS_MAX).map(Self).map_err(setup_error)
     }
 
     /// Bytes that it counts against RLIMIT_MEMLOCK, since Linux 6.14.
@@ -42,7 +42,7 @@ impl ReservedRing {
     /// [`Error::OutOfMemory`]; [`Error::Unsupported`] if a filter of system calls allowed the
     /// reservation only.
     pub fn into_watch(self) -> std::result::Result<UringWatch, Error> {
-        Ok(UringWatch { ring: self.0.enable().map_err(refusal)? })
+        Ok(UringWatch { ring: self.0.enable().map_err(setup_error)? })
     }
 }
 
@@ -87,48 +87,52 @@ impl Watch for UringWatch {
         self.cancel(data);
     }
 
-    fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
+    fn wait<'a>(
+        &mut self,
+        wait_max: Option<Duration>,
+        _interests: impl Iterator<Item = Interest<'a>>,
+    ) {
         self.enter(wait_max);
     }
 
-    fn next(&mut self) -> Option<(u64, Found)> {
+    fn next_event(&mut self) -> Option<(u64, WatchEvent)> {
         loop {
             return Some(match self.ring.next_completion()? {
                 RingCompletion::Watched { result: Err(Errno::CANCELED), .. } => continue,
                 RingCompletion::Watched { data, result: Ok(events), more: true } => {
-                    (data, Found::Ready(Readiness::of(events)))
+                    (data, WatchEvent::Ready(Readiness::from_bits(events)))
                 }
                 // The kernel had no memory to go on with it; the new watch tells all again. Or it
                 // was closed before it was submitted, and its number is over.
-                RingCompletion::Watched { data, .. } => (data, Found::Lost),
+                RingCompletion::Watched { data, .. } => (data, WatchEvent::Lost),
                 RingCompletion::Received { data, memory, result } => {
-                    (data, Found::Received(Buffer::of(memory), result))
+                    (data, WatchEvent::Received(Buffer::from_block(memory), result))
                 }
                 RingCompletion::Sent { data, memory, result } => {
-                    (data, Found::Sent(memory, result))
+                    (data, WatchEvent::Sent(memory, result))
                 }
             });
         }
     }
 
-    const MOVES: bool = true;
+    const MOVES_BYTES: bool = true;
 
-    fn receive(&mut self, fd: BorrowedFd<'_>, data: u64, buffer: Buffer, max: usize) {
+    fn queue_receive(&mut self, fd: BorrowedFd<'_>, data: u64, buffer: Buffer, max: usize) {
         let queued = self.ring.receive(fd, data, buffer.into_block(), max);
         queued.expect("a full queue is submitted");
     }
 
-    fn send(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: Vec<u8>) {
+    fn queue_send(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: Vec<u8>) {
         self.ring.send(fd, data, bytes).expect("a full queue is submitted");
     }
 }
 
 /// What it means that there is no ring (io_uring_setup(2)).
-fn refusal(errno: Errno) -> Error {
+fn setup_error(errno: Errno) -> Error {
     Error::Unsupported(match errno {
         Errno::NOSYS => Unsupported::RingMissing,
         Errno::PERM | Errno::ACCESS => Unsupported::RingForbidden,
         Errno::INVAL => Unsupported::RingTooOld,
-        other => return Error::of(other),
+        other => return Error::from_errno(other),
     })
 }

@@ -5,25 +5,25 @@
 //! In lean mode: the kernel only says what has happened. That is what an engine over edges wants:
 //! it remembers what it was told, and reads and writes until nothing is left. What is not tracked,
 //! listeners among it, is in an epoll instance of the watcher's, looked at as often as
-//! [`PASSES_MAX`] says.
+//! [`KERNEL_CHECK_WAITS_MAX`] says.
 
-mod expected;
+mod expected_bytes;
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use millrace_sys::{Errno, Readiness, Result, Wanted};
+use millrace_sys::{Errno, Interest, Readiness, Result};
 use uselect::{Backend, Event, Mode, State, Tracker, Watcher, bits};
 
-use expected::Expected;
+use expected_bytes::ExpectedBytes;
 
-use crate::limits::{EVENTS_MAX, PASSES_MAX, PASSES_TIME_MAX};
-use crate::{Error, Found, PathEstimate, Sockets, Unsupported, Watch};
+use crate::limits::{EVENTS_MAX, KERNEL_CHECK_TIME_MAX, KERNEL_CHECK_WAITS_MAX};
+use crate::{Error, PathEstimate, ReadinessEngine, Unsupported, Watch, WatchEvent};
 
 /// The engine over user-level connection tracking.
-pub type Uselect = Sockets<UselectWatch>;
+pub type UselectEngine = ReadinessEngine<UselectWatch>;
 
 /// Of this process: it has one registration, whichever worker was first.
 static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLock::new();
@@ -34,23 +34,23 @@ static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLoc
 ///
 /// # Errors
 /// Why there is no tracking here, as words for the operator.
-pub fn track(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Error> {
+pub fn register_process(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Error> {
     let tracker = TRACKER.get_or_init(|| Tracker::register(path, Mode::Lean));
     let tracker = tracker.as_ref().map_err(|error| *error)?;
-    tracker.set_passes(PASSES_MAX, PASSES_TIME_MAX);
+    tracker.set_passes(KERNEL_CHECK_WAITS_MAX, KERNEL_CHECK_TIME_MAX);
     tracker.set_spin(spin);
     Ok(())
 }
 
-/// Whether engines over it read from memory: this process was registered by [`track`], and its
+/// Whether engines over it read from memory: this process was registered by [`register_process`], and its
 /// daemon has not ended.
 pub fn is_tracked() -> bool {
     tracker().is_some_and(|tracker| tracker.backend() != Backend::Calls)
 }
 
-/// Sleeps until the daemon has ended that [`track`] has registered this process with; engines over
+/// Sleeps until the daemon has ended that [`register_process`] has registered this process with; engines over
 /// it ask the kernel from then on. Returns at once if there was none.
-pub fn wait_for_loss() {
+pub fn wait_for_daemon_exit() {
     if let Some(tracker) = tracker() {
         tracker.wait_for_loss();
     }
@@ -66,9 +66,9 @@ pub struct UselectWatch {
     watcher: Watcher,
     events: Vec<Event>,
     /// Of `events`, what the last wait found, and what of that was given: `given <= found`.
-    found: usize,
-    given: usize,
-    expected: Expected,
+    ready_count: usize,
+    returned_count: usize,
+    expected_bytes: ExpectedBytes,
     /// When the last wait ended, if anything was expected then.
     now: Instant,
 }
@@ -79,7 +79,7 @@ const LISTENER: u32 = bits::IN | bits::EXCLUSIVE | bits::EDGE;
 
 impl Watch for UselectWatch {
     /// # Errors
-    /// [`Error::Unsupported`] unless [`track`] was successful before.
+    /// [`Error::Unsupported`] unless [`register_process`] was successful before.
     fn new() -> std::result::Result<Self, Error> {
         let tracker = tracker().ok_or(Error::Unsupported(Unsupported::Untracked))?;
         let watcher = Watcher::new(tracker).map_err(|_| Error::OutOfDescriptors)?;
@@ -88,9 +88,9 @@ impl Watch for UselectWatch {
             tracker: tracker.clone(),
             watcher,
             events,
-            found: 0,
-            given: 0,
-            expected: Expected::default(),
+            ready_count: 0,
+            returned_count: 0,
+            expected_bytes: ExpectedBytes::default(),
             now: Instant::now(),
         })
     }
@@ -106,19 +106,19 @@ impl Watch for UselectWatch {
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>, data: u64) {
-        self.expected.forget(data);
+        self.expected_bytes.remove(data);
         self.watcher.remove(fd.as_raw_fd()).expect("a watched descriptor is registered");
         self.tracker.forget(fd.as_raw_fd());
     }
 
     fn close(&mut self, fd: OwnedFd, data: u64) {
-        self.expected.forget(data);
+        self.expected_bytes.remove(data);
         self.watcher.forget(fd.as_raw_fd());
         self.tracker.forget(fd.as_raw_fd());
         drop(fd);
     }
 
-    fn lacks_room(&mut self, fd: BorrowedFd<'_>) {
+    fn notify_unwritable(&mut self, fd: BorrowedFd<'_>) {
         self.watcher.lacks_room(fd.as_raw_fd());
     }
 
@@ -128,41 +128,45 @@ impl Watch for UselectWatch {
         (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })
     }
 
-    const EXPECTS: bool = true;
+    const USES_EXPECTED_BYTES: bool = true;
 
     fn expect_bytes(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: u64) {
-        self.expected.begin(&self.tracker, fd.as_raw_fd(), data, bytes);
+        self.expected_bytes.begin(&self.tracker, fd.as_raw_fd(), data, bytes);
     }
 
-    fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
-        self.given = 0;
-        if !self.expected.is_waiting() {
-            self.found = self.look(wait_max);
+    fn wait<'a>(
+        &mut self,
+        wait_max: Option<Duration>,
+        _interests: impl Iterator<Item = Interest<'a>>,
+    ) {
+        self.returned_count = 0;
+        if !self.expected_bytes.has_active() {
+            self.ready_count = self.poll_events(wait_max);
             return;
         }
-        let left = self.expected.left(Instant::now());
-        self.found = self.look(wait_max.into_iter().chain(left).min());
+        let left = self.expected_bytes.time_left(Instant::now());
+        self.ready_count = self.poll_events(wait_max.into_iter().chain(left).min());
         self.now = Instant::now();
-        if self.expected.end_due(&self.tracker, self.now) && self.found == 0 {
-            self.found = self.look(Some(Duration::ZERO));
+        if self.expected_bytes.end_overdue(&self.tracker, self.now) && self.ready_count == 0 {
+            self.ready_count = self.poll_events(Some(Duration::ZERO));
         }
     }
 
-    fn next(&mut self) -> Option<(u64, Found)> {
-        (self.given < self.found).then(|| {
-            self.given += 1;
-            let event = self.events[self.given - 1];
-            let readiness = Readiness::of(event.events);
-            if readiness.readable() {
-                self.expected.end(&self.tracker, event.data, self.now);
+    fn next_event(&mut self) -> Option<(u64, WatchEvent)> {
+        (self.returned_count < self.ready_count).then(|| {
+            self.returned_count += 1;
+            let event = self.events[self.returned_count - 1];
+            let readiness = Readiness::from_bits(event.events);
+            if readiness.is_readable() {
+                self.expected_bytes.handle_edge(&self.tracker, event.data, self.now);
             }
-            (event.data, Found::Ready(readiness))
+            (event.data, WatchEvent::Ready(readiness))
         })
     }
 }
 
 impl UselectWatch {
-    fn look(&mut self, wait_max: Option<Duration>) -> usize {
+    fn poll_events(&mut self, wait_max: Option<Duration>) -> usize {
         match self.watcher.wait(&mut self.events, wait_max, None) {
             Ok(found) => found,
             Err(Errno::INTR) => 0,

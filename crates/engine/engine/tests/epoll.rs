@@ -1,10 +1,10 @@
-//! The contract of an engine, kept by [`millrace_engine::Epoll`].
+//! The contract of an engine, kept by [`millrace_engine::EpollEngine`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod conformance;
 
-type Tested = millrace_engine::Epoll;
+type Tested = millrace_engine::EpollEngine;
 
 /// Nothing is to be done before an engine is made.
 fn prepare() {}

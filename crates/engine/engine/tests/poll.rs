@@ -1,10 +1,10 @@
-//! The contract of an engine, kept by [`millrace_engine::Poll`].
+//! The contract of an engine, kept by [`millrace_engine::PollEngine`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod conformance;
 
-type Tested = millrace_engine::Poll;
+type Tested = millrace_engine::PollEngine;
 
 /// Nothing is to be done before an engine is made.
 fn prepare() {}

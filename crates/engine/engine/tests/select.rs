@@ -1,10 +1,10 @@
-//! The contract of an engine, kept by [`millrace_engine::Select`].
+//! The contract of an engine, kept by [`millrace_engine::SelectEngine`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod conformance;
 
-type Tested = millrace_engine::Select;
+type Tested = millrace_engine::SelectEngine;
 
 /// Nothing is to be done before an engine is made.
 fn prepare() {}

@@ -1,10 +1,10 @@
-//! The contract of an engine, kept by [`millrace_engine::Uring`].
+//! The contract of an engine, kept by [`millrace_engine::UringEngine`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod conformance;
 
-type Tested = millrace_engine::Uring;
+type Tested = millrace_engine::UringEngine;
 
 /// Nothing is to be done before an engine is made.
 fn prepare() {}

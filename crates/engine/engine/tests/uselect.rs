@@ -1,4 +1,4 @@
-//! The contract of an engine, kept by [`millrace_engine::Uselect`].
+//! The contract of an engine, kept by [`millrace_engine::UselectEngine`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -11,9 +11,9 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use conformance::common::{all, engine, pair, received, token};
-use millrace_engine::{Engine, Error, Event, Fd};
+use millrace_engine::{CompletionEvent, Engine, Error, Fd};
 
-type Tested = millrace_engine::Uselect;
+type Tested = millrace_engine::UselectEngine;
 
 /// This process is registered with a daemon of its own, which ends with it.
 fn prepare() {
@@ -21,7 +21,7 @@ fn prepare() {
     ONCE.call_once(|| {
         let path = std::env::temp_dir().join(format!("uselect-engine-{}", std::process::id()));
         if daemon::serve(&path) {
-            millrace_engine::track(&path, Duration::ZERO).unwrap();
+            millrace_engine::register_process(&path, Duration::ZERO).unwrap();
             std::fs::remove_file(&path).unwrap();
         }
     });
@@ -76,12 +76,12 @@ fn few_bytes_of_an_expected_body_wait_for_others() {
         let begun = Instant::now();
         receive_expected(&mut engine, &fd, 10);
         peer.write_all(b"123").unwrap();
-        engine.turn(Some(engine.now()));
-        let found = engine.next();
+        engine.submit_and_wait(Some(engine.now()));
+        let found = engine.next_completion();
         let took = begun.elapsed();
         assert!(found.is_none() || took >= SHORT);
         let mut came = match found.map(|found| found.event) {
-            Some(Event::Received(Ok(buffer))) => {
+            Some(CompletionEvent::Received(Ok(buffer))) => {
                 let bytes = buffer.to_vec();
                 engine.recycle(buffer);
                 engine.recv(&fd, 1000, token(1));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_engine::{Instant, Key, Kind, TimerId, Token};
+use millrace_engine::{Instant, Key, TimerId, Token, TokenKind};
 
 use super::error::{Found, NameError};
 use super::message::{Answer, Family};
@@ -204,7 +204,7 @@ impl<W> Lookup<W> {
 
 /// The token of a lookup's question: the slots of a table of lookups, two each.
 pub(super) fn token(key: Key, family: Family) -> Token {
-    Token::new(Kind::Name, key.slot * 2 + u32::from(family == Family::V4), key.generation)
+    Token::new(TokenKind::Name, key.slot * 2 + u32::from(family == Family::V4), key.generation)
 }
 
 /// The lookup and the question that [`token`] was made of.

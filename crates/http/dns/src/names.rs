@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use millrace_engine::{Instant, Key, Kind, Table, Timers, Token};
+use millrace_engine::{Instant, Key, Table, Timers, Token, TokenKind};
 
 use super::cache::Cache;
 use super::error::{Found, NameError};
@@ -138,12 +138,12 @@ impl<W: Copy + PartialEq> Names<W> {
 
     /// When [`Names::handle_deadlines`] has to be called at the latest; `None`: not at all.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.next()
+        self.timers.next_wakeup()
     }
 
     /// Gives up what has taken too long by `now`.
     pub fn handle_deadlines(&mut self, now: Instant, random: &mut dyn FnMut() -> u64) {
-        while let Some((_, token)) = self.timers.expired(now) {
+        while let Some((_, token)) = self.timers.pop_expired(now) {
             let key = Key::from(token);
             if let Some(lookup) = self.lookups.get_mut(key) {
                 lookup.expire(&mut Desk { now, random, orders: &mut self.orders });
@@ -189,7 +189,7 @@ impl<W: Copy + PartialEq> Names<W> {
     /// Begins a lookup; the table has room.
     fn start(&mut self, name: &Name, now: Instant, random: &mut dyn FnMut() -> u64) -> Key {
         let key = self.lookups.next_key().expect("the table is no smaller than the bound");
-        let timer = self.timers.insert(key.token(Kind::Name), now + self.bounds.time);
+        let timer = self.timers.insert(key.token(TokenKind::Name), now + self.bounds.time);
         let sources = self.sources.clone();
         let mut lookup = Lookup::new(name.clone(), key, timer, sources, now, self.bounds.time);
         lookup.ask(&mut Desk { now, random, orders: &mut self.orders });

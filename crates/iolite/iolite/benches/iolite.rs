@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use iolite::limits::BLOCK_BYTES;
 use iolite::{Aggregate, Buffer, Kind, Refusal, Slab, Slice, Sum, Tended};
-use millrace_sys::Region;
+use millrace_sys::MappedRegion;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -69,13 +69,13 @@ fn report(what: &str, unit: &str, mut round: impl FnMut() -> f64) {
 /// A file of `bytes`, mapped, without memory.
 struct Segment {
     file: OwnedFd,
-    region: Region,
+    region: MappedRegion,
 }
 
 impl Segment {
     fn new(bytes: usize) -> Self {
-        let file = millrace_sys::memory_file("bench", bytes as u64).expect("a file");
-        let mut region = Region::reserve(bytes).expect("addresses");
+        let file = millrace_sys::create_memory_file("bench", bytes as u64).expect("a file");
+        let mut region = MappedRegion::reserve(bytes).expect("addresses");
         region.map(0, file.as_fd(), bytes).expect("a mapping");
         Self { file, region }
     }
@@ -100,7 +100,7 @@ fn facts() {
         }
         write(&segment, 0x55, 64 * 1024);
         let (mut far, near) = std::os::unix::net::UnixStream::pair().expect("two sockets");
-        let sent = millrace_sys::send_file(near.as_fd(), segment.file.as_fd(), 0, 64 * 1024);
+        let sent = millrace_sys::sendfile(near.as_fd(), segment.file.as_fd(), 0, 64 * 1024);
         let sent = sent.expect("a new socket has room");
         change(&segment);
         let mut bytes = vec![0; sent];
@@ -111,7 +111,7 @@ fn facts() {
 }
 
 fn punch(segment: &Segment, bytes: usize) {
-    millrace_sys::punch(segment.file.as_fd(), 0, bytes as u64).expect("it is not sealed");
+    millrace_sys::punch_hole(segment.file.as_fd(), 0, bytes as u64).expect("it is not sealed");
 }
 
 fn write(segment: &Segment, byte: u8, bytes: usize) {
@@ -130,15 +130,15 @@ fn fill() {
             megabytes
         })
     });
-    let made = |how: &dyn Fn(&Region)| {
+    let made = |how: &dyn Fn(&MappedRegion)| {
         let segment = Segment::new(BLOCK_BYTES);
         cost(|| {
             how(&segment.region);
             megabytes
         })
     };
-    let populate = |of: &Region, bytes| of.populate(0, bytes).expect("memory");
-    let collapse = |of: &Region| of.collapse(0, BLOCK_BYTES).expect("a huge page");
+    let populate = |of: &MappedRegion, bytes| of.populate(0, bytes).expect("memory");
+    let collapse = |of: &MappedRegion| of.collapse(0, BLOCK_BYTES).expect("a huge page");
     report("populate with 4 KB pages", "us/MB", || made(&|of| populate(of, BLOCK_BYTES)));
     report("populate, then collapse", "us/MB", || {
         made(&|of| {
@@ -226,7 +226,7 @@ fn send() {
             for (pages, segment) in &segments {
                 report(&format!("{name} {heat}, by reference from {pages}"), "us", || {
                     sent(bytes, span, |socket, at, rest| {
-                        millrace_sys::send_file(socket, segment.file.as_fd(), at as u64, rest)
+                        millrace_sys::sendfile(socket, segment.file.as_fd(), at as u64, rest)
                     })
                 });
             }

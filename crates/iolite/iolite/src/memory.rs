@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use millrace_sys::{Errno, Region};
+use millrace_sys::{Errno, MappedRegion};
 
 use crate::error::Error;
 use crate::limits::{BLOCK_BYTES, SEGMENT_BYTES};
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
 enum Backing {
     /// Each file has `SEGMENT_BYTES`, the last one maybe less, and they are mapped one behind the
     /// other.
-    Files { region: Region, files: Vec<OwnedFd> },
+    Files { region: MappedRegion, files: Vec<OwnedFd> },
     /// Of this layout. Nothing of it can be sent by reference, so nothing is ever recycled.
     Heap(Layout),
 }
@@ -45,12 +45,12 @@ impl Memory {
     /// Files of `bytes` altogether, a multiple of [`BLOCK_BYTES`]; without memory yet.
     pub(crate) fn in_files(bytes: usize) -> Result<Self, Error> {
         let failed = |call| move |error| Error::Kernel(call, error);
-        let mut region = Region::reserve(bytes).map_err(failed("mmap"))?;
+        let mut region = MappedRegion::reserve(bytes).map_err(failed("mmap"))?;
         let mut files = Vec::new();
         for at in (0..bytes).step_by(SEGMENT_BYTES) {
             let size = SEGMENT_BYTES.min(bytes - at);
-            let file =
-                millrace_sys::memory_file("iolite", size as u64).map_err(failed("memfd_create"))?;
+            let file = millrace_sys::create_memory_file("iolite", size as u64)
+                .map_err(failed("memfd_create"))?;
             region.map(at, file.as_fd(), size).map_err(failed("mmap"))?;
             files.push(file);
         }
@@ -105,7 +105,7 @@ impl Memory {
     /// their sizes, so that none is set to zero in place (see [`millrace_sys::punch`]).
     pub(crate) fn recycle(&self, block: u32) -> Result<(), Errno> {
         match self.file(u64::from(block) * BLOCK_BYTES as u64) {
-            Some((file, offset)) => millrace_sys::punch(file, offset, BLOCK_BYTES as u64),
+            Some((file, offset)) => millrace_sys::punch_hole(file, offset, BLOCK_BYTES as u64),
             None => Ok(()),
         }
     }
@@ -136,7 +136,7 @@ mod tests {
         let (file, at) = memory.file(offset).unwrap();
         assert_eq!(at, 5);
         let (mut byte, socket) = ([0], std::os::unix::net::UnixStream::pair().unwrap());
-        millrace_sys::send_file(socket.0.as_fd(), file, at, 1).unwrap();
+        millrace_sys::sendfile(socket.0.as_fd(), file, at, 1).unwrap();
         std::io::Read::read_exact(&mut &socket.1, &mut byte).unwrap();
         assert_eq!(byte, [42]);
     }

@@ -40,7 +40,7 @@ fn send(socket: &OwnedFd, slice: &Slice) -> Vec<u8> {
     let mut sent = 0;
     while sent < slice.len() {
         let rest = slice.len() - sent;
-        match millrace_sys::send_file(socket.as_fd(), file, offset + sent as u64, rest) {
+        match millrace_sys::sendfile(socket.as_fd(), file, offset + sent as u64, rest) {
             Ok(count) => sent += count,
             Err(millrace_sys::Errno::AGAIN) => break,
             Err(error) => panic!("sendfile: {error}"),

@@ -97,7 +97,7 @@ impl Worker<'_> {
         let Object { tag, body } = &self.held[picked];
         let (tag, first) = (*tag, body.at(0).expect("no object is empty").0);
         let Some((file, offset)) = first.file() else { return };
-        match millrace_sys::send_file(self.near.as_fd(), file, offset, first.len()) {
+        match millrace_sys::sendfile(self.near.as_fd(), file, offset, first.len()) {
             Ok(count) => self.unread.push_back((tag, count)),
             Err(_) => self.read(),
         }

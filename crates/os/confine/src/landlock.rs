@@ -1,5 +1,5 @@
 //! Landlock(7): the files that the process may open from now on, whoever it runs as. As with
-//! [`give_up_privileges`](crate::give_up_privileges), threads that run already are not affected.
+//! [`drop_privileges`](crate::drop_privileges), threads that run already are not affected.
 
 use std::path::Path;
 

@@ -11,8 +11,8 @@ mod users;
 
 pub use landlock::{Grant, landlock_version, restrict_files};
 pub use privileges::{
-    Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, has_ipc_lock,
-    make_folder_of, prepare_name_lookup, refuse_new_privileges, set_dumpable,
+    Identity, NET_BIND_SERVICE, Permission, access, capabilities, create_directory_for,
+    drop_privileges, has_cap_ipc_lock, prepare_name_lookup, set_dumpable, set_no_new_privs,
 };
-pub use seccomp::{Also, can_restrict_calls, restrict_calls};
-pub use users::{name_of, of_group, of_passwd};
+pub use seccomp::{ExtraCalls, can_restrict_syscalls, restrict_syscalls};
+pub use users::{find_group, find_user, find_user_name};

@@ -36,10 +36,10 @@ impl Identity {
     ///
     /// # Panics
     /// When the kernel refuses to give back what was lent, which it never does.
-    pub fn lend<T>(self, look: impl FnOnce() -> T) -> Result<T> {
+    pub fn run_as<T>(self, look: impl FnOnce() -> T) -> Result<T> {
         let groups = process::getgroups()?;
         let own = Self::current();
-        let given = self.put_on(own);
+        let given = self.assume(own);
         let seen = given.map(|()| look());
         // The saved user is the old one, which is what lets it return.
         let all = thread::Uid::from_raw(own.user);
@@ -52,18 +52,18 @@ impl Identity {
     }
 
     /// Takes the identity, with `saved` as the saved one.
-    fn put_on(self, saved: Self) -> Result<()> {
+    fn assume(self, saved: Self) -> Result<()> {
         let (user, group) = (thread::Uid::from_raw(self.user), thread::Gid::from_raw(self.group));
         thread::set_thread_groups(&[])?;
         thread::set_thread_res_gid(group, group, thread::Gid::from_raw(saved.group))?;
         thread::set_thread_res_uid(user, user, thread::Uid::from_raw(saved.user))
     }
 
-    /// Takes the identity for good. Capabilities stay permitted, for [`give_up_privileges`] to
+    /// Takes the identity for good. Capabilities stay permitted, for [`drop_privileges`] to
     /// choose from.
-    fn become_it(self) -> Result<()> {
+    fn assume_permanently(self) -> Result<()> {
         thread::set_keep_capabilities(true)?;
-        self.put_on(self)?;
+        self.assume(self)?;
         thread::set_keep_capabilities(false)
     }
 }
@@ -73,15 +73,15 @@ impl Identity {
 /// well where the process may lower it, and so do the ambient and the inheritable one.
 ///
 /// # Errors
-/// As [`Identity::lend`]; the process is not to go on then, as some of it may be done.
+/// As [`Identity::run_as`]; the process is not to go on then, as some of it may be done.
 ///
 /// # Panics
 /// When the kernel says that it is done and it is not.
-pub fn give_up_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()> {
+pub fn drop_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()> {
     let wanted = if low_ports { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
     lower_bounding_set(wanted)?;
     if let Some(identity) = identity {
-        identity.become_it()?;
+        identity.assume_permanently()?;
         assert_eq!(Identity::current(), identity, "the user is the one that was asked for");
     }
     match thread::clear_ambient_capability_set() {
@@ -119,7 +119,7 @@ fn lower_bounding_set(kept: CapabilitySet) -> Result<()> {
 }
 
 /// CAP_NET_BIND_SERVICE among [`capabilities`].
-pub const LOW_PORTS: u64 = CapabilitySet::NET_BIND_SERVICE.bits();
+pub const NET_BIND_SERVICE: u64 = CapabilitySet::NET_BIND_SERVICE.bits();
 
 /// The capabilities that the process could use, by bits (capabilities(7)).
 ///
@@ -130,7 +130,7 @@ pub fn capabilities() -> Result<u64> {
 }
 
 /// Whether the process has CAP_IPC_LOCK, with which RLIMIT_MEMLOCK does not bound it.
-pub fn has_ipc_lock() -> bool {
+pub fn has_cap_ipc_lock() -> bool {
     let set = thread::capabilities(None).map(|sets| sets.effective);
     set.is_ok_and(|set| set.contains(CapabilitySet::IPC_LOCK))
 }
@@ -140,7 +140,7 @@ pub fn has_ipc_lock() -> bool {
 ///
 /// # Errors
 /// EINVAL before Linux 3.5.
-pub fn refuse_new_privileges() -> Result<()> {
+pub fn set_no_new_privs() -> Result<()> {
     thread::set_no_new_privs(true)
 }
 
@@ -175,8 +175,8 @@ pub fn prepare_name_lookup() {
 ///
 /// # Errors
 /// Those of mkdir(2), but for EEXIST; EPERM without CAP_CHOWN, if `owner` is not this process's user.
-pub fn make_folder_of(owner: Identity, path: &Path) -> Result<bool> {
-    if !millrace_sys::make_directory(path)? {
+pub fn create_directory_for(owner: Identity, path: &Path) -> Result<bool> {
+    if !millrace_sys::create_directory(path)? {
         return Ok(false);
     }
     if owner != Identity::current() {

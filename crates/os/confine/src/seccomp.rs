@@ -26,7 +26,7 @@ use millrace_sys::Result;
 
 /// System calls that not every process of this program makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Also {
+pub struct ExtraCalls {
     /// Those of io_uring(7).
     pub rings: bool,
     /// That of [`SelectSet`](millrace_sys::SelectSet).
@@ -44,7 +44,7 @@ pub struct Also {
 ///
 /// # Panics
 /// When the lists make no filter.
-pub fn restrict_calls(also: Also) -> Result<()> {
+pub fn restrict_syscalls(also: ExtraCalls) -> Result<()> {
     let processor = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| Errno::NOSYS)?;
     let fatal = FATAL.iter().chain(FATAL_OF_PROCESSOR).map(|call| (*call, Vec::new()));
     let fatal =
@@ -76,7 +76,7 @@ fn install(program: &BpfProgram) -> Result<()> {
 const _: () = assert!(size_of::<seccompiler::sock_filter>() == size_of::<libc::sock_filter>());
 
 /// Whether this kernel can end a process that makes a forbidden call.
-pub fn can_restrict_calls() -> bool {
+pub fn can_restrict_syscalls() -> bool {
     const GET_ACTION_AVAILABLE: libc::c_uint = 2;
     let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
     // SAFETY: the argument is one word, which outlives the call and is only read.
@@ -85,11 +85,11 @@ pub fn can_restrict_calls() -> bool {
     found == 0 && TargetArch::try_from(std::env::consts::ARCH).is_ok()
 }
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// A program from rules; calls that none of them matches get `other`.
 fn program(
-    rules: Rules,
+    rules: SyscallRules,
     matched: SeccompAction,
     other: SeccompAction,
     processor: TargetArch,
@@ -98,8 +98,8 @@ fn program(
     filter.and_then(BpfProgram::try_from).expect("the lists make a filter")
 }
 
-fn allowed(also: Also) -> Rules {
-    let mut rules: Rules = ALLOWED
+fn allowed(also: ExtraCalls) -> SyscallRules {
+    let mut rules: SyscallRules = ALLOWED
         .iter()
         .chain(ALLOWED_OF_PROCESSOR)
         .chain(if also.rings { RINGS } else { &[] })
@@ -128,11 +128,11 @@ fn one_of(place: u8, values: impl IntoIterator<Item = u64>) -> Vec<SeccompRule> 
 }
 
 /// The calls that go through with certain arguments only.
-fn conditions() -> Rules {
+fn conditions() -> SyscallRules {
     let not_executable = || vec![rule([(2, Qword, MaskedEq(libc::PROT_EXEC as u64), 0)])];
     let thread = MaskedEq((libc::CLONE_THREAD | NAMESPACES) as u64);
     let own = u64::from(std::process::id());
-    Rules::from([
+    SyscallRules::from([
         (libc::SYS_socket, sockets()),
         // Nothing that was written becomes code.
         (libc::SYS_mmap, not_executable()),

@@ -3,7 +3,7 @@
 use crate::privileges::Identity;
 
 /// The line of passwd(5) for a user's name or number.
-pub fn of_passwd(passwd: &str, name: &str) -> Option<Identity> {
+pub fn find_user(passwd: &str, name: &str) -> Option<Identity> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (found, user, group) = (fields.next()?, fields.nth(1)?, fields.next()?);
@@ -13,7 +13,7 @@ pub fn of_passwd(passwd: &str, name: &str) -> Option<Identity> {
 }
 
 /// The number of a group in the text of group(5).
-pub fn of_group(groups: &str, name: &str) -> Option<u32> {
+pub fn find_group(groups: &str, name: &str) -> Option<u32> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
@@ -21,7 +21,7 @@ pub fn of_group(groups: &str, name: &str) -> Option<u32> {
 }
 
 /// The name in the text of passwd(5) of the user with this number.
-pub fn name_of(passwd: &str, user: u32) -> Option<String> {
+pub fn find_user_name(passwd: &str, user: u32) -> Option<String> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, number) = (fields.next()?, fields.nth(1)?);

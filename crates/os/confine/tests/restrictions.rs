@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use millrace_confine::{Also, Grant, Identity};
-use millrace_sys::{Errno, OpenFile};
+use millrace_confine::{ExtraCalls, Grant, Identity};
+use millrace_sys::{Errno, OpenMode};
 use millrace_uring::Ring;
 
 const ALONE: &str = "MILLRACE_TEST_ALONE";
@@ -78,7 +78,8 @@ fn echo() {
 #[test]
 fn what_a_proxy_does_goes_on_under_the_filter() {
     well("what_a_proxy_does_goes_on_under_the_filter", "all", |folder| {
-        millrace_confine::restrict_calls(Also { rings: true, select: true, stores: true }).unwrap();
+        millrace_confine::restrict_syscalls(ExtraCalls { rings: true, select: true, stores: true })
+            .unwrap();
         echo();
         std::thread::Builder::new().name("another".to_owned()).spawn(echo).unwrap().join().unwrap();
         let panicked = std::thread::spawn(|| panic!("as intended")).join();
@@ -112,9 +113,9 @@ fn what_a_proxy_does_goes_on_under_the_filter() {
 
 /// What a disk of the cache does with its folder.
 fn store(folder: &Path) {
-    millrace_sys::make_directory(folder).unwrap();
+    millrace_sys::create_directory(folder).unwrap();
     let folder = millrace_sys::open_directory(folder).unwrap();
-    let file = millrace_sys::open_file(folder.as_fd(), "stored", OpenFile::New).unwrap();
+    let file = millrace_sys::open_file(folder.as_fd(), "stored", OpenMode::New).unwrap();
     assert_eq!(millrace_sys::lock_file(file.as_fd()), Ok(true));
     let parts = [IoSlice::new(b"one"), IoSlice::new(b"two")];
     assert_eq!(millrace_sys::write_parts_at(file.as_fd(), &parts, 1), Ok(6));
@@ -132,7 +133,7 @@ fn store(folder: &Path) {
 #[test]
 fn what_it_never_does_does_not_exist() {
     well("what_it_never_does_does_not_exist", "all", |_| {
-        millrace_confine::restrict_calls(Also::default()).unwrap();
+        millrace_confine::restrict_syscalls(ExtraCalls::default()).unwrap();
         let missing = Err(Errno::NOSYS);
         let (stream, raw) = (libc::SOCK_STREAM.into(), libc::SOCK_RAW.into());
         for [family, kind, protocol] in [
@@ -180,7 +181,7 @@ fn what_nobody_innocent_does_ends_the_process() {
         ("open_by_handle_at", libc::SYS_open_by_handle_at),
     ] {
         let ended = alone(test, name, |_| {
-            millrace_confine::restrict_calls(Also::default()).unwrap();
+            millrace_confine::restrict_syscalls(ExtraCalls::default()).unwrap();
             let _ = call(number, [0, 0, 0]);
         });
         if let Some(status) = ended {
@@ -292,12 +293,12 @@ fn what_is_given_up_does_not_come_back() {
             std::fs::write(&private, "secret").unwrap();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             std::fs::set_permissions(&private, mode).unwrap();
-            assert!(NOBODY.lend(|| std::fs::read(&private).is_err()).unwrap());
+            assert!(NOBODY.run_as(|| std::fs::read(&private).is_err()).unwrap());
             assert_eq!(std::fs::read(&private).unwrap(), b"secret", "it came back");
-            millrace_confine::give_up_privileges(Some(NOBODY), low_ports).unwrap();
-            let left = if low_ports { millrace_confine::LOW_PORTS } else { 0 };
+            millrace_confine::drop_privileges(Some(NOBODY), low_ports).unwrap();
+            let left = if low_ports { millrace_confine::NET_BIND_SERVICE } else { 0 };
             assert_eq!(millrace_confine::capabilities(), Ok(left));
-            millrace_confine::refuse_new_privileges().unwrap();
+            millrace_confine::set_no_new_privs().unwrap();
             millrace_confine::set_dumpable(false).unwrap();
             std::thread::spawn(move || {
                 assert_eq!(status("Uid"), "65534 65534 65534 65534");
@@ -320,9 +321,9 @@ fn what_is_given_up_does_not_come_back() {
         });
     }
     well(test, "of root itself", |_| {
-        millrace_confine::give_up_privileges(None, false).unwrap();
+        millrace_confine::drop_privileges(None, false).unwrap();
         assert_eq!((status("Uid"), status("CapPrm")), ("0 0 0 0".into(), NONE.to_owned()));
         assert_eq!(millrace_confine::capabilities(), Ok(0));
-        assert_eq!(NOBODY.lend(|| ()), Err(Errno::PERM));
+        assert_eq!(NOBODY.run_as(|| ()), Err(Errno::PERM));
     });
 }

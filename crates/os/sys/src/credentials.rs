@@ -7,15 +7,15 @@ use crate::{Result, last_error};
 
 /// The process at the other end of a Unix socket, as it was when it connected, or listened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// Its process id; 0 when it is of another namespace.
-    pub process: u32,
+    pub process_id: u32,
     /// Its effective user id.
-    pub user: u32,
+    pub user_id: u32,
 }
 
 /// The effective user id of this process (geteuid(2)).
-pub fn user() -> u32 {
+pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
@@ -24,7 +24,7 @@ pub fn user() -> u32 {
 ///
 /// # Errors
 /// ENOTSOCK; ENODATA or EINVAL where the socket has no peer.
-pub fn peer(fd: BorrowedFd<'_>) -> Result<Peer> {
+pub fn peer_credentials(fd: BorrowedFd<'_>) -> Result<PeerCredentials> {
     // Not by `rustix`, whose process ids cannot be the 0 of another namespace's process.
     let mut credentials = MaybeUninit::<libc::ucred>::uninit();
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -45,7 +45,7 @@ pub fn peer(fd: BorrowedFd<'_>) -> Result<Peer> {
     assert!(length as usize == size_of::<libc::ucred>(), "the kernel gives all of it");
     // SAFETY: the kernel filled it whole, and every bit pattern is a value.
     let credentials = unsafe { credentials.assume_init() };
-    Ok(Peer { process: credentials.pid.unsigned_abs(), user: credentials.uid })
+    Ok(PeerCredentials { process_id: credentials.pid.unsigned_abs(), user_id: credentials.uid })
 }
 
 #[cfg(test)]
@@ -57,7 +57,8 @@ mod tests {
     #[test]
     fn the_other_end_of_a_pair_is_this_process() {
         let (one, _other) = UnixStream::pair().unwrap();
-        let expected = Peer { process: std::process::id(), user: user() };
-        assert_eq!(peer(one.as_fd()), Ok(expected));
+        let expected =
+            PeerCredentials { process_id: std::process::id(), user_id: effective_user() };
+        assert_eq!(peer_credentials(one.as_fd()), Ok(expected));
     }
 }

@@ -14,7 +14,7 @@ pub const WRITE_PARTS_MAX: usize = 1024;
 
 /// How a file of a directory is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OpenFile {
+pub enum OpenMode {
     /// It has to be there.
     Existing,
     /// It is made, with the mode 0600, and must not have been there.
@@ -41,7 +41,7 @@ pub struct FileStatus {
 ///
 /// # Errors
 /// Those of mkdir(2), but for EEXIST.
-pub fn make_directory(path: &Path) -> Result<bool> {
+pub fn create_directory(path: &Path) -> Result<bool> {
     match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
@@ -75,11 +75,11 @@ fn is_link_of_root(path: &Path) -> bool {
 ///
 /// # Errors
 /// ELOOP where it is a symbolic link; EEXIST, ENOENT; those of open(2).
-pub fn open_file(directory: BorrowedFd<'_>, name: &str, how: OpenFile) -> Result<OwnedFd> {
+pub fn open_file(directory: BorrowedFd<'_>, name: &str, how: OpenMode) -> Result<OwnedFd> {
     let made = match how {
-        OpenFile::Existing => OFlags::empty(),
-        OpenFile::New => OFlags::CREATE | OFlags::EXCL,
-        OpenFile::Any => OFlags::CREATE,
+        OpenMode::Existing => OFlags::empty(),
+        OpenMode::New => OFlags::CREATE | OFlags::EXCL,
+        OpenMode::Any => OFlags::CREATE,
     };
     // Not blocked by a pipe that somebody put there.
     let how = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | made;
@@ -194,15 +194,15 @@ mod tests {
     #[test]
     fn files_live_in_their_directory() {
         let path = std::env::temp_dir().join(format!("millrace-directory-{}", std::process::id()));
-        assert!(make_directory(&path).unwrap());
-        assert!(!make_directory(&path).unwrap());
+        assert!(create_directory(&path).unwrap());
+        assert!(!create_directory(&path).unwrap());
         let directory = open_directory(&path).unwrap();
         let directory = directory.as_fd();
         let status = file_status(directory).unwrap();
-        assert!(!status.is_file && status.owner == crate::user());
+        assert!(!status.is_file && status.owner == crate::effective_user());
         assert_eq!(status.mode, 0o700);
-        let file = open_file(directory, "a", OpenFile::New).unwrap();
-        assert_eq!(open_file(directory, "a", OpenFile::New).unwrap_err(), Errno::EXIST);
+        let file = open_file(directory, "a", OpenMode::New).unwrap();
+        assert_eq!(open_file(directory, "a", OpenMode::New).unwrap_err(), Errno::EXIST);
         let parts = [IoSlice::new(b"one "), IoSlice::new(b"two")];
         assert_eq!(write_parts_at(file.as_fd(), &parts, 2), Ok(7));
         let mut read = [1; 20];
@@ -213,16 +213,16 @@ mod tests {
         let status = file_status(file.as_fd()).unwrap();
         assert!(status.is_file && (status.bytes, status.mode) == (5, 0o600), "{status:?}");
         assert!(lock_file(file.as_fd()).unwrap());
-        let again = open_file(directory, "a", OpenFile::Existing).unwrap();
+        let again = open_file(directory, "a", OpenMode::Existing).unwrap();
         assert!(!lock_file(again.as_fd()).unwrap());
         rename_file(directory, "a", "b").unwrap();
         sync_directory(directory).unwrap();
         assert_eq!(list_directory(directory).unwrap(), ["b"]);
         std::os::unix::fs::symlink("b", path.join("link")).unwrap();
-        assert_eq!(open_file(directory, "link", OpenFile::Any).unwrap_err(), Errno::LOOP);
+        assert_eq!(open_file(directory, "link", OpenMode::Any).unwrap_err(), Errno::LOOP);
         let link = std::env::temp_dir().join(format!("millrace-link-{}", std::process::id()));
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        if crate::user() == 0 {
+        if crate::effective_user() == 0 {
             assert!(open_directory(&link).is_ok());
             std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
         }

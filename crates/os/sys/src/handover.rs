@@ -82,7 +82,7 @@ pub fn receive_with_descriptors(
 
 /// Where a socket listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ListensAt {
+pub enum BoundAddress {
     /// A TCP address.
     Tcp(SocketAddr),
     /// A path, as it was bound.
@@ -95,7 +95,7 @@ pub enum ListensAt {
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
-pub fn listens_at(fd: BorrowedFd<'_>) -> Result<Option<ListensAt>> {
+pub fn listening_address(fd: BorrowedFd<'_>) -> Result<Option<BoundAddress>> {
     let kind = rustix::net::sockopt::socket_type(fd)?;
     if kind != rustix::net::SocketType::STREAM || !crate::is_listening(fd)? {
         return Ok(None);
@@ -105,11 +105,15 @@ pub fn listens_at(fd: BorrowedFd<'_>) -> Result<Option<ListensAt>> {
         AddressFamily::UNIX => {
             let address = SocketAddrUnix::try_from(address)?;
             Some(match address.path_bytes() {
-                Some(path) => ListensAt::Unix(std::ffi::OsString::from_vec(path.to_vec()).into()),
-                None => ListensAt::Abstract(address.abstract_name().unwrap_or_default().to_vec()),
+                Some(path) => {
+                    BoundAddress::Unix(std::ffi::OsString::from_vec(path.to_vec()).into())
+                }
+                None => {
+                    BoundAddress::Abstract(address.abstract_name().unwrap_or_default().to_vec())
+                }
             })
         }
-        _ => SocketAddr::try_from(address).ok().map(ListensAt::Tcp),
+        _ => SocketAddr::try_from(address).ok().map(BoundAddress::Tcp),
     })
 }
 
@@ -119,7 +123,7 @@ pub fn listens_at(fd: BorrowedFd<'_>) -> Result<Option<ListensAt>> {
 ///
 /// # Errors
 /// EINVAL when LISTEN_FDS is no sane number; EBADF when a descriptor is not open.
-pub fn passed_descriptors() -> Result<Vec<(OwnedFd, String)>> {
+pub fn take_passed_descriptors() -> Result<Vec<(OwnedFd, String)>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| std::env::var(name).ok();
     let is_meant = variable("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
@@ -171,18 +175,18 @@ mod tests {
         assert_eq!((&bytes[..8], got.len()), (&b"manynone"[..], all.len()));
         assert_eq!(receive_with_descriptors(there.as_fd(), &mut bytes, &mut got), Ok(0));
         for fd in got {
-            assert_eq!(listens_at(fd.as_fd()), Ok(Some(ListensAt::Tcp(bound))));
+            assert_eq!(listening_address(fd.as_fd()), Ok(Some(BoundAddress::Tcp(bound))));
         }
     }
 
     #[test]
     fn what_does_not_listen_is_known() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert_eq!(listens_at(one.as_fd()), Ok(None));
+        assert_eq!(listening_address(one.as_fd()), Ok(None));
         let path = std::env::temp_dir().join(format!("millrace-at-{}", std::process::id()));
         let unix = crate::listen_unix(&path, 0o600).unwrap();
-        assert_eq!(listens_at(unix.as_fd()), Ok(Some(ListensAt::Unix(path.clone()))));
+        assert_eq!(listening_address(unix.as_fd()), Ok(Some(BoundAddress::Unix(path.clone()))));
         std::fs::remove_file(&path).unwrap();
-        assert!(passed_descriptors().unwrap().is_empty());
+        assert!(take_passed_descriptors().unwrap().is_empty());
     }
 }

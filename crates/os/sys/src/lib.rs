@@ -10,11 +10,11 @@ mod congestion;
 mod credentials;
 mod directory;
 mod handover;
-mod levels;
 mod limits;
 mod listen;
 mod memory;
 mod pipe;
+mod poll_select;
 mod poller;
 mod process;
 mod random;
@@ -26,23 +26,23 @@ pub use clock::{cpu_time, monotonic_nanoseconds, thread_cpu_time, time_of_day};
 pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
-pub use credentials::{Peer, peer, user};
+pub use credentials::{PeerCredentials, effective_user, peer_credentials};
 pub use directory::{
-    FileStatus, OpenFile, WRITE_PARTS_MAX, file_status, list_directory, lock_file, make_directory,
-    open_directory, open_file, read_at, remove_file, rename_file, sync_directory, sync_file,
-    truncate_file, write_parts_at,
+    FileStatus, OpenMode, WRITE_PARTS_MAX, create_directory, file_status, list_directory,
+    lock_file, open_directory, open_file, read_at, remove_file, rename_file, sync_directory,
+    sync_file, truncate_file, write_parts_at,
 };
 pub use handover::{
-    DESCRIPTORS_PER_MESSAGE_MAX, ListensAt, listens_at, passed_descriptors,
-    receive_with_descriptors, send_with_descriptors,
+    BoundAddress, DESCRIPTORS_PER_MESSAGE_MAX, listening_address, receive_with_descriptors,
+    send_with_descriptors, take_passed_descriptors,
 };
-pub use levels::{LevelSet, PollSet, SelectSet, Wanted};
 pub use limits::{
     descriptor_limit, locked_memory_limit, lower_descriptor_limit, raise_descriptor_limit,
 };
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
-pub use memory::{HUGE_PAGE_BYTES, Region, memory_file, punch, send_file};
+pub use memory::{HUGE_PAGE_BYTES, MappedRegion, create_memory_file, punch_hole, sendfile};
 pub use pipe::{pipe, read_pipe, splice, tee};
+pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;
@@ -52,7 +52,7 @@ pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,
     is_nonblocking, peek, receive, reset_on_close, send, set_nodelay, shutdown, take_error,
-    tcp_state, unacknowledged,
+    tcp_state, unacknowledged_bytes,
 };
 
 /// What every function here gives: a value, or the kernel's error number (errno(3)).

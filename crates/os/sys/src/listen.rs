@@ -33,7 +33,7 @@ const UNSENT_MAX: libc::c_int = 128 * 1024;
 /// # Errors
 /// Those of socket(2), bind(2) and listen(2): EADDRINUSE, EADDRNOTAVAIL, EACCES, EMFILE, ...
 pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
-    let fd = open(family_of(address), SocketType::STREAM)?;
+    let fd = open_socket(family_of(address), SocketType::STREAM)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     if reuse_port {
         sockopt::set_socket_reuseport(&fd, true)?;
@@ -41,7 +41,7 @@ pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    set_up_stream(fd.as_fd())?;
+    set_stream_options(fd.as_fd())?;
     rustix::net::bind(&fd, &address)?;
     rustix::net::listen(&fd, BACKLOG)?;
     Ok(fd)
@@ -59,7 +59,7 @@ pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
 /// ENAMETOOLONG for a path of more than 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let fd = open(AddressFamily::UNIX, SocketType::STREAM)?;
+    let fd = open_socket(AddressFamily::UNIX, SocketType::STREAM)?;
     // Linux gives the file the socket's own mode, less the umask: no file's mode has to be changed,
     // which the proxy's restrictions do not let it do.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
@@ -108,13 +108,13 @@ pub fn prepare_listener(fd: BorrowedFd<'_>) -> Result<()> {
     rustix::io::ioctl_fionbio(fd, true)?;
     match sockopt::socket_domain(fd)? {
         AddressFamily::UNIX => Ok(()),
-        _ => set_up_stream(fd),
+        _ => set_stream_options(fd),
     }
 }
 
 /// Sets what each TCP connection is to have, on itself or on the listener that it inherits it from:
 /// TCP_NODELAY, and TCP_NOTSENT_LOWAT at 128 KiB.
-pub(crate) fn set_up_stream(fd: BorrowedFd<'_>) -> Result<()> {
+pub(crate) fn set_stream_options(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
     let bytes = UNSENT_MAX;
     // SAFETY: the kernel reads an int, of the size that is given, while it lives.
@@ -131,7 +131,7 @@ pub(crate) fn set_up_stream(fd: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// A socket that never blocks, closed on exec.
-pub(crate) fn open(family: AddressFamily, kind: SocketType) -> Result<OwnedFd> {
+pub(crate) fn open_socket(family: AddressFamily, kind: SocketType) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family, kind, flags, None)
 }
@@ -148,7 +148,7 @@ fn is_stale(path: &Path, address: &SocketAddrUnix) -> Result<bool> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(errno(error)),
         _ => {}
     }
-    let probe = open(AddressFamily::UNIX, SocketType::STREAM)?;
+    let probe = open_socket(AddressFamily::UNIX, SocketType::STREAM)?;
     Ok(rustix::net::connect(probe.as_fd(), address) == Err(Errno::CONNREFUSED))
 }
 
@@ -170,7 +170,7 @@ mod tests {
         prepare_listener(handed.as_fd()).unwrap();
         for listener in [opened.as_fd(), handed.as_fd()] {
             // Its window is closed before much can be on its way.
-            let client = open(AddressFamily::INET, SocketType::STREAM).unwrap();
+            let client = open_socket(AddressFamily::INET, SocketType::STREAM).unwrap();
             sockopt::set_socket_recv_buffer_size(&client, 4096).unwrap();
             rustix::io::ioctl_fionbio(&client, false).unwrap();
             rustix::net::connect(&client, &local_address(listener).unwrap().unwrap()).unwrap();

@@ -19,7 +19,7 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 ///
 /// # Errors
 /// EMFILE, ENFILE, ENOMEM; ENOSYS where a filter of system calls hides it.
-pub fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
+pub fn create_memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
     let file = match memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
         // Linux before 6.3 does not know the second flag.
         Err(Errno::INVAL) => memfd_create(name, MemfdFlags::CLOEXEC),
@@ -37,7 +37,7 @@ pub fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
 ///
 /// # Errors
 /// EPERM for a file that is sealed against writing; ENOMEM.
-pub fn punch(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
+pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
     fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
 }
 
@@ -48,7 +48,7 @@ pub fn punch(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
 ///
 /// # Errors
 /// EAGAIN when a non-blocking socket has no room; those of write(2).
-pub fn send_file(
+pub fn sendfile(
     socket: BorrowedFd<'_>,
     file: BorrowedFd<'_>,
     offset: u64,
@@ -63,18 +63,18 @@ pub fn send_file(
 /// A range of addresses, aligned to huge pages, into which files are mapped; unmapped when it is
 /// dropped, so whoever hands out pointers into it keeps it.
 #[derive(Debug)]
-pub struct Region {
+pub struct MappedRegion {
     start: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: a region is an address and a length. What is done through pointers into it is the affair
 // of who does it.
-unsafe impl Send for Region {}
+unsafe impl Send for MappedRegion {}
 // SAFETY: as above; the methods that take `&self` are system calls about the range.
-unsafe impl Sync for Region {}
+unsafe impl Sync for MappedRegion {}
 
-impl Region {
+impl MappedRegion {
     /// Sets `bytes` of address space aside, a multiple of [`HUGE_PAGE_BYTES`]. Nothing can be read
     /// or written there before something is mapped.
     ///
@@ -157,7 +157,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MappedRegion {
     fn drop(&mut self) {
         // SAFETY: whoever handed out pointers into the region kept it until they were gone.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn a_mapped_file_is_sent_by_reference_and_punched() {
-        let file = memory_file("test", 2 * HUGE_PAGE_BYTES as u64).unwrap();
-        let mut region = Region::reserve(4 * HUGE_PAGE_BYTES).unwrap();
+        let file = create_memory_file("test", 2 * HUGE_PAGE_BYTES as u64).unwrap();
+        let mut region = MappedRegion::reserve(4 * HUGE_PAGE_BYTES).unwrap();
         assert!(region.start().as_ptr().cast::<u8>().addr().is_multiple_of(HUGE_PAGE_BYTES));
         region.map(HUGE_PAGE_BYTES, file.as_fd(), 2 * HUGE_PAGE_BYTES).unwrap();
         region.populate(2 * HUGE_PAGE_BYTES, 4096).unwrap();
@@ -184,8 +184,8 @@ mod tests {
         unsafe { place.write_bytes(7, 4096) };
         let (mut reader, socket) = UnixStream::pair().unwrap();
         let offset = HUGE_PAGE_BYTES as u64;
-        assert_eq!(send_file(socket.as_fd(), file.as_fd(), offset, 4096).unwrap(), 4096);
-        punch(file.as_fd(), offset, HUGE_PAGE_BYTES as u64).unwrap();
+        assert_eq!(sendfile(socket.as_fd(), file.as_fd(), offset, 4096).unwrap(), 4096);
+        punch_hole(file.as_fd(), offset, HUGE_PAGE_BYTES as u64).unwrap();
         // SAFETY: as above; a hole reads as zeros.
         assert_eq!(unsafe { place.read() }, 0);
         let mut bytes = [0; 4096];
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn one_page_is_enough_to_make_a_huge_one() {
-        let file = memory_file("test", HUGE_PAGE_BYTES as u64).unwrap();
-        let mut region = Region::reserve(HUGE_PAGE_BYTES).unwrap();
+        let file = create_memory_file("test", HUGE_PAGE_BYTES as u64).unwrap();
+        let mut region = MappedRegion::reserve(HUGE_PAGE_BYTES).unwrap();
         region.map(0, file.as_fd(), HUGE_PAGE_BYTES).unwrap();
         assert!(region.collapse(0, HUGE_PAGE_BYTES).is_err(), "there is no page yet");
         region.populate(0, 4096).unwrap();

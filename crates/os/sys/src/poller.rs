@@ -112,40 +112,40 @@ pub struct Readiness(EventFlags);
 
 impl Readiness {
     /// From the bits that poll(2), epoll(7) and io_uring(7) share.
-    pub fn of(events: u32) -> Self {
+    pub fn from_bits(events: u32) -> Self {
         Self(EventFlags::from_bits_retain(events))
     }
 
     /// A read would not wait: for bytes, a connection, the end of the stream, or an error.
-    pub fn readable(self) -> bool {
-        self.0.intersects(EventFlags::IN) || self.to_be_drained()
+    pub fn is_readable(self) -> bool {
+        self.0.intersects(EventFlags::IN) || self.must_drain()
     }
 
     /// A write would not wait: for room, or because it fails.
-    pub fn writable(self) -> bool {
+    pub fn is_writable(self) -> bool {
         self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
     }
 
     /// An error is there to be told.
-    pub fn failed(self) -> bool {
+    pub fn has_error(self) -> bool {
         self.0.intersects(EventFlags::ERR)
     }
 
     /// Urgent data is there, or was just now: a splice stops at it as if nothing had come.
-    pub fn urgent(self) -> bool {
+    pub fn has_urgent_data(self) -> bool {
         self.0.intersects(EventFlags::PRI)
     }
 
     /// Nothing moves any more in either direction.
-    pub fn hung_up(self) -> bool {
+    pub fn is_hung_up(self) -> bool {
         self.0.intersects(EventFlags::HUP)
     }
 
     /// Reading has to go on until it finds nothing (EAGAIN). The end of the stream, a failure, or
     /// urgent data is there, at which a read stops short of bytes that no further event announces.
-    pub fn to_be_drained(self) -> bool {
+    pub fn must_drain(self) -> bool {
         let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-        self.0.intersects(ends) || (self.0.intersects(EventFlags::PRI) && !self.is_a_guess())
+        self.0.intersects(ends) || (self.0.intersects(EventFlags::PRI) && !self.is_hint())
     }
 
     /// Bytes came, perhaps urgent ones: the state of the socket was not looked at. A ring passes on
@@ -154,8 +154,8 @@ impl Readiness {
     /// at a socket finds the band that this is told by.
     ///
     /// Urgent bytes come with a wake of their own before that of the bytes around them, so two
-    /// guesses in a row, with no receive between, are [`Readiness::to_be_drained`].
-    pub fn is_a_guess(self) -> bool {
+    /// guesses in a row, with no receive between, are [`Readiness::must_drain`].
+    pub fn is_hint(self) -> bool {
         self.0.intersects(EventFlags::RDBAND)
     }
 }
@@ -243,7 +243,7 @@ mod tests {
             eventfd.signal();
             poller.wait(&mut events, Some(10_000)).unwrap();
             let (data, readiness) = events.next().unwrap();
-            assert!(data == 7 && readiness.readable() && !readiness.to_be_drained());
+            assert!(data == 7 && readiness.is_readable() && !readiness.must_drain());
             assert!(events.next().is_none());
             poller.wait(&mut events, Some(0)).unwrap();
             assert!(events.next().is_none());

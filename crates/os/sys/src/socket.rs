@@ -12,7 +12,7 @@ use rustix::net::{
     SocketFlags, SocketType, addr::SocketAddrArg, sockopt,
 };
 
-use crate::listen::{family_of, open, set_up_stream};
+use crate::listen::{family_of, open_socket, set_stream_options};
 use crate::{Result, last_error};
 
 /// Slices that one call of [`send`] looks at. Far below IOV_MAX (1024), because they are gathered
@@ -39,9 +39,9 @@ pub type Connecting = (OwnedFd, Result<bool>);
 /// # Errors
 /// When there is no socket: EMFILE, ENFILE, ENOMEM, EAFNOSUPPORT.
 pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
-    let fd = open(family_of(address), SocketType::STREAM)?;
-    set_up_stream(fd.as_fd())?;
-    Ok(begin(fd, &address))
+    let fd = open_socket(family_of(address), SocketType::STREAM)?;
+    set_stream_options(fd.as_fd())?;
+    Ok(start_connect(fd, &address))
 }
 
 /// A UDP socket that sends to and receives from `address` alone.
@@ -49,7 +49,7 @@ pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
 /// # Errors
 /// As [`connect_tcp`].
 pub fn connect_udp(address: SocketAddr) -> Result<Connecting> {
-    Ok(begin(open(family_of(address), SocketType::DGRAM)?, &address))
+    Ok(start_connect(open_socket(family_of(address), SocketType::DGRAM)?, &address))
 }
 
 /// Connects to a Unix stream socket, which is done or fails at once: EAGAIN when the listener's
@@ -59,7 +59,7 @@ pub fn connect_udp(address: SocketAddr) -> Result<Connecting> {
 /// As [`connect_tcp`]; EINVAL or ENAMETOOLONG for a path of more than 107 bytes.
 pub fn connect_unix(path: &Path) -> Result<Connecting> {
     let address = SocketAddrUnix::new(path)?;
-    Ok(begin(open(AddressFamily::UNIX, SocketType::STREAM)?, &address))
+    Ok(start_connect(open_socket(AddressFamily::UNIX, SocketType::STREAM)?, &address))
 }
 
 /// An error that the socket has kept since the last call, given once (SO_ERROR): how a connection
@@ -151,7 +151,7 @@ pub fn reset_on_close(fd: BorrowedFd<'_>) -> Result<()> {
 ///
 /// # Errors
 /// ENOTTY when it is not a socket, EINVAL when it listens.
-pub fn unacknowledged(fd: BorrowedFd<'_>) -> Result<usize> {
+pub fn unacknowledged_bytes(fd: BorrowedFd<'_>) -> Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one int, and `bytes` outlives the call.
     match unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } {
@@ -205,7 +205,7 @@ const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE_WAIT: u8 = 8;
 
 /// EINTR of connect(2) leaves it under way (POSIX), so it must not be called again.
-fn begin(fd: OwnedFd, address: &impl SocketAddrArg) -> Connecting {
+fn start_connect(fd: OwnedFd, address: &impl SocketAddrArg) -> Connecting {
     let connected = match rustix::net::connect(&fd, address) {
         Ok(()) => Ok(true),
         Err(Errno::INPROGRESS | Errno::INTR) => Ok(false),

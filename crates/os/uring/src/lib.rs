@@ -5,11 +5,11 @@
 //! queues.
 
 mod mapping;
-mod polls;
+mod poll_ring;
 mod queues;
 mod ring;
 
-pub use polls::{PollRing, Polled, Turn};
+pub use poll_ring::{PollCompletion, PollRing, RingGuard};
 pub use ring::{DisabledRing, Ring, RingCompletion};
 
 /// What every function here gives: a value, or the kernel's error number (errno(3)).

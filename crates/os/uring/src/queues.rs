@@ -18,7 +18,7 @@ use crate::mapping::Mapping;
 ///
 /// # Errors
 /// Those of io_uring_setup(2); EINVAL also for a kernel without the features that are `needed`.
-pub(crate) fn set_up(
+pub(crate) fn setup(
     requests: u32,
     completions: u32,
     flags: IoringSetupFlags,
@@ -69,7 +69,8 @@ impl Layout {
     /// Bytes of both rings.
     pub(crate) fn rings_bytes(&self) -> usize {
         let array_end = self.request_array + self.requests as usize * size_of::<u32>();
-        array_end.max(self.completion_array + self.completions as usize * size_of::<Entry>())
+        array_end
+            .max(self.completion_array + self.completions as usize * size_of::<CompletionEntry>())
     }
 
     /// Bytes of the block of requests.
@@ -106,23 +107,23 @@ impl Queues {
     }
 
     /// Requests that fit into their queue.
-    pub(crate) fn room(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.request_mask + 1
     }
 
     /// Where requests end that the kernel has been told of.
-    pub(crate) fn told(&self) -> u32 {
+    pub(crate) fn submission_tail(&self) -> u32 {
         self.request_tail().load(Ordering::Relaxed)
     }
 
     /// Up to where the kernel has taken requests, which it has then read.
-    pub(crate) fn taken(&self) -> u32 {
+    pub(crate) fn submission_head(&self) -> u32 {
         // Pairs with the kernel's release of the head.
         self.rings.word(self.layout.request_head).load(Ordering::Acquire)
     }
 
     /// Tells the kernel that there are requests up to `position`, all of which were written.
-    pub(crate) fn tell(&self, position: u32) {
+    pub(crate) fn publish_tail(&self, position: u32) {
         // Released to the kernel's load of the tail: the requests are written before it.
         self.request_tail().store(position, Ordering::Release);
     }
@@ -141,7 +142,7 @@ impl Queues {
     /// # Safety
     /// Nobody else writes requests meanwhile, and none is queued at that place. Memory that the
     /// request names is the kernel's from the submission until the request completes.
-    pub(crate) unsafe fn write(&self, position: u32, request: io_uring_sqe) {
+    pub(crate) unsafe fn write_request(&self, position: u32, request: io_uring_sqe) {
         let place = (position & self.request_mask) as usize * size_of::<io_uring_sqe>();
         // SAFETY: the place is inside the mapping, which is page-aligned.
         let place = unsafe { self.requests.start().byte_add(place) }.cast::<io_uring_sqe>();
@@ -162,7 +163,7 @@ impl Queues {
     ///
     /// # Safety
     /// Nobody else takes completions meanwhile.
-    pub(crate) unsafe fn next_entry(&self) -> Option<Entry> {
+    pub(crate) unsafe fn next_entry(&self) -> Option<CompletionEntry> {
         let head = self.rings.word(self.layout.completion_head);
         let position = head.load(Ordering::Relaxed);
         // Pairs with the kernel's release of the tail: completions are written before it.
@@ -171,9 +172,9 @@ impl Queues {
             return None;
         }
         let index = (position & self.completion_mask) as usize;
-        let place = self.layout.completion_array + index * size_of::<Entry>();
+        let place = self.layout.completion_array + index * size_of::<CompletionEntry>();
         // SAFETY: the place is inside the mapping, and aligned as the kernel lays it out.
-        let place = unsafe { self.rings.start().byte_add(place) }.cast::<Entry>();
+        let place = unsafe { self.rings.start().byte_add(place) }.cast::<CompletionEntry>();
         // SAFETY: as above; the kernel wrote it before the tail, and not again until the head is
         // past it, which nobody else moves.
         let entry = unsafe { place.read() };
@@ -186,17 +187,17 @@ impl Queues {
 /// A completion as the kernel writes it: `struct io_uring_cqe` of 16 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct CompletionEntry {
     /// What its request carried.
     pub(crate) data: u64,
     result: i32,
     flags: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() == size_of::<io_uring_cqe>());
+const _: () = assert!(size_of::<CompletionEntry>() == size_of::<io_uring_cqe>());
 const _: () = assert!(size_of::<io_uring_sqe>() == 64);
 
-impl Entry {
+impl CompletionEntry {
     /// What its request came to.
     pub(crate) fn result(&self) -> Result<u32> {
         match self.result {
@@ -216,7 +217,7 @@ const MORE: u32 = rustix::io_uring::IoringCqeFlags::MORE.bits();
 
 /// A request that polls until it is cancelled: edges are what such a one gives unless told otherwise
 /// (since Linux 5.13).
-pub(crate) fn watch(fd: i32, events: u32, data: u64) -> io_uring_sqe {
+pub(crate) fn poll_request(fd: i32, events: u32, data: u64) -> io_uring_sqe {
     let mut request = io_uring_sqe { opcode: IoringOp::PollAdd, fd, ..Default::default() };
     request.len.poll_flags = IoringPollFlags::ADD_MULTI;
     // The kernel reads them as two half-words in little-endian order.

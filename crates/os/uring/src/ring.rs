@@ -28,7 +28,7 @@ use rustix::io_uring::{
 use rustix::time::Timespec;
 
 use crate::Result;
-use crate::queues::{Entry, Layout, Queues, set_up};
+use crate::queues::{CompletionEntry, Layout, Queues, setup};
 
 /// A ring. It stays in the thread that enabled it: it is not `Send`, and the kernel holds it to that.
 ///
@@ -39,26 +39,26 @@ pub struct Ring {
     fd: OwnedFd,
     /// What io_uring_enter(2) knows the ring by: an index of the thread's registered rings, which
     /// spares the look into the table of descriptors, or its descriptor.
-    name: (libc::c_int, Flags),
+    enter_fd: (libc::c_int, Flags),
     queues: Queues,
     /// Where requests end; the kernel knows it since the last [`Ring::enter`] or a full queue.
     queued: u32,
     /// Memory of the requests that move bytes, each at the place that its completion names.
-    lent: Vec<Option<Lent>>,
+    lent: Vec<Option<LentMemory>>,
     /// Places of `lent` that are free.
-    places: Vec<u32>,
+    free_slots: Vec<u32>,
 }
 
 /// Memory that a request reads or fills, and the number that it completes with.
 #[derive(Debug)]
-struct Lent {
+struct LentMemory {
     data: u64,
-    memory: Memory,
+    memory: RequestMemory,
 }
 
 #[derive(Debug)]
-enum Memory {
-    ToFill(Lease),
+enum RequestMemory {
+    ToFill(LeakedBox),
     /// The kernel only reads it, and moving a `Vec` claims nothing about its elements.
     ToSend(Vec<u8>),
 }
@@ -66,12 +66,12 @@ enum Memory {
 /// The memory of a `Box`, while the kernel writes to it.
 ///
 /// It is a raw pointer, since a `Box` may not be moved while something else writes to its memory: a
-/// move asserts that nothing else does. Without [`Lease::into_box`] the memory is never freed, as
+/// move asserts that nothing else does. Without [`LeakedBox::into_box`] the memory is never freed, as
 /// the kernel may still have it.
 #[derive(Debug)]
-struct Lease(NonNull<[u8]>);
+struct LeakedBox(NonNull<[u8]>);
 
-impl Lease {
+impl LeakedBox {
     fn new(memory: Box<[u8]>) -> Self {
         Self(NonNull::from(Box::leak(memory)))
     }
@@ -153,7 +153,7 @@ impl DisabledRing {
         let flags = IoringSetupFlags::SINGLE_ISSUER
             | IoringSetupFlags::DEFER_TASKRUN
             | IoringSetupFlags::R_DISABLED;
-        let (fd, layout) = set_up(requests, completions, flags, IoringFeatureFlags::EXT_ARG)?;
+        let (fd, layout) = setup(requests, completions, flags, IoringFeatureFlags::EXT_ARG)?;
         Ok(Self { fd, layout })
     }
 
@@ -172,10 +172,10 @@ impl DisabledRing {
         let Self { fd, layout } = self;
         let queues = Queues::map(fd.as_fd(), layout)?;
         // Before it is restricted, which rules out what registers its descriptor.
-        let name = register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), Flags::empty()));
+        let name = register_ring_fd(fd.as_fd()).unwrap_or((fd.as_raw_fd(), Flags::empty()));
         restriction::restrict(fd.as_fd())?;
-        let (lent, places, queued) = (Vec::new(), Vec::new(), queues.told());
-        let mut ring = Ring { fd, name, queues, queued, lent, places };
+        let (lent, places, queued) = (Vec::new(), Vec::new(), queues.submission_tail());
+        let mut ring = Ring { fd, enter_fd: name, queues, queued, lent, free_slots: places };
         // A filter may allow the set-up and refuse this.
         ring.call(0, Flags::GETEVENTS, None)?;
         Ok(ring)
@@ -192,8 +192,8 @@ impl Ring {
     }
 
     /// Requests queued and not taken by the kernel yet.
-    fn waiting(&self) -> u32 {
-        self.queued.wrapping_sub(self.queues.taken())
+    fn unsubmitted(&self) -> u32 {
+        self.queued.wrapping_sub(self.queues.submission_head())
     }
 
     /// Submits what is queued without waiting, until at most `left` requests are queued.
@@ -202,10 +202,10 @@ impl Ring {
     /// when their descriptors may be closed.
     fn submit(&mut self, left: u32, flags: Flags) -> Result<()> {
         let mut tries = SUBMIT_TRIES_MAX;
-        while self.waiting() > left {
+        while self.unsubmitted() > left {
             match self.call(0, flags, None) {
                 Ok(()) => {}
-                Err(error) if is_passing(error) && tries > 0 => {
+                Err(error) if is_transient(error) && tries > 0 => {
                     tries -= 1;
                     std::thread::yield_now();
                 }
@@ -231,14 +231,14 @@ impl Ring {
         self.submit(0, Flags::GETEVENTS)?;
         match result {
             Err(Errno::TIME) => Ok(()),
-            Err(error) if is_passing(error) => Ok(()),
+            Err(error) if is_transient(error) => Ok(()),
             other => other,
         }
     }
 
     fn call(&mut self, wanted: u32, flags: Flags, timeout: Option<&Timespec>) -> Result<()> {
-        let waiting = self.waiting();
-        self.queues.tell(self.queued);
+        let waiting = self.unsubmitted();
+        self.queues.publish_tail(self.queued);
         let argument = timeout.map(|timeout| {
             let mut argument = io_uring_getevents_arg::default();
             argument.ts.ptr = std::ptr::from_ref(timeout).cast_mut().cast();
@@ -248,7 +248,7 @@ impl Ring {
             Some(argument) => (std::ptr::from_ref(argument), size_of_val(argument), Flags::EXT_ARG),
             None => (std::ptr::null(), 0, Flags::empty()),
         };
-        let (name, registered) = self.name;
+        let (name, registered) = self.enter_fd;
         // SAFETY: the ring is this thread's; the argument and its timeout outlive the call; the
         // queued requests are whole, and what memory they name is in `lent` until they complete.
         let result = unsafe {
@@ -280,24 +280,24 @@ impl Ring {
         }
     }
 
-    fn completion(&mut self, entry: Entry) -> RingCompletion {
+    fn completion(&mut self, entry: CompletionEntry) -> RingCompletion {
         let result = entry.result();
-        if entry.data & MOVES == 0 {
+        if entry.data & LENT_BIT == 0 {
             return RingCompletion::Watched { data: entry.data, result, more: entry.has_more() };
         }
-        let place = entry.data as u32 & !(MOVES as u32);
+        let place = entry.data as u32 & !(LENT_BIT as u32);
         let lent = self.lent.get_mut(place as usize).and_then(Option::take);
-        let Lent { data, memory } = lent.expect("a request completes once");
-        self.places.push(place);
+        let LentMemory { data, memory } = lent.expect("a request completes once");
+        self.free_slots.push(place);
         let result = result.map(|count| count as usize);
         match memory {
-            Memory::ToFill(memory) => {
+            RequestMemory::ToFill(memory) => {
                 // SAFETY: the request that has the address has just completed. Its place was its
                 // own until then, so no other request has it.
                 let memory = unsafe { memory.into_box() };
                 RingCompletion::Received { data, memory, result }
             }
-            Memory::ToSend(memory) => RingCompletion::Sent { data, memory, result },
+            RequestMemory::ToSend(memory) => RingCompletion::Sent { data, memory, result },
         }
     }
 }
@@ -318,14 +318,14 @@ impl Drop for Ring {
         // What moves bytes is over once it is submitted. If that failed, the memory is not freed:
         // the kernel may still have it.
         self.lent.drain(..).flatten().for_each(std::mem::forget);
-        if self.name.1 == Flags::REGISTERED_RING {
-            unregister(self.fd.as_fd(), self.name.0);
+        if self.enter_fd.1 == Flags::REGISTERED_RING {
+            unregister_ring_fd(self.fd.as_fd(), self.enter_fd.0);
         }
     }
 }
 
 /// Whether io_uring_enter(2) may do better when it is called again.
-fn is_passing(error: Errno) -> bool {
+fn is_transient(error: Errno) -> bool {
     matches!(error, Errno::INTR | Errno::AGAIN | Errno::NOMEM | Errno::BUSY)
 }
 
@@ -334,10 +334,10 @@ const SUBMIT_TRIES_MAX: u32 = 10_000;
 /// What a cancelling request carries.
 const CANCELLED: u64 = u64::MAX;
 /// Set in what a request that moves bytes carries, beside its place; in no number of a caller.
-const MOVES: u64 = 1 << 31;
+const LENT_BIT: u64 = 1 << 31;
 
-/// Registers the ring with this thread (since Linux 5.18), which gives what [`Ring::name`] holds.
-fn register(fd: BorrowedFd<'_>) -> Option<(libc::c_int, Flags)> {
+/// Registers the ring with this thread (since Linux 5.18), which gives what [`Ring::enter_fd`] holds.
+fn register_ring_fd(fd: BorrowedFd<'_>) -> Option<(libc::c_int, Flags)> {
     let mut update = io_uring_rsrc_update::default();
     update.offset = u32::MAX;
     update.data.ptr = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
@@ -347,8 +347,8 @@ fn register(fd: BorrowedFd<'_>) -> Option<(libc::c_int, Flags)> {
     (count == Ok(1)).then_some((update.offset as libc::c_int, Flags::REGISTERED_RING))
 }
 
-/// Undoes [`register`]: the thread would keep the ring open.
-fn unregister(fd: BorrowedFd<'_>, index: libc::c_int) {
+/// Undoes [`register_ring_fd`]: the thread would keep the ring open.
+fn unregister_ring_fd(fd: BorrowedFd<'_>, index: libc::c_int) {
     let mut update = io_uring_rsrc_update::default();
     update.offset = index as u32;
     let argument = std::ptr::from_ref(&update).cast();
@@ -358,7 +358,7 @@ fn unregister(fd: BorrowedFd<'_>, index: libc::c_int) {
 
 /// A ring of so many entries; `None` where there is none to test with, which is said.
 #[cfg(test)]
-fn ring_to_test_with(entries: u32) -> Option<Ring> {
+fn test_ring(entries: u32) -> Option<Ring> {
     match Ring::new(entries, entries) {
         Ok(ring) => Some(ring),
         Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {

@@ -190,7 +190,7 @@ impl ActiveConfig {
         let log = open_log(&config).map_err(|error| error.to_string())?;
         let change = state.listeners.prepare(&mut config.listeners);
         let change = change.map_err(|error| error.to_string())?;
-        if let Err(error) = self.log.turn_to(log) {
+        if let Err(error) = self.log.set_file(log) {
             change.undo();
             return Err(format!("no thread for the access log: {error}"));
         }

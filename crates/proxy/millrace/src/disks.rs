@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use millrace_config::{Config, Disk};
 use millrace_disk::{Contents, Directory, DirectoryError, Options, Volume};
-use millrace_engine::{EventWaker, Mail, Token};
+use millrace_engine::{EventWaker, PeerMailboxes, Token};
 use millrace_http_cache::SpaceTag;
 use millrace_proxy::WorkerMessage;
 use millrace_store::{Cache, Waiter, Waker};
@@ -18,7 +18,7 @@ use crate::program_error::ProgramError;
 use crate::threads::{self, spawn};
 
 /// Letters to the workers from the disks' threads.
-type DiskMail = Mail<WorkerMessage<OwnedFd>, EventWaker>;
+type DiskMail = PeerMailboxes<WorkerMessage<OwnedFd>, EventWaker>;
 
 /// Wakes the workers' exchanges that wait for a disk.
 #[derive(Debug, Default)]

@@ -97,7 +97,7 @@ impl Machine {
             backlog: number("sys/net/core/somaxconn"),
             pipe_pages: number("sys/fs/pipe-user-pages-soft"),
             locked_memory: millrace_sys::locked_memory_limit()
-                .filter(|_| !millrace_confine::has_ipc_lock()),
+                .filter(|_| !millrace_confine::has_cap_ipc_lock()),
             ring_bytes: ring.as_ref().ok().map(ReservedRing::memory_bytes),
             is_ring_refused: matches!(ring, Err(millrace_engine::Error::OutOfMemory)),
             tracking: Some((tracker.backend(), missing)),

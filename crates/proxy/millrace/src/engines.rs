@@ -67,7 +67,10 @@ pub(crate) fn select_engine(config: &Config) -> Result<EngineSelection, ProgramE
     match config.engine {
         EngineChoice::Epoll => requested(Engine::Epoll),
         EngineChoice::Uselect => {
-            match millrace_engine::track(&config.uselectd, Duration::from_micros(config.spin_us)) {
+            match millrace_engine::register_process(
+                &config.uselectd,
+                Duration::from_micros(config.spin_us),
+            ) {
                 Ok(()) => requested(Engine::Uselect),
                 Err(error) => {
                     Err(ProgramError::system("--engine uselect", error.at(&config.uselectd)))

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_config::{Config, ListenAddress};
-use millrace_sys::ListensAt;
+use millrace_sys::BoundAddress;
 
 use crate::console;
 use crate::program_error::ProgramError;
@@ -67,10 +67,10 @@ impl InheritedSockets {
         from: &str,
     ) -> Result<(), ProgramError> {
         let refused = |why: String| ProgramError::System(format!("{from}: {why}"));
-        let address = match millrace_sys::listens_at(socket.fd.as_fd()) {
-            Ok(Some(ListensAt::Tcp(address))) => ListenAddress::Tcp(address),
-            Ok(Some(ListensAt::Unix(path))) => ListenAddress::Unix(path),
-            Ok(Some(ListensAt::Abstract(name))) => {
+        let address = match millrace_sys::listening_address(socket.fd.as_fd()) {
+            Ok(Some(BoundAddress::Tcp(address))) => ListenAddress::Tcp(address),
+            Ok(Some(BoundAddress::Unix(path))) => ListenAddress::Unix(path),
+            Ok(Some(BoundAddress::Abstract(name))) => {
                 let name = String::from_utf8_lossy(&name).escape_debug().to_string();
                 return Err(refused(format!("nothing can be configured to listen on @{name}")));
             }

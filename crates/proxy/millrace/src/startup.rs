@@ -18,7 +18,7 @@ pub(crate) fn collect_inherited(
     upgrade: bool,
 ) -> Result<(InheritedSockets, Option<Takeover>, Systemd), ProgramError> {
     let mut inherited = InheritedSockets::new(config);
-    let passed = millrace_sys::passed_descriptors();
+    let passed = millrace_sys::take_passed_descriptors();
     let passed =
         passed.map_err(|error| ProgramError::system("LISTEN_FDS", std::io::Error::from(error)))?;
     for (fd, name) in passed {

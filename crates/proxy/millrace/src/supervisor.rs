@@ -95,7 +95,7 @@ impl Running {
         let thresholds = splice_thresholds::select_thresholds(config.splice, engine.engine);
         let hot_bodies =
             config.cache.as_ref().map(|cache| hot_bodies::select_hot_copies(cache.send));
-        let log = LogSink::closed();
+        let log = LogSink::without_file();
         let asked_for = config.clone();
         let mut config = config;
         let guard = guard(&config)?;
@@ -109,7 +109,7 @@ impl Running {
         active_config
             .drop_privileges(engine.engine, &systemd)
             .and_then(|()| active_config::open_log(&active_config.config()))
-            .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
+            .and_then(|file| log.set_file(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| active_config.close_listeners())?;
         let prefault = cache::start_prefault(shared.cache.as_ref())
             .inspect_err(|_| active_config.close_listeners())?;

@@ -12,7 +12,7 @@ use crate::threads::spawn;
 /// When no thread can be started.
 pub(crate) fn start() -> Result<(), ProgramError> {
     let started = spawn("uselectd", || {
-        millrace_engine::wait_for_loss();
+        millrace_engine::wait_for_daemon_exit();
         console::log(
             "uselectd has ended: engine uselect goes on by epoll, with every connection; to use \
              uselectd again, start it and restart or upgrade",

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use millrace_engine::{Clock, EventWaker, Outbox, mailbox};
+use millrace_engine::{Clock, EventWaker, MailboxSender, mailbox};
 use millrace_proxy::auth::{
     FairQueue, PasswordCache, VERIFY_RESULTS_MAX, Verifier, VerifierFull, VerifierHandle,
     VerifyOutcome, VerifyRequest, VerifyResult,
@@ -31,7 +31,7 @@ struct VerifierState {
     /// Questions, each with the number of the desk that it came from.
     queue: FairQueue<(usize, VerifyRequest)>,
     /// By the number of their desks.
-    outboxes: Vec<Outbox<VerifyResult, EventWaker>>,
+    outboxes: Vec<MailboxSender<VerifyResult, EventWaker>>,
 }
 
 impl VerifierThread {

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use millrace_engine::{EventWaker, Outbox};
+use millrace_engine::{EventWaker, MailboxSender};
 use millrace_proxy::WorkerMessage;
 
 /// A letter of this program's.
@@ -12,7 +12,7 @@ pub(crate) type Post = WorkerMessage<OwnedFd>;
 #[derive(Default)]
 pub(crate) struct WorkerMailboxes {
     /// One a worker; empty once nothing more will be said.
-    pub(crate) outboxes: Vec<Outbox<Post, EventWaker>>,
+    pub(crate) outboxes: Vec<MailboxSender<Post, EventWaker>>,
 }
 
 impl WorkerMailboxes {
@@ -29,7 +29,7 @@ impl WorkerMailboxes {
 
     /// Whether every worker can be sent so many letters.
     pub(crate) fn has_room(&self, count: usize) -> bool {
-        self.outboxes.iter().all(|outbox| outbox.room() >= count)
+        self.outboxes.iter().all(|outbox| outbox.free_capacity() >= count)
     }
 
     /// Tells every worker to break off. Nothing can be said after it.

@@ -10,8 +10,8 @@ use millrace_config::Config;
 use millrace_disk as disk;
 use millrace_dns::Sources;
 use millrace_engine::{
-    Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, PollWatch,
-    ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mesh,
+    Clock, EngineOptions, EpollWatch, Error, EventWaker, LogSink, MailboxReceiver, PeerMailboxes,
+    PollWatch, ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mailbox_mesh,
 };
 use millrace_proxy::{Setup, SharedState, Worker};
 use millrace_splice::Thresholds;
@@ -79,7 +79,7 @@ impl WorkerPool {
         let (mut pool, mut mailboxes) = (Self { threads: Vec::new() }, WorkerMailboxes::default());
         let (mut gates, mut rings) = (Vec::new(), rings.into_iter());
         // The disks are one more.
-        let mut mails = mesh(count + 1, MAILBOX_MESSAGES);
+        let mut mails = mailbox_mesh(count + 1, MAILBOX_MESSAGES);
         waker.connect(mails.pop().expect("one of them at least"));
         for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
             let (outbox, inbox) = mailbox(MAILBOX_MESSAGES);
@@ -149,10 +149,10 @@ struct StartBarrier {
     open: Receiver<()>,
 }
 
-type ActiveWorker<W> = Worker<millrace_engine::Sockets<W>>;
+type ActiveWorker<W> = Worker<millrace_engine::ReadinessEngine<W>>;
 
 /// The inbox of a worker and its mail to the other workers.
-type WorkerMail = (Inbox<Post, EventWaker>, Mail<Post, EventWaker>);
+type WorkerMail = (MailboxReceiver<Post, EventWaker>, PeerMailboxes<Post, EventWaker>);
 
 /// The replacement of a panicked worker.
 enum Replacement<W: Watch> {
@@ -175,7 +175,8 @@ impl WorkerSlot {
         start: StartBarrier,
     ) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
-        let engine = watch().and_then(|it| millrace_engine::Sockets::over(it, self.options()));
+        let engine =
+            watch().and_then(|it| millrace_engine::ReadinessEngine::with_watch(it, self.options()));
         let worker = engine.and_then(|engine| self.create(engine, config, listeners, boxes));
         let worker = match worker {
             Ok(worker) => worker,
@@ -219,7 +220,7 @@ impl WorkerSlot {
     /// Creates a worker for this slot.
     fn create<W: Watch>(
         &self,
-        engine: millrace_engine::Sockets<W>,
+        engine: millrace_engine::ReadinessEngine<W>,
         config: Arc<Config>,
         listeners: Sockets,
         (inbox, mail): WorkerMail,
@@ -246,7 +247,7 @@ impl WorkerSlot {
     fn replace<W: Watch>(&self, broken: ActiveWorker<W>) -> Result<Replacement<W>, String> {
         let remains = broken.into_salvage();
         // Before all that may fail: whatever follows, no client takes what it got for the whole.
-        let waker = remains.engine.break_off();
+        let waker = remains.engine.abort();
         let (index, connections) = (self.index, remains.connections);
         let found = self.context.active_config.prepare_replacement(index);
         let Some((config, listeners)) = found.map_err(|error| error.to_string())? else {
@@ -260,7 +261,10 @@ impl WorkerSlot {
         let (boxes, letters) = ((remains.inbox, remains.mail), remains.messages);
         let restarted =
             format!("worker {index} was restarted; {connections} connections were reset");
-        let error = match millrace_engine::Sockets::<W>::woken_by(waker.clone(), self.options()) {
+        let error = match millrace_engine::ReadinessEngine::<W>::with_waker(
+            waker.clone(),
+            self.options(),
+        ) {
             Ok(engine) => {
                 let worker = self.create_again(engine, config, listeners, boxes, letters)?;
                 console::log(&restarted);
@@ -268,7 +272,8 @@ impl WorkerSlot {
             }
             Err(error) => error,
         };
-        let engine = millrace_engine::Sockets::<EpollWatch>::woken_by(waker, self.options());
+        let engine =
+            millrace_engine::ReadinessEngine::<EpollWatch>::with_waker(waker, self.options());
         let engine = engine.map_err(|error| error.to_string())?;
         let worker = self.create_again(engine, config, listeners, boxes, letters)?;
         let name = self.context.engine.name();
@@ -287,7 +292,7 @@ impl WorkerSlot {
     /// Like [`WorkerSlot::create`], with the messages that the panicked worker had not read.
     fn create_again<W: Watch>(
         &self,
-        engine: millrace_engine::Sockets<W>,
+        engine: millrace_engine::ReadinessEngine<W>,
         config: Arc<Config>,
         listeners: Sockets,
         boxes: WorkerMail,

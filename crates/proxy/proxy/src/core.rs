@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use millrace_engine::{Engine, Key, Kind, Mail, Table, Timers};
+use millrace_engine::{Engine, Key, PeerMailboxes, Table, Timers, TokenKind};
 use millrace_splice::Pipes;
 use millrace_store::{Cache, Waiter};
 
@@ -45,7 +45,7 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) overload: Overload,
     pub(crate) pipes: Pipes,
     pub(crate) wakes: WakeQueue,
-    pub(crate) mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
+    pub(crate) mail: PeerMailboxes<WorkerMessage<E::DetachedFd>, E::Waker>,
     pub(crate) cache_waits: CacheWaits,
     /// Scratch buffer in which the next header is written.
     pub(crate) out: Vec<u8>,
@@ -146,7 +146,7 @@ impl<E: Engine> Core<E> {
     }
 
     /// Returns the waiter through which the cache wakes an exchange or a fill of this worker.
-    pub(crate) fn waiter(&self, key: Key, kind: Kind) -> Waiter {
+    pub(crate) fn waiter(&self, key: Key, kind: TokenKind) -> Waiter {
         Waiter { worker: self.index as u16, token: key.token(kind).to_bits() }
     }
 

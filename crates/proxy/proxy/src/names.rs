@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_config::limits::Limits;
 use millrace_dns::{Bounds, Event as Told, Found, NameError, Names, Order, Sources};
-use millrace_engine::{Address, Engine, Error, Event, Fd, Held, Instant, Token};
+use millrace_engine::{Address, CompletionEvent, Engine, Error, Fd, HeldBytes, Instant, Token};
 
 use crate::exchange::Reason;
 
@@ -34,7 +34,7 @@ struct NameSocket {
     fd: Fd,
     token: Token,
     /// What a stream has brought. `None`: nothing, or it is for datagrams.
-    received: Option<Held>,
+    received: Option<HeldBytes>,
     is_stream: bool,
 }
 
@@ -79,7 +79,12 @@ impl<W: Copy + PartialEq> Resolver<W> {
     }
 
     /// Takes a completion whose token is of [`Kind::Name`](millrace_engine::Kind::Name).
-    pub(crate) fn handle<E: Engine>(&mut self, engine: &mut E, token: Token, event: Event) {
+    pub(crate) fn handle<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        token: Token,
+        event: CompletionEvent,
+    ) {
         let now = engine.now();
         match event {
             Event::Connected(Ok(())) => self.notify(engine, token, Told::Opened, now),
@@ -93,7 +98,10 @@ impl<W: Copy + PartialEq> Resolver<W> {
             | Event::Received(Err(error)) => {
                 self.notify(engine, token, Told::Failed(name_error(error)), now);
             }
-            Event::Accepted(_) | Event::Spliced(_) | Event::Readable | Event::Woken => {
+            CompletionEvent::Accepted(_)
+            | CompletionEvent::Spliced(_)
+            | CompletionEvent::Readable
+            | CompletionEvent::Woken => {
                 unreachable!("a question only connects, sends and receives")
             }
         }
@@ -151,7 +159,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
                 received.append(bytes);
                 Told::Received(received)
             }
-            none => Told::Received(none.insert(Held::copy(engine.budget(), &[bytes]))),
+            none => Told::Received(none.insert(HeldBytes::copy(engine.budget(), &[bytes]))),
         };
         self.names.handle(token, told, now, &mut || engine.random());
     }

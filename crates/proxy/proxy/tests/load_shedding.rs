@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
-use millrace_engine::{Address, Outbox, mailbox, mesh};
+use millrace_engine::{Address, MailboxSender, mailbox, mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
@@ -25,7 +25,7 @@ struct Stage {
     world: World,
     worker: Running,
     shared: Arc<SharedState>,
-    outbox: Outbox<WorkerMessage<SimDetached>, SimWaker>,
+    outbox: MailboxSender<WorkerMessage<SimDetached>, SimWaker>,
 }
 
 impl Stage {
@@ -39,7 +39,7 @@ impl Stage {
             index: 0,
             listeners: vec![(0, world.listen(&proxy()))],
             inbox,
-            mail: mesh(1, 4).pop().unwrap(),
+            mail: mailbox_mesh(1, 4).pop().unwrap(),
             shared: shared.clone(),
             names: Arc::new(Sources::parse(b"", b"", &[])),
             desk: millrace_proxy::auth::VerifierHandle::unavailable(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use millrace_config::{Config, ListenAddress, from_arguments};
 use millrace_dns::Sources;
-use millrace_engine::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
+use millrace_engine::{Address, Engine, Event, Fd, TokenKind, WorkerMailboxes, MailboxSender, Token, mailbox, mesh};
 use millrace_proxy::{HandoverGuard, Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
@@ -24,9 +24,9 @@ struct Donor {
 
 impl Turn for Donor {
     fn turn(&mut self) -> bool {
-        self.engine.turn(None);
-        while let Some(completion) = self.engine.next() {
-            if let Event::Accepted(Ok((fd, _))) = completion.event {
+        self.engine.submit_and_wait(None);
+        while let Some(completion) = self.engine.next_completion() {
+            if let CompletionEvent::Accepted(Ok((fd, _))) = completion.event {
                 self.accepted = Some(fd);
             }
         }
@@ -49,9 +49,9 @@ struct Stage {
     receiver: Receiver,
     shared: Arc<SharedState>,
     config: Config,
-    outbox: Outbox<Post, SimWaker>,
+    outbox: MailboxSender<Post, SimWaker>,
     /// The other worker's end of the mailbox, which has to outlive its messages.
-    _mail: Mail<Post, SimWaker>,
+    _mail: PeerMailboxes<Post, SimWaker>,
     client: Socket,
 }
 
@@ -63,8 +63,8 @@ impl Stage {
         let mut engine = world.engine(1 << 20);
         let any = Address::Tcp("127.0.0.1:0".parse().unwrap());
         let listener = engine.adopt(world.listen(&any)).unwrap();
-        engine.accept(&listener, Token::new(Kind::Listener, 0, 0));
-        let client = world.connect(&engine.local_address(&listener), None);
+        engine.accept(&listener, Token::new(TokenKind::Listener, 0, 0));
+        let client = world.connect(&engine.listener_address(&listener), None);
         let mut donor = Donor { engine, accepted: None };
         run(&world, &mut [&mut donor], &mut [], SECOND, &mut |_| false);
 
@@ -72,7 +72,7 @@ impl Stage {
         let config = from_arguments(words).unwrap();
         let shared = SharedState::new(2, "millrace-test".to_owned(), None, None, |_| {}, None);
         let (outbox, inbox) = mailbox(4);
-        let mut mails = mesh(2, 4);
+        let mut mails = mailbox_mesh(2, 4);
         let (mut mail, own) = (mails.pop().unwrap(), mails.pop().unwrap());
         let setup = setup(&world, &shared, &config, inbox, own);
         let receiver = Receiver(Worker::new(world.engine(1 << 20), setup).unwrap());
@@ -113,8 +113,8 @@ fn setup(
     world: &World,
     shared: &Arc<SharedState>,
     config: &Config,
-    inbox: millrace_engine::Inbox<Post, SimWaker>,
-    mail: Mail<Post, SimWaker>,
+    inbox: millrace_engine::MailboxReceiver<Post, SimWaker>,
+    mail: PeerMailboxes<Post, SimWaker>,
 ) -> Setup<Sim> {
     let address = |address: &ListenAddress| match address {
         ListenAddress::Tcp(address) => Address::Tcp(*address),

@@ -29,7 +29,8 @@ fn proxy(world: &World) -> Driven {
     let config = from_arguments(words.into_iter().chain(["--log-format", "json"])).unwrap();
     let shared = SharedState::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
     let (_, inbox) = mailbox(4);
-    let mail = mesh::<millrace_proxy::WorkerMessage<SimDetached>, SimWaker>(1, 4).pop().unwrap();
+    let mail =
+        mailbox_mesh::<millrace_proxy::WorkerMessage<SimDetached>, SimWaker>(1, 4).pop().unwrap();
     let setup = Setup {
         config: Arc::new(config),
         index: 0,

@@ -9,7 +9,9 @@ use std::time::Duration;
 use iolite::Slab;
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
-use millrace_engine::{Address, Inbox, Instant, Mail, Outbox, mailbox, mesh};
+use millrace_engine::{
+    Address, Instant, MailboxReceiver, MailboxSender, PeerMailboxes, mailbox, mailbox_mesh,
+};
 use millrace_http_cache::HashKey;
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
@@ -79,9 +81,9 @@ struct Stage {
     second: Running,
     origin: Origin,
     shared: Arc<SharedState>,
-    outbox: Outbox<Post, SimWaker>,
+    outbox: MailboxSender<Post, SimWaker>,
     /// The second worker's mailbox, kept open.
-    _outbox: Outbox<Post, SimWaker>,
+    _outbox: MailboxSender<Post, SimWaker>,
     waiting: [Socket; 2],
 }
 
@@ -155,8 +157,8 @@ fn setup(
     world: &World,
     shared: &Arc<SharedState>,
     index: usize,
-    inbox: Inbox<Post, SimWaker>,
-    mail: Mail<Post, SimWaker>,
+    inbox: MailboxReceiver<Post, SimWaker>,
+    mail: PeerMailboxes<Post, SimWaker>,
 ) -> Setup<Sim> {
     let words = ["boost", "--origin", "http://127.0.0.1:4000", "--workers", "2"];
     let listeners = ["--listen", "127.0.0.1:2001", "--listen", "127.0.0.1:2002"];

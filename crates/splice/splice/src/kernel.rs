@@ -268,11 +268,11 @@ impl<S: AsFd> Kernel for Linux<S> {
                 PAUSE => self.has_paused = true,
                 token => found.push(Found {
                     token,
-                    readable: readiness.readable(),
-                    urgent: readiness.urgent(),
-                    writable: readiness.writable(),
-                    failed: readiness.failed(),
-                    hung_up: readiness.hung_up(),
+                    readable: readiness.is_readable(),
+                    urgent: readiness.has_urgent_data(),
+                    writable: readiness.is_writable(),
+                    failed: readiness.has_error(),
+                    hung_up: readiness.is_hung_up(),
                 }),
             }
         }

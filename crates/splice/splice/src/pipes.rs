@@ -31,7 +31,7 @@ impl Pipe {
     /// Moves what a stream has at once, up to `max` bytes, into the pipe, which is empty.
     pub fn fill<E: Engine>(&mut self, engine: &mut E, from: &Fd, max: usize) -> Fill {
         assert_eq!(self.filled, 0, "a pipe is filled when it is empty");
-        match engine.fill(from, &self.into, max) {
+        match engine.try_splice_in(from, &self.into, max) {
             Some(Ok(0)) => Fill::End,
             Some(Ok(count)) => {
                 self.filled = count;
@@ -80,7 +80,7 @@ impl Pipe {
     ) -> Result<(), Error> {
         let mut at = 0;
         while self.filled > 0 {
-            let count = engine.drain(&self.out, &mut memory[at..at + self.filled])?;
+            let count = engine.read_pipe(&self.out, &mut memory[at..at + self.filled])?;
             assert!(count > 0, "a pipe has what was counted into it");
             self.filled -= count;
             at += count;
@@ -91,7 +91,7 @@ impl Pipe {
     /// Sends `parts` and then everything in the pipe; one completion of a splice, which is to be
     /// given to [`Pipe::drained`], follows.
     pub fn drain_after<E: Engine>(&self, engine: &mut E, parts: &[&[u8]], sink: &Fd, token: Token) {
-        engine.splice_after(parts, &self.out, sink, self.filled, token);
+        engine.send_then_splice(parts, &self.out, sink, self.filled, token);
     }
 
     /// Notes that `count` bytes have gone to the sink, and sends what is left, if anything is:
@@ -188,12 +188,12 @@ impl Pipes {
 mod tests {
     use std::time::Duration;
 
-    use millrace_engine::{Address, Event, Kind, Wake};
+    use millrace_engine::{Address, CompletionEvent, TokenKind, Wake};
     use millrace_sim::{Faults, Read, Sim, Turn, World};
 
     use super::*;
 
-    const TOKEN: Token = Token::new(Kind::Client, 0, 0);
+    const TOKEN: Token = Token::new(TokenKind::Client, 0, 0);
 
     /// A stream of the engine's that has `bytes` to be read and takes what is sent to it.
     fn stream(world: &World, engine: &mut Sim, bytes: &[u8]) -> (Fd, millrace_sim::Socket) {
@@ -211,24 +211,26 @@ mod tests {
         (fd, peer)
     }
 
-    struct Worker<'a>(&'a mut Sim, Vec<Event>);
+    struct Worker<'a>(&'a mut Sim, Vec<CompletionEvent>);
 
     impl Turn for Worker<'_> {
         fn turn(&mut self) -> bool {
-            self.0.turn(None);
-            self.1.extend(std::iter::from_fn(|| self.0.next()).map(|completion| completion.event));
+            self.0.submit_and_wait(None);
+            self.1.extend(
+                std::iter::from_fn(|| self.0.next_completion()).map(|completion| completion.event),
+            );
             true
         }
     }
 
     /// What completes within a virtual minute.
-    fn run(world: &World, engine: &mut Sim) -> Vec<Event> {
+    fn run(world: &World, engine: &mut Sim) -> Vec<CompletionEvent> {
         engine.waker().wake();
         let mut worker = Worker(engine, Vec::new());
         millrace_sim::run(world, &mut [&mut worker], &mut [], Duration::from_secs(60), &mut |_| {
             false
         });
-        worker.1.retain(|event| !matches!(event, Event::Woken));
+        worker.1.retain(|event| !matches!(event, CompletionEvent::Woken));
         worker.1
     }
 
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!((pipes.open(), pipes.refused()), (1, 1));
         assert_eq!(pipe.fill(&mut engine, &source, 4), Fill::Bytes(4));
         pipe.drain_after(&mut engine, &[b"head "], &sink, TOKEN);
-        assert!(matches!(run(&world, &mut engine)[..], [Event::Spliced(Ok(4))]));
+        assert!(matches!(run(&world, &mut engine)[..], [CompletionEvent::Spliced(Ok(4))]));
         pipe.drained(&mut engine, 4, &sink, TOKEN);
         assert!(matches!(world.read(reader, 100), Read::Bytes(bytes) if bytes == b"head body"));
         pipes.give(&mut engine, pipe);

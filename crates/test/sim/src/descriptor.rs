@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use millrace_engine::{Address, Error, Held, Shared, Token};
+use millrace_engine::{Address, Error, HeldBytes, SharedBytes, Token};
 
 /// Who may use a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ pub(crate) enum Work {
     Connect,
     /// What the kernel has not taken, or why it takes no more, and what follows.
     Send {
-        rest: Option<Held>,
+        rest: Option<HeldBytes>,
         failed: Option<Error>,
         then: Then,
     },
@@ -77,7 +77,7 @@ pub(crate) enum Then {
     /// Bytes that are shared, from the one at `sent` on: they are read only when they go, as the
     /// kernel reads pages that it was only told of.
     Share {
-        shared: Box<dyn Shared>,
+        shared: Box<dyn SharedBytes>,
         sent: usize,
     },
     /// From the pipe whose reading end is named into this socket.

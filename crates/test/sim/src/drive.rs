@@ -11,7 +11,7 @@ use crate::kernel::{Happening, Kernel};
 
 /// A worker over a [`Sim`](crate::Sim), in the order in which the engines were made.
 pub trait Turn {
-    /// One turn, with one [`Engine::turn`](millrace_engine::Engine::turn) in it. False once the
+    /// One turn, with one [`Engine::submit_and_wait`](millrace_engine::Engine::submit_and_wait) in it. False once the
     /// worker has drained: it is not called again.
     fn turn(&mut self) -> bool;
 }
@@ -133,7 +133,7 @@ fn plan_look(kernel: &mut Kernel, look: Option<Instant>, planned: &mut Option<In
 /// Plans turns for engines that were woken.
 fn notice_wakes(kernel: &mut Kernel) {
     for engine in 0..kernel.engines.len() {
-        // Only a hint: `Sim::next` takes the flag.
+        // Only a hint: `Sim::next_completion` takes the flag.
         let state = &mut kernel.engines[engine];
         if state.wake.load(Ordering::Relaxed) && !state.wake_noticed {
             state.wake_noticed = true;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Budget, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind,
-    Shared, Token, Wake,
+    Address, Budget, Buffer, Completion, CompletionEvent, Engine, Error, Fd, Instant, SharedBytes,
+    ShutdownHow, Token, TokenKind, Wake,
 };
 
 use crate::descriptor::{Direction, Object, Owner, Then, Work};
@@ -39,7 +39,7 @@ pub struct SimWaker(Arc<AtomicBool>);
 
 impl Wake for SimWaker {
     fn wake(&self) {
-        // Release pairs with the Acquire swap in `Sim::next`: what was put into a mailbox before
+        // Release pairs with the Acquire swap in `Sim::next_completion`: what was put into a mailbox before
         // the wake is seen by the worker that is woken.
         self.0.store(true, Ordering::Release);
     }
@@ -48,12 +48,12 @@ impl Wake for SimWaker {
 /// The time of day at a world's zero: some moment of 2026.
 pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
 
-/// What [`Event::Woken`] carries.
-const WAKE_TOKEN: Token = Token::new(Kind::Worker, 0, 0);
+/// What [`CompletionEvent::Woken`] carries.
+const WAKE_TOKEN: Token = Token::new(TokenKind::Worker, 0, 0);
 
 impl Sim {
     /// The address of a listener that this engine adopted, with the port that was picked.
-    pub fn local_address(&self, listener: &Fd) -> Address {
+    pub fn listener_address(&self, listener: &Fd) -> Address {
         self.kernel.borrow_mut().listens_at(listener.0)
     }
 
@@ -83,10 +83,10 @@ impl Sim {
         // Acquire pairs with the Release store in `SimWaker::wake`.
         if self.wake.swap(false, Ordering::Acquire) {
             kernel.engines[self.index].wake_noticed = false;
-            return Some(Completion { token: WAKE_TOKEN, event: Event::Woken });
+            return Some(Completion { token: WAKE_TOKEN, event: CompletionEvent::Woken });
         }
         if std::mem::take(&mut kernel.engines[self.index].woken) {
-            return Some(Completion { token: WAKE_TOKEN, event: Event::Woken });
+            return Some(Completion { token: WAKE_TOKEN, event: CompletionEvent::Woken });
         }
         if let Some((token, event)) = kernel.next_stale(self.index) {
             kernel.note("stale", &format!("{token:?} {event:?}"));
@@ -123,7 +123,7 @@ impl Sim {
 }
 
 impl Engine for Sim {
-    type Detached = SimDetached;
+    type DetachedFd = SimDetached;
     type Waker = SimWaker;
 
     fn now(&self) -> Instant {
@@ -157,7 +157,7 @@ impl Engine for Sim {
     ///
     /// # Panics
     /// When buffers of the last turn were not given back.
-    fn turn(&mut self, deadline: Option<Instant>) {
+    fn submit_and_wait(&mut self, deadline: Option<Instant>) {
         let kernel = &mut *self.kernel.borrow_mut();
         let now = kernel.now;
         let state = &mut kernel.engines[self.index];
@@ -172,12 +172,12 @@ impl Engine for Sim {
         kernel.engines[self.index].batch.extend(ready);
     }
 
-    fn next(&mut self) -> Option<Completion> {
+    fn next_completion(&mut self) -> Option<Completion> {
         let kernel = &mut *self.kernel.borrow_mut();
         let batch_max = kernel.plan.batch_max;
         let state = &mut kernel.engines[self.index];
         if let Some(token) = state.planted.stale.pop_front() {
-            return Some(Completion { token, event: Event::Received(Err(Error::Reset)) });
+            return Some(Completion { token, event: CompletionEvent::Received(Err(Error::Reset)) });
         }
         if state.given >= batch_max {
             state.busy = true;
@@ -234,7 +234,7 @@ impl Engine for Sim {
         kernel.submit(self.index, listener.0, Direction::Receive, Work::Accept, token);
     }
 
-    fn accept_stop(&mut self, listener: &Fd) {
+    fn cancel_accept(&mut self, listener: &Fd) {
         let kernel = &mut *self.kernel.borrow_mut();
         let descriptor = kernel.own(self.index, listener.0);
         let is_listener = matches!(descriptor.object, Object::Listener { .. });
@@ -253,7 +253,7 @@ impl Engine for Sim {
         }
         let number = kernel.connect(Owner::Engine(self.index), address, None);
         kernel.submit(self.index, number, Direction::Send, Work::Connect, token);
-        if token.kind() == Kind::Dial {
+        if token.kind() == TokenKind::Dial {
             kernel.engines[self.index].planted.connects.insert(token, number);
         }
         Ok(Fd(number))
@@ -267,7 +267,7 @@ impl Engine for Sim {
         kernel.submit(self.index, fd.0, Direction::Receive, Work::Receive { max }, token);
     }
 
-    fn is_announced(&self, fd: &Fd) -> bool {
+    fn is_recv_ready(&self, fd: &Fd) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.own(self.index, fd.0).receive.as_ref().is_some_and(|operation| operation.queued)
     }
@@ -283,13 +283,13 @@ impl Engine for Sim {
 
     /// # Panics
     /// As [`Engine::send`].
-    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token) {
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         let work = kernel.begin_send_shared(self.index, fd.0, parts, shared);
         kernel.submit(self.index, fd.0, Direction::Send, work, token);
     }
 
-    fn unsent(&self, fd: &Fd) -> usize {
+    fn unsent_bytes(&self, fd: &Fd) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
         let send = kernel.own(self.index, fd.0).send.as_ref();
         let Some(Work::Send { rest, then, .. }) = send.map(|operation| &operation.work) else {
@@ -300,7 +300,7 @@ impl Engine for Sim {
         rest.as_ref().map_or(0, |rest| rest.len()) + then
     }
 
-    fn unacknowledged(&self, fd: &Fd) -> usize {
+    fn unacknowledged_bytes(&self, fd: &Fd) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(fd.0);
         let connection = &kernel.connections[connection];
@@ -308,7 +308,7 @@ impl Engine for Sim {
         out.sent.len() + if connection.unix { out.arrived.len() } else { 0 }
     }
 
-    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
+    fn local_address(&self, fd: &Fd) -> Option<SocketAddr> {
         let kernel = &mut *self.kernel.borrow_mut();
         match kernel.own(self.index, fd.0).object {
             Object::Stream { connection, side, .. } => {
@@ -327,10 +327,10 @@ impl Engine for Sim {
 
     /// # Panics
     /// When something is outstanding in the direction.
-    fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
+    fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         let kernel = &mut *self.kernel.borrow_mut();
         let descriptor = kernel.own(self.index, fd.0);
-        let both = how == HowToShut::Both;
+        let both = how == ShutdownHow::Both;
         assert!(descriptor.send.is_none(), "shutdown of {} with a send outstanding", fd.0);
         let receives = both && descriptor.receive.is_some();
         assert!(!receives, "shutdown of {} with a receive outstanding", fd.0);
@@ -394,7 +394,7 @@ impl Engine for Sim {
 
     /// # Panics
     /// When the pipe is not empty, or an operation is outstanding in a direction.
-    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
+    fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
         assert!(max > 0, "a splice of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.own(self.index, from.0).receive.is_some()
@@ -429,7 +429,7 @@ impl Engine for Sim {
 
     /// # Panics
     /// When something else moves what is in the pipe.
-    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+    fn read_pipe(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
         assert!(!memory.is_empty(), "a read of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.own(self.index, from.0).receive.is_some();
@@ -439,7 +439,7 @@ impl Engine for Sim {
         Ok(count)
     }
 
-    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
+    fn try_recv_into(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
         assert!(!memory.is_empty(), "a receive of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.own(self.index, from.0).receive.is_some();
@@ -453,14 +453,21 @@ impl Engine for Sim {
 
     /// # Panics
     /// When an operation is outstanding in the receiving direction.
-    fn watch(&mut self, fd: &Fd, token: Token) {
+    fn poll_readable(&mut self, fd: &Fd, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.submit(self.index, fd.0, Direction::Receive, Work::Watch, token);
     }
 
     /// # Panics
     /// As [`Engine::send`] and [`Engine::splice`].
-    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
+    fn send_then_splice(
+        &mut self,
+        parts: &[&[u8]],
+        from: &Fd,
+        into: &Fd,
+        max: usize,
+        token: Token,
+    ) {
         assert!(max > 0, "a splice of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
         self.begin_emptying(kernel, from, into, max, token);
@@ -482,19 +489,19 @@ impl Engine for Sim {
 }
 
 /// One word and a count for the trace.
-fn describe(event: &Event) -> (&'static str, usize) {
+fn describe(event: &CompletionEvent) -> (&'static str, usize) {
     match event {
-        Event::Accepted(Ok((fd, _))) => ("accept", fd.0 as usize),
-        Event::Accepted(Err(_)) => ("accept fails", 0),
-        Event::Connected(Ok(())) => ("connected", 0),
-        Event::Connected(Err(_)) => ("connect fails", 0),
-        Event::Received(Ok(buffer)) => ("received", buffer.len()),
-        Event::Received(Err(_)) => ("receive fails", 0),
-        Event::Sent(Ok(())) => ("sent", 0),
-        Event::Sent(Err(_)) => ("send fails", 0),
-        Event::Spliced(Ok(count)) => ("spliced", *count),
-        Event::Spliced(Err(_)) => ("splice fails", 0),
-        Event::Readable => ("readable", 0),
-        Event::Woken => ("woken", 0),
+        CompletionEvent::Accepted(Ok((fd, _))) => ("accept", fd.0 as usize),
+        CompletionEvent::Accepted(Err(_)) => ("accept fails", 0),
+        CompletionEvent::Connected(Ok(())) => ("connected", 0),
+        CompletionEvent::Connected(Err(_)) => ("connect fails", 0),
+        CompletionEvent::Received(Ok(buffer)) => ("received", buffer.len()),
+        CompletionEvent::Received(Err(_)) => ("receive fails", 0),
+        CompletionEvent::Sent(Ok(())) => ("sent", 0),
+        CompletionEvent::Sent(Err(_)) => ("send fails", 0),
+        CompletionEvent::Spliced(Ok(count)) => ("spliced", *count),
+        CompletionEvent::Spliced(Err(_)) => ("splice fails", 0),
+        CompletionEvent::Readable => ("readable", 0),
+        CompletionEvent::Woken => ("woken", 0),
     }
 }

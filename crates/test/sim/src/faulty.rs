@@ -1,6 +1,6 @@
 //! What the fault of an engine makes of its closes and completions.
 
-use millrace_engine::{Completion, Event, Kind, Token};
+use millrace_engine::{Completion, CompletionEvent, Token, TokenKind};
 
 use crate::descriptor::{Object, Work};
 use crate::fault::{EngineFault, slot_of};
@@ -14,7 +14,7 @@ impl Kernel {
                 if let Some(receive) = &self.own(engine, number).receive
                     && matches!(receive.work, Work::Receive { .. })
                     // The attempts of one lookup share a token: they rely on the engine.
-                    && receive.token.kind() != Kind::Name
+                    && receive.token.kind() != TokenKind::Name
                 {
                     let token = receive.token;
                     self.engines[engine].planted.closed.insert(slot_of(token), token);
@@ -44,8 +44,8 @@ impl Kernel {
     pub(crate) fn distort(&mut self, engine: usize, completion: &mut Completion) {
         let (planted, token) = (&mut self.engines[engine].planted, completion.token);
         match &mut completion.event {
-            Event::Spliced(Ok(count)) => *count = self.spliced(engine, token, *count),
-            Event::Connected(result) => {
+            CompletionEvent::Spliced(Ok(count)) => *count = self.spliced(engine, token, *count),
+            CompletionEvent::Connected(result) => {
                 let ended = planted.connects.remove(&token).filter(|_| result.is_err());
                 planted.failed.extend(ended);
             }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Address, Buffer, Error, Event, Fd, Held, Shared, Token};
+use millrace_engine::{Address, Buffer, CompletionEvent, Error, Fd, HeldBytes, SharedBytes, Token};
 
 use crate::descriptor::{Descriptor, Direction, Object, Operation, Owner, Then, Work};
 use crate::kernel::{Attempt, Happening, Kernel};
@@ -150,7 +150,11 @@ impl Kernel {
     }
 
     /// Tries an operation of `engine`; `None` when it is gone or has to wait on.
-    pub(crate) fn attempt(&mut self, engine: usize, attempt: Attempt) -> Option<(Token, Event)> {
+    pub(crate) fn attempt(
+        &mut self,
+        engine: usize,
+        attempt: Attempt,
+    ) -> Option<(Token, CompletionEvent)> {
         let number = attempt.descriptor;
         let operation = self.attempted(attempt)?;
         let token = operation.token;
@@ -163,9 +167,13 @@ impl Kernel {
         let mut operation = taken.expect("it was there a moment ago");
         let event = match &mut operation.work {
             Work::Accept => return self.try_accept(engine, number, operation),
-            Work::Receive { max } => Event::Received(self.try_receive(engine, number, *max)),
-            Work::Fill { pipe, max } => Event::Spliced(self.try_fill(number, *pipe, *max)),
-            Work::Connect => Event::Connected(self.outcome_of(number)),
+            Work::Receive { max } => {
+                CompletionEvent::Received(self.try_receive(engine, number, *max))
+            }
+            Work::Fill { pipe, max } => {
+                CompletionEvent::Spliced(self.try_fill(number, *pipe, *max))
+            }
+            Work::Connect => CompletionEvent::Connected(self.outcome_of(number)),
             Work::Send { rest, failed, then } => {
                 match self
                     .try_send(number, rest, *failed)
@@ -175,7 +183,7 @@ impl Kernel {
                     None => return self.put_back(number, operation),
                 }
             }
-            Work::Watch => Event::Readable,
+            Work::Watch => CompletionEvent::Readable,
             Work::Partner { .. } => unreachable!("a partner is never ready"),
         };
         Some((token, event))
@@ -183,24 +191,29 @@ impl Kernel {
 
     /// What comes of a send whose own bytes were `sent`; `None` while something is left of what
     /// goes behind them.
-    fn go_on(&mut self, number: u32, sent: Result<(), Error>, then: &mut Then) -> Option<Event> {
+    fn go_on(
+        &mut self,
+        number: u32,
+        sent: Result<(), Error>,
+        then: &mut Then,
+    ) -> Option<CompletionEvent> {
         match (then, sent) {
-            (Then::Nothing, _) | (Then::Share { .. }, Err(_)) => Some(Event::Sent(sent)),
+            (Then::Nothing, _) | (Then::Share { .. }, Err(_)) => Some(CompletionEvent::Sent(sent)),
             (Then::Share { shared, sent }, Ok(())) => {
-                self.try_send_shared(number, &**shared, sent).map(Event::Sent)
+                self.try_send_shared(number, &**shared, sent).map(CompletionEvent::Sent)
             }
             (Then::Splice { pipe, max }, Ok(())) => {
-                self.try_empty(number, *pipe, *max).map(Event::Spliced)
+                self.try_empty(number, *pipe, *max).map(CompletionEvent::Spliced)
             }
             (Then::Splice { pipe, .. }, Err(error)) => {
                 self.descriptor(*pipe).receive = None;
-                Some(Event::Spliced(Err(error)))
+                Some(CompletionEvent::Spliced(Err(error)))
             }
         }
     }
 
     /// A send or splice that has to wait on; it may be ready again at once.
-    fn put_back(&mut self, number: u32, operation: Operation) -> Option<(Token, Event)> {
+    fn put_back(&mut self, number: u32, operation: Operation) -> Option<(Token, CompletionEvent)> {
         self.descriptor(number).send = Some(operation);
         self.notify(number, Direction::Send);
         None
@@ -211,25 +224,25 @@ impl Kernel {
         engine: usize,
         listener: u32,
         operation: Operation,
-    ) -> Option<(Token, Event)> {
+    ) -> Option<(Token, CompletionEvent)> {
         let token = operation.token;
         if self.descriptors_exhausted() {
             self.record("no descriptor", listener, 0, Some(token));
-            return Some((token, Event::Accepted(Err(Error::OutOfDescriptors))));
+            return Some((token, CompletionEvent::Accepted(Err(Error::OutOfDescriptors))));
         }
         if self.lacks_memory() {
-            return Some((token, Event::Accepted(Err(Error::OutOfMemory))));
+            return Some((token, CompletionEvent::Accepted(Err(Error::OutOfMemory))));
         }
         let accepted = self.take_from_backlog(listener, Owner::Engine(engine));
         let (number, peer) = accepted.expect("readiness was just checked");
         self.descriptor(listener).receive = Some(operation);
         self.notify(listener, Direction::Receive);
-        Some((token, Event::Accepted(Ok((Fd(number), peer)))))
+        Some((token, CompletionEvent::Accepted(Ok((Fd(number), peer)))))
     }
 
     fn try_receive(&mut self, engine: usize, number: u32, max: usize) -> Result<Buffer, Error> {
         let mut buffer = self.engines[engine].stock.pop().unwrap_or_default();
-        let block = buffer.block();
+        let block = buffer.block_mut();
         let received = match &mut self.descriptor(number).object {
             Object::Datagram { inbox, error, .. } => match error.take() {
                 Some(error) => Err(error),
@@ -332,7 +345,7 @@ impl Kernel {
     fn try_send(
         &mut self,
         number: u32,
-        rest: &mut Option<Held>,
+        rest: &mut Option<HeldBytes>,
         failed: Option<Error>,
     ) -> Option<Result<(), Error>> {
         if let Some(error) = failed {
@@ -357,7 +370,7 @@ impl Kernel {
         engine: usize,
         number: u32,
         parts: &[&[u8]],
-    ) -> (Option<Held>, Option<Error>) {
+    ) -> (Option<HeldBytes>, Option<Error>) {
         let outstanding = self.own(engine, number).send.is_some();
         assert!(!outstanding, "send on {number} while a send is outstanding");
         if let Object::Datagram { local, peer, .. } = self.descriptor(number).object {
@@ -376,7 +389,9 @@ impl Kernel {
         let bytes = parts.concat();
         match self.write(number, &bytes) {
             Ok(count) if count == bytes.len() => (None, None),
-            Ok(count) => (Some(Held::copy(&self.engines[engine].budget, &[&bytes[count..]])), None),
+            Ok(count) => {
+                (Some(HeldBytes::copy(&self.engines[engine].budget, &[&bytes[count..]])), None)
+            }
             Err(error) => (None, Some(error)),
         }
     }
@@ -390,7 +405,7 @@ impl Kernel {
         engine: usize,
         number: u32,
         parts: &[&[u8]],
-        shared: &dyn Shared,
+        shared: &dyn SharedBytes,
     ) -> Work {
         let (rest, mut failed) = self.begin_send(engine, number, parts);
         let mut sent = 0;
@@ -401,14 +416,14 @@ impl Kernel {
                 None => {}
             }
         }
-        Work::Send { rest, failed, then: Then::Share { shared: shared.share(), sent } }
+        Work::Send { rest, failed, then: Then::Share { shared: shared.clone_box(), sent } }
     }
 
     /// Sends on; `None` while something is left and no error was met.
     fn try_send_shared(
         &mut self,
         number: u32,
-        shared: &dyn Shared,
+        shared: &dyn SharedBytes,
         sent: &mut usize,
     ) -> Option<Result<(), Error>> {
         match self.write(number, &shared.bytes()[*sent..]) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Error, Event, Kind, Token};
+use millrace_engine::{CompletionEvent, Error, Token, TokenKind};
 
 use crate::descriptor::{Descriptor, Object, Owner};
 use crate::kernel::{Happening, Kernel};
@@ -115,7 +115,7 @@ impl Kernel {
             return;
         };
         for operation in [&descriptor.receive, &descriptor.send].into_iter().flatten() {
-            if operation.token.kind() == Kind::Name || !self.random.chance(self.plan.stale) {
+            if operation.token.kind() == TokenKind::Name || !self.random.chance(self.plan.stale) {
                 continue;
             }
             let arrived = self.connections[*connection].incoming(*side).arrived.iter();
@@ -136,20 +136,20 @@ impl Kernel {
     }
 
     /// The next completion of a closed descriptor.
-    pub(crate) fn next_stale(&mut self, engine: usize) -> Option<(Token, Event)> {
+    pub(crate) fn next_stale(&mut self, engine: usize) -> Option<(Token, CompletionEvent)> {
         let state = &mut self.engines[engine];
         let Stale { token, did } = state.stale.pop_front()?;
         let event = match did {
             Did::Received(bytes) => {
                 let mut buffer = state.stock.pop().unwrap_or_default();
-                buffer.block()[..bytes.len()].copy_from_slice(&bytes);
+                buffer.block_mut()[..bytes.len()].copy_from_slice(&bytes);
                 buffer.set_filled(bytes.len());
                 state.lent += 1;
-                Event::Received(Ok(buffer))
+                CompletionEvent::Received(Ok(buffer))
             }
-            Did::ReceivedError => Event::Received(Err(Error::Reset)),
-            Did::Sent => Event::Sent(Ok(())),
-            Did::NotConnected => Event::Connected(Err(Error::TimedOut)),
+            Did::ReceivedError => CompletionEvent::Received(Err(Error::Reset)),
+            Did::Sent => CompletionEvent::Sent(Ok(())),
+            Did::NotConnected => CompletionEvent::Connected(Err(Error::TimedOut)),
         };
         Some((token, event))
     }

@@ -139,7 +139,7 @@ fn echo_through_relay(seed: u64, faults: Faults, how: How) -> u64 {
     let listener = engine
         .adopt(world.listen(&Address::Tcp("[::1]:0".parse().expect("an address"))))
         .expect("not full");
-    let proxy = engine.local_address(&listener);
+    let proxy = engine.listener_address(&listener);
     let (waker, stopped) = (engine.waker(), Arc::new(AtomicBool::new(false)));
     let mut worker =
         Worker(Relay::new(engine, listener, world.local_address(origin), how, stopped.clone()));

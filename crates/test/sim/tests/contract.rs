@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Buffer, Completion, Engine, Event, Fd, HowToShut, Instant, Kind, Token,
+    Address, Buffer, Completion, CompletionEvent, Engine, Fd, Instant, ShutdownHow, Token,
+    TokenKind,
 };
 use millrace_sim::{Actor, Ended, Faults, Sim, Turn, World, run};
 
@@ -17,9 +18,9 @@ struct Idle {
 
 impl Turn for Idle {
     fn turn(&mut self) -> bool {
-        self.engine.turn(self.deadline);
-        while let Some(Completion { event, .. }) = self.engine.next() {
-            if let Event::Accepted(Ok((fd, _))) = event {
+        self.engine.submit_and_wait(self.deadline);
+        while let Some(Completion { event, .. }) = self.engine.next_completion() {
+            if let CompletionEvent::Accepted(Ok((fd, _))) = event {
                 self.accepted = Some(fd);
             }
         }
@@ -27,7 +28,7 @@ impl Turn for Idle {
     }
 }
 
-const TOKEN: Token = Token::new(Kind::Client, 0, 0);
+const TOKEN: Token = Token::new(TokenKind::Client, 0, 0);
 
 /// An engine with one accepted connection; the client has sent three bytes.
 fn connected(faults: Faults) -> (World, Sim, Fd) {
@@ -36,8 +37,8 @@ fn connected(faults: Faults) -> (World, Sim, Fd) {
     let listener =
         engine.adopt(world.listen(&Address::Tcp("127.0.0.1:0".parse().expect("an address"))));
     let listener = listener.expect("a listener is adopted");
-    engine.accept(&listener, Token::new(Kind::Listener, 0, 0));
-    let client = world.connect(&engine.local_address(&listener), None);
+    engine.accept(&listener, Token::new(TokenKind::Listener, 0, 0));
+    let client = world.connect(&engine.listener_address(&listener), None);
     let mut idle = Idle { engine, accepted: None, deadline: None };
     let second = Duration::from_secs(1);
     assert_eq!(run(&world, &mut [&mut idle], &mut [], second, &mut |_| false), Ended::Done);
@@ -87,10 +88,12 @@ fn use_after_close() {
 fn a_buffer_kept_over_the_turn() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 10, TOKEN);
-    engine.turn(None);
-    let completion = engine.next().unwrap();
-    assert!(matches!(&completion.event, Event::Received(Ok(buffer)) if &buffer[..] == b"abc"));
-    engine.turn(None);
+    engine.submit_and_wait(None);
+    let completion = engine.next_completion().unwrap();
+    assert!(
+        matches!(&completion.event, CompletionEvent::Received(Ok(buffer)) if &buffer[..] == b"abc")
+    );
+    engine.submit_and_wait(None);
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn a_buffer_kept_over_the_turn() {
 fn shutdown_before_the_send_ended() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.send(&fd, &[b"a"], TOKEN);
-    engine.shutdown(&fd, HowToShut::Write);
+    engine.shutdown(&fd, ShutdownHow::Write);
 }
 
 #[test]
@@ -107,8 +110,8 @@ fn a_full_pipe_is_filled() {
     let (_, mut engine, fd) = connected(Faults::None);
     let (_from, into) = engine.pipe().unwrap();
     engine.splice(&fd, &into, 10, TOKEN);
-    engine.turn(None);
-    assert!(matches!(engine.next().unwrap().event, Event::Spliced(Ok(3))));
+    engine.submit_and_wait(None);
+    assert!(matches!(engine.next_completion().unwrap().event, CompletionEvent::Spliced(Ok(3))));
     engine.splice(&fd, &into, 10, TOKEN);
 }
 
@@ -116,7 +119,7 @@ fn a_full_pipe_is_filled() {
 #[should_panic(expected = "after its shutdown")]
 fn a_send_after_the_end() {
     let (_, mut engine, fd) = connected(Faults::None);
-    engine.shutdown(&fd, HowToShut::Write);
+    engine.shutdown(&fd, ShutdownHow::Write);
     engine.send(&fd, &[b"a"], TOKEN);
 }
 
@@ -125,7 +128,7 @@ fn a_send_after_the_end() {
 fn an_end_of_both_directions_beside_a_receive() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 10, TOKEN);
-    engine.shutdown(&fd, HowToShut::Both);
+    engine.shutdown(&fd, ShutdownHow::Both);
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn a_pipe_filled_beside_a_receive() {
     let (_, mut engine, fd) = connected(Faults::None);
     let (_from, into) = engine.pipe().unwrap();
     engine.recv(&fd, 10, TOKEN);
-    engine.fill(&fd, &into, 10);
+    engine.try_splice_in(&fd, &into, 10);
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn a_connection_handed_over_beside_a_send() {
 #[should_panic(expected = "which is no listener")]
 fn a_connection_that_is_to_accept_no_more() {
     let (_, mut engine, fd) = connected(Faults::None);
-    engine.accept_stop(&fd);
+    engine.cancel_accept(&fd);
 }
 
 #[test]
@@ -201,8 +204,8 @@ fn a_worker_that_never_sleeps() {
 fn what_is_not_closed_is_reported() {
     let (world, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 10, TOKEN);
-    engine.turn(None);
-    let completion = engine.next();
+    engine.submit_and_wait(None);
+    let completion = engine.next_completion();
     assert!(completion.is_some());
     let leaks = world.leaks().join("\n");
     assert!(leaks.contains("accepting side, of Engine(0)"), "{leaks}");

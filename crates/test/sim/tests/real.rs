@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::scope;
 
-use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Wake};
+use millrace_engine::{Address, Clock, Engine, EngineOptions, EpollEngine, Wake};
 use relay::{How, Relay};
 
 /// Sends back what it reads, until the end.
@@ -51,7 +51,7 @@ fn relay_over_epoll(how: How, budget_bytes: usize) {
         let stopped = stop.clone();
         let worker = scope.spawn(move || {
             let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
-            let mut engine = Epoll::new(options).expect("this kernel has epoll");
+            let mut engine = EpollEngine::new(options).expect("this kernel has epoll");
             let budget = engine.budget().clone();
             let listener = engine.adopt(OwnedFd::from(listener)).expect("room for a listener");
             send_waker.send(engine.waker()).expect("the test waits for it");

@@ -2,26 +2,28 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Address, Engine, Error, Event, Fd, Instant, Kind, Token, Wake};
+use millrace_engine::{
+    Address, CompletionEvent, Engine, Error, Fd, Instant, Token, TokenKind, Wake,
+};
 use millrace_sim::{Ended, Faults, Plan, Read, Shortages, Sim, Socket, Turn, World, run};
 
-const TOKEN: Token = Token::new(Kind::Client, 0, 7);
+const TOKEN: Token = Token::new(TokenKind::Client, 0, 7);
 
 /// A worker that notes what it is told, and when.
 struct Notes {
     engine: Sim,
-    told: Vec<(Instant, Token, Event)>,
+    told: Vec<(Instant, Token, CompletionEvent)>,
 }
 
 impl Turn for Notes {
     fn turn(&mut self) -> bool {
-        self.engine.turn(None);
-        while let Some(completion) = self.engine.next() {
+        self.engine.submit_and_wait(None);
+        while let Some(completion) = self.engine.next_completion() {
             let now = self.engine.now();
-            if let Event::Received(Ok(buffer)) = completion.event {
+            if let CompletionEvent::Received(Ok(buffer)) = completion.event {
                 let bytes = buffer.len();
                 self.engine.recycle(buffer);
-                self.told.push((now, completion.token, Event::Spliced(Ok(bytes))));
+                self.told.push((now, completion.token, CompletionEvent::Spliced(Ok(bytes))));
             } else {
                 self.told.push((now, completion.token, completion.event));
             }
@@ -72,8 +74,10 @@ fn a_peer_that_vanishes_says_nothing_and_the_kernel_gives_up_on_what_is_sent() {
     notes.engine.send(&fd, &[b"bytes"], TOKEN);
     let sent = world.now();
     live(&world, &mut notes, 7200);
-    let [(_, _, Event::Sent(Ok(()))), (when, _, Event::Received(Err(Error::TimedOut)))] =
-        &notes.told[..]
+    let [
+        (_, _, CompletionEvent::Sent(Ok(()))),
+        (when, _, CompletionEvent::Received(Err(Error::TimedOut))),
+    ] = &notes.told[..]
     else {
         panic!("{:?}", notes.told);
     };
@@ -88,7 +92,11 @@ fn what_is_closed_may_complete_once_more_under_its_old_token() {
     notes.engine.recv(&fd, 100, TOKEN);
     notes.engine.close(fd);
     live(&world, &mut notes, 1);
-    assert!(matches!(notes.told[..], [(_, TOKEN, Event::Spliced(Ok(0)))]), "{:?}", notes.told);
+    assert!(
+        matches!(notes.told[..], [(_, TOKEN, CompletionEvent::Spliced(Ok(0)))]),
+        "{:?}",
+        notes.told
+    );
     live(&world, &mut notes, 1);
     assert_eq!(notes.told.len(), 1);
 }
@@ -159,7 +167,8 @@ fn a_turn_may_begin_late_and_be_told_of_nothing() {
         live(&world, &mut notes, 60);
         late |= notes.told.iter().any(|(when, ..)| when.since(woken) > Duration::from_millis(100));
     }
-    let wakes = notes.told.iter().filter(|(_, _, event)| matches!(event, Event::Woken)).count();
+    let wakes =
+        notes.told.iter().filter(|(_, _, event)| matches!(event, CompletionEvent::Woken)).count();
     assert!(late && wakes > 50, "{wakes} wakes");
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use millrace_uring::{PollRing, Turn};
+use millrace_uring::{PollRing, RingGuard};
 
 use crate::asked::Asked;
 use crate::bitmap::{Bits, is_set, number, set};
@@ -163,18 +163,18 @@ impl Filter {
     /// Takes in what the ring has to tell: how many calls that took; `None` while another thread
     /// does that.
     pub(crate) fn refill(&self) -> Option<u32> {
-        if !self.ring.has_news() {
+        if !self.ring.has_completions() {
             return Some(0);
         }
-        let mut turn = self.ring.turn()?;
+        let mut turn = self.ring.try_lock()?;
         let (mut calls, mut has_changed) = (0, false);
         loop {
-            calls += u32::from(turn.fetch());
+            calls += u32::from(turn.fetch_completions());
             while let Some(completion) = turn.next_completion() {
                 has_changed |=
                     self.take_in(completion.data, completion.events, completion.has_more);
             }
-            if !turn.is_overflown() {
+            if !turn.has_overflowed() {
                 break;
             }
         }
@@ -276,7 +276,7 @@ impl Filter {
                 arming.push((asked.fd, data(at, generation)));
             }
         }
-        if let (false, Some(mut turn)) = (arming.is_empty(), self.ring.turn()) {
+        if let (false, Some(mut turn)) = (arming.is_empty(), self.ring.try_lock()) {
             self.arm(&mut turn, arming);
         }
     }
@@ -301,14 +301,14 @@ impl Filter {
 
     /// What the queue has no room for has its turn at once, too; what the kernel does not take is
     /// asked of poll(2) again, and tried then.
-    fn arm(&self, turn: &mut Turn<'_, Hidden>, arming: &mut Vec<(i32, u64)>) {
+    fn arm(&self, turn: &mut RingGuard<'_, Hidden>, arming: &mut Vec<(i32, u64)>) {
         // One that the ring still holds, or that is asked about twice, is not armed twice.
         arming.retain(|(fd, _)| {
             let is_free = !is_set(&self.table.held, *fd as usize);
             set(&self.table.held, *fd as usize, true);
             is_free
         });
-        for some in arming.chunks(turn.room()) {
+        for some in arming.chunks(turn.capacity()) {
             let taken = turn.submit(some, ALL);
             for (fd, _) in &some[taken..] {
                 set(&self.table.held, *fd as usize, false);
@@ -334,7 +334,7 @@ impl Filter {
 impl Drop for Filter {
     fn drop(&mut self) {
         if self.is_ours() {
-            self.ring.end();
+            self.ring.cancel_all();
         }
     }
 }

@@ -7,16 +7,16 @@ use std::os::unix::net::UnixStream;
 
 use super::common::*;
 use crate::Tested;
-use millrace_engine::{Completion, Engine, Error, Event, Fd};
+use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd};
 
 /// Connections accepted without waiting, and how many the fullest turn gave.
 fn drain(engine: &mut Tested) -> (Vec<Fd>, usize) {
     let (mut accepted, mut most) = (Vec::new(), 0);
     loop {
-        engine.turn(Some(engine.now()));
+        engine.submit_and_wait(Some(engine.now()));
         let before = accepted.len();
-        while let Some(Completion { event, .. }) = engine.next() {
-            let Event::Accepted(Ok((fd, _))) = event else { panic!("{event:?}") };
+        while let Some(Completion { event, .. }) = engine.next_completion() {
+            let CompletionEvent::Accepted(Ok((fd, _))) = event else { panic!("{event:?}") };
             accepted.push(fd);
         }
         most = most.max(accepted.len() - before);
@@ -53,7 +53,7 @@ fn the_address_that_a_client_reached_is_known_behind_a_wildcard() {
         let wanted: SocketAddr = format!("{host}:{port}").parse().unwrap();
         let _client = TcpStream::connect(wanted).unwrap();
         let (fd, _) = accepted(&mut engine);
-        assert_eq!(engine.address_reached(&fd), Some(wanted));
+        assert_eq!(engine.local_address(&fd), Some(wanted));
         engine.close(fd);
     }
     engine.close(listener);
@@ -76,17 +76,17 @@ fn a_disarmed_listener_keeps_its_connections_waiting() {
     let (listener, address) = listener(&mut engine);
     assert!(drain(&mut engine).0.is_empty());
     let mut client = TcpStream::connect(address).unwrap();
-    engine.turn(None);
-    engine.accept_stop(&listener);
+    engine.submit_and_wait(None);
+    engine.cancel_accept(&listener);
     assert!(all(&mut engine).is_empty());
     let _second = TcpStream::connect(address).unwrap();
     assert!(all(&mut engine).is_empty());
     engine.accept(&listener, token(5));
     let Completion { token: of, event } = next(&mut engine);
-    assert!(of == token(5) && matches!(event, Event::Accepted(Ok(_))));
-    let Event::Accepted(Ok((fd, _))) = event else { unreachable!() };
+    assert!(of == token(5) && matches!(event, CompletionEvent::Accepted(Ok(_))));
+    let CompletionEvent::Accepted(Ok((fd, _))) = event else { unreachable!() };
     client.write_all(b"waited").unwrap();
-    engine.accept_stop(&listener);
+    engine.cancel_accept(&listener);
     engine.recv(&fd, 100, token(6));
     assert_eq!(received(&mut engine).1.unwrap(), b"waited");
     engine.close(fd);
@@ -122,9 +122,9 @@ fn engines_share_a_unix_listener_that_outlives_them() {
     }
     let _waiting = UnixStream::connect(&path).unwrap();
     for engine in &mut engines {
-        let before = engine.counters().stale_events;
+        let before = engine.stats().stale_events;
         assert!(all(engine).is_empty());
-        assert_eq!(engine.counters().stale_events, before);
+        assert_eq!(engine.stats().stale_events, before);
     }
     let fd = engines[0].adopt(supervised).unwrap();
     engines[0].accept(&fd, token(1));
@@ -164,8 +164,8 @@ fn out_of_descriptors_disarms_and_arming_again_finds_who_waits() {
     let mut connections = Vec::new();
     let error = loop {
         match next(&mut engine).event {
-            Event::Accepted(Ok((fd, _))) => connections.push(fd),
-            Event::Accepted(Err(error)) => break error,
+            CompletionEvent::Accepted(Ok((fd, _))) => connections.push(fd),
+            CompletionEvent::Accepted(Err(error)) => break error,
             other => panic!("{other:?}"),
         }
     };
@@ -182,12 +182,14 @@ fn out_of_descriptors_disarms_and_arming_again_finds_who_waits() {
         engine.accept(&listener, token(0));
         loop {
             match next(&mut engine).event {
-                Event::Accepted(Ok((fd, _))) => connections.push(fd),
-                Event::Accepted(Err(error)) => break assert_eq!(error, Error::OutOfDescriptors),
+                CompletionEvent::Accepted(Ok((fd, _))) => connections.push(fd),
+                CompletionEvent::Accepted(Err(error)) => {
+                    break assert_eq!(error, Error::OutOfDescriptors);
+                }
                 other => panic!("{other:?}"),
             }
             if served + connections.len() == clients.len() {
-                engine.accept_stop(&listener);
+                engine.cancel_accept(&listener);
                 break;
             }
         }

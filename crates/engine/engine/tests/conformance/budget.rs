@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use super::common::*;
-use millrace_engine::{Engine, Event, Held};
+use millrace_engine::{CompletionEvent, Engine, HeldBytes};
 
 #[test]
 fn ready_receives_wait_in_order_while_the_rest_goes_on() {
@@ -15,23 +15,23 @@ fn ready_receives_wait_in_order_while_the_rest_goes_on() {
         engine.recv(fd, 100, token(number as u32));
     }
     assert!(all(&mut engine).is_empty());
-    let held = Held::copy(engine.budget(), &[&[0; 1000]]);
+    let held = HeldBytes::copy(engine.budget(), &[&[0; 1000]]);
     for number in [2, 0, 3, 1] {
         pairs[number].1.write_all(b"now").unwrap();
         assert!(all(&mut engine).is_empty());
     }
-    assert_eq!(engine.counters().parked_receives, 4);
+    assert_eq!(engine.stats().parked_receives, 4);
     // Accepting and sending go on.
     let _client = TcpStream::connect(address).unwrap();
     let (connection, _) = accepted(&mut engine);
     engine.send(&connection, &[b"hello"], token(9));
     assert_eq!(sent(&mut engine), (token(9), Ok(())));
-    let receives = engine.counters().receives;
+    let receives = engine.stats().receives;
     // One that is closed while it waits is not missed by the others.
     engine.close(pairs.remove(0).0);
     drop(held);
     assert!([2, 3, 1].into_iter().all(|number| received(&mut engine).0 == token(number)));
-    assert_eq!(engine.counters().receives - receives, 3);
+    assert_eq!(engine.stats().receives - receives, 3);
 }
 
 #[test]
@@ -40,21 +40,21 @@ fn the_rest_of_a_send_stops_receiving_until_it_is_gone() {
     let (slow, slow_peer) = narrow_pair(&mut engine);
     let (fd, mut peer) = pair(&mut engine);
     engine.send(&slow, &[&pattern(1 << 20)], token(1));
-    assert!(engine.unsent(&slow) > 0 && engine.budget().is_exhausted());
+    assert!(engine.unsent_bytes(&slow) > 0 && engine.budget().is_exhausted());
     peer.write_all(b"patience").unwrap();
     engine.recv(&fd, 100, token(2));
     assert!(all(&mut engine).is_empty());
     // Waiting does not turn in circles: each of these looks finds nothing to do.
-    let before = *engine.counters();
-    engine.turn(Some(engine.now() + std::time::Duration::from_millis(20)));
-    assert!(engine.next().is_none());
-    assert_eq!(engine.counters().receives, before.receives);
+    let before = *engine.stats();
+    engine.submit_and_wait(Some(engine.now() + std::time::Duration::from_millis(20)));
+    assert!(engine.next_completion().is_none());
+    assert_eq!(engine.stats().receives, before.receives);
     drop(slow_peer);
     let mut receives = 0;
     for _ in 0..2 {
         match next(&mut engine).event {
-            Event::Sent(result) => assert!(result.is_err()),
-            Event::Received(buffer) => {
+            CompletionEvent::Sent(result) => assert!(result.is_err()),
+            CompletionEvent::Received(buffer) => {
                 let buffer = buffer.unwrap();
                 assert_eq!(&buffer[..], b"patience");
                 engine.recycle(buffer);

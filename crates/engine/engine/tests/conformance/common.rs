@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::Tested;
 use millrace_engine::{
-    Address, Clock, Completion, Engine, EngineOptions, Error, Event, Fd, Kind, Token,
+    Address, Clock, Completion, CompletionEvent, Engine, EngineOptions, Error, Fd, Token, TokenKind,
 };
 
 pub(crate) const PLENTY: usize = 1 << 30;
 
 pub(crate) fn token(slot: u32) -> Token {
-    Token::new(Kind::Client, slot, 1)
+    Token::new(TokenKind::Client, slot, 1)
 }
 
 pub(crate) fn engine() -> Tested {
@@ -25,7 +25,7 @@ pub(crate) fn engine_holding(budget_bytes: usize) -> Tested {
     match Tested::new(EngineOptions { budget_bytes, log: None, clock: Clock::new() }) {
         // No test of this program can do without it: they are all skipped.
         Err(Error::Unsupported(reason)) => {
-            eprintln!("skip: {}: {}", reason.feature(), reason.since());
+            eprintln!("skip: {}: {}", reason.feature(), reason.reason());
             std::process::exit(0);
         }
         made => made.unwrap(),
@@ -63,7 +63,9 @@ pub(crate) fn narrow_pair(engine: &mut Tested) -> (Fd, TcpStream) {
 pub(crate) fn connect(engine: &mut Tested, address: &Address) -> (Fd, Result<(), Error>) {
     let fd = engine.connect(address, token(9_999)).unwrap();
     match next(engine) {
-        Completion { token: of, event: Event::Connected(result) } if of == token(9_999) => {
+        Completion { token: of, event: CompletionEvent::Connected(result) }
+            if of == token(9_999) =>
+        {
             (fd, result)
         }
         other => panic!("{other:?}"),
@@ -74,11 +76,11 @@ pub(crate) fn connect(engine: &mut Tested, address: &Address) -> (Fd, Result<(),
 pub(crate) fn next(engine: &mut Tested) -> Completion {
     let guard = engine.now() + Duration::from_secs(30);
     loop {
-        if let Some(completion) = engine.next() {
+        if let Some(completion) = engine.next_completion() {
             return completion;
         }
         assert!(engine.now() < guard, "nothing completes");
-        engine.turn(Some(guard));
+        engine.submit_and_wait(Some(guard));
     }
 }
 
@@ -88,9 +90,9 @@ pub(crate) fn all(engine: &mut Tested) -> Vec<Completion> {
     let mut completions = Vec::new();
     let mut empty_turns = 0;
     while empty_turns < 2 {
-        engine.turn(Some(engine.now()));
+        engine.submit_and_wait(Some(engine.now()));
         empty_turns += 1;
-        while let Some(completion) = engine.next() {
+        while let Some(completion) = engine.next_completion() {
             completions.push(completion);
             empty_turns = 0;
         }
@@ -102,12 +104,12 @@ pub(crate) fn all(engine: &mut Tested) -> Vec<Completion> {
 pub(crate) fn received(engine: &mut Tested) -> (Token, Result<Vec<u8>, Error>) {
     let Completion { token, event } = next(engine);
     match event {
-        Event::Received(Ok(buffer)) => {
+        CompletionEvent::Received(Ok(buffer)) => {
             let bytes = buffer.to_vec();
             engine.recycle(buffer);
             (token, Ok(bytes))
         }
-        Event::Received(Err(error)) => (token, Err(error)),
+        CompletionEvent::Received(Err(error)) => (token, Err(error)),
         other => panic!("{other:?}"),
     }
 }
@@ -126,14 +128,14 @@ pub(crate) fn receive_all(engine: &mut Tested, fd: &Fd) -> Vec<u8> {
 
 pub(crate) fn sent(engine: &mut Tested) -> (Token, Result<(), Error>) {
     match next(engine) {
-        Completion { token, event: Event::Sent(result) } => (token, result),
+        Completion { token, event: CompletionEvent::Sent(result) } => (token, result),
         other => panic!("{other:?}"),
     }
 }
 
 pub(crate) fn accepted(engine: &mut Tested) -> (Fd, Option<SocketAddr>) {
     match next(engine) {
-        Completion { event: Event::Accepted(result), .. } => result.unwrap(),
+        Completion { event: CompletionEvent::Accepted(result), .. } => result.unwrap(),
         other => panic!("{other:?}"),
     }
 }

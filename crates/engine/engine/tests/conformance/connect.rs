@@ -142,7 +142,7 @@ fn congestion_is_set_on_a_connection_and_handed_down_by_a_listener() {
     let default = millrace_sys::default_congestion().unwrap();
     let other = if default == "reno" { "cubic" } else { "reno" };
     engine.set_congestion(&listener, other);
-    engine.accept_stop(&listener);
+    engine.cancel_accept(&listener);
     let (opened, connected) = connect(&mut engine, &Address::Tcp(address));
     assert_eq!(connected, Ok(()));
     engine.accept(&listener, token(0));

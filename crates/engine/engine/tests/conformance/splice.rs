@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 
 use super::common::*;
 use crate::Tested;
-use millrace_engine::{Completion, Engine, Error, Event, Fd, HowToShut};
+use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd, ShutdownHow};
 
 fn spliced(engine: &mut Tested) -> Result<usize, Error> {
     match next(engine) {
-        Completion { event: Event::Spliced(result), .. } => result,
+        Completion { event: CompletionEvent::Spliced(result), .. } => result,
         other => panic!("{other:?}"),
     }
 }
@@ -41,13 +41,13 @@ fn a_body_is_moved_to_a_slow_reader() {
             held -= spliced(&mut engine).unwrap();
         }
     }
-    engine.shutdown(&target, HowToShut::Write);
+    engine.shutdown(&target, ShutdownHow::Write);
     writing.join().unwrap();
     assert_eq!(reading.join().unwrap(), expected);
     for fd in [source, target, pipe_in, pipe_out] {
         engine.close(fd);
     }
-    assert_eq!(engine.counters().bytes_spliced, 2 * expected.len() as u64);
+    assert_eq!(engine.stats().bytes_spliced, 2 * expected.len() as u64);
     assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
 }
 
@@ -75,7 +75,7 @@ fn either_side_closed_ends_the_splice() {
         engine.splice(&source, &pipe_in, 100, token(1));
         assert!(all(&mut engine).is_empty());
         writer.write_all(b"too late").unwrap();
-        engine.turn(None);
+        engine.submit_and_wait(None);
         let (closed, left) = if close_pipe { (pipe_in, source) } else { (source, pipe_in) };
         engine.close(closed);
         assert!(all(&mut engine).is_empty());
@@ -108,19 +108,19 @@ fn errors_of_both_sides_are_told() {
     engine.splice(&source, &pipe_in_2, 100, token(3));
     assert_eq!(spliced(&mut engine), Err(Error::Reset));
     // The break of the target was told before; what follows finds a socket that is closed.
-    engine.splice_after(&[b"head"], &pipe_out, &target, 10, token(4));
+    engine.send_then_splice(&[b"head"], &pipe_out, &target, 10, token(4));
     assert_eq!(spliced(&mut engine), Err(Error::BrokenPipe));
 }
 
 /// Fills the pipe from a socket that must have something by now, perhaps only after a wait for it.
 fn fill(engine: &mut Tested, source: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
     loop {
-        if let Some(result) = engine.fill(source, into, max) {
+        if let Some(result) = engine.try_splice_in(source, into, max) {
             return result;
         }
-        engine.watch(source, token(9));
+        engine.poll_readable(source, token(9));
         let Completion { token: of, event } = next(engine);
-        assert!(of == token(9) && matches!(event, Event::Readable), "{event:?}");
+        assert!(of == token(9) && matches!(event, CompletionEvent::Readable), "{event:?}");
     }
 }
 
@@ -129,15 +129,15 @@ fn a_fill_takes_what_is_there_and_no_more_than_was_asked_for() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let (pipe_out, pipe_in) = engine.pipe().unwrap();
-    assert_eq!(engine.fill(&source, &pipe_in, 5), None);
-    engine.watch(&source, token(1));
+    assert_eq!(engine.try_splice_in(&source, &pipe_in, 5), None);
+    engine.poll_readable(&source, token(1));
     assert!(all(&mut engine).is_empty());
     writer.write_all(b"body;next request").unwrap();
-    assert!(matches!(next(&mut engine), Completion { event: Event::Readable, .. }));
-    assert_eq!(engine.fill(&source, &pipe_in, 5), Some(Ok(5)));
+    assert!(matches!(next(&mut engine), Completion { event: CompletionEvent::Readable, .. }));
+    assert_eq!(engine.try_splice_in(&source, &pipe_in, 5), Some(Ok(5)));
     engine.recv(&source, 100, token(2));
     assert_eq!(received(&mut engine).1.unwrap(), b"next request");
-    assert_eq!(engine.fill(&source, &pipe_in, 100), None);
+    assert_eq!(engine.try_splice_in(&source, &pipe_in, 100), None);
     drop(writer);
     let (pipe_out_2, pipe_in_2) = engine.pipe().unwrap();
     assert_eq!(fill(&mut engine, &source, &pipe_in_2, 100), Ok(0));
@@ -169,9 +169,9 @@ fn what_is_behind_urgent_data_is_left_to_a_receive() {
 fn a_watch_ends_with_its_connection() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
-    engine.watch(&source, token(1));
+    engine.poll_readable(&source, token(1));
     writer.write_all(b"too late").unwrap();
-    engine.turn(None);
+    engine.submit_and_wait(None);
     engine.close(source);
     assert!(all(&mut engine).is_empty());
 }
@@ -188,8 +188,8 @@ fn what_goes_before_a_pipe_reaches_a_slow_reader_before_it() {
         let mut filled = fill(&mut engine, &source, &pipe_in, 60_000).unwrap();
         let sent = before + filled;
         let parts = [&bytes[..before / 3], b"", &bytes[before / 3..before]];
-        engine.splice_after(&parts, &pipe_out, &target, filled, token(1));
-        assert_eq!(engine.unsent(&target) > 0, before == 3_000_000);
+        engine.send_then_splice(&parts, &pipe_out, &target, filled, token(1));
+        assert_eq!(engine.unsent_bytes(&target) > 0, before == 3_000_000);
         let reading = std::thread::spawn(move || {
             let mut read = Vec::new();
             reader.read_to_end(&mut read).unwrap();
@@ -202,7 +202,7 @@ fn what_goes_before_a_pipe_reaches_a_slow_reader_before_it() {
             }
             engine.splice(&pipe_out, &target, filled, token(1));
         }
-        engine.shutdown(&target, HowToShut::Write);
+        engine.shutdown(&target, ShutdownHow::Write);
         assert!(reading.join().unwrap() == bytes[..sent], "{before} bytes before the pipe");
         for fd in [source, target, pipe_in, pipe_out] {
             engine.close(fd);
@@ -219,7 +219,7 @@ fn a_pipe_closed_while_something_goes_before_it_frees_its_socket() {
     let (pipe_out, pipe_in) = engine.pipe().unwrap();
     writer.write_all(b"never sent").unwrap();
     let filled = fill(&mut engine, &source, &pipe_in, 100).unwrap();
-    engine.splice_after(&[&pattern(3_000_000)], &pipe_out, &target, filled, token(1));
+    engine.send_then_splice(&[&pattern(3_000_000)], &pipe_out, &target, filled, token(1));
     engine.close(pipe_out);
     engine.close(pipe_in);
     assert!(all(&mut engine).is_empty());
@@ -248,9 +248,9 @@ impl Relay {
         }
     }
 
-    fn handle(&mut self, engine: &mut Tested, number: u32, event: Event) {
+    fn handle(&mut self, engine: &mut Tested, number: u32, event: CompletionEvent) {
         match event {
-            Event::Received(Ok(buffer)) => {
+            CompletionEvent::Received(Ok(buffer)) => {
                 if buffer.is_empty() {
                     self.end(engine);
                 } else {
@@ -258,8 +258,8 @@ impl Relay {
                 }
                 engine.recycle(buffer);
             }
-            Event::Sent(Ok(())) => self.read(engine, number),
-            Event::Spliced(Ok(count)) => {
+            CompletionEvent::Sent(Ok(())) => self.read(engine, number),
+            CompletionEvent::Spliced(Ok(count)) => {
                 let (out, _) = self.pipe.as_ref().unwrap();
                 match (self.held, count) {
                     (0, 0) => self.end(engine),
@@ -282,7 +282,7 @@ impl Relay {
     }
 
     fn end(&mut self, engine: &mut Tested) {
-        engine.shutdown(&self.target, HowToShut::Write);
+        engine.shutdown(&self.target, ShutdownHow::Write);
         self.done = true;
     }
 }
@@ -353,19 +353,19 @@ fn what_is_in_a_pipe_is_in_another_one_too() {
     let (aside_out, aside_in) = engine.pipe().unwrap();
     let mut memory = [0; 100];
     assert_eq!(engine.tee(&pipe_out, &aside_in, 10), Ok(0));
-    assert_eq!(engine.drain(&pipe_out, &mut memory), Ok(0));
+    assert_eq!(engine.read_pipe(&pipe_out, &mut memory), Ok(0));
     writer.write_all(b"kept and sent").unwrap();
     assert_eq!(fill(&mut engine, &source, &pipe_in, 100), Ok(13));
     assert_eq!(engine.tee(&pipe_out, &aside_in, 100), Ok(13));
-    assert_eq!(engine.drain(&aside_out, &mut memory[..4]), Ok(4));
-    assert_eq!(engine.drain(&aside_out, &mut memory[4..]), Ok(9));
+    assert_eq!(engine.read_pipe(&aside_out, &mut memory[..4]), Ok(4));
+    assert_eq!(engine.read_pipe(&aside_out, &mut memory[4..]), Ok(9));
     assert_eq!(&memory[..13], b"kept and sent");
-    engine.splice_after(&[b"head "], &pipe_out, &target, 13, token(1));
+    engine.send_then_splice(&[b"head "], &pipe_out, &target, 13, token(1));
     assert_eq!(spliced(&mut engine), Ok(13));
     let mut read = [0; 18];
     reader.read_exact(&mut read).unwrap();
     assert_eq!(&read, b"head kept and sent");
-    assert_eq!(engine.drain(&pipe_out, &mut memory), Ok(0));
+    assert_eq!(engine.read_pipe(&pipe_out, &mut memory), Ok(0));
     for fd in [source, target, pipe_in, pipe_out, aside_in, aside_out] {
         engine.close(fd);
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::common::*;
-use millrace_engine::{Completion, Engine, Error, Event, HowToShut};
+use millrace_engine::{Completion, CompletionEvent, Engine, Error, ShutdownHow};
 
 #[test]
 fn bytes_come_then_the_end_without_another_wait() {
@@ -45,10 +45,10 @@ fn a_peer_is_told_of_a_close_by_the_end_of_the_next_wait() {
         peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         engine.send(&fd, &[b"bye"], token(1));
         if handled {
-            assert!(matches!(next(&mut engine).event, Event::Sent(Ok(()))));
+            assert!(matches!(next(&mut engine).event, CompletionEvent::Sent(Ok(()))));
         }
         engine.close(fd);
-        engine.turn(Some(engine.now()));
+        engine.submit_and_wait(Some(engine.now()));
         let mut bytes = Vec::new();
         peer.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes, b"bye");
@@ -61,11 +61,11 @@ fn a_close_is_told_though_something_was_about_to_be_told_of_the_connection() {
     for _ in 0..10 {
         let (fd, mut peer) = pair(&mut engine);
         peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        engine.turn(Some(engine.now()));
+        engine.submit_and_wait(Some(engine.now()));
         peer.write_all(b"unread").unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
         engine.close(fd);
-        engine.turn(Some(engine.now()));
+        engine.submit_and_wait(Some(engine.now()));
         // A reset: there are bytes that nobody read.
         let error = peer.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -102,11 +102,11 @@ fn a_send_is_reported_before_the_response_to_it() {
             let Completion { token: of, event } = next(&mut engine);
             let number = (0..2 * PAIRS).find(|&number| token(number) == of).unwrap();
             match event {
-                Event::Sent(result) => {
+                CompletionEvent::Sent(result) => {
                     assert_eq!(result, Ok(()));
                     is_sent[(number - PAIRS) as usize] = true;
                 }
-                Event::Received(buffer) => {
+                CompletionEvent::Received(buffer) => {
                     assert!(is_sent[number as usize], "the response comes before word of the send");
                     engine.recycle(buffer.unwrap());
                     responses += 1;
@@ -130,14 +130,14 @@ fn a_receive_of_a_quiet_connection_costs_no_system_call() {
     assert!(all(&mut engine).is_empty());
     peer.write_all(b"x").unwrap();
     assert_eq!(received(&mut engine).1.unwrap(), b"x");
-    let before = *engine.counters();
+    let before = *engine.stats();
     for _ in 0..10 {
         engine.recv(&fd, 100, token(1));
         assert!(all(&mut engine).is_empty());
         peer.write_all(b"y").unwrap();
         assert_eq!(received(&mut engine).1.unwrap(), b"y");
     }
-    let after = engine.counters();
+    let after = engine.stats();
     assert_eq!(after.receives - before.receives, 10);
     assert_eq!(after.would_block, before.would_block);
     engine.close(fd);
@@ -163,18 +163,18 @@ fn a_send_that_the_kernel_cannot_take_is_held_and_finished() {
     let parts: Vec<&[u8]> = bytes.chunks(70_001).collect();
     assert!(parts.len() > 2 * millrace_sys::PARTS_MAX);
     engine.send(&fd, &parts, token(1));
-    let unsent = engine.unsent(&fd);
+    let unsent = engine.unsent_bytes(&fd);
     assert!(unsent > 0 && unsent < bytes.len());
     assert!(engine.budget().used() >= unsent);
-    assert_eq!(engine.counters().short_sends, 1);
+    assert_eq!(engine.stats().short_sends, 1);
     let reader = std::thread::spawn(move || {
         let mut read = Vec::new();
         peer.read_to_end(&mut read).unwrap();
         read
     });
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
-    assert_eq!((engine.unsent(&fd), engine.budget().used()), (0, 0));
-    engine.shutdown(&fd, HowToShut::Write);
+    assert_eq!((engine.unsent_bytes(&fd), engine.budget().used()), (0, 0));
+    engine.shutdown(&fd, ShutdownHow::Write);
     assert_eq!(reader.join().unwrap(), bytes);
     engine.close(fd);
 }
@@ -186,8 +186,8 @@ fn small_sends_end_in_order_and_nothing_sent_is_no_call() {
     engine.send(&fd, &[], token(1));
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
     engine.send(&fd, &[b"", b""], token(2));
-    assert_eq!((engine.unsent(&fd), sent(&mut engine)), (0, (token(2), Ok(()))));
-    assert_eq!(engine.counters().sends, 0);
+    assert_eq!((engine.unsent_bytes(&fd), sent(&mut engine)), (0, (token(2), Ok(()))));
+    assert_eq!(engine.stats().sends, 0);
     engine.send(&fd, &[b"one", b"", b" two"], token(3));
     assert_eq!(sent(&mut engine), (token(3), Ok(())));
     engine.close(fd);
@@ -208,7 +208,7 @@ fn a_reset_is_an_error_to_both_directions() {
     let mut errors = Vec::new();
     for _ in 0..2 {
         match next(&mut engine).event {
-            Event::Received(result) => match result {
+            CompletionEvent::Received(result) => match result {
                 Err(error) => errors.push(error),
                 // The kernel gives the error once; who comes second finds the end.
                 Ok(buffer) => {
@@ -216,7 +216,7 @@ fn a_reset_is_an_error_to_both_directions() {
                     engine.recycle(buffer);
                 }
             },
-            Event::Sent(Err(error)) => errors.push(error),
+            CompletionEvent::Sent(Err(error)) => errors.push(error),
             other => panic!("{other:?}"),
         }
     }
@@ -232,14 +232,14 @@ fn half_closed_both_ways() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     engine.recv(&fd, 100, token(1));
-    engine.shutdown(&fd, HowToShut::Write);
+    engine.shutdown(&fd, ShutdownHow::Write);
     assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0);
     peer.write_all(b"still here").unwrap();
     assert_eq!(received(&mut engine).1.unwrap(), b"still here");
     engine.recv(&fd, 100, token(1));
     peer.shutdown(Shutdown::Write).unwrap();
     assert_eq!(received(&mut engine).1.unwrap(), b"");
-    engine.shutdown(&fd, HowToShut::Both);
+    engine.shutdown(&fd, ShutdownHow::Both);
     engine.close(fd);
 }
 
@@ -284,7 +284,7 @@ fn nothing_is_given_after_close() {
     peer.write_all(b"unread").unwrap();
     engine.recv(&fd, 100, token(1));
     engine.send(&fd, &[b"x"], token(2));
-    engine.turn(Some(engine.now()));
+    engine.submit_and_wait(Some(engine.now()));
     engine.close(fd);
     assert!(all(&mut engine).is_empty());
 }
@@ -301,7 +301,7 @@ fn an_event_under_way_is_not_given_to_the_next_owner() {
     assert!(all(&mut engine).is_empty());
     first_peer.write_all(b"first").unwrap();
     second_peer.write_all(b"second").unwrap();
-    engine.turn(None);
+    engine.submit_and_wait(None);
     let (of, _) = received(&mut engine);
     let (left, closed_token) = if of == token(1) { (first, second) } else { (second, first) };
     let slot = closed_token.0;
@@ -331,10 +331,10 @@ fn events_of_a_closed_descriptor_that_lives_elsewhere_are_dropped() {
     assert_eq!(next_owner.0, slot);
     engine.recv(&next_owner, 100, token(1));
     all(&mut engine);
-    let before = *engine.counters();
+    let before = *engine.stats();
     peer.write_all(b"for nobody").unwrap();
     assert!(all(&mut engine).is_empty());
-    let after = *engine.counters();
+    let after = *engine.stats();
     assert!(after.stale_events - before.stale_events <= 1);
     assert_eq!(after.receives, before.receives);
     next_peer.write_all(b"mine").unwrap();
@@ -349,7 +349,7 @@ fn a_connection_moves_to_another_engine_with_what_it_has_not_read() {
     let (fd, mut peer) = pair(&mut engine);
     engine.recv(&fd, 100, token(1));
     assert!(all(&mut engine).is_empty());
-    assert!(!engine.is_announced(&fd));
+    assert!(!engine.is_recv_ready(&fd));
     let detached: OwnedFd = engine.detach(fd);
     peer.write_all(b"for the other").unwrap();
     assert!(all(&mut engine).is_empty());

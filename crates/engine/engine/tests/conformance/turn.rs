@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::common::*;
 use crate::Tested;
 use millrace_engine::{
-    Clock, Completion, Engine, EngineOptions, Event, Kind, LogSink, Wake, mailbox,
+    Clock, Completion, CompletionEvent, Engine, EngineOptions, LogSink, TokenKind, Wake, mailbox,
 };
 
 #[test]
@@ -14,9 +14,9 @@ fn a_deadline_is_past_when_its_turn_is_over() {
     let mut engine = engine();
     for wait_us in [0, 1, 999, 5_500] {
         let deadline = engine.now() + Duration::from_micros(wait_us);
-        engine.turn(Some(deadline));
+        engine.submit_and_wait(Some(deadline));
         assert!(engine.now() >= deadline);
-        assert!(engine.next().is_none());
+        assert!(engine.next_completion().is_none());
     }
 }
 
@@ -25,7 +25,7 @@ fn another_thread_ends_the_wait_once_for_a_batch() {
     let mut engine = engine();
     let waker = engine.waker();
     let (mut outbox, mut inbox) = mailbox(10_000);
-    inbox.set_wake(waker);
+    inbox.set_waker(waker);
     let sender = std::thread::spawn(move || {
         for number in 0..10_000 {
             outbox.send(number).unwrap();
@@ -37,9 +37,9 @@ fn another_thread_ends_the_wait_once_for_a_batch() {
     });
     let mut received = Vec::new();
     while received.len() < 10_000 {
-        engine.turn(None);
-        while let Some(Completion { token, event }) = engine.next() {
-            assert!(token.kind() == Kind::Worker && matches!(event, Event::Woken));
+        engine.submit_and_wait(None);
+        while let Some(Completion { token, event }) = engine.next_completion() {
+            assert!(token.kind() == TokenKind::Worker && matches!(event, CompletionEvent::Woken));
             received.extend(inbox.drain());
         }
     }
@@ -68,8 +68,8 @@ fn a_turn_is_bounded_and_loses_nothing() {
     let mut turns = 0;
     while turns < 3 {
         engine.send(&fd, &[], token(1));
-        while engine.next().is_none() {
-            engine.turn(None);
+        while engine.next_completion().is_none() {
+            engine.submit_and_wait(None);
             turns += 1;
         }
         completions += 1;
@@ -79,10 +79,12 @@ fn a_turn_is_bounded_and_loses_nothing() {
     let writing = std::thread::spawn(move || peer.write_all(&pattern(8 << 20)));
     let mut bytes = 0;
     while bytes < 8 << 20 {
-        engine.turn(None);
+        engine.submit_and_wait(None);
         let mut of_turn = 0;
-        while let Some(completion) = engine.next() {
-            let Event::Received(Ok(buffer)) = completion.event else { panic!("{completion:?}") };
+        while let Some(completion) = engine.next_completion() {
+            let CompletionEvent::Received(Ok(buffer)) = completion.event else {
+                panic!("{completion:?}")
+            };
             of_turn += buffer.len();
             engine.recycle(buffer);
             engine.recv(&fd, 64 * 1024, token(2));
@@ -101,25 +103,25 @@ fn what_nobody_waits_for_ends_no_wait() {
     let (ended, ending) = pair(&mut engine);
     ending.shutdown(std::net::Shutdown::Write).unwrap();
     engine.recv(&ended, 100, token(1));
-    let Event::Received(Ok(buffer)) = next(&mut engine).event else { panic!("an end") };
+    let CompletionEvent::Received(Ok(buffer)) = next(&mut engine).event else { panic!("an end") };
     assert!(buffer.is_empty());
     engine.recycle(buffer);
     let (unread, mut writing) = pair(&mut engine);
     writing.write_all(b"x").unwrap();
     let (broken, unreading) = pair(&mut engine);
     engine.send(&broken, &[b"x"], token(2));
-    assert!(matches!(next(&mut engine).event, Event::Sent(Ok(()))));
+    assert!(matches!(next(&mut engine).event, CompletionEvent::Sent(Ok(()))));
     // A close that leaves bytes unread is a reset.
     unreading.peek(&mut [0]).unwrap();
     drop(unreading);
     let waker = engine.waker();
     waker.wake();
-    assert!(matches!(next(&mut engine).event, Event::Woken));
+    assert!(matches!(next(&mut engine).event, CompletionEvent::Woken));
     let deadline = engine.now() + Duration::from_millis(20);
     let mut turns = 0;
     while engine.now() < deadline {
-        engine.turn(Some(deadline));
-        assert!(engine.next().is_none());
+        engine.submit_and_wait(Some(deadline));
+        assert!(engine.next_completion().is_none());
         turns += 1;
     }
     // Each of the three may have become what it is since the turn before, in a few steps.
@@ -143,7 +145,7 @@ fn records_reach_the_log() {
     let options = EngineOptions { budget_bytes: 1, log: Some(log.clone()), clock: Clock::new() };
     let mut engine = Tested::new(options).unwrap();
     engine.log(b"one\n");
-    engine.turn(Some(engine.now()));
+    engine.submit_and_wait(Some(engine.now()));
     engine.log(b"two\nthree\n");
     drop(engine);
     log.close();
@@ -154,7 +156,7 @@ fn records_reach_the_log() {
 #[test]
 fn the_time_of_day_is_that_of_the_system() {
     let mut engine = engine();
-    engine.turn(Some(engine.now()));
+    engine.submit_and_wait(Some(engine.now()));
     let system = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     assert!(engine.time_of_day().abs_diff(system) < Duration::from_secs(60));
 }

@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 
 use super::common::*;
 use crate::Tested;
-use millrace_engine::{Completion, Engine, Event, EventWaker, Fd, HowToShut, Mail, mesh};
+use millrace_engine::{
+    Completion, CompletionEvent, Engine, EventWaker, Fd, PeerMailboxes, ShutdownHow, mailbox_mesh,
+};
 
 const CONNECTIONS: usize = 400;
 const CLIENTS: usize = 4;
@@ -17,7 +19,7 @@ const CLIENTS: usize = 4;
 /// Sends back what each connection brings, until its end.
 struct Echo {
     engine: Tested,
-    mail: Mail<OwnedFd, EventWaker>,
+    mail: PeerMailboxes<OwnedFd, EventWaker>,
     /// Handed over, but not taken by a full mailbox yet.
     waiting: VecDeque<OwnedFd>,
     connections: HashMap<u32, Fd>,
@@ -27,7 +29,7 @@ struct Echo {
 }
 
 impl Echo {
-    fn new(mail: Mail<OwnedFd, EventWaker>) -> Self {
+    fn new(mail: PeerMailboxes<OwnedFd, EventWaker>) -> Self {
         let engine = engine();
         mail.set_wake(&engine.waker());
         Self {
@@ -49,11 +51,11 @@ impl Echo {
     fn handle(&mut self, completion: Completion) {
         let number = completion.token.slot();
         match completion.event {
-            Event::Received(buffer) => {
+            CompletionEvent::Received(buffer) => {
                 let buffer = buffer.unwrap();
                 let fd = &self.connections[&number];
                 if buffer.is_empty() {
-                    self.engine.shutdown(fd, HowToShut::Write);
+                    self.engine.shutdown(fd, ShutdownHow::Write);
                     self.engine.close(self.connections.remove(&number).unwrap());
                     self.answered += 1;
                 } else {
@@ -61,12 +63,12 @@ impl Echo {
                 }
                 self.engine.recycle(buffer);
             }
-            Event::Sent(result) => {
+            CompletionEvent::Sent(result) => {
                 result.unwrap();
                 self.engine.recv(&self.connections[&number], 1000, completion.token);
             }
             // Every other one stays here; the others move.
-            Event::Accepted(result) => {
+            CompletionEvent::Accepted(result) => {
                 let fd = result.unwrap().0;
                 if (self.answered + self.connections.len()).is_multiple_of(2) {
                     self.begin(fd);
@@ -76,7 +78,7 @@ impl Echo {
                     self.waiting.push_back(detached);
                 }
             }
-            Event::Woken => {
+            CompletionEvent::Woken => {
                 let mut arrived = Vec::new();
                 self.mail.drain(|_, detached| arrived.push(detached));
                 for detached in arrived {
@@ -93,8 +95,8 @@ impl Echo {
         while self.answered < count || !self.waiting.is_empty() {
             // A full mailbox is tried again at once: nothing tells that it has room.
             let deadline = (!self.waiting.is_empty()).then(|| self.engine.now());
-            self.engine.turn(deadline);
-            while let Some(completion) = self.engine.next() {
+            self.engine.submit_and_wait(deadline);
+            while let Some(completion) = self.engine.next_completion() {
                 self.handle(completion);
             }
             while let Some(detached) = self.waiting.pop_front() {
@@ -125,14 +127,14 @@ fn ask(address: SocketAddr, number: usize) {
 
 #[test]
 fn connections_handed_over_are_answered_by_whoever_has_them() {
-    let mut mails = mesh(2, 4);
+    let mut mails = mailbox_mesh(2, 4);
     let (second, first) = (mails.pop().unwrap(), mails.pop().unwrap());
     let mut accepting = Echo::new(first);
     let (_listener, address) = listener(&mut accepting.engine);
     let answering = std::thread::spawn(move || {
         // What was sent before this thread set its waker is found by a drain of its own.
         let mut worker = Echo::new(second);
-        worker.handle(Completion { token: token(0), event: Event::Woken });
+        worker.handle(Completion { token: token(0), event: CompletionEvent::Woken });
         worker.run(0, CONNECTIONS / 2)
     });
     let clients: Vec<_> = (0..CLIENTS)

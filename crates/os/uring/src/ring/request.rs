@@ -10,7 +10,7 @@ use rustix::io_uring::{
 };
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{CANCELLED, Lease, Lent, MOVES, Memory, Ring};
+use super::{CANCELLED, LENT_BIT, LeakedBox, LentMemory, RequestMemory, Ring};
 use crate::Result;
 use crate::queues;
 
@@ -40,8 +40,8 @@ impl Ring {
     }
 
     fn watch(&mut self, fd: BorrowedFd<'_>, events: EventFlags, data: u64) -> Result<()> {
-        assert_eq!(data & MOVES, 0, "the bit is the ring's own");
-        self.push(queues::watch(fd.as_raw_fd(), events.bits(), data))
+        assert_eq!(data & LENT_BIT, 0, "the bit is the ring's own");
+        self.push(queues::poll_request(fd.as_raw_fd(), events.bits(), data))
     }
 
     /// Ends the watch that carries `data`: it completes with ECANCELED. Nothing comes of this if
@@ -74,12 +74,12 @@ impl Ring {
         memory: Box<[u8]>,
         max: usize,
     ) -> Result<()> {
-        let memory = Lease::new(memory);
+        let memory = LeakedBox::new(memory);
         let mut request = request(IoringOp::Recv, fd.as_raw_fd());
         request.addr_or_splice_off_in.addr.ptr = memory.start(max).cast();
         request.len.len = max as u32;
         request.op_flags.recv_flags = RecvFlags::DONTWAIT;
-        self.push_lent(request, Lent { data, memory: Memory::ToFill(memory) })
+        self.push_lent(request, LentMemory { data, memory: RequestMemory::ToFill(memory) })
     }
 
     /// Sends `memory`, which the ring has until the completion; never waits for room, and gives no
@@ -92,15 +92,15 @@ impl Ring {
         request.addr_or_splice_off_in.addr.ptr = memory.as_ptr().cast_mut().cast();
         request.len.len = u32::try_from(memory.len()).map_err(|_| Errno::INVAL)?;
         request.op_flags.send_flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        self.push_lent(request, Lent { data, memory: Memory::ToSend(memory) })
+        self.push_lent(request, LentMemory { data, memory: RequestMemory::ToSend(memory) })
     }
 
-    fn push_lent(&mut self, mut request: io_uring_sqe, lent: Lent) -> Result<()> {
-        let place = self.places.pop().unwrap_or_else(|| {
+    fn push_lent(&mut self, mut request: io_uring_sqe, lent: LentMemory) -> Result<()> {
+        let place = self.free_slots.pop().unwrap_or_else(|| {
             self.lent.push(None);
             self.lent.len() as u32 - 1
         });
-        request.user_data.u64_ = u64::from(place) | MOVES;
+        request.user_data.u64_ = u64::from(place) | LENT_BIT;
         // Before it is pushed: a full queue is submitted, but not yet with this request.
         self.lent[place as usize] = Some(lent);
         self.push(request)
@@ -117,13 +117,13 @@ impl Ring {
     }
 
     pub(super) fn push(&mut self, request: io_uring_sqe) -> Result<()> {
-        let room = self.queues.room();
-        if self.waiting() >= room {
+        let room = self.queues.capacity();
+        if self.unsubmitted() >= room {
             self.submit(room - 1, IoringEnterFlags::empty())?;
         }
         // SAFETY: the ring is this thread's, and fewer requests wait than there are places; what
         // memory the request names is in `lent` until it completes.
-        unsafe { self.queues.write(self.queued, request) };
+        unsafe { self.queues.write_request(self.queued, request) };
         self.queued = self.queued.wrapping_add(1);
         Ok(())
     }
@@ -143,11 +143,11 @@ mod tests {
 
     use super::*;
     use crate::RingCompletion;
-    use crate::ring::ring_to_test_with;
+    use crate::ring::test_ring;
 
     #[test]
     fn memory_of_receives_comes_back_with_the_bytes_of_each() {
-        let Some(mut ring) = ring_to_test_with(64) else { return };
+        let Some(mut ring) = test_ring(64) else { return };
         let mut pairs: Vec<_> = (0..40).map(|_| UnixStream::pair().unwrap()).collect();
         // The table of lent memory grows, and moves, while the first requests are queued.
         for (pair, number) in pairs.iter_mut().zip(1_u8..) {
@@ -173,13 +173,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "a receive fits its memory")]
     fn memory_that_is_too_short_is_a_bug_of_the_caller() {
-        Lease::new(Box::new([0; 8])).start(9);
+        LeakedBox::new(Box::new([0; 8])).start(9);
     }
 
     #[test]
     fn a_ring_that_is_gone_takes_no_wake_from_its_successor() {
         for _ in 0..50 {
-            let Some(mut ring) = ring_to_test_with(1024) else { return };
+            let Some(mut ring) = test_ring(1024) else { return };
             let eventfd = EventFd::new().unwrap();
             // Far more than the kernel ends in one call.
             let pairs: Vec<_> = (0..200).map(|_| UnixStream::pair().unwrap()).collect();
@@ -189,7 +189,7 @@ mod tests {
             ring.watch_listener(eventfd.as_fd(), 0).unwrap();
             ring.enter(Some(Duration::ZERO)).unwrap();
             drop(ring);
-            let Some(mut ring) = ring_to_test_with(1024) else { return };
+            let Some(mut ring) = test_ring(1024) else { return };
             ring.watch_listener(eventfd.as_fd(), 7).unwrap();
             ring.enter(Some(Duration::ZERO)).unwrap();
             eventfd.signal();

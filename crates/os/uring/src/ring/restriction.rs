@@ -55,11 +55,11 @@ mod tests {
     use rustix::io_uring::io_uring_sqe;
 
     use super::*;
-    use crate::ring::ring_to_test_with;
+    use crate::ring::test_ring;
     use crate::{Ring, RingCompletion};
 
     /// What a request with `data` 7 completes with.
-    fn outcome(ring: &mut Ring, mut request: io_uring_sqe) -> crate::Result<()> {
+    fn complete(ring: &mut Ring, mut request: io_uring_sqe) -> crate::Result<()> {
         request.user_data.u64_ = 7;
         ring.push(request).unwrap();
         ring.enter(Some(Duration::ZERO)).unwrap();
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_a_ring_was_not_made_for_it_refuses() {
-        let Some(mut ring) = ring_to_test_with(8) else { return };
+        let Some(mut ring) = test_ring(8) else { return };
         let plain = |opcode| io_uring_sqe { opcode, fd: -1, ..io_uring_sqe::default() };
         for opcode in [
             IoringOp::Nop,
@@ -81,18 +81,18 @@ mod tests {
             IoringOp::Read,
             IoringOp::ProvideBuffers,
         ] {
-            assert_eq!(outcome(&mut ring, plain(opcode)), Err(Errno::ACCESS), "{opcode:?}");
+            assert_eq!(complete(&mut ring, plain(opcode)), Err(Errno::ACCESS), "{opcode:?}");
         }
         let mut linked = plain(IoringOp::Recv);
         linked.flags = IoringSqeFlags::IO_LINK;
-        assert_eq!(outcome(&mut ring, linked), Err(Errno::ACCESS), "a flag");
+        assert_eq!(complete(&mut ring, linked), Err(Errno::ACCESS), "a flag");
         // An operation that is allowed gets as far as its descriptor.
-        assert_eq!(outcome(&mut ring, plain(IoringOp::Recv)), Err(Errno::BADF));
+        assert_eq!(complete(&mut ring, plain(IoringOp::Recv)), Err(Errno::BADF));
     }
 
     #[test]
     fn nothing_more_is_registered() {
-        let Some(ring) = ring_to_test_with(8) else { return };
+        let Some(ring) = test_ring(8) else { return };
         let fd: i32 = -1;
         for what in [
             IoringRegisterOp::RegisterFiles,

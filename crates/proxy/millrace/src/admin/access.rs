@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use millrace_http1::{Authority, Host};
-use millrace_sys::Peer;
+use millrace_sys::PeerCredentials;
 
 use super::request::AdminRequest;
 use super::response::AdminResponse;
@@ -31,7 +31,7 @@ pub(super) enum RequestSource {
     /// At a TCP address.
     Tcp(SocketAddr),
     /// At a Unix socket, by a process; `None`: the kernel does not say which.
-    Unix(Option<Peer>),
+    Unix(Option<PeerCredentials>),
 }
 
 impl RequestSource {
@@ -42,7 +42,7 @@ impl RequestSource {
     pub(super) fn of_socket(socket: &Socket) -> std::io::Result<Self> {
         Ok(match socket {
             Socket::Tcp(stream) => Self::Tcp(stream.local_addr()?),
-            Socket::Unix(stream) => Self::Unix(millrace_sys::peer(stream.as_fd()).ok()),
+            Socket::Unix(stream) => Self::Unix(millrace_sys::peer_credentials(stream.as_fd()).ok()),
         })
     }
 }
@@ -52,7 +52,9 @@ impl std::fmt::Display for RequestSource {
         match self {
             Self::Tcp(_) => f.write_str("a client with the token"),
             Self::Unix(None) => f.write_str("an unknown process"),
-            Self::Unix(Some(peer)) => write!(f, "process {} of user {}", peer.process, peer.user),
+            Self::Unix(Some(peer)) => {
+                write!(f, "process {} of user {}", peer.process_id, peer.user_id)
+            }
         }
     }
 }
@@ -138,8 +140,8 @@ impl AccessRules {
 }
 
 /// Whether a process may change this one: it could do worse without us.
-pub(crate) fn is_trusted(peer: Peer) -> bool {
-    peer.user == 0 || peer.user == millrace_sys::user()
+pub(crate) fn is_trusted(peer: PeerCredentials) -> bool {
+    peer.user_id == 0 || peer.user_id == millrace_sys::effective_user()
 }
 
 /// Whether a browser says that a page of another site asks. A browser that says nothing of the kind

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Completion, Engine, Error, Event, Fd, Kind, Token, Watch};
+use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd, Token, TokenKind, Watch};
 
 use super::Loopback;
 
@@ -77,11 +77,11 @@ impl<W: Watch> MessageBounce<W> {
             let Completion { token, event } = self.loopback.next()?;
             let Some(end) = self.ends.get_mut(token.slot() as usize) else { continue };
             match event {
-                Event::Sent(result) => {
+                CompletionEvent::Sent(result) => {
                     result?;
                     self.loopback.engine.recv(&end.fd, MESSAGE_BYTES, token);
                 }
-                Event::Received(result) => {
+                CompletionEvent::Received(result) => {
                     let buffer = result?;
                     let count = buffer.len();
                     self.loopback.engine.recycle(buffer);
@@ -111,7 +111,7 @@ impl<W: Watch> MessageBounce<W> {
 }
 
 fn token(index: usize) -> Token {
-    Token::new(Kind::Client, index as u32, 0)
+    Token::new(TokenKind::Client, index as u32, 0)
 }
 
 #[cfg(test)]

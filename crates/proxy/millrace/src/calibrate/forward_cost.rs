@@ -161,12 +161,12 @@ impl<W: Watch> ForwardBench<W> {
             }
             (RestKind::Alone, _) => self.await_source(splices),
         }
-        while self.loopback.engine.next().is_some() {}
+        while self.loopback.engine.next_completion().is_some() {}
         self.unsent = total;
         let mut left = total;
         loop {
             let at_hand = match self.wait()? {
-                Event::Received(result) => Some(result?),
+                CompletionEvent::Received(result) => Some(result?),
                 _ => None,
             };
             left -= self.forward_part(at_hand, left, splices)?;
@@ -179,7 +179,7 @@ impl<W: Watch> ForwardBench<W> {
 
     fn await_source(&mut self, splices: bool) {
         match splices {
-            true => self.loopback.engine.watch(&self.source, SOURCE),
+            true => self.loopback.engine.poll_readable(&self.source, SOURCE),
             false => self.loopback.engine.recv(&self.source, Buffer::SIZE, SOURCE),
         }
     }
@@ -216,21 +216,21 @@ impl<W: Watch> ForwardBench<W> {
         }
         loop {
             match self.wait()? {
-                Event::Spliced(result) => {
+                CompletionEvent::Spliced(result) => {
                     let Self { loopback, sink, pipe, .. } = self;
                     pipe.drained(&mut loopback.engine, result?, sink, SINK);
                     if pipe.filled() == 0 {
                         return Ok(count);
                     }
                 }
-                Event::Sent(result) => return result.map(|()| count),
+                CompletionEvent::Sent(result) => return result.map(|()| count),
                 _ => {}
             }
         }
     }
 
     /// The next completion of either connection. The origin goes on sending meanwhile.
-    fn wait(&mut self) -> Result<Event, Error> {
+    fn wait(&mut self) -> Result<CompletionEvent, Error> {
         loop {
             if self.unsent > 0 {
                 match millrace_sys::send(self.origin.as_fd(), &[&self.body[..self.unsent]], false) {

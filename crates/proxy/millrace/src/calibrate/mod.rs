@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Clock, Completion, Engine, EngineOptions, Error, Event, Fd, Instant, Sockets, Token,
-    Watch,
+    Address, Clock, Completion, CompletionEvent, Engine, EngineOptions, Error, Fd, Instant,
+    ReadinessEngine, Token, Watch,
 };
 use millrace_sys::Errno;
 
@@ -21,7 +21,7 @@ pub(crate) use send_cost::{SendCosts, measure_sending};
 
 /// An engine with connections over the loopback network.
 struct Loopback<W> {
-    engine: Sockets<W>,
+    engine: ReadinessEngine<W>,
     listener: OwnedFd,
     address: Address,
     /// When it has taken too long: a machine that is so busy tells nothing.
@@ -33,7 +33,7 @@ impl<W: Watch> Loopback<W> {
     /// Each wait has to end within `patience` from now.
     fn over(watch: W, budget_bytes: usize, timeout: Duration) -> Result<Self, Error> {
         let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
-        let engine = Sockets::over(watch, options)?;
+        let engine = ReadinessEngine::with_watch(watch, options)?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
@@ -45,7 +45,7 @@ impl<W: Watch> Loopback<W> {
     /// One connection: the end that the engine opened, and the other, which is no engine's.
     fn connect(&mut self, token: Token) -> Result<(Fd, OwnedFd), Error> {
         let fd = self.engine.connect(&self.address, token)?;
-        while !matches!(self.next()?.event, Event::Connected(Ok(()))) {}
+        while !matches!(self.next()?.event, CompletionEvent::Connected(Ok(()))) {}
         // On the loopback network it waits there once it is connected.
         let (other, _) = millrace_sys::accept(self.listener.as_fd()).map_err(refused)?;
         Ok((fd, other))
@@ -54,13 +54,13 @@ impl<W: Watch> Loopback<W> {
     /// The next completion, whenever it comes.
     fn next(&mut self) -> Result<Completion, Error> {
         loop {
-            if let Some(completion) = self.engine.next() {
+            if let Some(completion) = self.engine.next_completion() {
                 return Ok(completion);
             }
             if self.engine.now() >= self.deadline {
                 return Err(Error::TimedOut);
             }
-            self.engine.turn(Some(self.deadline));
+            self.engine.submit_and_wait(Some(self.deadline));
         }
     }
 }

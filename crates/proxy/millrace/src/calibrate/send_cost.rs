@@ -121,7 +121,7 @@ impl SendBench {
         while sent < slice.len() {
             let count = match file {
                 Some((file, start)) => {
-                    millrace_sys::send_file(socket, file, start + sent as u64, slice.len() - sent)
+                    millrace_sys::sendfile(socket, file, start + sent as u64, slice.len() - sent)
                 }
                 None => millrace_sys::send(socket, &[&slice[sent..]], false),
             };

@@ -13,7 +13,7 @@ pub(crate) use user::check_user;
 use std::path::{Path, PathBuf};
 
 use millrace_config::Config;
-use millrace_confine::{Also, Grant, Identity, LOW_PORTS};
+use millrace_confine::{ExtraCalls, Grant, Identity, NET_BIND_SERVICE};
 use millrace_sys::Errno;
 
 pub(crate) use report::report;
@@ -71,7 +71,7 @@ pub(crate) fn drop_privileges(
     let identity = user::choose(&config.user, &paths)?;
     make_disks(config, identity.unwrap_or_else(Identity::current))?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
-    match millrace_confine::give_up_privileges(identity, !low_ports_open.is_empty()) {
+    match millrace_confine::drop_privileges(identity, !low_ports_open.is_empty()) {
         // A service manager may have taken that system call away, and left what is harmless.
         Err(error) if Identity::current().user != 0 => {
             let error = std::io::Error::from(error);
@@ -100,7 +100,7 @@ pub(crate) fn drop_privileges(
 /// right to.
 fn make_disks(config: &Config, owner: Identity) -> Result<(), ProgramError> {
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
-        millrace_confine::make_folder_of(owner, &disk.folder).map_err(|error| {
+        millrace_confine::create_directory_for(owner, &disk.folder).map_err(|error| {
             let what = format!("--disk {}: cannot be created", disk.folder.display());
             ProgramError::system(what, std::io::Error::from(error))
         })?;
@@ -114,7 +114,7 @@ fn restrict(
     abstract_sockets: bool,
 ) -> Result<Sandbox, ProgramError> {
     millrace_confine::prepare_name_lookup();
-    millrace_confine::refuse_new_privileges()
+    millrace_confine::set_no_new_privs()
         .and_then(|()| millrace_confine::set_dumpable(false))
         .map_err(|error| refused("no_new_privs", error))?;
     let grants = paths.grants(Identity::current().user == 0);
@@ -122,12 +122,12 @@ fn restrict(
         millrace_confine::restrict_files(&grants, abstract_sockets)?;
         Ok(version)
     });
-    let also = Also {
+    let also = ExtraCalls {
         rings: engine == Engine::Uring,
         select: engine == Engine::Select,
         stores: paths.has_disks(),
     };
-    let calls = millrace_confine::restrict_calls(also);
+    let calls = millrace_confine::restrict_syscalls(also);
     Ok(Sandbox { files, calls, grants: paths::canonical(grants) })
 }
 
@@ -136,7 +136,7 @@ impl Confinement {
     pub(crate) fn line(&self) -> String {
         let capabilities = match self.capabilities {
             0 => "without capabilities".to_owned(),
-            LOW_PORTS => "with low ports only".to_owned(),
+            NET_BIND_SERVICE => "with low ports only".to_owned(),
             others => format!("WITH CAPABILITIES {others:#x}"),
         };
         let who = format!("runs as {}, {capabilities}", self.who);
@@ -159,7 +159,7 @@ impl Confinement {
     /// The first thing that it cannot, in a sentence.
     pub(crate) fn check(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
         let mut new = low_ports(config).filter(|port| !self.low_ports_open.contains(port));
-        if let Some(port) = new.next().filter(|_| self.capabilities & LOW_PORTS == 0) {
+        if let Some(port) = new.next().filter(|_| self.capabilities & NET_BIND_SERVICE == 0) {
             return Err(format!(
                 "port {port} can no longer be opened: the right to ports below {} was given up at \
                  the start; restart or upgrade to use it",
@@ -255,7 +255,7 @@ mod tests {
         let line = locked.line();
         assert!(line.contains("FILES NOT RESTRICTED (no Landlock before Linux 5.13"), "{line}");
         assert!(line.contains("SYSTEM CALLS NOT FILTERED (no seccomp"), "{line}");
-        let off = Confinement { sandbox: None, capabilities: LOW_PORTS, ..locked };
+        let off = Confinement { sandbox: None, capabilities: NET_BIND_SERVICE, ..locked };
         assert_eq!(off.line(), "runs as user nobody, with low ports only; sandbox off");
         let more = Confinement { capabilities: 0x401, ..off };
         assert!(more.line().contains("WITH CAPABILITIES 0x401"));

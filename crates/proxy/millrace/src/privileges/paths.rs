@@ -182,7 +182,7 @@ impl PathNeed {
                 .then(|| format!("may not make files in {path}")),
             // One that is missing is made, and given to whom the process becomes.
             PathUse::Disk => match fs::metadata(&self.path) {
-                Ok(found) => (found.uid() != millrace_sys::user())
+                Ok(found) => (found.uid() != millrace_sys::effective_user())
                     .then(|| format!("does not own the disk's folder {path}")),
                 Err(error) => (error.kind() == ErrorKind::PermissionDenied)
                     .then(|| format!("may not get to the disk's folder {path}")),

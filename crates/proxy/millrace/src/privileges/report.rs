@@ -47,7 +47,7 @@ fn scope(version: u32) -> &'static str {
 }
 
 fn calls(config: &Config) -> Finding {
-    let (value, word, verdict) = match millrace_confine::can_restrict_calls() {
+    let (value, word, verdict) = match millrace_confine::can_restrict_syscalls() {
         _ if !config.sandbox => ("off", "as asked for".to_owned(), Severity::Note),
         true => ("filtered by seccomp", String::new(), Severity::Ok),
         false => ("NOT FILTERED", no_seccomp(Errno::NOSYS), Severity::Note),

@@ -3,7 +3,7 @@
 use std::fs;
 
 use millrace_config::{ConfigError, ProcessUser};
-use millrace_confine::{Identity, name_of, of_group, of_passwd};
+use millrace_confine::{Identity, find_group, find_user, find_user_name};
 use millrace_sys::Errno;
 
 use super::paths::Paths;
@@ -46,7 +46,7 @@ pub(super) fn choose(
             console::log(&format!("user is {wanted}, but only root can change its user: {who}"));
             Ok(None)
         }
-        Some(identity) => match identity.lend(|| ()) {
+        Some(identity) => match identity.run_as(|| ()) {
             Ok(()) => Ok(Some(identity)),
             Err(error) => Err(ProgramError::System(format!(
                 "cannot become {wanted}: {}",
@@ -61,9 +61,9 @@ pub(super) fn choose(
 /// Who `auto` means for a process of root. Root itself, which has no capabilities then, if an
 /// ordinary user could not do what the configuration says.
 fn choose_automatically(passwd: &str, paths: &Paths) -> Option<Identity> {
-    let found = AUTO_USERS.iter().find_map(|name| Some((*name, of_passwd(passwd, name)?)));
+    let found = AUTO_USERS.iter().find_map(|name| Some((*name, find_user(passwd, name)?)));
     let (name, identity) = found.unwrap_or(("nobody", OVERFLOW));
-    let obstacle = match identity.lend(|| paths.problems().into_iter().next()) {
+    let obstacle = match identity.run_as(|| paths.problems().into_iter().next()) {
         Ok(None) => return Some(identity),
         Ok(Some(problem)) => format!("user {name} {problem}"),
         Err(error) => format!("cannot become {name}: {}", describe_error(error)),
@@ -83,11 +83,11 @@ fn find(
         ConfigError::rule("user", format!("{file} has no \"{name}\""), allowed)
     };
     let of_name = |name: &str| {
-        let number = name.parse().ok().or_else(|| of_group(groups, name));
+        let number = name.parse().ok().or_else(|| find_group(groups, name));
         number.ok_or_else(|| unknown(name, "/etc/group"))
     };
     let group = group.map(of_name).transpose()?;
-    let known = of_passwd(passwd, user);
+    let known = find_user(passwd, user);
     let number = user.parse().ok().or(known.map(|known| known.user));
     match (number, group.or(known.map(|known| known.group))) {
         (Some(user), Some(group)) => Ok(Identity { user, group }),
@@ -98,7 +98,7 @@ fn find(
 /// An identity in words.
 pub(super) fn describe(identity: Identity) -> String {
     let Identity { user, group } = identity;
-    match name_of(&text("/etc/passwd"), user) {
+    match find_user_name(&text("/etc/passwd"), user) {
         Some(name) => format!("user {name} ({user}:{group})"),
         None => format!("user {user}:{group}"),
     }

@@ -52,7 +52,7 @@ impl Running {
     /// time by which the workers should have ended, or `None` if that process is gone: then nothing
     /// has happened.
     pub(super) fn hand_over(&mut self, channel: TakeoverChannel) -> Option<Instant> {
-        let process = channel.peer().map_or(0, |peer| peer.process);
+        let process = channel.peer().map_or(0, |peer| peer.process_id);
         self.succession.admin_listeners.leave();
         self.succession.systemd.set_main_process(process);
         if let Err(error) = channel.send_handed_over() {

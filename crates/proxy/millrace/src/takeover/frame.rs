@@ -85,8 +85,8 @@ impl TakeoverChannel {
     }
 
     /// Who is at the other end.
-    pub(crate) fn peer(&self) -> Option<millrace_sys::Peer> {
-        millrace_sys::peer(self.stream.as_fd()).ok()
+    pub(crate) fn peer(&self) -> Option<millrace_sys::PeerCredentials> {
+        millrace_sys::peer_credentials(self.stream.as_fd()).ok()
     }
 
     /// Says a word, within `patience`.

@@ -16,7 +16,7 @@ use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
 /// the supervisor, who ends it. Whatever goes wrong before that is said, and changes nothing; then
 /// it gives false.
 pub(crate) fn offer_takeover(mut channel: TakeoverChannel, supervisor: &SupervisorHandle) -> bool {
-    let process = channel.peer().map_or(0, |peer| peer.process);
+    let process = channel.peer().map_or(0, |peer| peer.process_id);
     console::log(&format!("process {process} takes over"));
     match send_offer(&channel, supervisor).and_then(|()| wait_until_ready(&mut channel)) {
         Ok(()) => {

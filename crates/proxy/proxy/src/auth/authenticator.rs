@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use millrace_config::{limits::Limits, users::Users};
-use millrace_engine::{Engine, Inbox, Instant, Key, Wake, mailbox};
+use millrace_engine::{Engine, Instant, Key, MailboxReceiver, Wake, mailbox};
 use sha2::Sha256;
 
 use super::credentials::Credentials;
@@ -24,7 +24,7 @@ pub struct VerifierHandle<W> {
     /// Takes the worker's questions.
     pub verifier: Box<dyn Verifier>,
     /// Brings the verdicts.
-    pub results: Inbox<VerifyResult, W>,
+    pub results: MailboxReceiver<VerifyResult, W>,
 }
 
 impl<W: Wake> VerifierHandle<W> {
@@ -230,7 +230,7 @@ fn random<E: Engine>(engine: &mut E) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::auth::VerifierFull;
-    use millrace_engine::{Outbox, mailbox};
+    use millrace_engine::{MailboxSender, mailbox};
     use millrace_sim::{Faults, Sim, SimWaker, World};
     use std::sync::Mutex;
 
@@ -249,7 +249,7 @@ mod tests {
         authenticator: Authenticator<SimWaker>,
         engine: Sim,
         requests: RecordingVerifier,
-        results: Outbox<VerifyResult, SimWaker>,
+        results: MailboxSender<VerifyResult, SimWaker>,
         limits: Limits,
     }
 
@@ -372,7 +372,7 @@ mod tests {
     /// Never gets to an answer.
     struct StalledVerifier {
         queue: FairQueue<VerifyRequest>,
-        results: Outbox<VerifyResult, SimWaker>,
+        results: MailboxSender<VerifyResult, SimWaker>,
     }
 
     impl Verifier for StalledVerifier {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use millrace_engine::{Instant, Shared};
+use millrace_engine::{Instant, SharedBytes};
 use millrace_http_cache::ByteRange;
 use millrace_store::{Body, End, Read, Reader, Waiter};
 
@@ -169,7 +169,7 @@ impl CachedSlice {
     }
 }
 
-impl Shared for CachedSlice {
+impl SharedBytes for CachedSlice {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -179,7 +179,7 @@ impl Shared for CachedSlice {
         if self.may_zero_copy { self.bytes.file() } else { None }
     }
 
-    fn share(&self) -> Box<dyn Shared> {
+    fn clone_box(&self) -> Box<dyn SharedBytes> {
         Box::new(self.clone())
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use millrace_engine::{Engine, Key, Kind};
+use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{Forward, Key as CacheKey};
 use millrace_http1::Framing;
 use millrace_store::{Claim, Object};
@@ -59,14 +59,14 @@ pub(crate) fn begin<E: Engine>(
     let key = core.exchanges.insert(exchange).expect("there is room for so many");
     core.cache_waits.refreshes += 1;
     core.counters.cache_refreshes.add(1);
-    core.wakes.local.push_back(key.token(Kind::Exchange));
+    core.wakes.local.push_back(key.token(TokenKind::Exchange));
 }
 
 /// Returns the keys of the refreshes in progress.
 pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
     match core.cache_waits.refreshes {
         0 => Vec::new(),
-        _ => core.exchanges.keys_of(|exchange| exchange.is_refresh()),
+        _ => core.exchanges.keys_where(|exchange| exchange.is_refresh()),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_engine::{Engine, Key, Kind};
+use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{
     ByteRange, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, is_not_modified,
     lines, ranges, write_not_modified,
@@ -32,7 +32,7 @@ enum ResponseForm {
 
 /// Writes the header and starts the body.
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    let waiter = core.waiter(key, Kind::Exchange);
+    let waiter = core.waiter(key, TokenKind::Exchange);
     let parts = core.parts_with_client(key);
     let leaving = parts.must_close();
     let ExchangeParts { engine, out, exchange, shared, .. } = parts;

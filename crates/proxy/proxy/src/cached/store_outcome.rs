@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use millrace_engine::{Engine, Key, Kind};
+use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{
     self as rules, Forward, Key as CacheKey, Receipt, Received, Refusal, Scheme, Selection,
     SetCookie, Site, Stored, combine, extent_of, freshen, group_hash, group_invalidations,
@@ -275,7 +275,7 @@ fn publish<E: Engine>(
 /// or if the stored object is not the response to the client's request.
 fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) -> bool {
     let StoreContext { cache, route, receipt, cache_key } = context;
-    let waiter = core.waiter(key, Kind::Exchange);
+    let waiter = core.waiter(key, TokenKind::Exchange);
     let exchange = core.exchange(key);
     let has_client = !exchange.is_refresh();
     let Exchange { request, response, caching, snapshot, service, plan, sender, .. } = exchange;
@@ -332,7 +332,7 @@ pub(crate) fn end_upload<E: Engine>(core: &mut Core<E>, key: Key) {
 /// Serves the stored response in place of an origin that fails (RFC 5861 section 4). Returns false
 /// if there is none.
 pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
-    let waiter = core.waiter(key, Kind::Exchange);
+    let waiter = core.waiter(key, TokenKind::Exchange);
     let caching = &mut core.exchange(key).caching;
     let spare = caching.object.clone().filter(|_| caching.is_stale_fallback);
     let serves = spare.is_some_and(|spare| caching.serve_stored(spare, waiter));

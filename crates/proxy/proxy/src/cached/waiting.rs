@@ -1,6 +1,6 @@
 //! Exchanges that wait for another exchange's fetch of the same response.
 
-use millrace_engine::{Engine, Instant, Key, Kind};
+use millrace_engine::{Engine, Instant, Key, TokenKind};
 use millrace_store::Claim;
 
 use crate::core::Core;
@@ -13,7 +13,7 @@ pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 
 /// Ends the exchange's wait and removes its waiter from the cache.
 pub(crate) fn cancel_wait<E: Engine>(core: &mut Core<E>, key: Key) {
-    let waiter = core.waiter(key, Kind::Exchange);
+    let waiter = core.waiter(key, TokenKind::Exchange);
     if end_wait(core, key) {
         let requested = core.exchange(key).caching.key.expect("it waits for something");
         core.cache().forget(requested, waiter);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Buffer, Engine, Event as Completion, Instant, Key};
+use millrace_engine::{Buffer, CompletionEvent as Completion, Engine, Instant, Key};
 
 use crate::conn::{Conn, ConnState, wire::ReceiveResult};
 use crate::core::{Core, ExchangeParts};

@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_engine::{Engine, Error, Fd, Key, Kind};
+use millrace_engine::{Engine, Error, Fd, Key, TokenKind};
 
 /// The listeners of a worker.
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ impl Listeners {
         for listener in
             self.listeners.iter_mut().filter(|it| it.armed && it.retire_checks.is_none())
         {
-            engine.accept_stop(&listener.fd);
+            engine.cancel_accept(&listener.fd);
             listener.armed = false;
             any = true;
         }
@@ -163,7 +163,7 @@ impl Listeners {
         self.retired = 0;
         for listener in std::mem::take(&mut self.listeners) {
             if listener.armed {
-                engine.accept_stop(&listener.fd);
+                engine.cancel_accept(&listener.fd);
             }
             engine.close(listener.fd);
         }
@@ -185,7 +185,7 @@ impl Listener {
     }
 
     fn arm(&mut self, engine: &mut impl Engine) {
-        engine.accept(&self.fd, self.key.token(Kind::Listener));
+        engine.accept(&self.fd, self.key.token(TokenKind::Listener));
         self.armed = true;
     }
 }

@@ -1,7 +1,7 @@
 //! The receive buffer of a connection. The engine lends received bytes for the turn in which they
 //! arrive. They are copied into memory of the connection only if they are needed longer.
 
-use millrace_engine::{Buffer, Engine, Held};
+use millrace_engine::{Buffer, Engine, HeldBytes};
 
 /// Unread bytes. The buffer of an idle connection is `Empty` and owns no memory.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) enum RecvBuffer {
     /// buffer.len()`. It never outlives the handling of one completion: see [`RecvBuffer::settle`].
     Lent { buffer: Buffer, read: usize },
     /// At least one unread byte in memory of the connection.
-    Held(Held),
+    Held(HeldBytes),
 }
 
 impl RecvBuffer {
@@ -80,7 +80,7 @@ impl RecvBuffer {
         match std::mem::take(self) {
             Self::Lent { buffer, read } => {
                 if read < buffer.len() {
-                    *self = Self::Held(Held::copy(engine.budget(), &[&buffer[read..]]));
+                    *self = Self::Held(HeldBytes::copy(engine.budget(), &[&buffer[read..]]));
                 }
                 engine.recycle(buffer);
             }

@@ -9,7 +9,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_engine::{Buffer, Engine, Error, Fd, HowToShut, PathEstimate, Shared, Token};
+use millrace_engine::{Buffer, Engine, Error, Fd, PathEstimate, SharedBytes, ShutdownHow, Token};
 use millrace_splice::{Fill, Pipe};
 
 use crate::conn::recv_buffer::RecvBuffer;
@@ -122,7 +122,7 @@ impl Wire {
         self.is_receiving = true;
         engine.expect_bytes(&self.fd, expected);
         if watches {
-            engine.watch(&self.fd, self.token);
+            engine.poll_readable(&self.fd, self.token);
         } else {
             engine.recv(&self.fd, max, self.token);
         }
@@ -193,7 +193,7 @@ impl Wire {
         engine: &mut E,
         memory: &mut [u8],
     ) -> Option<Result<usize, Error>> {
-        let taken = engine.take(&self.fd, memory);
+        let taken = engine.try_recv_into(&self.fd, memory);
         self.is_broken |= matches!(taken, Some(Err(_)));
         self.has_ended |= matches!(taken, Some(Ok(0)));
         taken
@@ -237,7 +237,7 @@ impl Wire {
 
     /// Ends the stream to the peer (FIN).
     pub(crate) fn shutdown<E: Engine>(&mut self, engine: &mut E) {
-        engine.shutdown(&self.fd, HowToShut::Write);
+        engine.shutdown(&self.fd, ShutdownHow::Write);
     }
 
     /// Closes the connection.
@@ -256,18 +256,18 @@ impl Wire {
     /// Returns the number of sent bytes that the peer's kernel has not acknowledged. A reset would
     /// lose them.
     pub(crate) fn undelivered<E: Engine>(&self, engine: &E) -> u32 {
-        let bytes = engine.unsent(&self.fd) + engine.unacknowledged(&self.fd);
+        let bytes = engine.unsent_bytes(&self.fd) + engine.unacknowledged_bytes(&self.fd);
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
     /// Whether the engine already knows that the outstanding receive will complete.
     pub(crate) fn is_announced<E: Engine>(&self, engine: &E) -> bool {
-        engine.is_announced(&self.fd)
+        engine.is_recv_ready(&self.fd)
     }
 
     /// Returns the local address of an accepted connection.
     pub(crate) fn local_address<E: Engine>(&self, engine: &E) -> Option<SocketAddr> {
-        engine.address_reached(&self.fd)
+        engine.local_address(&self.fd)
     }
 
     /// Returns the kernel's estimate of the path to the peer, if that costs no system call.
@@ -278,7 +278,7 @@ impl Wire {
     /// Returns the bytes of the outstanding send that the kernel has not taken. 0 if no send is
     /// outstanding.
     pub(crate) fn unsent<E: Engine>(&self, engine: &E) -> usize {
-        engine.unsent(&self.fd)
+        engine.unsent_bytes(&self.fd)
     }
 }
 
@@ -293,7 +293,7 @@ impl<E: Engine> TransferSink<E> for Wire {
     }
 
     #[inline]
-    fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn Shared) {
+    fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn SharedBytes) {
         self.send_after_own(parts, |fd, parts, token| engine.send_shared(fd, parts, shared, token));
     }
 
@@ -310,7 +310,7 @@ impl<E: Engine> TransferSink<E> for Wire {
     }
 
     fn unsent(&self, engine: &E) -> usize {
-        engine.unsent(&self.fd)
+        engine.unsent_bytes(&self.fd)
     }
 }
 
@@ -318,7 +318,7 @@ impl<E: Engine> TransferSink<E> for Wire {
 mod tests {
     use std::time::Duration;
 
-    use millrace_engine::{Address, Event, Kind};
+    use millrace_engine::{Address, CompletionEvent, TokenKind};
     use millrace_sim::{Ended, Faults, Read, Sim, Turn, World, run};
 
     use super::*;
@@ -335,17 +335,17 @@ mod tests {
 
     impl Turn for Worker {
         fn turn(&mut self) -> bool {
-            self.engine.turn(None);
-            while let Some(completion) = self.engine.next() {
+            self.engine.submit_and_wait(None);
+            while let Some(completion) = self.engine.next_completion() {
                 match completion.event {
-                    Event::Connected(result) => {
+                    CompletionEvent::Connected(result) => {
                         assert_eq!(result, Ok(()));
                         let fd = self.fd.take().expect("connects once");
                         let wire = self.wire.insert(Wire::new(fd, completion.token));
                         wire.own_bytes().extend_from_slice(b"own ");
                         wire.settle(&mut self.engine);
                     }
-                    Event::Sent(result) => {
+                    CompletionEvent::Sent(result) => {
                         let wire = self.wire.as_mut().expect("it has sent");
                         self.sent.push(wire.complete_send(&result));
                         if self.sent.len() == 1 {
@@ -355,7 +355,7 @@ mod tests {
                             wire.settle(&mut self.engine);
                         }
                     }
-                    event => assert!(matches!(event, Event::Woken), "{event:?}"),
+                    event => assert!(matches!(event, CompletionEvent::Woken), "{event:?}"),
                 }
             }
             true
@@ -368,7 +368,7 @@ mod tests {
         let address: Address = Address::Tcp("127.0.0.1:80".parse().unwrap());
         let listener = world.actor_listen(&address);
         let mut engine = world.engine(1 << 20);
-        let fd = engine.connect(&address, Token::new(Kind::Origin, 0, 1)).unwrap();
+        let fd = engine.connect(&address, Token::new(TokenKind::Origin, 0, 1)).unwrap();
         let mut worker = Worker { engine, wire: None, fd: Some(fd), sent: Vec::new() };
         let (mut peer, mut read) = (None, Vec::new());
         let mut is_done = |world: &World| {

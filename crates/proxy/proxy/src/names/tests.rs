@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use millrace_config::limits::Limits;
 use millrace_dns::{Found, NameError, Sources};
-use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
+use millrace_engine::{
+    Address, Clock, CompletionEvent, Engine, EngineOptions, EpollEngine, Instant, TokenKind, Wake,
+};
 use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
 
 use super::Resolver;
@@ -206,10 +208,10 @@ struct Worker {
 
 impl Turn for Worker {
     fn turn(&mut self) -> bool {
-        self.engine.turn(self.names.next_deadline());
-        while let Some(completion) = self.engine.next() {
+        self.engine.submit_and_wait(self.names.next_deadline());
+        while let Some(completion) = self.engine.next_completion() {
             match completion.event {
-                Event::Woken => {}
+                CompletionEvent::Woken => {}
                 event => self.names.handle(&mut self.engine, completion.token, event),
             }
         }
@@ -668,19 +670,20 @@ fn real_server() -> (SocketAddr, std::thread::JoinHandle<()>) {
 
 /// A real engine, and a resolver that asks `server`. Time decides nothing here but how long a
 /// failure takes: far longer than any machine is slow.
-fn real(server: SocketAddr) -> (Epoll, Resolver<u32>) {
+fn real(server: SocketAddr) -> (EpollEngine, Resolver<u32>) {
     let clock = Clock::new();
-    let engine = Epoll::new(EngineOptions { budget_bytes: 1 << 20, log: None, clock }).unwrap();
+    let engine =
+        EpollEngine::new(EngineOptions { budget_bytes: 1 << 20, log: None, clock }).unwrap();
     let limits = Limits { name_ms: 600_000, ..Limits::default() };
     let sources = Arc::new(Sources::parse(b"", b"options timeout:30", &[server]));
     let names = Resolver::new(sources, &limits, engine.now());
     (engine, names)
 }
 
-fn real_turn(engine: &mut Epoll, names: &mut Resolver<u32>) {
-    engine.turn(names.next_deadline());
-    while let Some(completion) = engine.next() {
-        assert_eq!(completion.token.kind(), Kind::Name);
+fn real_turn(engine: &mut EpollEngine, names: &mut Resolver<u32>) {
+    engine.submit_and_wait(names.next_deadline());
+    while let Some(completion) = engine.next_completion() {
+        assert_eq!(completion.token.kind(), TokenKind::Name);
         names.handle(engine, completion.token, completion.event);
     }
     let now = engine.now();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_engine::{Address, Engine, Error, Key, Kind};
+use millrace_engine::{Address, Engine, Error, Key, TokenKind};
 
 use crate::admission::{self, Denied};
 use crate::conn::wire::Wire;
@@ -92,7 +92,7 @@ fn start_attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> 
         return Err(Error::OutOfDescriptors);
     }
     let slot = core.attempts.next_key().expect("there is room");
-    let token = slot.token(Kind::Dial);
+    let token = slot.token(TokenKind::Dial);
     let fd = core.engine.connect(address, token)?;
     let exchange = core.exchange(key);
     let (snapshot, service) = (exchange.snapshot().clone(), exchange.service);
@@ -170,7 +170,7 @@ fn handle_attempt_end<E: Engine>(
     let transaction = &mut exchanges.get_mut(key).expect("its attempt ended").transaction;
     let id = transaction.origin.expect("picked before it was dialed");
     let slot = origins.connections.next_key().expect("the attempt's room is now its own");
-    let token = slot.token(Kind::Origin);
+    let token = slot.token(TokenKind::Origin);
     let timer = timers.insert(token, now + snapshots.origin_check);
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
     let connection = origins.connections.get_mut(slot).expect("inserted just now");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Buffer, Engine, Error, Event as Completion, Instant, Key, Table};
+use millrace_engine::{Buffer, CompletionEvent as Completion, Engine, Error, Instant, Key, Table};
 
 use crate::conn::{Conn, client, wire::ReceiveResult};
 use crate::core::{Core, ExchangeParts};

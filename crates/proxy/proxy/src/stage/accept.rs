@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use millrace_engine::{Engine, Error, Fd, Key, Kind};
+use millrace_engine::{Engine, Error, Fd, Key, TokenKind};
 use millrace_http1::parse_proxy_header;
 
 use crate::conn::h1::Pipeline;
@@ -84,7 +84,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     if let Some(name) = snapshot.client_congestion(configured).for_accepted(peer) {
         core.engine.set_congestion(&fd, name);
     }
-    let token = key.token(Kind::Client);
+    let token = key.token(TokenKind::Client);
     let timer = core.timers.insert(token, now + core.snapshots.client_check);
     let proxied = configured.proxy_protocol;
     core.snapshots.add_connection(listener);

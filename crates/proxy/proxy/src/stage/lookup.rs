@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_engine::{Engine, Instant, Key, Kind};
+use millrace_engine::{Engine, Instant, Key, TokenKind};
 use millrace_http_cache::{
     Bypass, Flags, Forward, Meta, RequestDirectives, Selection, bypass, may_claim, ranges,
     remainder,
@@ -37,7 +37,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Some(found) = query_cache(core, key) else { return NextStep::Advance(Stage::Fetch) };
-    let waiter = core.waiter(key, Kind::Exchange);
+    let waiter = core.waiter(key, TokenKind::Exchange);
     let Core { engine, exchanges, cache_waits, counters, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
     let due = wait_deadline(exchange, engine.now());
@@ -94,7 +94,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// Returns the result of the lookup, adapted to what this client may get. `None` if the request
 /// goes to the origin and the reason is already recorded.
 fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
-    let waiter = core.waiter(key, Kind::Exchange);
+    let waiter = core.waiter(key, TokenKind::Exchange);
     let ExchangeParts { engine, exchange, client, shared, counters, .. } =
         core.parts_with_client(key);
     let cache = shared.cache.as_ref()?;

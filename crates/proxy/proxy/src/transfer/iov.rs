@@ -1,6 +1,6 @@
 //! One send of a transfer, and its chunk framing.
 
-use millrace_engine::{Engine, Shared};
+use millrace_engine::{Engine, SharedBytes};
 use millrace_splice::Pipe;
 
 use crate::cached::reader::CachedSlice;

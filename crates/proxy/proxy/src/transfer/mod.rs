@@ -21,7 +21,7 @@ pub(crate) mod upload;
 
 use std::time::Duration;
 
-use millrace_engine::{Engine, Instant, Shared};
+use millrace_engine::{Engine, Instant, SharedBytes};
 use millrace_http1::Framing;
 use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
 use millrace_store::{COPIED_BYTES, End};

@@ -1,6 +1,6 @@
 //! The sink of a transfer.
 
-use millrace_engine::{Engine, Shared};
+use millrace_engine::{Engine, SharedBytes};
 use millrace_splice::Pipe;
 
 /// The end of a transfer that takes bytes: a connection. A transfer has at most one send
@@ -10,7 +10,7 @@ pub(crate) trait TransferSink<E: Engine> {
     fn send(&mut self, engine: &mut E, parts: &[&[u8]]);
 
     /// Sends every byte of `parts`, and then the bytes of `shared`, by reference if possible.
-    fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn Shared);
+    fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn SharedBytes);
 
     /// Sends every byte of `parts`, and then moves the bytes in the pipe. The completion reports
     /// the bytes that left the pipe.

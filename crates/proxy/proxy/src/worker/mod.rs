@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_engine::{
-    Completion, Engine, Event as Completed, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token,
-    Wake,
+    Completion, CompletionEvent as Completed, Engine, Instant, Key, MailboxReceiver, PeerMailboxes,
+    Table, Timers, Token, TokenKind, Wake,
 };
 use millrace_splice::{Pipes, Thresholds, limits::PIPES_MAX};
 
@@ -41,11 +41,11 @@ pub struct Setup<E: Engine> {
     /// The index of this worker, from 0.
     pub index: usize,
     /// Listening sockets, each with its listener's number.
-    pub listeners: Vec<(u16, E::Detached)>,
+    pub listeners: Vec<(u16, E::DetachedFd)>,
     /// Messages from the supervisor.
-    pub inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
+    pub inbox: MailboxReceiver<WorkerMessage<E::DetachedFd>, E::Waker>,
     /// Messages to and from the other workers.
-    pub mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
+    pub mail: PeerMailboxes<WorkerMessage<E::DetachedFd>, E::Waker>,
     /// The state that all workers share.
     pub shared: Arc<SharedState>,
     /// The sources of name lookups: hosts file and name servers.
@@ -71,11 +71,11 @@ pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64
 /// A worker.
 pub struct Worker<E: Engine> {
     core: Core<E>,
-    inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
+    inbox: MailboxReceiver<WorkerMessage<E::DetachedFd>, E::Waker>,
     /// A mailbox has messages.
     has_mail: bool,
     /// Messages that were taken out of the mailboxes and not handled yet.
-    messages: VecDeque<WorkerMessage<E::Detached>>,
+    messages: VecDeque<WorkerMessage<E::DetachedFd>>,
     /// When maintenance runs next. `None` while no task is due.
     maintenance: Option<Instant>,
     /// The value of the counter of refused pipes when this worker began.
@@ -101,7 +101,7 @@ impl<E: Engine> Worker<E> {
         let snapshot = Rc::new(Snapshot::new(config, now, &mut origins, &shared));
         origins.reset_in_flight();
         mail.set_wake(&engine.waker());
-        inbox.set_wake(engine.waker());
+        inbox.set_waker(engine.waker());
         let authenticator = Authenticator::new(desk);
         authenticator.set_wake(engine.waker());
         let counters = shared.counters[index].clone();
@@ -142,7 +142,10 @@ impl<E: Engine> Worker<E> {
         Ok(worker)
     }
 
-    fn begin(&mut self, listeners: Vec<(u16, E::Detached)>) -> Result<(), millrace_engine::Error> {
+    fn begin(
+        &mut self,
+        listeners: Vec<(u16, E::DetachedFd)>,
+    ) -> Result<(), millrace_engine::Error> {
         let core = &mut self.core;
         for (number, socket) in listeners {
             reconfigure::adopt_listener(core, number, socket)?;
@@ -159,8 +162,8 @@ impl<E: Engine> Worker<E> {
     /// then runs maintenance. Returns false once the worker has drained and nothing is left.
     pub fn run_turn(&mut self) -> bool {
         let deadline = self.deadline();
-        self.core.engine.turn(deadline);
-        while let Some(completion) = self.core.engine.next() {
+        self.core.engine.submit_and_wait(deadline);
+        while let Some(completion) = self.core.engine.next_completion() {
             self.complete(completion);
         }
         let now = self.core.engine.now();
@@ -182,7 +185,8 @@ impl<E: Engine> Worker<E> {
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
         let cache = core.shared.cache.as_ref().and_then(|_| self.cache_deadline());
-        let deadlines = [core.timers.next(), core.names.next_deadline(), self.maintenance, cache];
+        let deadlines =
+            [core.timers.next_wakeup(), core.names.next_deadline(), self.maintenance, cache];
         deadlines.into_iter().flatten().min()
     }
 
@@ -214,7 +218,7 @@ impl<E: Engine> Worker<E> {
         let core = &mut self.core;
         match (token.kind(), event) {
             (_, Completed::Woken) => self.has_mail = true,
-            (Kind::Client, event) => {
+            (TokenKind::Client, event) => {
                 if let Some((subject, event)) = client::handle_completion(core, key, event) {
                     driver::drive(core, subject, event);
                 }
@@ -222,7 +226,7 @@ impl<E: Engine> Worker<E> {
                     conn.wire.settle(&mut core.engine);
                 }
             }
-            (Kind::Origin, event) => {
+            (TokenKind::Origin, event) => {
                 if let Some((subject, event)) = side::handle_completion(core, key, event) {
                     driver::drive(core, subject, event);
                 }
@@ -230,15 +234,15 @@ impl<E: Engine> Worker<E> {
                     connection.wire.settle(&mut core.engine);
                 }
             }
-            (Kind::Listener, Completed::Accepted(accepted)) => {
+            (TokenKind::Listener, Completed::Accepted(accepted)) => {
                 core.listeners.accepted = Some(accepted);
                 self.drive(EventTarget::Listener(key), Event::Accepted);
             }
-            (Kind::Dial, Completed::Connected(result)) => {
+            (TokenKind::Dial, Completed::Connected(result)) => {
                 let event = dial::record_attempt_event(core, key, Some(result));
                 self.drive_if_any(event);
             }
-            (Kind::Name, event) => {
+            (TokenKind::Name, event) => {
                 core.names.handle(&mut core.engine, token, event);
                 self.deliver_lookups();
             }
@@ -252,12 +256,12 @@ impl<E: Engine> Worker<E> {
     /// Delivers the timers that are due.
     #[inline]
     fn fire_timers(&mut self, now: Instant) {
-        while let Some((_, token)) = self.core.timers.expired(now) {
+        while let Some((_, token)) = self.core.timers.pop_expired(now) {
             let (core, key) = (&mut self.core, Key::from(token));
             let event = match token.kind() {
-                Kind::Client => client::handle_timer(core, key),
-                Kind::Origin => side::handle_timer(core, key),
-                Kind::Dial => dial::record_attempt_event(core, key, None),
+                TokenKind::Client => client::handle_timer(core, key),
+                TokenKind::Origin => side::handle_timer(core, key),
+                TokenKind::Dial => dial::record_attempt_event(core, key, None),
                 kind => unreachable!("{kind:?} has no timer here"),
             };
             self.drive_if_any(event);
@@ -330,8 +334,8 @@ impl<E: Engine> Worker<E> {
             self.core.wake(late);
             while let Some(token) = self.core.wakes.local.pop_front() {
                 let subject = match token.kind() {
-                    Kind::Exchange => EventTarget::Exchange(token.into()),
-                    Kind::Fill => EventTarget::Fill(token.into()),
+                    TokenKind::Exchange => EventTarget::Exchange(token.into()),
+                    TokenKind::Fill => EventTarget::Fill(token.into()),
                     kind => unreachable!("no {kind:?} waits for the cache"),
                 };
                 self.drive(subject, Event::Woken);
@@ -436,7 +440,7 @@ impl<E: Engine> Worker<E> {
         while let Some(key) = self.core.origins.oldest_idle() {
             close(&mut self.core, key);
         }
-        let fills = self.core.fills.keys_of(|_| true);
+        let fills = self.core.fills.keys_where(|_| true);
         self.drive_fills(fills, Event::End(Reason::Draining));
         // Other workers may wait for the objects that end here.
         self.core.mail.flush();
@@ -483,7 +487,7 @@ impl<E: Engine> Worker<E> {
         let core = &mut self.core;
         let (now, grace) = (core.engine.now(), core.drain.idle_grace);
         let is_idle = |conn: &Conn| conn.may_close_idle(now) && now.since(conn.since) >= grace;
-        for key in core.conns.keys_of(is_idle) {
+        for key in core.conns.keys_where(is_idle) {
             client::close(core, key);
         }
     }
@@ -493,7 +497,7 @@ impl<E: Engine> Worker<E> {
         let core = &mut self.core;
         core.drain.is_draining = true;
         core.listeners.close_all(&mut core.engine);
-        for key in core.conns.keys_of(|_| true) {
+        for key in core.conns.keys_where(|_| true) {
             match self.core.conns.get(key).map(|conn| conn.pipeline.first()) {
                 Some(Some(exchange)) => {
                     self.drive(EventTarget::Exchange(exchange), Event::End(Reason::Draining));

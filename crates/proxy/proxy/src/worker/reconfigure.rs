@@ -19,7 +19,7 @@ use millrace_config::Config;
 pub(crate) fn apply_config<E: Engine>(
     core: &mut Core<E>,
     config: Arc<Config>,
-    sockets: Vec<(u16, E::Detached)>,
+    sockets: Vec<(u16, E::DetachedFd)>,
 ) {
     if core.drain.is_draining || config.number <= core.snapshot.config.number {
         // A worker that replaced another began with a configuration that the other had received.
@@ -44,7 +44,7 @@ pub(crate) fn apply_config<E: Engine>(
 fn apply_listeners<E: Engine>(
     core: &mut Core<E>,
     before: &Rc<Snapshot>,
-    sockets: Vec<(u16, E::Detached)>,
+    sockets: Vec<(u16, E::DetachedFd)>,
 ) {
     let present = core.snapshot.clone();
     for old in &before.config.listeners {
@@ -82,7 +82,7 @@ fn apply_listeners<E: Engine>(
 pub(crate) fn adopt_listener<E: Engine>(
     core: &mut Core<E>,
     number: u16,
-    socket: E::Detached,
+    socket: E::DetachedFd,
 ) -> Result<(), Error> {
     let fd = core.engine.adopt(socket)?;
     core.listeners.add(number, fd);

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_engine::{Engine, Inbox, Mail, Wake};
+use millrace_engine::{Engine, MailboxReceiver, PeerMailboxes, Wake};
 use millrace_store::Waiter;
 
 use crate::core::Core;
@@ -18,11 +18,11 @@ pub struct Salvage<E: Engine> {
     /// The engine, with everything still open. The caller resets the open connections.
     pub engine: E,
     /// Messages from the supervisor.
-    pub inbox: Inbox<WorkerMessage<E::Detached>, E::Waker>,
+    pub inbox: MailboxReceiver<WorkerMessage<E::DetachedFd>, E::Waker>,
     /// Messages to and from the other workers.
-    pub mail: Mail<WorkerMessage<E::Detached>, E::Waker>,
+    pub mail: PeerMailboxes<WorkerMessage<E::DetachedFd>, E::Waker>,
     /// Messages that were taken out of a mailbox and not handled.
-    pub messages: VecDeque<WorkerMessage<E::Detached>>,
+    pub messages: VecDeque<WorkerMessage<E::DetachedFd>>,
     /// The number of client connections that are cut off.
     pub connections: usize,
 }
@@ -74,7 +74,7 @@ impl<E: Engine> Worker<E> {
 
     /// Takes over the unread messages of the worker that this one replaces. Call it before the
     /// first turn.
-    pub fn adopt_messages(&mut self, letters: VecDeque<WorkerMessage<E::Detached>>) {
+    pub fn adopt_messages(&mut self, letters: VecDeque<WorkerMessage<E::DetachedFd>>) {
         self.messages = letters;
         self.core.counters.worker_restarts.add(1);
         let abandoned = self.core.shared.cache.as_ref().map(|cache| cache.take_orphans());
@@ -86,7 +86,7 @@ impl<E: Engine> Worker<E> {
 /// Returns the waiters whose mailbox is full, for the next worker. Drops the waiters of worker
 /// `index`, which no longer exist.
 fn wake_others<T: Send, W: Wake>(
-    mail: &mut Mail<WorkerMessage<T>, W>,
+    mail: &mut PeerMailboxes<WorkerMessage<T>, W>,
     index: usize,
     orphans: impl Iterator<Item = Waiter>,
 ) -> Vec<Waiter> {

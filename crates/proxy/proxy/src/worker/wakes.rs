@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_engine::{Mail, Token, Wake};
+use millrace_engine::{PeerMailboxes, Token, Wake};
 use millrace_store::Waiter;
 
 use crate::worker::message::WorkerMessage;
@@ -22,7 +22,7 @@ impl WakeQueue {
     pub(crate) fn add<D: Send, W: Wake>(
         &mut self,
         index: usize,
-        mail: &mut Mail<WorkerMessage<D>, W>,
+        mail: &mut PeerMailboxes<WorkerMessage<D>, W>,
         waiters: impl IntoIterator<Item = Waiter>,
     ) {
         for waiter in waiters {

@@ -147,14 +147,14 @@ impl Proxy {
         } else {
             match self.origins[number].as_ref().map(|origin| origin.client) {
                 Some(Some(client)) => client,
-                Some(None) if readiness.readable() => return self.look_at_kept(number),
+                Some(None) if readiness.is_readable() => return self.look_at_kept(number),
                 _ => return,
             }
         };
         let Some(state) = self.clients[client].as_ref().map(|client| &client.state) else { return };
         let result = match (state, side) {
-            (State::Idle, 0) if readiness.readable() => self.ask(client),
-            (State::Asked, 1) if readiness.readable() => self.answer(client),
+            (State::Idle, 0) if readiness.is_readable() => self.ask(client),
+            (State::Asked, 1) if readiness.is_readable() => self.answer(client),
             (State::Copied(_), _) => self.copy(client),
             _ => Ok(()),
         };

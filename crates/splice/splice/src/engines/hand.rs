@@ -1,7 +1,7 @@
 //! A way after its transfer was unspliced: the application receives and sends by itself what the
 //! splicer would have moved, by completions too.
 
-use millrace_engine::{Buffer, Engine, Event, Fd, HowToShut, Token};
+use millrace_engine::{Buffer, CompletionEvent, Engine, Fd, ShutdownHow, Token};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -94,7 +94,7 @@ impl Hand {
         } else if self.is_at_end {
             self.is_over = true;
             if !self.is_sink_gone {
-                engine.shutdown(sink, HowToShut::Write);
+                engine.shutdown(sink, ShutdownHow::Write);
             }
         } else if !self.is_receiving {
             self.is_receiving = true;
@@ -104,10 +104,10 @@ impl Hand {
     }
 
     /// What an operation came to.
-    pub(super) fn hear<E: Engine>(&mut self, event: Event, engine: &mut E) {
+    pub(super) fn hear<E: Engine>(&mut self, event: CompletionEvent, engine: &mut E) {
         match event {
-            Event::Readable => self.is_receiving = false,
-            Event::Received(Ok(buffer)) => {
+            CompletionEvent::Readable => self.is_receiving = false,
+            CompletionEvent::Received(Ok(buffer)) => {
                 self.is_receiving = false;
                 self.is_at_end = buffer.is_empty();
                 compare(&buffer, self.salt, self.taken);
@@ -117,8 +117,10 @@ impl Hand {
                 }
                 engine.recycle(buffer);
             }
-            Event::Sent(Ok(())) => self.is_sending = false,
-            Event::Received(Err(_)) | Event::Sent(Err(_)) => self.is_broken = true,
+            CompletionEvent::Sent(Ok(())) => self.is_sending = false,
+            CompletionEvent::Received(Err(_)) | CompletionEvent::Sent(Err(_)) => {
+                self.is_broken = true
+            }
             other => panic!("nobody asked for {other:?}"),
         }
     }

@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    Address, Clock, Engine, EngineOptions, Epoll, Error, Instant as Virtual, Poll, Select, Uring,
-    Wake,
+    Address, Clock, Engine, EngineOptions, EpollEngine, Error, Instant as Virtual, PollEngine,
+    SelectEngine, UringEngine, Wake,
 };
 use millrace_sim::{Actor, Faults, Sim, Turn, World};
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -76,7 +76,7 @@ impl Actor for Waiting {
 impl Turn for Worker<Sim> {
     fn turn(&mut self) -> bool {
         let deadline = self.reads_at();
-        self.engine.turn(deadline);
+        self.engine.submit_and_wait(deadline);
         self.handle();
         true
     }
@@ -129,14 +129,14 @@ fn play_simulated(seed: u64, seen: &mut Seen) {
 
 #[test]
 fn flows_over_epoll() {
-    play_all(|| Some(Epoll::new(options()).expect("every machine has it")));
+    play_all(|| Some(EpollEngine::new(options()).expect("every machine has it")));
 }
 
 #[test]
 fn flows_over_uring() {
-    play_all(|| match Uring::new(options()) {
+    play_all(|| match UringEngine::new(options()) {
         Err(Error::Unsupported(reason)) => {
-            println!("skip: uring: {}: {}", reason.feature(), reason.since());
+            println!("skip: uring: {}: {}", reason.feature(), reason.reason());
             None
         }
         other => Some(other.expect("nothing else is wrong")),
@@ -145,19 +145,19 @@ fn flows_over_uring() {
 
 #[test]
 fn flows_over_poll() {
-    play_all(|| Some(Poll::new(options()).expect("every machine has it")));
+    play_all(|| Some(PollEngine::new(options()).expect("every machine has it")));
 }
 
 #[test]
 fn flows_over_select() {
-    play_all(|| Some(Select::new(options()).expect("every machine has it")));
+    play_all(|| Some(SelectEngine::new(options()).expect("every machine has it")));
 }
 
 fn options() -> EngineOptions {
     EngineOptions { budget_bytes: BUDGET_BYTES, log: None, clock: Clock::new() }
 }
 
-fn play_all<E: Engine<Detached = OwnedFd>>(engine: impl Fn() -> Option<E>) {
+fn play_all<E: Engine<DetachedFd = OwnedFd>>(engine: impl Fn() -> Option<E>) {
     let mut seen = Seen::default();
     let seeds = seeds("TRANSFERS", TRANSFERS);
     let count = seeds.end - seeds.start;
@@ -169,7 +169,7 @@ fn play_all<E: Engine<Detached = OwnedFd>>(engine: impl Fn() -> Option<E>) {
     assert!(count < TRANSFERS || seen.has_all(), "{seen:?} of {count}");
 }
 
-fn play_real<E: Engine<Detached = OwnedFd>>(seed: u64, mut engine: E, seen: &mut Seen) {
+fn play_real<E: Engine<DetachedFd = OwnedFd>>(seed: u64, mut engine: E, seen: &mut Seen) {
     let asked = Asked::new(seed, 22);
     let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free"));
     let streams = listeners.each_ref().map(|listener| {
@@ -194,7 +194,7 @@ fn play_real<E: Engine<Detached = OwnedFd>>(seed: u64, mut engine: E, seen: &mut
         assert!(since.elapsed() < Duration::from_secs(60), "it waits for ever");
         // It does not wait: the peers are on this thread, too.
         let now = worker.engine.now();
-        worker.engine.turn(Some(now));
+        worker.engine.submit_and_wait(Some(now));
         worker.handle();
         let goes_on = peers.iter_mut().fold(false, |goes_on, peer| peer.step() | goes_on);
         if worker.is_over() && !goes_on {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Address, Completion, Engine, Event, Fd, Instant, Kind, Token};
+use millrace_engine::{
+    Address, Completion, CompletionEvent, Engine, Fd, Instant, Token, TokenKind,
+};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -101,7 +103,7 @@ impl Asked {
 }
 
 fn token(slot: u32) -> Token {
-    Token::new(Kind::Client, slot, 0)
+    Token::new(TokenKind::Client, slot, 0)
 }
 
 /// Slots of what opens the connections, behind those of two ways.
@@ -164,10 +166,12 @@ impl<E: Engine> Worker<E> {
     /// Handles what came, and lets the application read or unsplice; to be called after each turn
     /// of the engine.
     pub(super) fn handle(&mut self) {
-        while let Some(Completion { token, event }) = self.engine.next() {
+        while let Some(Completion { token, event }) = self.engine.next_completion() {
             match event {
-                Event::Woken => {}
-                Event::Received(Ok(buffer)) if self.fds.is_none() => self.engine.recycle(buffer),
+                CompletionEvent::Woken => {}
+                CompletionEvent::Received(Ok(buffer)) if self.fds.is_none() => {
+                    self.engine.recycle(buffer)
+                }
                 event if self.fds.is_some() => self.hear(token.slot(), event),
                 _ => {}
             }
@@ -188,11 +192,11 @@ impl<E: Engine> Worker<E> {
         is_waiting.then(|| self.engine.now() + Duration::from_millis(1))
     }
 
-    fn hear(&mut self, slot: u32, event: Event) {
+    fn hear(&mut self, slot: u32, event: CompletionEvent) {
         let index = slot as usize / 2;
         match event {
-            Event::Connected(Ok(())) => self.opened += 1,
-            Event::Connected(Err(_)) => return self.end(),
+            CompletionEvent::Connected(Ok(())) => self.opened += 1,
+            CompletionEvent::Connected(Err(_)) => return self.end(),
             event if !self.hands.is_empty() => self.hands[index].hear(event, &mut self.engine),
             event => {
                 let [fd0, fd1] = self.fds.as_ref().expect("it is not over");

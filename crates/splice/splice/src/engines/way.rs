@@ -1,7 +1,7 @@
 //! One direction over an engine: what its flow says to do next is queued, and the flow is told what
 //! came of it by the completion.
 
-use millrace_engine::{Engine, Event, Fd, HowToShut, Token};
+use millrace_engine::{CompletionEvent, Engine, Fd, ShutdownHow, Token};
 use millrace_sys::Errno;
 
 use super::kept::Kept;
@@ -99,13 +99,13 @@ impl Way {
                     self.flow.discarded(max);
                 }
                 Step::Shut => {
-                    engine.shutdown(sink, HowToShut::Write);
+                    engine.shutdown(sink, ShutdownHow::Write);
                     self.flow.shut();
                 }
                 Step::Wait(wait) => {
                     if wait == Wait::Source && !self.is_watching {
                         self.is_watching = true;
-                        engine.watch(source, self.tokens[0]);
+                        engine.poll_readable(source, self.tokens[0]);
                     }
                     return;
                 }
@@ -142,7 +142,7 @@ impl Way {
     /// Without a pipe: for the sink or, where that is gone, for the application alone.
     fn receive<E: Engine>(&mut self, engine: &mut E, source: &Fd, sink: &Fd, max: usize) {
         let mut bytes = vec![0; max.min(COPY_BYTES)];
-        match engine.take(source, &mut bytes) {
+        match engine.try_recv_into(source, &mut bytes) {
             Some(Ok(0)) => {
                 self.is_at_end = true;
                 self.flow.source_ended();
@@ -203,28 +203,30 @@ impl Way {
     /// What an operation of this direction came to.
     pub(super) fn hear<E: Engine>(
         &mut self,
-        event: &Event,
+        event: &CompletionEvent,
         engine: &mut E,
         pipes: &mut Pipes,
         sink: &Fd,
     ) {
-        if matches!(event, Event::Readable) {
+        if matches!(event, CompletionEvent::Readable) {
             self.is_watching = false;
             return self.flow.source_ready();
         }
         match (event, self.sending.take()) {
-            (Event::Sent(Ok(())), Some(Sending::First)) => self.flow.first_sent(self.first.len()),
-            (Event::Sent(Ok(())), Some(Sending::Copied(bytes))) => {
+            (CompletionEvent::Sent(Ok(())), Some(Sending::First)) => {
+                self.flow.first_sent(self.first.len())
+            }
+            (CompletionEvent::Sent(Ok(())), Some(Sending::Copied(bytes))) => {
                 self.flow.sent(bytes.len());
                 self.kept.iter_mut().for_each(|kept| kept.put(&bytes));
             }
-            (Event::Sent(Ok(())), Some(Sending::Kept(count))) => self.flow.drained(count),
-            (Event::Spliced(Ok(count)), Some(Sending::Piped { first })) => {
+            (CompletionEvent::Sent(Ok(())), Some(Sending::Kept(count))) => self.flow.drained(count),
+            (CompletionEvent::Spliced(Ok(count)), Some(Sending::Piped { first })) => {
                 self.flow.first_sent(first);
                 self.flow.drained(*count);
                 self.left_the_pipe(*count, engine, pipes, sink);
             }
-            (Event::Sent(Err(_)) | Event::Spliced(Err(_)), Some(sending)) => {
+            (CompletionEvent::Sent(Err(_)) | CompletionEvent::Spliced(Err(_)), Some(sending)) => {
                 self.flow.sink_gone(Errno::CONNRESET);
                 // It was taken off the source, and the application gets it all the same.
                 if let Sending::Copied(bytes) = sending

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind, Shared, Token,
+    Address, Buffer, Completion, CompletionEvent, Engine, Error, Fd, Instant, SharedBytes,
+    ShutdownHow, Token, TokenKind,
 };
 
 /// How bytes are moved.
@@ -49,7 +50,7 @@ pub(crate) struct Relay<E: Engine> {
 }
 
 /// The listener's token.
-const LISTENER: Token = Token::new(Kind::Listener, 0, 0);
+const LISTENER: Token = Token::new(TokenKind::Listener, 0, 0);
 
 impl<E: Engine> Relay<E> {
     pub(crate) fn new(
@@ -66,20 +67,20 @@ impl<E: Engine> Relay<E> {
 
     /// False when it was told to stop and every pair is gone.
     pub(crate) fn turn(&mut self) -> bool {
-        self.engine.turn(self.accept_again);
+        self.engine.submit_and_wait(self.accept_again);
         if self.accept_again.is_some_and(|when| when <= self.engine.now()) {
             self.accept_again = None;
             if let Some(listener) = &self.listener {
                 self.engine.accept(listener, LISTENER);
             }
         }
-        while let Some(completion) = self.engine.next() {
+        while let Some(completion) = self.engine.next_completion() {
             self.handle(completion);
         }
         if self.stop.load(Ordering::Acquire)
             && let Some(listener) = self.listener.take()
         {
-            self.engine.accept_stop(&listener);
+            self.engine.cancel_accept(&listener);
             self.engine.close(listener);
             self.accept_again = None;
         }
@@ -90,32 +91,32 @@ impl<E: Engine> Relay<E> {
         let index = completion.token.slot() as usize / 2;
         let flow = completion.token.slot() as usize % 2;
         match completion.event {
-            Event::Woken => {}
-            Event::Readable => self.receive(index, flow),
-            Event::Accepted(Ok((client, _))) => self.begin(client),
-            Event::Accepted(Err(error)) => {
+            CompletionEvent::Woken => {}
+            CompletionEvent::Readable => self.receive(index, flow),
+            CompletionEvent::Accepted(Ok((client, _))) => self.begin(client),
+            CompletionEvent::Accepted(Err(error)) => {
                 let ours = matches!(error, Error::OutOfDescriptors | Error::OutOfMemory);
                 assert!(ours, "accept fails: {error}");
                 self.accept_again = Some(self.engine.now() + Duration::from_millis(10));
             }
-            Event::Connected(Ok(())) => {
+            CompletionEvent::Connected(Ok(())) => {
                 self.fill(index, 0);
                 self.fill(index, 1);
             }
-            Event::Received(Ok(buffer)) => self.pass(index, flow, buffer),
-            Event::Sent(Ok(())) => self.fill(index, flow),
-            Event::Spliced(Ok(count)) => {
-                self.spliced(index, flow, completion.token.kind() == Kind::Client, count);
+            CompletionEvent::Received(Ok(buffer)) => self.pass(index, flow, buffer),
+            CompletionEvent::Sent(Ok(())) => self.fill(index, flow),
+            CompletionEvent::Spliced(Ok(count)) => {
+                self.spliced(index, flow, completion.token.kind() == TokenKind::Client, count);
             }
-            Event::Connected(Err(_))
-            | Event::Received(Err(_))
-            | Event::Sent(Err(_))
-            | Event::Spliced(Err(_)) => self.end(index, true),
+            CompletionEvent::Connected(Err(_))
+            | CompletionEvent::Received(Err(_))
+            | CompletionEvent::Sent(Err(_))
+            | CompletionEvent::Spliced(Err(_)) => self.end(index, true),
         }
     }
 
     fn begin(&mut self, client: Fd) {
-        let token = Self::token(Kind::Origin, self.pairs.len(), 0);
+        let token = Self::token(TokenKind::Origin, self.pairs.len(), 0);
         match self.engine.connect(&self.origin, token) {
             Ok(origin) => {
                 let pair = Pair { sides: [client, origin], flows: Default::default() };
@@ -127,13 +128,15 @@ impl<E: Engine> Relay<E> {
 
     /// Asks for what comes next in a flow.
     fn fill(&mut self, index: usize, flow: usize) {
-        let token = Self::token(Kind::Client, index, flow);
+        let token = Self::token(TokenKind::Client, index, flow);
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
         if matches!(self.how, How::Splice | How::Behind) && pair.flows[flow].pipe.is_none() {
             pair.flows[flow].pipe = self.engine.pipe().ok();
         }
         match &pair.flows[flow].pipe {
-            Some(_) if self.how == How::Behind => self.engine.watch(&pair.sides[flow], token),
+            Some(_) if self.how == How::Behind => {
+                self.engine.poll_readable(&pair.sides[flow], token)
+            }
             Some((_, into)) => self.engine.splice(&pair.sides[flow], into, 100_000, token),
             None => self.engine.recv(&pair.sides[flow], Buffer::SIZE, token),
         }
@@ -141,7 +144,7 @@ impl<E: Engine> Relay<E> {
 
     fn receive(&mut self, index: usize, flow: usize) {
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
-        let token = Self::token(Kind::Client, index, flow);
+        let token = Self::token(TokenKind::Client, index, flow);
         self.engine.recv(&pair.sides[flow], 1000, token);
     }
 
@@ -151,16 +154,16 @@ impl<E: Engine> Relay<E> {
             self.engine.recycle(buffer);
             return self.finish(index, flow);
         }
-        let token = Self::token(Kind::Origin, index, flow);
+        let token = Self::token(TokenKind::Origin, index, flow);
         let (first, second) = buffer.split_at(buffer.len() / 2);
         let parts = [first, b"", second];
         let (state, sink) = (&mut pair.flows[flow], &pair.sides[1 - flow]);
         match &state.pipe {
             Some((from, into)) if self.how == How::Behind => {
-                match self.engine.fill(&pair.sides[flow], into, 100_000) {
+                match self.engine.try_splice_in(&pair.sides[flow], into, 100_000) {
                     Some(Ok(count)) if count > 0 => {
                         state.piped = count;
-                        self.engine.splice_after(&parts, from, sink, count, token);
+                        self.engine.send_then_splice(&parts, from, sink, count, token);
                     }
                     Some(Err(_)) => {
                         self.engine.recycle(buffer);
@@ -189,13 +192,13 @@ impl<E: Engine> Relay<E> {
             return self.fill(index, flow);
         }
         let (from, _) = state.pipe.as_ref().expect("it was spliced through");
-        let token = Self::token(Kind::Origin, index, flow);
+        let token = Self::token(TokenKind::Origin, index, flow);
         self.engine.splice(from, &pair.sides[1 - flow], state.piped, token);
     }
 
     fn finish(&mut self, index: usize, flow: usize) {
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
-        self.engine.shutdown(&pair.sides[1 - flow], HowToShut::Write);
+        self.engine.shutdown(&pair.sides[1 - flow], ShutdownHow::Write);
         pair.flows[flow].ended = true;
         if pair.flows.iter().all(|flow| flow.ended) {
             self.end(index, false);
@@ -215,7 +218,7 @@ impl<E: Engine> Relay<E> {
         }
     }
 
-    fn token(kind: Kind, index: usize, flow: usize) -> Token {
+    fn token(kind: TokenKind, index: usize, flow: usize) -> Token {
         Token::new(kind, (index * 2 + flow) as u32, 0)
     }
 }
@@ -224,7 +227,7 @@ impl<E: Engine> Relay<E> {
 #[derive(Clone, Debug)]
 struct Part(Rc<[u8]>);
 
-impl Shared for Part {
+impl SharedBytes for Part {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -233,7 +236,7 @@ impl Shared for Part {
         unreachable!("there is no file")
     }
 
-    fn share(&self) -> Box<dyn Shared> {
+    fn clone_box(&self) -> Box<dyn SharedBytes> {
         Box::new(self.clone())
     }
 }

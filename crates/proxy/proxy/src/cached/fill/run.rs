@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use iolite::Aggregate;
-use millrace_engine::{Buffer, Engine, Instant, Key, Kind};
+use millrace_engine::{Buffer, Engine, Instant, Key, TokenKind};
 use millrace_store::Filling;
 
 use crate::cached::fill::{Fill, FillPause, FillSource, PART_AHEAD_BYTES, TURN_BYTES_MAX};
@@ -25,7 +25,7 @@ pub(crate) fn begin<E: Engine>(
     after: Option<Aggregate>,
 ) {
     let body = filling.body().clone();
-    let (waiter, now_ms) = (core.waiter(key, Kind::Exchange), now_ms(&core.engine));
+    let (waiter, now_ms) = (core.waiter(key, TokenKind::Exchange), now_ms(&core.engine));
     let mut fill = new_fill(core, key, filling, after);
     let connection = core.origins.connections.get_mut(fill.origin_use.slot());
     let connection = connection.expect("the fill has its use");
@@ -57,7 +57,7 @@ pub(crate) fn begin<E: Engine>(
         connection.transfer_use(ConnectionUser::Fill(fill));
     }
     match has_room {
-        true => core.wakes.local.push_back(fill.token(Kind::Fill)),
+        true => core.wakes.local.push_back(fill.token(TokenKind::Fill)),
         false => wait_for_memory(core, fill),
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
 
 /// Moves bytes into the cache, and requests more unless the origin's stream `broke`.
 fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
-    let waiter = core.waiter(key, Kind::Fill);
+    let waiter = core.waiter(key, TokenKind::Fill);
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
     if std::mem::take(&mut fill.waits_for_room) {
@@ -232,7 +232,7 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
 
 /// Stops fills that have no reader; used while the worker drains. Returns the fills to wake.
 pub(crate) fn stop_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
-    let keys = core.fills.keys_of(|_| true);
+    let keys = core.fills.keys_where(|_| true);
     for (_, fill) in core.fills.iter_mut() {
         fill.continues_unread = false;
     }
@@ -243,7 +243,7 @@ pub(crate) fn stop_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
 /// have to wait for them. Returns the fills to wake.
 pub(crate) fn drop_slow_leaders<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
     let is_slow = |fill: &Fill| fill.leader.as_ref().is_some_and(|leader| leader.is_slow(now));
-    let keys = core.fills.keys_of(is_slow);
+    let keys = core.fills.keys_where(is_slow);
     for key in &keys {
         if let Some(fill) = core.fills.get_mut(*key) {
             fill.leader = None;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 
 use super::common::*;
-use millrace_engine::{Engine, Shared};
+use millrace_engine::{Engine, SharedBytes};
 
 /// A part of a file, and what it holds.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ fn reading(mut peer: TcpStream, expected: Vec<u8>) -> JoinHandle<()> {
     })
 }
 
-impl Shared for Part {
+impl SharedBytes for Part {
     fn bytes(&self) -> &[u8] {
         &self.bytes[self.from..]
     }
@@ -51,7 +51,7 @@ impl Shared for Part {
         Some((file.as_fd(), self.from as u64))
     }
 
-    fn share(&self) -> Box<dyn Shared> {
+    fn clone_box(&self) -> Box<dyn SharedBytes> {
         Box::new(self.clone())
     }
 }
@@ -67,7 +67,7 @@ fn a_head_and_a_part_of_a_file_arrive_as_one() {
     let mut read = vec![0; 4 + 15_000];
     peer.read_exact(&mut read).unwrap();
     assert_eq!((&read[..4], &read[4..]), (&b"head"[..], part.bytes()));
-    assert_eq!((engine.counters().bytes_sent, engine.counters().bytes_referred), (4, 15_000));
+    assert_eq!((engine.stats().bytes_sent, engine.stats().bytes_zero_copy), (4, 15_000));
     engine.close(fd);
 }
 
@@ -81,7 +81,7 @@ fn a_head_and_bytes_that_are_copied_take_one_call() {
     let mut read = vec![0; 4 + 15_000];
     peer.read_exact(&mut read).unwrap();
     assert_eq!((&read[..4], &read[4..]), (&b"head"[..], part.bytes()));
-    assert_eq!((engine.counters().sends, engine.counters().bytes_sent), (1, 15_004));
+    assert_eq!((engine.stats().sends, engine.stats().bytes_sent), (1, 15_004));
     engine.close(fd);
 }
 
@@ -91,13 +91,13 @@ fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
     let (fd, peer) = narrow_pair(&mut engine);
     let part = Part::new(pattern(8 << 20), 0);
     engine.send_shared(&fd, &[], &part, token(1));
-    assert!(engine.unsent(&fd) > 4 << 20, "there is little room");
+    assert!(engine.unsent_bytes(&fd) > 4 << 20, "there is little room");
     assert_eq!(engine.budget().used(), 0, "what is not copied is not charged");
     assert_eq!(Rc::strong_count(&part.bytes), 2, "it lives as long as the send");
     let expected = part.bytes().to_vec();
     let reading = reading(peer, expected);
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
-    assert_eq!((engine.unsent(&fd), Rc::strong_count(&part.bytes)), (0, 1));
+    assert_eq!((engine.unsent_bytes(&fd), Rc::strong_count(&part.bytes)), (0, 1));
     reading.join().unwrap();
     engine.close(fd);
 }
@@ -108,14 +108,14 @@ fn what_may_not_be_referred_to_goes_by_copy_and_is_not_held_twice() {
     let (fd, peer) = narrow_pair(&mut engine);
     let part = Part { file: None, ..Part::new(pattern(8 << 20), 0) };
     engine.send_shared(&fd, &[b"head"], &part, token(1));
-    assert!(engine.unsent(&fd) > 4 << 20, "there is little room");
+    assert!(engine.unsent_bytes(&fd) > 4 << 20, "there is little room");
     assert_eq!(engine.budget().used(), 0, "the rest waits where it is");
     let expected = [b"head", part.bytes()].concat();
     let reading = reading(peer, expected);
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
     reading.join().unwrap();
-    let counters = engine.counters();
-    assert_eq!((counters.bytes_sent, counters.bytes_referred), (4 + (8 << 20), 0));
+    let counters = engine.stats();
+    assert_eq!((counters.bytes_sent, counters.bytes_zero_copy), (4 + (8 << 20), 0));
     engine.close(fd);
 }
 
@@ -125,7 +125,7 @@ fn what_goes_before_it_waits_for_room_too() {
     let (fd, peer) = narrow_pair(&mut engine);
     let (before, part) = (pattern(4 << 20), Part::new(pattern(100_000), 1));
     engine.send_shared(&fd, &[&before], &part, token(1));
-    assert!(engine.unsent(&fd) > 100_000);
+    assert!(engine.unsent_bytes(&fd) > 100_000);
     assert!(engine.budget().used() > 0, "the parts are copied");
     let expected = [&before, part.bytes()].concat();
     let reading = reading(peer, expected);

@@ -7,7 +7,7 @@ use crate::Key;
 /// A direction of a descriptor whose operation is to be run. Descriptors that were closed
 /// meanwhile are found by their key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ready {
+pub(super) struct ReadyEntry {
     pub(super) key: Key,
     pub(super) direction: Direction,
 }
@@ -20,40 +20,40 @@ pub(super) enum Direction {
 
 /// Each direction of each open descriptor is in at most one of the queues, at most once.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    pub(super) ready: VecDeque<Ready>,
+pub(super) struct ReadyQueue {
+    pub(super) ready: VecDeque<ReadyEntry>,
     /// Listeners that have given what they may in this turn.
-    pub(super) deferred: Vec<Ready>,
+    pub(super) deferred: Vec<ReadyEntry>,
     /// Receives that wait for the budget. Nothing but the budget empties this queue, so it may
     /// not keep an entry for each descriptor that was closed in the meantime: see `forget_parked`.
-    pub(super) parked: VecDeque<Ready>,
+    pub(super) parked: VecDeque<ReadyEntry>,
     /// Descriptors that were closed while parked, since their entries were last taken out. Some of
     /// the entries may have been popped since.
     stale: usize,
 }
 
-impl Queue {
+impl ReadyQueue {
     /// Brings back what was deferred to this turn.
     pub(super) fn begin_turn(&mut self) {
         self.ready.extend(self.deferred.drain(..));
     }
 
     /// The next to run: what was parked is the oldest, if the budget allows it.
-    pub(super) fn pop(&mut self, may_receive: bool) -> Option<Ready> {
+    pub(super) fn pop(&mut self, may_receive: bool) -> Option<ReadyEntry> {
         if may_receive && let Some(parked) = self.parked.pop_front() {
             return Some(parked);
         }
         self.ready.pop_front()
     }
 
-    /// Whether [`Queue::pop`] would give nothing.
+    /// Whether [`ReadyQueue::pop`] would give nothing.
     pub(super) fn is_empty(&self, may_receive: bool) -> bool {
         self.ready.is_empty() && (self.parked.is_empty() || !may_receive)
     }
 
     /// Counts an entry of the parked whose descriptor was closed. Once they may be half of all,
     /// they are taken out, so that each one costs a constant number of looks.
-    pub(super) fn forget_parked(&mut self, is_open: impl Fn(Key) -> bool) {
+    pub(super) fn count_stale_parked(&mut self, is_open: impl Fn(Key) -> bool) {
         self.stale += 1;
         if self.stale > 32 && self.stale * 2 > self.parked.len() {
             self.parked.retain(|parked| is_open(parked.key));
@@ -66,13 +66,13 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn ready(slot: u32) -> Ready {
-        Ready { key: Key { slot, generation: 1 }, direction: Direction::Receiving }
+    fn ready(slot: u32) -> ReadyEntry {
+        ReadyEntry { key: Key { slot, generation: 1 }, direction: Direction::Receiving }
     }
 
     #[test]
     fn the_parked_go_first_once_they_may() {
-        let mut queue = Queue::default();
+        let mut queue = ReadyQueue::default();
         queue.parked.push_back(ready(1));
         queue.parked.push_back(ready(2));
         queue.ready.push_back(ready(3));
@@ -83,11 +83,11 @@ mod tests {
 
     #[test]
     fn connections_that_come_and_go_while_parked_leave_nothing() {
-        let mut queue = Queue::default();
+        let mut queue = ReadyQueue::default();
         queue.parked.push_back(ready(0));
         for slot in 1..10_000 {
             queue.parked.push_back(ready(slot));
-            queue.forget_parked(|key| key.slot == 0 || key.slot > slot);
+            queue.count_stale_parked(|key| key.slot == 0 || key.slot > slot);
             assert!(queue.parked.len() <= 70);
         }
         assert_eq!(queue.pop(true).unwrap().key.slot, 0);

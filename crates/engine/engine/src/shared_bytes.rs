@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 /// lives, so that they can be sent to many peers without being copied.
 ///
 /// What was sent by reference may be read by the peer long after the send has ended, even after
-/// this value is gone: see [`Shared::file`].
-pub trait Shared: fmt::Debug {
+/// this value is gone: see [`SharedBytes::file`].
+pub trait SharedBytes: fmt::Debug {
     /// The bytes; the same for as long as the value lives.
     fn bytes(&self) -> &[u8];
     /// The file that has them, and where in it they begin. The kernel is about to refer to their
@@ -16,5 +16,5 @@ pub trait Shared: fmt::Debug {
     /// go by copy. A simulated kernel does not ask.
     fn file(&self) -> Option<(BorrowedFd<'_>, u64)>;
     /// Another value that stands for them.
-    fn share(&self) -> Box<dyn Shared>;
+    fn clone_box(&self) -> Box<dyn SharedBytes>;
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use millrace_engine::{Completion, Engine, Error, Event, Fd};
+use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd};
 
 use super::common::{all, engine, next, pair, pattern, received, token};
 use crate::Tested;
@@ -10,11 +10,11 @@ use crate::Tested;
 /// Takes what is there as soon as there is something.
 fn take(engine: &mut Tested, source: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
     loop {
-        if let Some(result) = engine.take(source, memory) {
+        if let Some(result) = engine.try_recv_into(source, memory) {
             return result;
         }
-        engine.watch(source, token(9));
-        assert!(matches!(next(engine), Completion { event: Event::Readable, .. }));
+        engine.poll_readable(source, token(9));
+        assert!(matches!(next(engine), Completion { event: CompletionEvent::Readable, .. }));
     }
 }
 
@@ -23,16 +23,16 @@ fn what_is_there_is_taken_and_no_more_than_fits() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let mut memory = [0; 100];
-    assert_eq!(engine.take(&source, &mut memory), None);
-    engine.watch(&source, token(1));
+    assert_eq!(engine.try_recv_into(&source, &mut memory), None);
+    engine.poll_readable(&source, token(1));
     assert!(all(&mut engine).is_empty());
     writer.write_all(b"body;next request").unwrap();
-    assert!(matches!(next(&mut engine), Completion { event: Event::Readable, .. }));
-    assert_eq!(engine.take(&source, &mut memory[..5]), Some(Ok(5)));
+    assert!(matches!(next(&mut engine), Completion { event: CompletionEvent::Readable, .. }));
+    assert_eq!(engine.try_recv_into(&source, &mut memory[..5]), Some(Ok(5)));
     assert_eq!(&memory[..5], b"body;");
     engine.recv(&source, 100, token(2));
     assert_eq!(received(&mut engine).1.unwrap(), b"next request");
-    assert_eq!(engine.take(&source, &mut memory), None);
+    assert_eq!(engine.try_recv_into(&source, &mut memory), None);
     drop(writer);
     assert_eq!(take(&mut engine, &source, &mut memory), Ok(0));
     engine.close(source);

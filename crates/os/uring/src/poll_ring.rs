@@ -17,7 +17,7 @@ use rustix::io_uring::{
 use rustix::time::Timespec;
 
 use crate::Result;
-use crate::queues::{Queues, set_up, watch};
+use crate::queues::{Queues, poll_request, setup};
 
 /// A ring whose requests poll. `F` is what its owner keeps the descriptor in.
 #[derive(Debug)]
@@ -26,12 +26,12 @@ pub struct PollRing<F> {
     fd: F,
     queues: Queues,
     /// Who has it may queue requests and take completions.
-    turn: Mutex<()>,
+    lock: Mutex<()>,
 }
 
 /// What became of a request that polls.
 #[derive(Debug)]
-pub struct Polled {
+pub struct PollCompletion {
     /// The number that the request carries.
     pub data: u64,
     /// What its socket was ready for when this was made, in the bits of poll(2).
@@ -49,10 +49,10 @@ impl<F: AsFd> PollRing<F> {
     /// kernel.io_uring_disabled, or a filter. EINVAL: older than Linux 6.0. ENOMEM, EMFILE, ENFILE.
     pub fn new(requests: u32, completions: u32, keep: impl FnOnce(OwnedFd) -> F) -> Result<Self> {
         let flags = IoringSetupFlags::COOP_TASKRUN | IoringSetupFlags::TASKRUN_FLAG;
-        let (fd, layout) = set_up(requests, completions, flags, IoringFeatureFlags::empty())?;
+        let (fd, layout) = setup(requests, completions, flags, IoringFeatureFlags::empty())?;
         let fd = keep(fd);
         let queues = Queues::map(fd.as_fd(), layout)?;
-        let ring = Self { fd, queues, turn: Mutex::new(()) };
+        let ring = Self { fd, queues, lock: Mutex::new(()) };
         // Cancelling came last, with Linux 6.0: before it that is EINVAL.
         match ring.cancel(0) {
             Ok(()) | Err(Errno::NOENT) => Ok(ring),
@@ -62,7 +62,7 @@ impl<F: AsFd> PollRing<F> {
 
     /// Whether there are completions, or a call would give some. Without the turn this is a hint:
     /// it holds for what has happened before.
-    pub fn has_news(&self) -> bool {
+    pub fn has_completions(&self) -> bool {
         self.queues.has_entries() || self.needs_call()
     }
 
@@ -76,13 +76,13 @@ impl<F: AsFd> PollRing<F> {
 
     /// The right to queue and to take. Nothing while another thread has it, or one that this, as a
     /// signal handler, has interrupted.
-    pub fn turn(&self) -> Option<Turn<'_, F>> {
-        let _guard = match self.turn.try_lock() {
+    pub fn try_lock(&self) -> Option<RingGuard<'_, F>> {
+        let _guard = match self.lock.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(Turn { ring: self, _guard })
+        Some(RingGuard { ring: self, _guard })
     }
 
     /// Ends the request that carries `data`. It completes, and lets go of its socket, before this
@@ -108,7 +108,7 @@ impl<F: AsFd> PollRing<F> {
 
     /// Ends all requests. Those of a ring that is closed would live on for a while, and their
     /// sockets with them.
-    pub fn end(&self) {
+    pub fn cancel_all(&self) {
         // Linux 6.13 and newer end some twenty of them in a call.
         let all = IoringAsyncCancelFlags::ANY | IoringAsyncCancelFlags::ALL;
         while self.cancel_by(0, all).is_ok_and(|count| count > 0) {}
@@ -130,15 +130,15 @@ impl<F: AsFd> AsFd for PollRing<F> {
 
 /// The right to queue and to take.
 #[derive(Debug)]
-pub struct Turn<'a, F> {
+pub struct RingGuard<'a, F> {
     ring: &'a PollRing<F>,
     _guard: MutexGuard<'a, ()>,
 }
 
-impl<F: AsFd> Turn<'_, F> {
+impl<F: AsFd> RingGuard<'_, F> {
     /// Requests that fit into the queue.
-    pub fn room(&self) -> usize {
-        self.ring.queues.room() as usize
+    pub fn capacity(&self) -> usize {
+        self.ring.queues.capacity() as usize
     }
 
     /// Submits requests that tell of edges of sockets, and of what each is ready for already: as
@@ -146,26 +146,26 @@ impl<F: AsFd> Turn<'_, F> {
     /// the kernel has taken, always the first ones.
     pub fn submit(&mut self, requests: &[(i32, u64)], events: u32) -> usize {
         let queues = &self.ring.queues;
-        let begin = queues.told();
-        for (step, (fd, data)) in requests.iter().enumerate().take(self.room()) {
+        let begin = queues.submission_tail();
+        for (step, (fd, data)) in requests.iter().enumerate().take(self.capacity()) {
             let position = begin.wrapping_add(step as u32);
             // SAFETY: this is the turn, and all that was queued before is taken; the request names
             // no memory.
-            unsafe { queues.write(position, watch(*fd, events, *data)) };
+            unsafe { queues.write_request(position, poll_request(*fd, events, *data)) };
         }
-        let count = requests.len().min(self.room()) as u32;
-        queues.tell(begin.wrapping_add(count));
+        let count = requests.len().min(self.capacity()) as u32;
+        queues.publish_tail(begin.wrapping_add(count));
         // It may want memory: what it has not taken is asked for another time.
         let _ = self.ring.enter(count);
-        let taken = queues.taken();
+        let taken = queues.submission_head();
         // The kernel looks at the tail in a call alone, so what is left can be taken back.
-        queues.tell(taken);
+        queues.publish_tail(taken);
         taken.wrapping_sub(begin) as usize
     }
 
     /// Has the kernel make the completions that are due, if there are any; gives whether that took
     /// a call.
-    pub fn fetch(&mut self) -> bool {
+    pub fn fetch_completions(&mut self) -> bool {
         let is_due = self.ring.needs_call();
         if is_due {
             let _ = self.ring.enter(0);
@@ -174,14 +174,18 @@ impl<F: AsFd> Turn<'_, F> {
     }
 
     /// Whether completions did not fit, and the kernel keeps them until there is room.
-    pub fn is_overflown(&self) -> bool {
+    pub fn has_overflowed(&self) -> bool {
         self.ring.flags().contains(IoringSqFlags::CQ_OVERFLOW)
     }
 
     /// The next completion that is there.
-    pub fn next_completion(&mut self) -> Option<Polled> {
+    pub fn next_completion(&mut self) -> Option<PollCompletion> {
         // SAFETY: this is the turn, so nobody else takes completions.
         let entry = unsafe { self.ring.queues.next_entry() }?;
-        Some(Polled { data: entry.data, events: entry.result(), has_more: entry.has_more() })
+        Some(PollCompletion {
+            data: entry.data,
+            events: entry.result(),
+            has_more: entry.has_more(),
+        })
     }
 }

@@ -4,27 +4,27 @@ use std::os::fd::AsFd;
 
 use millrace_sys::{self as sys, Errno};
 
-use super::descriptor::{Receiving, Role};
-use super::queue::{Direction, Ready};
-use super::{Sockets, Watch, completion, data_of};
+use super::descriptor::{DescriptorKind, ReceiveOperation};
+use super::queue::{Direction, ReadyEntry};
+use super::{ReadinessEngine, Watch, completion, data_of};
 use crate::limits::ACCEPTS_MAX;
-use crate::{Buffer, Completion, Error, Event, Fd, Key, Token};
+use crate::{Buffer, Completion, CompletionEvent, Error, Fd, Key, Token};
 
-impl<W: Watch> Sockets<W> {
+impl<W: Watch> ReadinessEngine<W> {
     pub(super) fn begin_receive(&mut self, fd: &Fd, max: usize, token: Token) {
         assert!((1..=Buffer::SIZE).contains(&max), "a receive fits one buffer");
-        let (key, descriptor) = self.open(fd);
-        assert!(matches!(descriptor.role, Role::Stream | Role::Datagram));
-        descriptor.begin_receiving(Receiving::Receive { max: max as u32, token });
+        let (key, descriptor) = self.lookup(fd);
+        assert!(matches!(descriptor.kind, DescriptorKind::Stream | DescriptorKind::Datagram));
+        descriptor.begin_receiving(ReceiveOperation::Receive { max: max as u32, token });
         if descriptor.readable {
             self.enqueue(key, Direction::Receiving);
         }
     }
 
-    pub(super) fn begin_watch(&mut self, fd: &Fd, token: Token) {
-        let (key, descriptor) = self.open(fd);
-        assert_eq!(descriptor.role, Role::Stream, "streams are watched");
-        descriptor.begin_receiving(Receiving::Watch { token });
+    pub(super) fn begin_poll_readable(&mut self, fd: &Fd, token: Token) {
+        let (key, descriptor) = self.lookup(fd);
+        assert_eq!(descriptor.kind, DescriptorKind::Stream, "streams are watched");
+        descriptor.begin_receiving(ReceiveOperation::PollReadable { token });
         if descriptor.readable {
             self.enqueue(key, Direction::Receiving);
         }
@@ -32,9 +32,9 @@ impl<W: Watch> Sockets<W> {
 
     pub(super) fn begin_accept(&mut self, listener: &Fd, token: Token) {
         let turn = self.turn;
-        let (key, descriptor) = self.open(listener);
-        assert_eq!(descriptor.role, Role::Listener);
-        descriptor.begin_receiving(Receiving::Accept { token, turn, count: 0 });
+        let (key, descriptor) = self.lookup(listener);
+        assert_eq!(descriptor.kind, DescriptorKind::Listener);
+        descriptor.begin_receiving(ReceiveOperation::Accept { token, turn, count: 0 });
         let fd = self.descriptors.get(key).expect("it was found").fd.as_fd();
         self.watch.add_listener(fd, data_of(key)).expect("a listener can be waited for");
         // Connections may wait already: the first try is now, and not at the next edge.
@@ -42,79 +42,81 @@ impl<W: Watch> Sockets<W> {
     }
 
     /// Ends the watch of a listener, so that others who wait for it get its edges.
-    pub(super) fn disarm(&mut self, key: Key) {
+    pub(super) fn stop_accepting(&mut self, key: Key) {
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
-        assert_eq!(descriptor.role, Role::Listener);
-        if matches!(descriptor.receiving, Receiving::Accept { .. }) {
-            descriptor.receiving = Receiving::Idle;
+        assert_eq!(descriptor.kind, DescriptorKind::Listener);
+        if matches!(descriptor.receiving, ReceiveOperation::Accept { .. }) {
+            descriptor.receiving = ReceiveOperation::Idle;
             self.watch.remove(descriptor.fd.as_fd(), data_of(key));
         }
     }
 
     /// Runs the operation of a descriptor that may find something.
-    pub(super) fn run_receiving(&mut self, key: Key) -> Option<Completion> {
+    pub(super) fn run_receive(&mut self, key: Key) -> Option<Completion> {
         let may_receive = !self.budget.is_exhausted();
-        let gathers = self.gathers();
+        let gathers = self.should_batch();
         let descriptor = self.descriptors.get_mut(key)?;
         descriptor.receive_queued = false;
         descriptor.parked = false;
         match descriptor.receiving {
-            Receiving::Receive { .. } if !may_receive => {
+            ReceiveOperation::Receive { .. } if !may_receive => {
                 descriptor.receive_queued = true;
                 descriptor.parked = true;
-                self.counters.parked_receives += 1;
-                self.queue.parked.push_back(Ready { key, direction: Direction::Receiving });
+                self.stats.parked_receives += 1;
+                self.queue.parked.push_back(ReadyEntry { key, direction: Direction::Receiving });
                 None
             }
-            Receiving::Receive { .. } if gathers && descriptor.role == Role::Stream => {
+            ReceiveOperation::Receive { .. }
+                if gathers && descriptor.kind == DescriptorKind::Stream =>
+            {
                 descriptor.receive_queued = true;
                 self.batch.receives.push(key);
                 None
             }
-            Receiving::Receive { max, token } => self.receive(key, max as usize, token),
-            Receiving::Accept { token, turn, count } => {
+            ReceiveOperation::Receive { max, token } => self.receive(key, max as usize, token),
+            ReceiveOperation::Accept { token, turn, count } => {
                 let count = if turn == self.turn { count } else { 0 };
                 self.accept_one(key, token, count)
             }
-            Receiving::Splice { pipe, max, token } => self.splice_in(key, pipe, max, token),
-            Receiving::Watch { token } => {
-                descriptor.receiving = Receiving::Idle;
-                completion(token, Event::Readable)
+            ReceiveOperation::Splice { pipe, max, token } => self.splice_in(key, pipe, max, token),
+            ReceiveOperation::PollReadable { token } => {
+                descriptor.receiving = ReceiveOperation::Idle;
+                completion(token, CompletionEvent::Readable)
             }
-            Receiving::Idle | Receiving::Emptied { .. } => None,
+            ReceiveOperation::Idle | ReceiveOperation::PipeSource { .. } => None,
         }
     }
 
     fn receive(&mut self, key: Key, max: usize, token: Token) -> Option<Completion> {
-        let mut buffer = self.stock.pop().unwrap_or_default();
+        let mut buffer = self.spare_buffers.pop().unwrap_or_default();
         let descriptor = self.descriptors.get_mut(key)?;
-        let result = sys::receive(descriptor.fd.as_fd(), &mut buffer.block()[..max]);
-        self.learn_received(key, max, &result);
-        self.give_received(key, token, buffer, result)
+        let result = sys::receive(descriptor.fd.as_fd(), &mut buffer.block_mut()[..max]);
+        self.update_readable(key, max, &result);
+        self.complete_receive(key, token, buffer, result)
     }
 
     /// Notes what a receive of up to `max` bytes says about those that follow.
-    pub(super) fn learn_received(&mut self, key: Key, max: usize, result: &sys::Result<usize>) {
-        self.counters.receives += 1;
+    pub(super) fn update_readable(&mut self, key: Key, max: usize, result: &sys::Result<usize>) {
+        self.stats.receives += 1;
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         match result {
             Ok(count) => {
                 // A stream that gave less than was asked for has no more, and its next bytes are
                 // an edge (epoll(7), questions and answers, 9).
-                let emptied = *count < max && descriptor.role == Role::Stream;
-                descriptor.readable = !emptied || descriptor.to_be_drained;
+                let emptied = *count < max && descriptor.kind == DescriptorKind::Stream;
+                descriptor.readable = !emptied || descriptor.must_drain;
             }
             Err(Errno::AGAIN) => {
                 descriptor.readable = false;
-                descriptor.to_be_drained = false;
-                self.counters.would_block += 1;
+                descriptor.must_drain = false;
+                self.stats.would_block += 1;
             }
             Err(_) => {}
         }
     }
 
     /// The completion of a receive that is over, unless it found nothing.
-    pub(super) fn give_received(
+    pub(super) fn complete_receive(
         &mut self,
         key: Key,
         token: Token,
@@ -124,61 +126,64 @@ impl<W: Watch> Sockets<W> {
         let descriptor = self.descriptors.get_mut(key)?;
         let received = match result {
             // An empty datagram is neither bytes nor an end: the next one is what is asked for.
-            Ok(0) if descriptor.role == Role::Datagram => {
-                self.put_back(buffer);
+            Ok(0) if descriptor.kind == DescriptorKind::Datagram => {
+                self.keep_spare_buffer(buffer);
                 self.enqueue(key, Direction::Receiving);
                 return None;
             }
             Err(Errno::AGAIN) => {
-                self.put_back(buffer);
+                self.keep_spare_buffer(buffer);
                 return None;
             }
             // The send that failed took the socket's pending error with it (socket(7), SO_ERROR),
             // so that the break now reads like an end; and its completion may be queued behind
             // this.
-            Ok(0) if descriptor.send_failed() => Err(Error::Reset),
-            result => result.map_err(Error::of),
+            Ok(0) if descriptor.has_failed_send() => Err(Error::Reset),
+            result => result.map_err(Error::from_errno),
         };
-        descriptor.receiving = Receiving::Idle;
+        descriptor.receiving = ReceiveOperation::Idle;
         let received = match received {
             Ok(count) => {
                 buffer.set_filled(count);
                 self.lent += 1;
-                self.moved += count;
+                self.bytes_moved += count;
                 Ok(buffer)
             }
             Err(error) => {
-                self.put_back(buffer);
+                self.keep_spare_buffer(buffer);
                 Err(error)
             }
         };
-        completion(token, Event::Received(received))
+        completion(token, CompletionEvent::Received(received))
     }
 
     /// What the stream has now, into memory of the caller's.
-    pub(super) fn take_now(
+    pub(super) fn recv_into_now(
         &mut self,
         from: &Fd,
         memory: &mut [u8],
     ) -> Option<Result<usize, Error>> {
         assert!(!memory.is_empty(), "a receive of nothing would look like an end");
-        let (key, source) = self.open(from);
-        assert_eq!(source.role, Role::Stream, "bytes are taken of a stream");
-        assert!(matches!(source.receiving, Receiving::Idle), "one receiving operation at a time");
+        let (key, source) = self.lookup(from);
+        assert_eq!(source.kind, DescriptorKind::Stream, "bytes are taken of a stream");
+        assert!(
+            matches!(source.receiving, ReceiveOperation::Idle),
+            "one receiving operation at a time"
+        );
         if !source.readable {
             return None;
         }
         let result = sys::receive(source.fd.as_fd(), memory);
-        self.learn_received(key, memory.len(), &result);
+        self.update_readable(key, memory.len(), &result);
         match result {
             Err(Errno::AGAIN) => None,
             // As in `give_received`.
-            Ok(0) if self.open(from).1.send_failed() => Some(Err(Error::Reset)),
+            Ok(0) if self.lookup(from).1.has_failed_send() => Some(Err(Error::Reset)),
             Ok(count) => {
-                self.moved += count;
+                self.bytes_moved += count;
                 Some(Ok(count))
             }
-            Err(error) => Some(Err(Error::of(error))),
+            Err(error) => Some(Err(Error::from_errno(error))),
         }
     }
 
@@ -188,36 +193,36 @@ impl<W: Watch> Sockets<W> {
         let descriptor = self.descriptors.get_mut(key)?;
         if count >= ACCEPTS_MAX {
             descriptor.receive_queued = true;
-            self.queue.deferred.push(Ready { key, direction: Direction::Receiving });
+            self.queue.deferred.push(ReadyEntry { key, direction: Direction::Receiving });
             return None;
         }
         let accepted = sys::accept(descriptor.fd.as_fd());
-        descriptor.receiving = Receiving::Accept { token, turn, count: count + 1 };
+        descriptor.receiving = ReceiveOperation::Accept { token, turn, count: count + 1 };
         let result = match accepted {
             Ok((connection, peer)) => self.register_ready(connection).map(|fd| (fd, peer)),
             Err(Errno::AGAIN) => {
                 descriptor.readable = false;
-                self.counters.would_block += 1;
+                self.stats.would_block += 1;
                 return None;
             }
-            Err(error) if died_waiting(error) => {
+            Err(error) if is_connection_error(error) => {
                 self.enqueue(key, Direction::Receiving);
                 return None;
             }
-            Err(error) => Err(Error::of(error)),
+            Err(error) => Err(Error::from_errno(error)),
         };
         if result.is_ok() {
             self.enqueue(key, Direction::Receiving);
         } else {
-            self.disarm(key);
+            self.stop_accepting(key);
         }
-        completion(token, Event::Accepted(result))
+        completion(token, CompletionEvent::Accepted(result))
     }
 }
 
 /// Whether accept(2) failed because of the one connection that it took out of the backlog: Linux
 /// passes errors that are pending on the new socket ("Error handling" there).
-fn died_waiting(error: Errno) -> bool {
+fn is_connection_error(error: Errno) -> bool {
     [
         Errno::CONNABORTED,
         Errno::NETDOWN,

@@ -22,12 +22,12 @@ pub(super) struct Batch {
     /// Receives that are over, with what they brought: given one at a time.
     pub(super) received: VecDeque<(Key, Buffer, sys::Result<usize>)>,
     /// Memory of sends that are over; at most [`BATCH_MAX`].
-    pub(super) spare: Vec<Vec<u8>>,
+    pub(super) spare_memory: Vec<Vec<u8>>,
 }
 
 impl Batch {
     pub(super) fn add_send(&mut self, key: Key, parts: &[&[u8]]) {
-        let mut bytes = self.spare.pop().unwrap_or_default();
+        let mut bytes = self.spare_memory.pop().unwrap_or_default();
         bytes.clear();
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
         self.sends.push((key, bytes));

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{Readiness, Result, Wanted};
+use millrace_sys::{Interest, Readiness, Result};
 
 use crate::{Buffer, Error, PathEstimate};
 
@@ -41,45 +41,49 @@ pub trait Watch: Sized {
     }
     /// A send has found less room in a connection than it had bytes for, so an edge of room is
     /// waited for from now on. Most watches know that without being told.
-    fn lacks_room(&mut self, _fd: BorrowedFd<'_>) {}
+    fn notify_unwritable(&mut self, _fd: BorrowedFd<'_>) {}
     /// What is known of the way to a connection's peer without a system call; `None`: nothing.
     fn path_estimate(&self, _fd: BorrowedFd<'_>) -> Option<PathEstimate> {
         None
     }
-    /// Waits until something is ready or, at most, `wait_max` (`None`: for ever). `wanted` is all
+    /// Waits until something is ready or, at most, `wait_max` (`None`: for ever). `interests` is all
     /// that an edge is waited for at this moment; a watch over edges was told enough when it was
     /// added, and does not look at it.
-    fn wait<'a>(&mut self, wait_max: Option<Duration>, wanted: impl Iterator<Item = Wanted<'a>>);
+    fn wait<'a>(
+        &mut self,
+        wait_max: Option<Duration>,
+        interests: impl Iterator<Item = Interest<'a>>,
+    );
     /// The next that the last wait found: the number of its descriptor, and what happened.
-    fn next(&mut self) -> Option<(u64, Found)>;
+    fn next_event(&mut self) -> Option<(u64, WatchEvent)>;
 
-    /// Whether each wait tells all that is ready, and is asked for nothing but what its `wanted`
+    /// Whether each wait tells all that is ready, and is asked for nothing but what its `interests`
     /// says: then nothing is added, and an eventfd is read.
-    const LEVELS: bool = false;
+    const LEVEL_TRIGGERED: bool = false;
 
     /// Whether [`Watch::expect_bytes`] is of any use.
-    const EXPECTS: bool = false;
+    const USES_EXPECTED_BYTES: bool = false;
     /// So many bytes are certain to come to a connection of which all that there was has been
     /// received: an edge of readability may wait until a good part of them is there, but not long.
     /// From that edge on it is as before.
     fn expect_bytes(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: u64) {}
 
-    /// Whether [`Watch::receive`] and [`Watch::send`] are to be used, for what is ready: they are
+    /// Whether [`Watch::queue_receive`] and [`Watch::queue_send`] are to be used, for what is ready: they are
     /// gathered until the end of a turn, and all of them are over when the next wait is.
-    const MOVES: bool = false;
+    const MOVES_BYTES: bool = false;
     /// Receives up to `max` bytes of what is there, without waiting.
-    fn receive(&mut self, _fd: BorrowedFd<'_>, _data: u64, _buffer: Buffer, _max: usize) {
+    fn queue_receive(&mut self, _fd: BorrowedFd<'_>, _data: u64, _buffer: Buffer, _max: usize) {
         unreachable!("only what moves bytes is asked to")
     }
     /// Sends as many of `bytes` as there is room for, without waiting.
-    fn send(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: Vec<u8>) {
+    fn queue_send(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: Vec<u8>) {
         unreachable!("only what moves bytes is asked to")
     }
 }
 
 /// What a wait found.
 #[derive(Debug)]
-pub enum Found {
+pub enum WatchEvent {
     /// What a descriptor is ready for.
     Ready(Readiness),
     /// It is watched no longer, though nobody ended that.

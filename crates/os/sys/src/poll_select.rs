@@ -15,27 +15,27 @@ use crate::{Readiness, Result, last_error};
 
 /// What is waited for at a descriptor.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct Interest<'a> {
     /// Named at most once in a set.
     pub fd: BorrowedFd<'a>,
     /// A number of the caller's choice, given back with what was found.
     pub data: u64,
     /// Bytes, a connection, urgent data, the end of the stream, or an error.
-    pub receives: bool,
+    pub readable: bool,
     /// Room to write, or an error.
-    pub sends: bool,
+    pub writable: bool,
 }
 
 /// What a wait is made with, and what the last one found.
 pub trait LevelSet: Default {
-    /// Waits until something of `wanted` is ready or, at most, `wait_max` (`None`: for ever).
+    /// Waits until something of `interests` is ready or, at most, `wait_max` (`None`: for ever).
     ///
     /// # Errors
     /// EINTR; ENOMEM; EINVAL when there are more descriptors than the process may have open.
     /// Nothing is found then.
     fn wait<'a>(
         &mut self,
-        wanted: impl Iterator<Item = Wanted<'a>>,
+        interests: impl Iterator<Item = Interest<'a>>,
         wait_max: Option<Duration>,
     ) -> Result<()>;
     /// The next that the last wait found: the number of its descriptor, and what it is ready for.
@@ -57,16 +57,16 @@ pub struct PollSet {
 impl LevelSet for PollSet {
     fn wait<'a>(
         &mut self,
-        wanted: impl Iterator<Item = Wanted<'a>>,
+        interests: impl Iterator<Item = Interest<'a>>,
         wait_max: Option<Duration>,
     ) -> Result<()> {
         self.entries.clear();
         self.data.clear();
         (self.looked, self.left) = (0, 0);
-        for Wanted { fd, data, receives, sends } in wanted {
-            let receives = if receives { POLL_RECEIVES } else { 0 };
-            let sends = if sends { libc::POLLOUT } else { 0 };
-            let events = receives | sends;
+        for Interest { fd, data, readable, writable } in interests {
+            let read_events = if readable { POLL_READABLE } else { 0 };
+            let write_events = if writable { libc::POLLOUT } else { 0 };
+            let events = read_events | write_events;
             self.entries.push(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 });
             self.data.push(data);
         }
@@ -87,7 +87,7 @@ impl LevelSet for PollSet {
             if events != 0 {
                 assert_eq!(events & libc::POLLNVAL, 0, "a borrowed descriptor is open");
                 self.left -= 1;
-                let readiness = Readiness::of(u32::from(events.cast_unsigned()));
+                let readiness = Readiness::from_bits(u32::from(events.cast_unsigned()));
                 return Some((self.data[self.looked - 1], readiness));
             }
         }
@@ -101,8 +101,8 @@ impl LevelSet for PollSet {
 #[derive(Debug, Default)]
 pub struct SelectSet {
     /// One bit a number: what is waited for, and after a wait what was found. All three are as long.
-    receives: Vec<c_ulong>,
-    sends: Vec<c_ulong>,
+    readable: Vec<c_ulong>,
+    writable: Vec<c_ulong>,
     urgent: Vec<c_ulong>,
     /// By number of the descriptor; as long as the sets have bits.
     data: Vec<u64>,
@@ -115,20 +115,22 @@ pub struct SelectSet {
 impl LevelSet for SelectSet {
     fn wait<'a>(
         &mut self,
-        wanted: impl Iterator<Item = Wanted<'a>>,
+        interests: impl Iterator<Item = Interest<'a>>,
         wait_max: Option<Duration>,
     ) -> Result<()> {
-        let end = self.fill(wanted);
+        let end = self.set_interests(interests);
         (self.end, self.looked) = (0, 0);
         let timeout = wait_max.map(timespec);
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let count = c_int::try_from(end).expect("a descriptor's number and one is a number");
-        let [receives, sends, urgent] = [&mut self.receives, &mut self.sends, &mut self.urgent]
-            .map(|set| set.as_mut_ptr().cast::<libc::fd_set>());
+        let [readable, writable, urgent] =
+            [&mut self.readable, &mut self.writable, &mut self.urgent]
+                .map(|set| set.as_mut_ptr().cast::<libc::fd_set>());
         // SAFETY: the kernel reads and writes as many bits of each set as `count` says, in words of
         // this type, and each has at least those; they are ours alone. The time, if there is one,
         // and the descriptors, which are borrowed for `'a`, outlive the call.
-        let found = unsafe { libc::pselect(count, receives, sends, urgent, timeout, ptr::null()) };
+        let found =
+            unsafe { libc::pselect(count, readable, writable, urgent, timeout, ptr::null()) };
         if found < 0 {
             return Err(last_error());
         }
@@ -140,7 +142,7 @@ impl LevelSet for SelectSet {
     fn next_ready(&mut self) -> Option<(u64, Readiness)> {
         while self.looked < self.end {
             let (word, shift) = (self.looked / WORD_BITS, self.looked % WORD_BITS);
-            let found = (self.receives[word] | self.sends[word] | self.urgent[word]) >> shift;
+            let found = (self.readable[word] | self.writable[word] | self.urgent[word]) >> shift;
             if found == 0 {
                 self.looked = (word + 1) * WORD_BITS;
                 continue;
@@ -151,34 +153,34 @@ impl LevelSet for SelectSet {
                 let found = set[word] >> (number % WORD_BITS) & 1 == 1;
                 if found { flag } else { EventFlags::empty() }
             };
-            let flags = has(&self.receives, EventFlags::IN)
-                | has(&self.sends, EventFlags::OUT)
+            let flags = has(&self.readable, EventFlags::IN)
+                | has(&self.writable, EventFlags::OUT)
                 | has(&self.urgent, EventFlags::PRI);
-            return Some((self.data[number], Readiness::of(flags.bits())));
+            return Some((self.data[number], Readiness::from_bits(flags.bits())));
         }
         None
     }
 }
 
 impl SelectSet {
-    /// Puts what is wanted in place of what the sets had; one more than the greatest number.
-    fn fill<'a>(&mut self, wanted: impl Iterator<Item = Wanted<'a>>) -> usize {
+    /// Puts the interests in place of what the sets had; one more than the greatest number.
+    fn set_interests<'a>(&mut self, interests: impl Iterator<Item = Interest<'a>>) -> usize {
         let mut end = 0;
-        for set in [&mut self.receives, &mut self.sends, &mut self.urgent] {
+        for set in [&mut self.readable, &mut self.writable, &mut self.urgent] {
             set.fill(0);
         }
-        for Wanted { fd, data, receives, sends } in wanted {
+        for Interest { fd, data, readable, writable } in interests {
             let number = usize::try_from(fd.as_raw_fd()).expect("descriptors are not negative");
             let (word, bit) = (number / WORD_BITS, 1 << (number % WORD_BITS));
             if number >= self.data.len() {
                 self.grow(number);
             }
-            if receives {
-                self.receives[word] |= bit;
+            if readable {
+                self.readable[word] |= bit;
                 self.urgent[word] |= bit;
             }
-            if sends {
-                self.sends[word] |= bit;
+            if writable {
+                self.writable[word] |= bit;
             }
             self.data[number] = data;
             end = end.max(number + 1);
@@ -188,7 +190,7 @@ impl SelectSet {
 
     fn grow(&mut self, number: usize) {
         let words = (number / WORD_BITS + 1).next_power_of_two();
-        for set in [&mut self.receives, &mut self.sends, &mut self.urgent] {
+        for set in [&mut self.readable, &mut self.writable, &mut self.urgent] {
             set.resize(words, 0);
         }
         self.data.resize(words * WORD_BITS, 0);
@@ -197,7 +199,7 @@ impl SelectSet {
 
 /// What poll(2) is asked for in the receiving direction. That nothing moves any more, and errors,
 /// it tells in any case.
-const POLL_RECEIVES: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
+const POLL_READABLE: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
 
@@ -212,17 +214,17 @@ mod tests {
     const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
     const NOW: Option<Duration> = Some(Duration::ZERO);
 
-    /// Waits for `wanted` by both, and gives (number, readable, writable) of what they found of it:
+    /// Waits for `interests` by both, and gives (number, readable, writable) of what they found of it:
     /// that nothing moves any more, poll(2) tells who asks for one direction of both.
-    fn found(wanted: &[Wanted<'_>], wait_max: Option<Duration>) -> Vec<(u64, bool, bool)> {
+    fn found(interests: &[Interest<'_>], wait_max: Option<Duration>) -> Vec<(u64, bool, bool)> {
         let (mut poll, mut select) = (PollSet::default(), SelectSet::default());
         let told = |(data, ready): (u64, Readiness)| {
-            let asked = wanted.iter().find(|it| it.data == data).unwrap();
-            (data, ready.readable() && asked.receives, ready.writable() && asked.sends)
+            let asked = interests.iter().find(|it| it.data == data).unwrap();
+            (data, ready.is_readable() && asked.readable, ready.is_writable() && asked.writable)
         };
-        poll.wait(wanted.iter().copied(), wait_max).unwrap();
+        poll.wait(interests.iter().copied(), wait_max).unwrap();
         let by_poll: Vec<_> = std::iter::from_fn(|| poll.next_ready()).map(told).collect();
-        select.wait(wanted.iter().copied(), wait_max).unwrap();
+        select.wait(interests.iter().copied(), wait_max).unwrap();
         let mut by_select: Vec<_> = std::iter::from_fn(|| select.next_ready()).map(told).collect();
         // By number of the descriptor, not in the order of the call.
         by_select.sort_unstable();
@@ -230,20 +232,20 @@ mod tests {
         by_poll
     }
 
-    fn wanted(fd: &impl AsFd, data: u64, receives: bool, sends: bool) -> Wanted<'_> {
-        Wanted { fd: fd.as_fd(), data, receives, sends }
+    fn interest(fd: &impl AsFd, data: u64, readable: bool, writable: bool) -> Interest<'_> {
+        Interest { fd: fd.as_fd(), data, readable, writable }
     }
 
     #[test]
     fn levels_are_told_each_time_and_only_to_who_asks() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        assert!(found(&[wanted(&near, 1, true, false)], NOW).is_empty());
+        assert!(found(&[interest(&near, 1, true, false)], NOW).is_empty());
         far.write_all(b"x").unwrap();
         for _ in 0..2 {
-            let both = [wanted(&near, 1, true, true), wanted(&far, 2, true, false)];
+            let both = [interest(&near, 1, true, true), interest(&far, 2, true, false)];
             assert_eq!(found(&both, MINUTE), [(1, true, true)]);
         }
-        assert_eq!(found(&[wanted(&near, 1, false, true)], MINUTE), [(1, false, true)]);
+        assert_eq!(found(&[interest(&near, 1, false, true)], MINUTE), [(1, false, true)]);
         assert!(found(&[], NOW).is_empty());
     }
 
@@ -252,7 +254,7 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         drop(far);
         for (receives, sends) in [(true, false), (false, true)] {
-            let found = found(&[wanted(&near, 7, receives, sends)], MINUTE);
+            let found = found(&[interest(&near, 7, receives, sends)], MINUTE);
             assert_eq!(found, [(7, receives, sends)]);
         }
     }
@@ -269,11 +271,11 @@ mod tests {
         far.write_all(b"x").unwrap();
         let mut select = SelectSet::default();
         for _ in 0..2 {
-            let all = [wanted(&high, 9, true, false), wanted(&far, 3, true, false)];
+            let all = [interest(&high, 9, true, false), interest(&far, 3, true, false)];
             select.wait(all.into_iter(), MINUTE).unwrap();
             assert_eq!(select.next_ready().unwrap().0, 9);
             assert!(select.next_ready().is_none());
-            select.wait([wanted(&far, 3, true, false)].into_iter(), NOW).unwrap();
+            select.wait([interest(&far, 3, true, false)].into_iter(), NOW).unwrap();
             assert!(select.next_ready().is_none());
         }
     }
@@ -282,7 +284,9 @@ mod tests {
     fn a_wait_ends_not_before_its_time() {
         let (near, _far) = UnixStream::pair().unwrap();
         let before = std::time::Instant::now();
-        assert!(found(&[wanted(&near, 1, true, false)], Some(Duration::from_millis(3))).is_empty());
+        assert!(
+            found(&[interest(&near, 1, true, false)], Some(Duration::from_millis(3))).is_empty()
+        );
         assert!(before.elapsed() >= Duration::from_millis(6));
     }
 }

@@ -2,7 +2,7 @@
 
 /// Counts since the engine began. Each only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counters {
+pub struct EngineStats {
     /// Calls of recv(2).
     pub receives: u64,
     /// Calls of send(2) and sendmsg(2).
@@ -18,7 +18,7 @@ pub struct Counters {
     /// Bytes sent from memory.
     pub bytes_sent: u64,
     /// Bytes sent by reference.
-    pub bytes_referred: u64,
+    pub bytes_zero_copy: u64,
     /// Bytes spliced, counted once on their way into a pipe and once on their way out.
     pub bytes_spliced: u64,
 }

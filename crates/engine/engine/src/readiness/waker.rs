@@ -7,13 +7,13 @@ use millrace_sys::{EventFd, Result};
 
 use crate::Wake;
 
-/// The waker of an engine over [`Sockets`](crate::Sockets). Copies wake the same engine; once that
+/// The waker of an engine over [`ReadinessEngine`](crate::ReadinessEngine). Copies wake the same engine; once that
 /// is gone they do nothing.
 #[derive(Clone, Debug)]
-pub struct EventWaker(Arc<Shared>);
+pub struct EventWaker(Arc<WakerState>);
 
 #[derive(Debug)]
-struct Shared {
+struct WakerState {
     eventfd: EventFd,
     /// Whether a wake is on its way: set by the waker that signals, cleared by the engine before
     /// the worker reads its mailboxes. Wakes in between cost no system call.
@@ -22,7 +22,7 @@ struct Shared {
 
 impl EventWaker {
     pub(super) fn new() -> Result<Self> {
-        Ok(Self(Arc::new(Shared { eventfd: EventFd::new()?, pending: AtomicBool::new(false) })))
+        Ok(Self(Arc::new(WakerState { eventfd: EventFd::new()?, pending: AtomicBool::new(false) })))
     }
 
     pub(super) fn eventfd(&self) -> &EventFd {
@@ -30,7 +30,7 @@ impl EventWaker {
     }
 
     /// Says that the worker is about to read: what is written from now on needs a new wake.
-    pub(super) fn rearm(&self) {
+    pub(super) fn clear_pending(&self) {
         // Acquires what a waker released by finding `pending` set: if it did not signal because
         // of this wake, its message is seen by the read that follows.
         self.0.pending.swap(false, Ordering::AcqRel);

@@ -7,14 +7,14 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use millrace_sys::{Errno, LevelSet, PollSet, Result, SelectSet, Wanted};
+use millrace_sys::{Errno, Interest, LevelSet, PollSet, Result, SelectSet};
 
-use crate::{Error, Found, Sockets, Watch};
+use crate::{Error, ReadinessEngine, Watch, WatchEvent};
 
 /// The engine over poll(2).
-pub type Poll = Sockets<PollWatch>;
+pub type PollEngine = ReadinessEngine<PollWatch>;
 /// The engine over select(2).
-pub type Select = Sockets<SelectWatch>;
+pub type SelectEngine = ReadinessEngine<SelectWatch>;
 
 /// Waits by poll(2).
 pub type PollWatch = LevelWatch<PollSet>;
@@ -43,16 +43,20 @@ impl<S: LevelSet> Watch for LevelWatch<S> {
     fn remove(&mut self, _fd: BorrowedFd<'_>, _data: u64) {}
 
     /// Where the kernel has no memory for the wait, the turn goes on as if nothing had happened.
-    fn wait<'a>(&mut self, wait_max: Option<Duration>, wanted: impl Iterator<Item = Wanted<'a>>) {
-        match self.set.wait(wanted, wait_max) {
+    fn wait<'a>(
+        &mut self,
+        wait_max: Option<Duration>,
+        interests: impl Iterator<Item = Interest<'a>>,
+    ) {
+        match self.set.wait(interests, wait_max) {
             Ok(()) | Err(Errno::INTR | Errno::NOMEM) => {}
             Err(error) => panic!("open descriptors are waited for: {error}"),
         }
     }
 
-    fn next(&mut self) -> Option<(u64, Found)> {
-        self.set.next_ready().map(|(data, readiness)| (data, Found::Ready(readiness)))
+    fn next_event(&mut self) -> Option<(u64, WatchEvent)> {
+        self.set.next_ready().map(|(data, readiness)| (data, WatchEvent::Ready(readiness)))
     }
 
-    const LEVELS: bool = true;
+    const LEVEL_TRIGGERED: bool = true;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::common::*;
 use crate::Tested;
-use millrace_engine::{Clock, Completion, Engine, EngineOptions, Event, Wake, mailbox};
+use millrace_engine::{Clock, Completion, CompletionEvent, Engine, EngineOptions, Wake, mailbox};
 
 /// Reads until the connection breaks; an end in order fails.
 fn read_until_reset(mut peer: TcpStream) {
@@ -30,36 +30,36 @@ fn what_is_under_way_is_reset_and_what_is_queued_is_taken_over() {
     let listener = engine.adopt(listener).unwrap();
     let address = engine.local_address(&listener).unwrap();
     let (mut outbox, mut inbox) = mailbox(4);
-    inbox.set_wake(engine.waker());
+    inbox.set_waker(engine.waker());
 
     let (receives, idle) = pair(&mut engine);
     engine.recv(&receives, 100, token(1));
     let (sends, reads_late) = narrow_pair(&mut engine);
     engine.send(&sends, &[&vec![b'x'; 8 << 20]], token(2));
     assert_eq!(all(&mut engine).len(), 0);
-    assert!(engine.unsent(&sends) > 0);
+    assert!(engine.unsent_bytes(&sends) > 0);
     engine.accept(&listener, token(3));
     let _queued = TcpStream::connect(address).unwrap();
     outbox.send(1).unwrap();
     outbox.flush();
 
-    let waker = engine.break_off();
+    let waker = engine.abort();
     read_until_reset(idle);
     read_until_reset(reads_late);
     outbox.send(2).unwrap();
     outbox.flush();
 
     let options = EngineOptions { budget_bytes: PLENTY, log: None, clock: Clock::new() };
-    let mut engine = Tested::woken_by(waker, options).unwrap();
-    inbox.set_wake(engine.waker());
+    let mut engine = Tested::with_waker(waker, options).unwrap();
+    inbox.set_waker(engine.waker());
     engine.waker().wake();
     let listener = engine.adopt(copy).unwrap();
     engine.accept(&listener, token(4));
     let (mut woken, mut accepted) = (0, 0);
     while (woken, accepted) != (1, 1) {
         match next(&mut engine) {
-            Completion { event: Event::Woken, .. } => woken += 1,
-            Completion { token: of, event: Event::Accepted(Ok((fd, _))) } => {
+            Completion { event: CompletionEvent::Woken, .. } => woken += 1,
+            Completion { token: of, event: CompletionEvent::Accepted(Ok((fd, _))) } => {
                 assert_eq!(of, token(4));
                 accepted += 1;
                 engine.close(fd);
@@ -70,7 +70,7 @@ fn what_is_under_way_is_reset_and_what_is_queued_is_taken_over() {
     assert_eq!(inbox.drain().collect::<Vec<_>>(), [1, 2]);
     outbox.send(3).unwrap();
     outbox.flush();
-    assert!(matches!(next(&mut engine).event, Event::Woken));
+    assert!(matches!(next(&mut engine).event, CompletionEvent::Woken));
     assert_eq!(inbox.drain().collect::<Vec<_>>(), [3]);
     assert_eq!(engine.descriptors(), 1);
 }

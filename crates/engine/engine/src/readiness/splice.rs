@@ -1,0 +1,259 @@
+//! Bytes moved between a socket and a pipe without passing through user space.
+
+use std::os::fd::AsFd;
+
+use millrace_sys::{self as sys, Errno};
+
+use super::descriptor::{
+    Descriptor, DescriptorKind, HeldBeforeSplice, ReceiveOperation, SendOperation,
+};
+use super::queue::Direction;
+use super::send::{hold_unsent, send_parts};
+use super::{ReadinessEngine, Watch, completion};
+use crate::limits::SPLICE_MAX;
+use crate::{Buffer, Completion, CompletionEvent, Error, Fd, Key, Token};
+
+impl<W: Watch> ReadinessEngine<W> {
+    /// A pipe has as much room as one splice moves, unless the user has too many pipes already
+    /// (pipe(7), /proc/sys/fs/pipe-user-pages-soft). One that moves less at a time than a receive
+    /// is dearer than copying, so there is none then.
+    pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {
+        if self.descriptors.len() + 2 > crate::limits::DESCRIPTORS_MAX as usize {
+            return Err(Error::OutOfDescriptors);
+        }
+        let (read, write, capacity) = sys::pipe(SPLICE_MAX).map_err(Error::from_errno)?;
+        if capacity < Buffer::SIZE {
+            return Err(Error::OutOfMemory);
+        }
+        let mut keep = |fd| {
+            let key = self.descriptors.insert(Descriptor::new(fd, DescriptorKind::Pipe));
+            Fd(key.expect("there is room for both").slot)
+        };
+        Ok((keep(read), keep(write)))
+    }
+
+    pub(super) fn begin_splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
+        assert!(max > 0, "a splice of nothing would look like an end");
+        let max = max.min(SPLICE_MAX) as u32;
+        let (from_key, source) = self.lookup(from);
+        let from_pipe = source.kind == DescriptorKind::Pipe;
+        let (into_key, target) = self.lookup(into);
+        if from_pipe {
+            assert_eq!(target.kind, DescriptorKind::Stream, "a pipe is spliced into a stream");
+            target.begin_sending(SendOperation::Splice { pipe: from.0, max, token });
+            let ready = target.writable;
+            self.lookup(from).1.begin_receiving(ReceiveOperation::PipeSource { socket: into.0 });
+            if ready {
+                self.enqueue(into_key, Direction::Sending);
+            }
+        } else {
+            assert_eq!(target.kind, DescriptorKind::Pipe, "a stream is spliced into a pipe");
+            target.begin_sending(SendOperation::PipeTarget { socket: from.0 });
+            let source = self.lookup(from).1;
+            assert_eq!(source.kind, DescriptorKind::Stream, "a stream is spliced into a pipe");
+            source.begin_receiving(ReceiveOperation::Splice { pipe: into.0, max, token });
+            if source.readable {
+                self.enqueue(from_key, Direction::Receiving);
+            }
+        }
+    }
+
+    /// From the socket at `key`. A splice that moved little does not show that the socket is
+    /// empty: a pipe is full when its slots are, however few bytes are in each.
+    pub(super) fn splice_in(
+        &mut self,
+        key: Key,
+        pipe: u32,
+        max: u32,
+        token: Token,
+    ) -> Option<Completion> {
+        let into = self.descriptors.key_at(pipe)?;
+        let result = self.splice_once(key, into, max);
+        if result == Err(Errno::AGAIN) {
+            let source = self.descriptors.get_mut(key)?;
+            (source.readable, source.must_drain) = (false, false);
+            return None;
+        }
+        self.descriptors.get_mut(key)?.receiving = ReceiveOperation::Idle;
+        self.descriptors.get_mut(into)?.sending = SendOperation::Idle;
+        completion(token, CompletionEvent::Spliced(result.map_err(Error::from_errno)))
+    }
+
+    /// Into the socket at `key`. Here too only EAGAIN shows that there is no room left: less than
+    /// `max` may have been in the pipe.
+    pub(super) fn splice_out(
+        &mut self,
+        key: Key,
+        pipe: u32,
+        max: u32,
+        token: Token,
+    ) -> Option<Completion> {
+        let from = self.descriptors.key_at(pipe)?;
+        let result = self.splice_once(from, key, max);
+        if result == Err(Errno::AGAIN) {
+            self.descriptors.get_mut(key)?.mark_unwritable(&mut self.watch);
+            return None;
+        }
+        self.descriptors.get_mut(key)?.sending = SendOperation::Idle;
+        self.descriptors.get_mut(from)?.receiving = ReceiveOperation::Idle;
+        completion(token, CompletionEvent::Spliced(result.map_err(Error::from_errno)))
+    }
+
+    /// What the stream has now, into an empty pipe.
+    pub(super) fn splice_in_now(
+        &mut self,
+        from: &Fd,
+        into: &Fd,
+        max: usize,
+    ) -> Option<Result<usize, Error>> {
+        assert!(max > 0, "a splice of nothing would look like an end");
+        let (into_key, target) = self.lookup(into);
+        assert_eq!(target.kind, DescriptorKind::Pipe, "a stream is spliced into a pipe");
+        assert!(matches!(target.sending, SendOperation::Idle), "nothing else fills the pipe");
+        let (from_key, source) = self.lookup(from);
+        assert_eq!(source.kind, DescriptorKind::Stream, "a stream is spliced into a pipe");
+        assert!(
+            matches!(source.receiving, ReceiveOperation::Idle),
+            "one receiving operation at a time"
+        );
+        if !source.readable {
+            return None;
+        }
+        match self.splice_once(from_key, into_key, max.min(SPLICE_MAX) as u32) {
+            // A splice does not pass urgent data (tcp_read_sock): what is behind it only a receive
+            // finds, which also finds out if there is nothing at all.
+            Err(Errno::AGAIN) if self.lookup(from).1.must_drain => Some(Ok(0)),
+            Err(Errno::AGAIN) => {
+                self.lookup(from).1.readable = false;
+                None
+            }
+            result => Some(result.map_err(Error::from_errno)),
+        }
+    }
+
+    /// What one pipe has, in another one as well.
+    pub(super) fn tee_now(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
+        assert!(max > 0, "nothing can be told from no room");
+        let into = self.idle_pipe_end(into);
+        let from = self.idle_pipe_end(from);
+        let fd = |key| self.descriptors.get(key).expect("it was just found").fd.as_fd();
+        let result = sys::tee(fd(from), fd(into), max.min(SPLICE_MAX));
+        would_block_as_zero(result)
+    }
+
+    /// What a pipe has, into memory of the caller's.
+    pub(super) fn read_pipe_now(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+        assert!(!memory.is_empty(), "nothing can be told from no room");
+        let from = self.idle_pipe_end(from);
+        let pipe = self.descriptors.get(from).expect("it was just found").fd.as_fd();
+        would_block_as_zero(sys::read_pipe(pipe, memory))
+    }
+
+    /// An end of a pipe in which nothing is outstanding.
+    fn idle_pipe_end(&mut self, fd: &Fd) -> Key {
+        let (key, descriptor) = self.lookup(fd);
+        assert_eq!(descriptor.kind, DescriptorKind::Pipe, "only pipes are referred to and drained");
+        let is_idle = matches!(descriptor.receiving, ReceiveOperation::Idle)
+            && matches!(descriptor.sending, SendOperation::Idle);
+        assert!(is_idle, "nothing else moves what is in the pipe");
+        key
+    }
+
+    /// The pipe is emptied in the same call where the socket has room, so that nothing of `parts`
+    /// is kept back for longer than that takes.
+    pub(super) fn begin_send_then_splice(
+        &mut self,
+        parts: &[&[u8]],
+        from: &Fd,
+        into: &Fd,
+        max: usize,
+        token: Token,
+    ) {
+        assert!(max > 0, "a splice of nothing would look like an end");
+        let max = max.min(SPLICE_MAX) as u32;
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let (from_key, source) = self.lookup(from);
+        assert_eq!(source.kind, DescriptorKind::Pipe, "a pipe is spliced into a stream");
+        assert!(
+            matches!(source.receiving, ReceiveOperation::Idle),
+            "nothing else empties the pipe"
+        );
+        let into_key = self.lookup(into).0;
+        let Some(target) = self.descriptors.get_mut(into_key) else { return };
+        assert_eq!(target.kind, DescriptorKind::Stream, "a pipe is spliced into a stream");
+        target.begin_sending(SendOperation::Idle);
+        let sent = send_parts(target, parts, true, &mut self.stats);
+        let taken = sent.unwrap_or(0);
+        self.bytes_moved += taken;
+        self.stats.bytes_sent += taken as u64;
+        let sending = match sent {
+            Ok(_) if taken < total => {
+                target.mark_unwritable(&mut self.watch);
+                self.stats.short_sends += 1;
+                let before =
+                    HeldBeforeSplice { rest: hold_unsent(&self.budget, parts, taken), max };
+                SendOperation::SendThenSplice { pipe: from.0, token, before: Box::new(before) }
+            }
+            Ok(_) => match self.splice_once(from_key, into_key, max) {
+                Err(Errno::AGAIN) => {
+                    if let Some(target) = self.descriptors.get_mut(into_key) {
+                        target.mark_unwritable(&mut self.watch);
+                    }
+                    SendOperation::Splice { pipe: from.0, max, token }
+                }
+                Ok(count) => SendOperation::Spliced { token, result: Ok(count as u32) },
+                Err(error) => {
+                    SendOperation::Spliced { token, result: Err(Error::from_errno(error)) }
+                }
+            },
+            Err(error) => SendOperation::Spliced { token, result: Err(Error::from_errno(error)) },
+        };
+        if matches!(sending, SendOperation::Spliced { .. }) {
+            self.enqueue(into_key, Direction::Sending);
+        } else {
+            self.descriptor_at(from.0)
+                .begin_receiving(ReceiveOperation::PipeSource { socket: into.0 });
+        }
+        self.descriptor_at(into.0).sending = sending;
+    }
+
+    fn splice_once(&mut self, from: Key, into: Key, max: u32) -> Result<usize, Errno> {
+        let (Some(source), Some(target)) = (self.descriptors.get(from), self.descriptors.get(into))
+        else {
+            unreachable!("closing either side ends the splice")
+        };
+        let result = sys::splice(source.fd.as_fd(), target.fd.as_fd(), max as usize);
+        match result {
+            Ok(count) => {
+                self.bytes_moved += count;
+                self.stats.bytes_spliced += count as u64;
+            }
+            Err(Errno::AGAIN) => self.stats.would_block += 1,
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Frees the other side of a splice that one side, taken out of the table, was part of.
+    pub(super) fn release_splice_partner(&mut self, ended: &Descriptor) {
+        if let ReceiveOperation::Splice { pipe: other, .. }
+        | ReceiveOperation::PipeSource { socket: other } = ended.receiving
+        {
+            self.descriptor_at(other).sending = SendOperation::Idle;
+        }
+        if let SendOperation::Splice { pipe: other, .. }
+        | SendOperation::SendThenSplice { pipe: other, .. }
+        | SendOperation::PipeTarget { socket: other } = ended.sending
+        {
+            self.descriptor_at(other).receiving = ReceiveOperation::Idle;
+        }
+    }
+}
+
+/// A pipe that has nothing, or no place, is no error to who asks at once.
+fn would_block_as_zero(result: Result<usize, Errno>) -> Result<usize, Error> {
+    match result {
+        Err(Errno::AGAIN) => Ok(0),
+        result => result.map_err(Error::from_errno),
+    }
+}
