@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
-use millrace_engine::{Address, mailbox, mesh};
+use millrace_engine::{Address, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Ended, Faults, World, run};
 use millrace_splice::Thresholds;
@@ -62,7 +62,7 @@ pub fn fuzz_connection(data: &[u8]) {
     let mut actors = Actors::new(&world, &script);
     let config = configuration(script.role);
     let (mut outbox, inbox) = mailbox(4);
-    let mail = mesh(1, 4).pop().expect("one worker's mail");
+    let mail = mailbox_mesh(1, 4).pop().expect("one worker's mail");
     let shared = SharedState::new(1, "millrace".to_owned(), None, None, |_| {}, None);
     let listener = world.listen(&Address::Tcp(address(OWN)));
     let setup = Setup {

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
-use millrace_engine::{Address, mailbox, mesh};
+use millrace_engine::{Address, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
 use millrace_splice::Thresholds;

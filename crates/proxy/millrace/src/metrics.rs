@@ -541,7 +541,7 @@ mod tests {
 
     fn metrics(workers: usize, cache: Option<Arc<Cache>>) -> Metrics {
         let shared = SharedState::new(workers, "test".to_owned(), None, cache, |_| {}, None);
-        Metrics::new(&shared, LogSink::closed(), Arc::default())
+        Metrics::new(&shared, LogSink::without_file(), Arc::default())
     }
 
     #[test]

@@ -87,15 +87,15 @@ impl<W: Copy + PartialEq> Resolver<W> {
     ) {
         let now = engine.now();
         match event {
-            Event::Connected(Ok(())) => self.notify(engine, token, Told::Opened, now),
-            Event::Sent(Ok(())) => self.notify(engine, token, Told::Sent, now),
-            Event::Received(Ok(buffer)) => {
+            CompletionEvent::Connected(Ok(())) => self.notify(engine, token, Told::Opened, now),
+            CompletionEvent::Sent(Ok(())) => self.notify(engine, token, Told::Sent, now),
+            CompletionEvent::Received(Ok(buffer)) => {
                 self.notify_received(engine, token, &buffer, now);
                 engine.recycle(buffer);
             }
-            Event::Connected(Err(error))
-            | Event::Sent(Err(error))
-            | Event::Received(Err(error)) => {
+            CompletionEvent::Connected(Err(error))
+            | CompletionEvent::Sent(Err(error))
+            | CompletionEvent::Received(Err(error)) => {
                 self.notify(engine, token, Told::Failed(name_error(error)), now);
             }
             CompletionEvent::Accepted(_)

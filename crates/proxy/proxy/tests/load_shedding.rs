@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
-use millrace_engine::{Address, MailboxSender, mailbox, mesh};
+use millrace_engine::{Address, MailboxSender, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use millrace_config::{Config, ListenAddress, from_arguments};
 use millrace_dns::Sources;
-use millrace_engine::{Address, Engine, Event, Fd, TokenKind, WorkerMailboxes, MailboxSender, Token, mailbox, mesh};
+use millrace_engine::{
+    Address, CompletionEvent, Engine, Fd, MailboxSender, PeerMailboxes, Token, TokenKind, mailbox,
+    mailbox_mesh,
+};
 use millrace_proxy::{HandoverGuard, Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;

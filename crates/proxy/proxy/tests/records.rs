@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
-use millrace_engine::{Address, Instant, mailbox, mesh};
+use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Turn, World, run};
 use millrace_splice::Thresholds;

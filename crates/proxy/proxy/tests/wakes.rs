@@ -102,7 +102,7 @@ impl Stage {
         let cache = Cache::new(slab, HashKey::new([7; 16]), bounds);
         let shared =
             SharedState::new(2, "millrace-test".to_owned(), None, Some(cache), |_| {}, None);
-        let mut mails = mesh(2, 1).into_iter();
+        let mut mails = mailbox_mesh(2, 1).into_iter();
         let mut worker = |index| {
             let (outbox, inbox) = mailbox(4);
             let setup = setup(&world, &shared, index, inbox, mails.next().unwrap());

@@ -26,7 +26,7 @@ fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
     });
     let (desk, requests) = SupervisorRequests::new(|| {});
     let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
-    let metrics = Metrics::new(&shared, LogSink::closed(), Arc::default());
+    let metrics = Metrics::new(&shared, LogSink::without_file(), Arc::default());
     let guard = AccessRules { token, name: None };
     let hooks = Hooks { supervisor: desk, reopen_log: Box::new(|| None), cache: None };
     (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), requests)

@@ -8,7 +8,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Buffer, Engine, Error, Event, Fd, Kind as Owner, Token, Watch};
+use millrace_engine::{
+    Buffer, CompletionEvent, Engine, Error, Fd, Token, TokenKind as Owner, Watch,
+};
 use millrace_proxy::congestion::NEARBY;
 use millrace_splice::{Fill, Pipe, Pipes, Thresholds};
 use millrace_sys::Errno;

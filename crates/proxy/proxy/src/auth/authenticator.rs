@@ -92,7 +92,7 @@ impl<W: Wake> Authenticator<W> {
 
     /// Says how the mailbox of verdicts wakes the worker.
     pub(crate) fn set_wake(&self, wake: W) {
-        self.verifier.results.set_wake(wake);
+        self.verifier.results.set_waker(wake);
     }
 
     /// Who it is that sent `value`. `None`: the verifier was asked, or has been by somebody else,
