@@ -78,7 +78,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
         self.names.take_finished(waiter).map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Takes a completion whose token is of [`Kind::Name`](millrace_engine::Kind::Name).
+    /// Takes a completion whose token is of [`TokenKind::Name`](millrace_engine::TokenKind::Name).
     pub(crate) fn handle<E: Engine>(
         &mut self,
         engine: &mut E,
