@@ -10,7 +10,9 @@ mod manifest;
 mod modules;
 mod outline;
 mod packages;
+mod prose;
 mod tidy;
+mod transitions;
 mod tree;
 
 use std::env;
@@ -24,10 +26,12 @@ const HELP: &str = "\
 Usage: cargo xtask COMMAND [OPTION…]
 
   tidy              Report what breaks the rules of the source tree; exit status 1 if anything does
-    --only RULE,…   Check only these: cycles, groups, driver, sizes [default: all]
+    --only RULE,…   Check only these: cycles, groups, driver, sizes, predicates, collisions, words,
+                    links, budgets, ports [default: all]
     --edges         Print below each cycle which of its files use which
     --strict        Count cycles that no `use` shows, such as by a parent's `child::f()`
   count             Print the lines of code of each crate, without tests and comments
+  transitions       Print how many functions of each crate that change a state assert something
 
   --root DIR        The tree to read [default: the one that xtask belongs to]
 ";
@@ -41,6 +45,7 @@ enum Command {
     Help,
     Tidy { choice: tidy::Choice, prints_edges: bool, root: Option<PathBuf> },
     Count { root: Option<PathBuf> },
+    Transitions { root: Option<PathBuf> },
 }
 
 fn main() -> ExitCode {
@@ -61,8 +66,11 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut arguments = arguments;
     let command = match arguments.next().as_deref() {
         None | Some("help" | "--help" | "-h") => return Ok(Command::Help),
-        Some(name @ ("tidy" | "count")) => name.to_owned(),
-        Some(name) => return Err(format!("unknown command {name:?} (expected: tidy, count)")),
+        Some(name @ ("tidy" | "count" | "transitions")) => name.to_owned(),
+        Some(name) => {
+            let expected = "tidy, count, transitions";
+            return Err(format!("unknown command {name:?} (expected: {expected})"));
+        }
     };
     let mut root = None;
     let mut prints_edges = false;
@@ -93,6 +101,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     }
     Ok(match command.as_str() {
         "tidy" => Command::Tidy { choice, prints_edges, root },
+        "transitions" => Command::Transitions { root },
         _ => Command::Count { root },
     })
 }
@@ -112,6 +121,9 @@ fn run(command: Command) -> Result<(String, ExitCode), String> {
             }
             let status = if defects.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
             Ok((text, status))
+        }
+        Command::Transitions { root } => {
+            Ok((transitions::report(&Tree::read(&folder(root))?), ExitCode::SUCCESS))
         }
         Command::Count { root } => {
             Ok((count::table(&Tree::read(&folder(root))?)?, ExitCode::SUCCESS))
@@ -154,7 +166,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (line, message) in [
-            ("lint", r#"unknown command "lint" (expected: tidy, count)"#),
+            ("lint", r#"unknown command "lint" (expected: tidy, count, transitions)"#),
             ("count --only x", r#"count: unknown option "--only" (expected: --root)"#),
             (
                 "tidy -v",
@@ -162,7 +174,7 @@ mod tests {
             ),
             (
                 "tidy --only x",
-                r#"--only: unknown rule "x" (expected: cycles, groups, driver, sizes)"#,
+                r#"--only: unknown rule "x" (expected: cycles, groups, driver, sizes, predicates, collisions, words, links, budgets, ports)"#,
             ),
             ("tidy --root", "--root: missing value (expected: a folder)"),
         ] {

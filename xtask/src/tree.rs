@@ -1,6 +1,6 @@
 //! The files that rules look at, read and parsed once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,11 +14,15 @@ use crate::defect::Defect;
 /// The folders that hold sources of ours. `peers/` has programs to compare with.
 const FOLDERS: [&str; 4] = ["crates/", "tests/", "xtask/", "fuzz/"];
 
-/// The sources and manifests of a tree, by their paths from its root.
+/// The files of a tree, by their paths from its root.
 #[derive(Default)]
 pub(crate) struct Tree {
     pub(crate) sources: BTreeMap<String, Source>,
     pub(crate) manifests: BTreeMap<String, String>,
+    /// Other files of text: documents, scripts, programs in C, scenarios.
+    pub(crate) texts: BTreeMap<String, String>,
+    /// The path of every file, also of those that are not read.
+    pub(crate) paths: BTreeSet<String>,
     /// Sources that are no Rust. They are not among `sources`.
     pub(crate) unparsed: Vec<Defect>,
 }
@@ -38,23 +42,45 @@ impl Tree {
     /// A message that names the folder or file that cannot be read.
     pub(crate) fn read(root: &Path) -> Result<Tree, String> {
         let mut texts = Vec::new();
+        let mut others = BTreeMap::new();
+        let mut unread = BTreeSet::new();
         for path in listed(root)? {
+            // A link's target is read where it stands.
+            if root.join(&path).is_symlink() {
+                unread.insert(path);
+                continue;
+            }
             match fs::read_to_string(root.join(&path)) {
-                Ok(text) => texts.push((path, text)),
+                Ok(text) if is_ours(&path) => texts.push((path, text)),
+                Ok(text) => {
+                    others.insert(path, text);
+                }
                 // Git knows it until its removal is staged.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    unread.insert(path);
+                }
                 Err(error) => return Err(format!("{}: {error}", root.join(&path).display())),
             }
         }
-        Ok(Tree::from_texts(texts))
+        let mut tree = Tree::from_texts(texts);
+        tree.paths.extend(others.keys().cloned());
+        tree.texts.append(&mut others);
+        tree.paths.append(&mut unread);
+        Ok(tree)
     }
 
     /// Makes a tree of paths and what the files contain.
     pub(crate) fn from_texts(texts: impl IntoIterator<Item = (String, String)>) -> Tree {
         let mut tree = Tree::default();
         for (path, text) in texts {
-            if path.ends_with(".toml") {
+            tree.paths.insert(path.clone());
+            if path.rsplit('/').next() == Some("Cargo.toml") {
                 tree.manifests.insert(path, text);
+                continue;
+            }
+            if !path.ends_with(".rs") {
+                tree.texts.insert(path, text);
                 continue;
             }
             match Source::parse(text) {
@@ -86,14 +112,18 @@ impl Source {
     }
 }
 
-/// Asks git for the paths of sources and manifests: those it tracks, and those that are new and not
-/// ignored, so that a rule sees a file before its first commit.
+/// Whether the rules about sources and manifests apply to a file.
+fn is_ours(path: &str) -> bool {
+    path == "Cargo.toml" || FOLDERS.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Returns the paths of the files that git tracks, and of those that are new and not ignored, so
+/// that a rule sees a file before its first commit.
 fn listed(root: &Path) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .arg("-C")
         .arg(root)
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"])
-        .args(["*.rs", "Cargo.toml", "*/Cargo.toml"])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output()
         .map_err(|error| format!("git: {error}"))?;
     if !output.status.success() {
@@ -102,11 +132,7 @@ fn listed(root: &Path) -> Result<Vec<String>, String> {
     }
     let names = String::from_utf8(output.stdout)
         .map_err(|_| format!("{}: a path is not UTF-8", root.display()))?;
-    let mut paths: Vec<String> = names
-        .split_terminator('\0')
-        .filter(|path| *path == "Cargo.toml" || FOLDERS.iter().any(|f| path.starts_with(f)))
-        .map(str::to_owned)
-        .collect();
+    let mut paths: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
     // From a folder within, git would list a part, and the rules would be silent about the rest.
     if !paths.iter().any(|path| path.starts_with(FOLDERS[0])) {
         let folder = FOLDERS[0];

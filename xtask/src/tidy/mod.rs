@@ -1,9 +1,15 @@
-//! `cargo xtask tidy`: the rules that the structure of the tree obeys.
+//! `cargo xtask tidy`: the rules that the structure and the language of the tree obey.
 
+mod budgets;
+mod collisions;
 mod cycles;
 mod driver;
 mod groups;
+mod links;
+mod ports;
+mod predicates;
 mod sizes;
+mod words;
 
 use crate::defect::Defect;
 use crate::modules;
@@ -21,10 +27,33 @@ pub(crate) enum Rule {
     Driver,
     /// Types, functions and files stay small.
     Sizes,
+    /// Predicates change nothing.
+    Predicates,
+    /// No two types have one name.
+    Collisions,
+    /// Prose uses plain English and standard terms.
+    Words,
+    /// Links of documents lead somewhere.
+    Links,
+    /// Documents stay short.
+    Budgets,
+    /// Tests use no default port.
+    Ports,
 }
 
 impl Rule {
-    pub(crate) const ALL: [Rule; 4] = [Rule::Cycles, Rule::Groups, Rule::Driver, Rule::Sizes];
+    pub(crate) const ALL: [Rule; 10] = [
+        Rule::Cycles,
+        Rule::Groups,
+        Rule::Driver,
+        Rule::Sizes,
+        Rule::Predicates,
+        Rule::Collisions,
+        Rule::Words,
+        Rule::Links,
+        Rule::Budgets,
+        Rule::Ports,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -32,6 +61,12 @@ impl Rule {
             Rule::Groups => "groups",
             Rule::Driver => "driver",
             Rule::Sizes => "sizes",
+            Rule::Predicates => "predicates",
+            Rule::Collisions => "collisions",
+            Rule::Words => "words",
+            Rule::Links => "links",
+            Rule::Budgets => "budgets",
+            Rule::Ports => "ports",
         }
     }
 
@@ -73,6 +108,12 @@ pub(crate) fn check(tree: &Tree, choice: &Choice) -> Vec<Defect> {
             Rule::Groups => groups::check(&packages),
             Rule::Driver => driver::check(&packages, &outlines),
             Rule::Sizes => sizes::check(tree),
+            Rule::Predicates => predicates::check(tree),
+            Rule::Collisions => collisions::check(tree),
+            Rule::Words => words::check(tree),
+            Rule::Links => links::check(tree),
+            Rule::Budgets => budgets::check(tree),
+            Rule::Ports => ports::check(tree),
         });
     }
     defects.sort();

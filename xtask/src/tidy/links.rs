@@ -1,0 +1,133 @@
+//! Rule: links of documents lead somewhere, and so do the paths of documents in prose.
+
+use std::collections::BTreeSet;
+
+use crate::defect::Defect;
+use crate::tree::Tree;
+
+/// Returns the links whose file or heading does not exist.
+pub(super) fn check(tree: &Tree) -> Vec<Defect> {
+    let mut defects = Vec::new();
+    let sources = tree.sources.iter().map(|(path, source)| (path, &source.text));
+    for (path, text) in sources.chain(&tree.texts) {
+        if path.ends_with(".md") {
+            check_links(tree, path, text, &mut defects);
+        }
+        // Names of files that are only examples stand in the tests of this program.
+        if !path.starts_with("xtask/") && path != "CHANGELOG.md" {
+            check_paths(tree, path, text, &mut defects);
+        }
+    }
+    defects
+}
+
+/// Checks `[text](target)`.
+fn check_links(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
+    for (number, line) in text.lines().enumerate() {
+        for part in line.split("](").skip(1) {
+            let Some((target, _)) = part.split_once(')') else { continue };
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { path.to_owned() } else { beside(path, file) };
+            let is_folder =
+                || tree.paths.range(format!("{file}/")..).next().is_some_and(|p| is_in(p, &file));
+            let wrong = if !tree.paths.contains(&file) && !is_folder() {
+                format!("link to {target}, which does not exist")
+            } else if !heading.is_empty() && !headings(tree, &file).contains(heading) {
+                format!("link to {target}, a heading that does not exist")
+            } else {
+                continue;
+            };
+            defects.push(Defect::new(path, number + 1, wrong, "a file or heading of the tree"));
+        }
+    }
+}
+
+/// Checks `docs/….md`, wherever it stands.
+fn check_paths(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
+    let is_of_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    for (number, line) in text.lines().enumerate() {
+        for (at, _) in line.match_indices("docs/") {
+            // `../docs/…` and `](docs/…)` are links of documents.
+            let before = line[..at].chars().next_back();
+            if before.is_some_and(|c| is_of_path(c) || c == '(') {
+                continue;
+            }
+            let end = line[at..].find(|c| !is_of_path(c)).map_or(line.len(), |length| at + length);
+            let target = line[at..end].trim_end_matches('.');
+            if target.ends_with(".md") && !tree.paths.contains(target) {
+                let wrong = format!("{target} does not exist");
+                defects.push(Defect::new(path, number + 1, wrong, "a document of the tree"));
+            }
+        }
+    }
+}
+
+fn is_in(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Resolves a target against the folder of the document that links to it.
+fn beside(path: &str, target: &str) -> String {
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.trim_end_matches('/').split('/') {
+        match part {
+            "." | "" => {}
+            ".." => drop(parts.pop()),
+            name => parts.push(name),
+        }
+    }
+    parts.join("/")
+}
+
+/// Returns the headings of a document as links name them.
+fn headings(tree: &Tree, path: &str) -> BTreeSet<String> {
+    let text = tree.texts.get(path).map_or("", String::as_str);
+    let titles = text.lines().filter(|line| line.starts_with('#'));
+    let slug = |title: &str| -> String {
+        let title = title.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    titles.map(slug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::planted;
+
+    fn defects(text: &str) -> Vec<String> {
+        let tree = planted(&[
+            ("docs/a.md", text),
+            ("docs/b.md", "# A title: one\n"),
+            ("README.md", ""),
+            ("a.rs", "// docs/a.md\n"),
+        ]);
+        check(&tree).iter().map(Defect::to_string).collect()
+    }
+
+    #[test]
+    fn dead_links_are_found() {
+        for (text, expected) in [
+            ("[x](c.md)", "link to c.md, which does not exist"),
+            ("\n[x](b.md#no)", "link to b.md#no, a heading that does not exist"),
+            ("[x](../docs/c.md)", "link to ../docs/c.md, which does not exist"),
+            ("see docs/c.md.", "docs/c.md does not exist"),
+        ] {
+            let found = defects(text);
+            assert_eq!(found.len(), 1, "{text}: {found:?}");
+            assert!(found[0].contains(expected), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn live_links_pass() {
+        let text = "[x](b.md) [y](b.md#a-title-one) [z](../README.md) [u](https://a.test/x.md) \
+                    [folder](../docs/) docs/b.md";
+        assert_eq!(defects(text), [""; 0]);
+    }
+}
