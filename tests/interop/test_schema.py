@@ -45,7 +45,7 @@ congestion = "system"
 [[boost.route]]
 host = "[::1]"
 path = "/a/!~@[]"
-origins = ["http://a.test:8080", "HTTP://[::1]/", "unix:/run/a"]
+origins = ["http://a.test:8000", "HTTP://[::1]/", "unix:/run/a"]
 send-proxy = "v2"
 cache = "on"
 cache-ttl = ["override 0", "404-410 default 10s"]

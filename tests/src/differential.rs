@@ -155,7 +155,7 @@ mod tests {
         let place = Place {
             host: "a.test:8000".to_owned(),
             role: Role::Boost,
-            own: "a.test:8080".to_owned(),
+            own: "a.test:8000".to_owned(),
             via: "millrace".to_owned(),
         };
         for (index, case) in cases.iter().enumerate() {

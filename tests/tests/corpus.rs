@@ -46,7 +46,7 @@ fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
     let place = Place {
         host: "127.0.0.1:8000".to_owned(),
         role: Role::Boost,
-        own: "127.0.0.1:8080".to_owned(),
+        own: "127.0.0.1:8000".to_owned(),
         via: "millrace".to_owned(),
     };
     let (mut called, mut passed) = (0, Vec::new());

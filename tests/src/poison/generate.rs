@@ -419,6 +419,6 @@ impl Maker<'_> {
 /// A spelling of the mutant's host.
 fn random_host(random: &mut Random) -> String {
     let name = random.choose(&["{T}.test", "{T}.TEST", "{T}.Test", "{T}.tesT", "{T}.test."]);
-    let port = random.choose(&["", ":80", ":80", ":8080", ":443"]);
+    let port = random.choose(&["", ":80", ":80", ":8000", ":443"]);
     format!("{name}{port}")
 }

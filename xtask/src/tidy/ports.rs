@@ -28,7 +28,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Defect> {
 fn is_test(path: &str) -> bool {
     let is_in_tests = path.starts_with("tests/")
         || path.starts_with("crates/") && path.contains("/tests/") && !path.contains("/src/");
-    is_in_tests && !path.starts_with("tests/corpus/") && !path.ends_with(".json")
+    let is_data = path.starts_with("tests/corpus/") || path.ends_with(".json");
+    is_in_tests && !is_data && !path.ends_with(".md")
 }
 
 /// Whether a line contains a number that is not a part of a longer one.
