@@ -86,7 +86,7 @@ impl<E: Engine> Core<E> {
     /// Returns an exchange that the caller knows to be in the table.
     #[inline]
     pub(crate) fn exchange(&mut self, key: Key) -> &mut Exchange {
-        self.exchanges.get_mut(key).expect("the caller's exchange is under way")
+        self.exchanges.get_mut(key).expect("the caller's exchange is in the table")
     }
 
     /// Returns a client connection that the caller knows to be open.
@@ -115,7 +115,7 @@ impl<E: Engine> Core<E> {
         key: Key,
         of_client: impl FnOnce(Option<&'a mut Conn>) -> C,
     ) -> ExchangeParts<'a, E, C> {
-        let exchange = self.exchanges.get_mut(key).expect("the caller's exchange is under way");
+        let exchange = self.exchanges.get_mut(key).expect("the caller's exchange is in the table");
         let client = of_client(exchange.conn.and_then(|conn| self.conns.get_mut(conn)));
         let origin = exchange.transaction.connection.as_ref();
         let origin = origin.and_then(|it| self.origins.connections.get_mut(it.slot()));
@@ -137,12 +137,16 @@ impl<E: Engine> Core<E> {
 
     /// Returns the connection attempts of an exchange that is opening an origin connection.
     pub(crate) fn dial(&mut self, key: Key) -> &mut Dial {
-        self.exchange(key).transaction.dial.as_mut().expect("the caller's race is under way")
+        self.exchange(key)
+            .transaction
+            .dial
+            .as_mut()
+            .expect("the caller's exchange is opening a connection")
     }
 
     /// Returns the cache. The caller knows that the process has one.
     pub(crate) fn cache(&self) -> &Arc<Cache> {
-        self.shared.cache.as_ref().expect("whatever uses the cache has found one")
+        self.shared.cache.as_ref().expect("the caller has checked that there is a cache")
     }
 
     /// Returns the waiter through which the cache wakes an exchange or a fill of this worker.
@@ -172,9 +176,11 @@ impl<E: Engine> Core<E> {
         if let Some(found) = self.snapshot.listener(listener) {
             return (&self.snapshot, found.service as u16);
         }
-        let last =
-            self.snapshots.of_removed_listener(listener).expect("kept while there is a connection");
-        let found = last.listener(listener).expect("the last snapshot that had it");
+        let last = self
+            .snapshots
+            .of_removed_listener(listener)
+            .expect("the last snapshot of a listener is kept while it has connections");
+        let found = last.listener(listener).expect("the last snapshot of a listener has it");
         (last, found.service as u16)
     }
 

@@ -21,14 +21,14 @@ impl Turn for Running {
 }
 
 /// A worker with a fixed amount of memory, and its world.
-struct Stage {
+struct Fixture {
     world: World,
     worker: Running,
     shared: Arc<SharedState>,
     outbox: MailboxSender<WorkerMessage<SimDetached>, SimWaker>,
 }
 
-impl Stage {
+impl Fixture {
     fn new(memory: usize) -> Self {
         let world = World::new(1, Faults::None);
         let words = ["forward", "--listen", PROXY, "--workers", "1", "--access-log", "off"];
@@ -76,40 +76,40 @@ const PROXY: &str = "127.0.0.1:2001";
 /// sheds one such client, which frees enough.
 #[test]
 fn a_draining_worker_that_is_short_of_memory_sheds() {
-    let mut stage = Stage::new(128 * 1024);
-    let clients: Vec<Socket> = (0..4).map(|_| stage.world.connect(&proxy(), None)).collect();
+    let mut fixture = Fixture::new(128 * 1024);
+    let clients: Vec<Socket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
     for client in &clients {
-        stage.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
+        fixture.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
     }
-    assert!(stage.outbox.send(WorkerMessage::Drain).is_ok());
-    stage.outbox.flush();
-    stage.run(Duration::from_secs(2));
-    assert_eq!(stage.clients(), 4, "a drain leaves a head that has begun");
-    let listeners = &stage.shared.counters[0].listeners;
-    assert_eq!(listeners.get(), 0, "nobody is accepted any more");
+    assert!(fixture.outbox.send(WorkerMessage::Drain).is_ok());
+    fixture.outbox.flush();
+    fixture.run(Duration::from_secs(2));
+    assert_eq!(fixture.clients(), 4, "a drain waits for a header that has begun");
+    let listeners = &fixture.shared.counters[0].listeners;
+    assert_eq!(listeners.get(), 0, "the listeners are closed");
     for client in &clients {
-        stage.write(*client, &[b'a'; 29_000]);
+        fixture.write(*client, &[b'a'; 29_000]);
     }
-    stage.run(Duration::from_secs(2));
-    assert_eq!(stage.clients(), 3);
-    assert_eq!(stage.shared.counters[0].connections_shed.get(), 1);
+    fixture.run(Duration::from_secs(2));
+    assert_eq!(fixture.clients(), 3);
+    assert_eq!(fixture.shared.counters[0].connections_shed.get(), 1);
 }
 
 /// The worker holds nothing for a client that has sent nothing. If memory is short, that client
 /// stays, however long it has been stalled, and a client with held bytes is shed.
 #[test]
-fn who_holds_no_memory_does_not_go_for_it() {
-    let mut stage = Stage::new(128 * 1024);
+fn a_client_without_held_memory_is_not_shed_for_memory() {
+    let mut fixture = Fixture::new(128 * 1024);
     for _ in 0..2 {
-        stage.world.connect(&proxy(), None);
+        fixture.world.connect(&proxy(), None);
     }
-    stage.run(Duration::from_secs(8));
-    let clients: Vec<Socket> = (0..4).map(|_| stage.world.connect(&proxy(), None)).collect();
+    fixture.run(Duration::from_secs(8));
+    let clients: Vec<Socket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
     for client in &clients {
-        stage.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
-        stage.write(*client, &[b'a'; 29_000]);
+        fixture.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
+        fixture.write(*client, &[b'a'; 29_000]);
     }
-    stage.run(Duration::from_secs(2));
-    assert_eq!(stage.shared.counters[0].connections_shed.get(), 1);
-    assert_eq!(stage.clients(), 2 + 3);
+    fixture.run(Duration::from_secs(2));
+    assert_eq!(fixture.shared.counters[0].connections_shed.get(), 1);
+    assert_eq!(fixture.clients(), 2 + 3);
 }

@@ -17,7 +17,7 @@ use millrace_proxy::{HandoverGuard, Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
-type Post = WorkerMessage<SimDetached>;
+type Message = WorkerMessage<SimDetached>;
 
 /// The other worker, reduced to accepting a connection and handing it over.
 struct Donor {
@@ -46,19 +46,19 @@ impl Turn for Receiver {
 }
 
 /// A worker, a client whose connection the other worker has accepted, and the worker's mailboxes.
-struct Stage {
+struct Fixture {
     world: World,
     donor: Donor,
     receiver: Receiver,
     shared: Arc<SharedState>,
     config: Config,
-    outbox: MailboxSender<Post, SimWaker>,
+    outbox: MailboxSender<Message, SimWaker>,
     /// The other worker's end of the mailbox, which has to outlive its messages.
-    _mail: PeerMailboxes<Post, SimWaker>,
+    _mail: PeerMailboxes<Message, SimWaker>,
     client: Socket,
 }
 
-impl Stage {
+impl Fixture {
     /// Creates the worker. The connection was accepted by a listener that only the second
     /// configuration has, and the message with it has been sent.
     fn new() -> Self {
@@ -81,9 +81,9 @@ impl Stage {
         let receiver = Receiver(Worker::new(world.engine(1 << 20), setup).unwrap());
         let socket = donor.engine.detach(donor.accepted.take().unwrap());
         let counted = HandoverGuard::new(&shared.counters[0]);
-        let letter =
+        let message =
             WorkerMessage::Connection { socket, peer: None, listener: 1, snapshot: 2, counted };
-        assert!(mail.send(0, letter).is_ok());
+        assert!(mail.send(0, message).is_ok());
         mail.flush();
         Self { world, donor, receiver, shared, config, outbox, _mail: mail, client }
     }
@@ -104,11 +104,13 @@ impl Stage {
 
     /// Checks that the client is served. It gets a refusal, since its request is not one for a
     /// proxy.
-    fn expect_an_answer(&mut self) {
+    fn expect_response(&mut self) {
         self.world.write(self.client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         self.run();
-        let Read::Bytes(answer) = self.world.read(self.client, 4096) else { panic!("no answer") };
-        assert!(answer.starts_with(b"HTTP/1.1 400 "));
+        let Read::Bytes(response) = self.world.read(self.client, 4096) else {
+            panic!("no response")
+        };
+        assert!(response.starts_with(b"HTTP/1.1 400 "));
     }
 }
 
@@ -116,8 +118,8 @@ fn setup(
     world: &World,
     shared: &Arc<SharedState>,
     config: &Config,
-    inbox: millrace_engine::MailboxReceiver<Post, SimWaker>,
-    mail: PeerMailboxes<Post, SimWaker>,
+    inbox: millrace_engine::MailboxReceiver<Message, SimWaker>,
+    mail: PeerMailboxes<Message, SimWaker>,
 ) -> Setup<Sim> {
     let address = |address: &ListenAddress| match address {
         ListenAddress::Tcp(address) => Address::Tcp(*address),
@@ -142,39 +144,39 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_connection_waits_for_the_configuration_that_has_its_listener() {
-    let mut stage = Stage::new();
-    stage.run();
-    assert_eq!(stage.receiver.0.live_objects()[0], 0, "its listener is not known yet");
+    let mut fixture = Fixture::new();
+    fixture.run();
+    assert_eq!(fixture.receiver.0.live_objects()[0], 0, "its listener is not configured yet");
     assert_eq!(
-        stage.shared.counters[0].handed_over.load(Ordering::Relaxed),
+        fixture.shared.counters[0].handed_over.load(Ordering::Relaxed),
         1,
         "it holds a descriptor"
     );
     let listener = Address::Tcp("127.0.0.1:2002".parse().unwrap());
-    let sockets = vec![(1, stage.world.listen(&listener))];
-    let letter = WorkerMessage::Configure { config: Arc::new(stage.second()), sockets };
-    assert!(stage.outbox.send(letter).is_ok());
-    stage.outbox.flush();
-    stage.run();
-    assert_eq!(stage.receiver.0.live_objects()[0], 1);
-    assert_eq!(stage.shared.counters[0].handed_over.load(Ordering::Relaxed), 0, "it is admitted");
-    stage.expect_an_answer();
+    let sockets = vec![(1, fixture.world.listen(&listener))];
+    let message = WorkerMessage::Configure { config: Arc::new(fixture.second()), sockets };
+    assert!(fixture.outbox.send(message).is_ok());
+    fixture.outbox.flush();
+    fixture.run();
+    assert_eq!(fixture.receiver.0.live_objects()[0], 1);
+    assert_eq!(fixture.shared.counters[0].handed_over.load(Ordering::Relaxed), 0, "it is admitted");
+    fixture.expect_response();
 }
 
 #[test]
-fn whoever_takes_a_place_reads_the_letters_that_are_left() {
+fn a_replacement_worker_handles_the_unread_messages() {
     for was_taken_out in [true, false] {
-        let mut stage = Stage::new();
+        let mut fixture = Fixture::new();
         if was_taken_out {
-            stage.run();
+            fixture.run();
         }
-        let config = stage.second();
-        let Stage { world, receiver, shared, .. } = stage;
-        let remains = receiver.0.into_salvage();
-        assert_eq!(remains.messages.len(), usize::from(was_taken_out));
-        let setup = setup(&world, &shared, &config, remains.inbox, remains.mail);
+        let config = fixture.second();
+        let Fixture { world, receiver, shared, .. } = fixture;
+        let salvage = receiver.0.into_salvage();
+        assert_eq!(salvage.messages.len(), usize::from(was_taken_out));
+        let setup = setup(&world, &shared, &config, salvage.inbox, salvage.mail);
         let mut successor = Worker::new(world.engine(1 << 20), setup).unwrap();
-        successor.adopt_messages(remains.messages);
+        successor.adopt_messages(salvage.messages);
         successor.run_turn();
         let counters = &shared.counters[0];
         assert_eq!((successor.live_objects()[0], counters.worker_restarts.get()), (1, 1));

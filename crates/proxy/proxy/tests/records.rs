@@ -75,7 +75,7 @@ fn the_duration_begins_with_the_first_byte_of_the_request() {
     let end = go_on(&mut proxy);
     let record = String::from_utf8(world.log()).unwrap();
     let duration_ms = number(&record, "duration_ms");
-    assert!(rest > first, "nothing was waited for");
+    assert!(rest > first, "the request arrived in one piece");
     assert!(duration_ms > 0.9 * milliseconds(rest.since(first)), "{record}");
     assert!(duration_ms < milliseconds(end.since(first)), "{record}");
     // The time of the record is that of the first byte, with millisecond precision and a coarse

@@ -18,7 +18,7 @@ use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
 
-type Post = WorkerMessage<SimDetached>;
+type Message = WorkerMessage<SimDetached>;
 
 struct Running(Worker<Sim>);
 
@@ -40,9 +40,9 @@ impl Turn for Gone {
 /// An origin that reads requests, and responds to them once `responds` is set.
 struct Origin {
     listener: Socket,
-    asked: Vec<Socket>,
+    pending: Vec<Socket>,
     open: Vec<Socket>,
-    answers: bool,
+    responds: bool,
 }
 
 impl Actor for Origin {
@@ -50,24 +50,24 @@ impl Actor for Origin {
         while let Some((socket, _)) = world.accept(self.listener) {
             self.open.push(socket);
         }
-        let Self { open, asked, .. } = self;
+        let Self { open, pending, .. } = self;
         open.retain(|&socket| match world.read(socket, 4096) {
             Read::Bytes(_) => {
-                asked.push(socket);
+                pending.push(socket);
                 true
             }
             Read::Nothing => true,
             Read::End | Read::Failed(_) => {
-                asked.retain(|other| *other != socket);
+                pending.retain(|other| *other != socket);
                 world.close(socket);
                 false
             }
         });
-        let asked = if self.answers { std::mem::take(&mut self.asked) } else { Vec::new() };
-        for socket in asked {
-            let answer =
+        let pending = if self.responds { std::mem::take(&mut self.pending) } else { Vec::new() };
+        for socket in pending {
+            let response =
                 b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nCache-Control: max-age=60\r\n\r\nok";
-            assert_eq!(world.write(socket, answer), Ok(answer.len()));
+            assert_eq!(world.write(socket, response), Ok(response.len()));
         }
         None
     }
@@ -75,26 +75,26 @@ impl Actor for Origin {
 
 /// Two workers, with mailboxes for one message between them. A client of the first worker caused a
 /// request to the origin, and two clients of the second wait for its response.
-struct Stage {
+struct Fixture {
     world: World,
     first: Running,
     second: Running,
     origin: Origin,
     shared: Arc<SharedState>,
-    outbox: MailboxSender<Post, SimWaker>,
+    outbox: MailboxSender<Message, SimWaker>,
     /// The second worker's mailbox, kept open.
-    _outbox: MailboxSender<Post, SimWaker>,
+    _outbox: MailboxSender<Message, SimWaker>,
     waiting: [Socket; 2],
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let world = World::new(1, Faults::None);
         let origin = Origin {
-            listener: world.actor_listen(&at(4000)),
-            asked: Vec::new(),
+            listener: world.actor_listen(&address(4000)),
+            pending: Vec::new(),
             open: Vec::new(),
-            answers: false,
+            responds: false,
         };
         let mibs = 4 << 20;
         let bounds = Bounds { bytes: mibs, object_bytes: 1 << 20, variants: 4, tends: true };
@@ -109,19 +109,23 @@ impl Stage {
             (Running(Worker::new(world.engine(1 << 20), setup).unwrap()), outbox)
         };
         let ((first, outbox), (second, _outbox)) = (worker(0), worker(1));
-        let waiting = [at(2002), at(2002)].map(|proxy| world.connect(&proxy, None));
-        let mut stage = Self { world, first, second, origin, shared, outbox, _outbox, waiting };
-        let asks = stage.world.connect(&at(2001), None);
-        stage.ask(asks);
+        let waiting = [address(2002), address(2002)].map(|proxy| world.connect(&proxy, None));
+        let mut fixture = Self { world, first, second, origin, shared, outbox, _outbox, waiting };
+        let leader = fixture.world.connect(&address(2001), None);
+        fixture.send_request(leader);
         for client in waiting {
-            stage.ask(client);
+            fixture.send_request(client);
         }
-        stage.run(SECOND);
-        assert_eq!(stage.origin.open.len(), 1, "the others wait");
-        stage
+        fixture.run(SECOND);
+        assert_eq!(
+            fixture.origin.open.len(),
+            1,
+            "only the first client's request reaches the origin"
+        );
+        fixture
     }
 
-    fn ask(&mut self, client: Socket) {
+    fn send_request(&mut self, client: Socket) {
         self.run(Duration::from_millis(10));
         let request = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
         assert_eq!(self.world.write(client, request), Ok(request.len()));
@@ -134,7 +138,7 @@ impl Stage {
 
     /// Stops the first worker in one turn. It has to wake both clients of the second worker, but
     /// the mailbox has room for one message.
-    fn break_off(&mut self) {
+    fn stop_first(&mut self) {
         assert!(self.outbox.send(WorkerMessage::Stop).is_ok());
         self.outbox.flush();
         assert!(!self.first.turn(), "it has ended");
@@ -142,14 +146,14 @@ impl Stage {
 }
 
 /// Returns what a client has received.
-fn got(world: &World, client: Socket) -> Vec<u8> {
+fn received(world: &World, client: Socket) -> Vec<u8> {
     match world.read(client, 4096) {
         Read::Bytes(bytes) => bytes.to_vec(),
         _ => Vec::new(),
     }
 }
 
-fn at(port: u16) -> Address {
+fn address(port: u16) -> Address {
     Address::Tcp(([127, 0, 0, 1], port).into())
 }
 
@@ -157,15 +161,15 @@ fn setup(
     world: &World,
     shared: &Arc<SharedState>,
     index: usize,
-    inbox: MailboxReceiver<Post, SimWaker>,
-    mail: PeerMailboxes<Post, SimWaker>,
+    inbox: MailboxReceiver<Message, SimWaker>,
+    mail: PeerMailboxes<Message, SimWaker>,
 ) -> Setup<Sim> {
     let words = ["boost", "--origin", "http://127.0.0.1:4000", "--workers", "2"];
     let listeners = ["--listen", "127.0.0.1:2001", "--listen", "127.0.0.1:2002"];
     Setup {
         config: Arc::new(from_arguments(words.into_iter().chain(listeners)).unwrap()),
         index,
-        listeners: vec![(index as u16, world.listen(&at(2001 + index as u16)))],
+        listeners: vec![(index as u16, world.listen(&address(2001 + index as u16)))],
         inbox,
         mail,
         shared: shared.clone(),
@@ -181,34 +185,34 @@ const SECOND: Duration = Duration::from_secs(1);
 /// One of the waiting exchanges fetches the response now. The other is woken and waits for that
 /// fetch.
 #[test]
-fn a_worker_that_ends_wakes_those_whose_mailbox_was_full() {
-    let mut stage = Stage::new();
-    stage.break_off();
-    let Stage { world, first, mut second, mut origin, waiting, .. } = stage;
+fn a_worker_that_ends_retries_wakes_to_a_full_mailbox() {
+    let mut fixture = Fixture::new();
+    fixture.stop_first();
+    let Fixture { world, first, mut second, mut origin, waiting, .. } = fixture;
     // The mailbox has room for the second message now.
     let milli = Duration::from_millis(1);
     run(&world, &mut [&mut Gone, &mut second], &mut [&mut origin], milli, &mut |_| false);
     let _engine = first.0.finish();
-    origin.answers = true;
+    origin.responds = true;
     run(&world, &mut [&mut Gone, &mut second], &mut [&mut origin], SECOND, &mut |_| false);
     for client in waiting {
-        assert!(got(&world, client).ends_with(b"ok"));
+        assert!(received(&world, client).ends_with(b"ok"));
     }
 }
 
 #[test]
-fn who_takes_the_place_of_a_worker_wakes_those_whose_mailbox_was_full() {
-    let mut stage = Stage::new();
-    stage.break_off();
-    let Stage { world, first, mut second, mut origin, shared, waiting, .. } = stage;
-    let remains = first.0.into_salvage();
-    let setup = setup(&world, &shared, 0, remains.inbox, remains.mail);
+fn a_replacement_worker_retries_wakes_to_a_full_mailbox() {
+    let mut fixture = Fixture::new();
+    fixture.stop_first();
+    let Fixture { world, first, mut second, mut origin, shared, waiting, .. } = fixture;
+    let salvage = first.0.into_salvage();
+    let setup = setup(&world, &shared, 0, salvage.inbox, salvage.mail);
     let mut third = Running(Worker::new(world.engine(1 << 20), setup).unwrap());
-    third.0.adopt_messages(remains.messages);
-    origin.answers = true;
+    third.0.adopt_messages(salvage.messages);
+    origin.responds = true;
     let mut workers: [&mut dyn Turn; 3] = [&mut Gone, &mut second, &mut third];
     run(&world, &mut workers, &mut [&mut origin], SECOND, &mut |_| false);
     for client in waiting {
-        assert!(got(&world, client).ends_with(b"ok"));
+        assert!(received(&world, client).ends_with(b"ok"));
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn begin<E: Engine>(
     };
     let bytes = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
     exchange.charges[0] = Some(core.engine.budget().charge(bytes));
-    let key = core.exchanges.insert(exchange).expect("there is room for so many");
+    let key = core.exchanges.insert(exchange).expect("the table has slots for all refreshes");
     core.cache_waits.refreshes += 1;
     core.counters.cache_refreshes.add(1);
     core.wakes.local.push_back(key.token(TokenKind::Exchange));
@@ -75,7 +75,7 @@ pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
     side::abandon(core, key);
     waiting::leave_cache(core, key);
-    let mut exchange = core.exchanges.remove(key).expect("the caller's refresh is there");
+    let mut exchange = core.exchanges.remove(key).expect("the caller's refresh is in the table");
     core.cache_waits.refreshes -= 1;
     exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
     core.exchange_pool.recycle(exchange);

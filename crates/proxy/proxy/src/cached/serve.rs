@@ -34,18 +34,18 @@ enum ResponseForm {
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let waiter = core.waiter(key, TokenKind::Exchange);
     let parts = core.parts_with_client(key);
-    let leaving = parts.must_close();
+    let must_close = parts.must_close();
     let ExchangeParts { engine, out, exchange, shared, .. } = parts;
     let (now, now_ms) = (engine.now(), now_ms(engine));
-    let cache = shared.cache.as_ref().expect("what is stored is in a cache");
-    let object = exchange.caching.object.clone().expect("found before it is served");
-    let mut start = HeaderWriting { out: h1::header(out), object: &object, now_ms };
+    let cache = shared.cache.as_ref().expect("a stored response comes from a cache");
+    let object = exchange.caching.object.clone().expect("the object is set before it is served");
+    let mut header = StoredHeaderWriter { out: h1::header(out), object: &object, now_ms };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
-    let form = start.form(exchange, cache.hash(), random);
-    let framing = start.write_stored_fields(exchange, &form);
+    let form = header.form(exchange, cache.hash(), random);
+    let framing = header.write_stored_fields(exchange, &form);
     let (chunked, ends_by_close) = h1::outgoing_framing(exchange, framing);
-    exchange.is_persistent &= !ends_by_close && !leaving && exchange.has_received_request();
-    start.write_added_fields(exchange, framing, chunked);
+    exchange.is_persistent &= !ends_by_close && !must_close && exchange.has_received_request();
+    header.write_added_fields(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
     let is_hot_copy = match (framing, &form) {
         (Framing::Length(bytes), ResponseForm::Whole) => cache.note_sent(&object.body, bytes),
@@ -79,13 +79,13 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
 }
 
 /// The writer of a stored response's header.
-struct HeaderWriting<'a, W> {
+struct StoredHeaderWriter<'a, W> {
     out: W,
     object: &'a Object,
     now_ms: u64,
 }
 
-impl<W: HeaderWriter> HeaderWriting<'_, W> {
+impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     fn form(
         &self,
         exchange: &Exchange,
@@ -162,7 +162,7 @@ impl<W: HeaderWriter> HeaderWriting<'_, W> {
             ResponseForm::Parts(pieces, _) => {
                 out.response(206, b"Partial Content");
                 let Some(ResponsePart::Text(first)) = pieces.front() else {
-                    unreachable!("several parts begin with the text before the first")
+                    unreachable!("a multipart body begins with text")
                 };
                 for line in self::lines(lines).filter(|line| line.known != Name::ContentType) {
                     out.run(Run::Lines(line.bytes));

@@ -182,7 +182,7 @@ fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
 fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) -> bool {
     let exchange = core.exchange(key);
     let Exchange { request, response, caching, transaction, .. } = exchange;
-    let object = caching.object.clone().expect("what is completed is at hand");
+    let object = caching.object.clone().expect("the stored part to complete is set");
     let stored = combine(&context.received(request, response), &object.stored);
     let is_certain = matches!(transaction.framing, Framing::Length(_));
     let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
@@ -217,7 +217,7 @@ fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<
 fn drop_part(exchange: &Exchange, StoreContext { cache, route, cache_key, .. }: StoreContext<'_>) {
     let Exchange { request, response, caching, .. } = exchange;
     if !rules::is_personal(request, response, &route.policy) {
-        let object = caching.object.as_ref().expect("what is completed is at hand");
+        let object = caching.object.as_ref().expect("the stored part to complete is set");
         cache.remove_object(cache_key, object);
     }
 }
@@ -281,7 +281,7 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     let Exchange { request, response, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
-    let old = caching.object.clone().expect("what is validated is at hand");
+    let old = caching.object.clone().expect("the stored object to validate is set");
     let (object, refusal) = match freshen(&context.received(request, response), &old.stored) {
         Ok(stored) => {
             let (heads, since) = ((&sent, &*response), caching.change_number);
@@ -334,8 +334,8 @@ pub(crate) fn end_upload<E: Engine>(core: &mut Core<E>, key: Key) {
 pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let waiter = core.waiter(key, TokenKind::Exchange);
     let caching = &mut core.exchange(key).caching;
-    let spare = caching.object.clone().filter(|_| caching.is_stale_fallback);
-    let serves = spare.is_some_and(|spare| caching.serve_stored(spare, waiter));
+    let fallback = caching.object.clone().filter(|_| caching.is_stale_fallback);
+    let serves = fallback.is_some_and(|fallback| caching.serve_stored(fallback, waiter));
     if serves {
         end_upload(core, key);
         // Waiting requests may be served the same response.

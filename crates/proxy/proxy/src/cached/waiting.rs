@@ -15,7 +15,7 @@ pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 pub(crate) fn cancel_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let waiter = core.waiter(key, TokenKind::Exchange);
     if end_wait(core, key) {
-        let requested = core.exchange(key).caching.key.expect("it waits for something");
+        let requested = core.exchange(key).caching.key.expect("a waiting exchange has a key");
         core.cache().forget(requested, waiter);
     }
 }

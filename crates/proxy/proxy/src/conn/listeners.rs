@@ -151,11 +151,11 @@ impl Listeners {
     /// `CHECKS_MAX`th call in any case, since draining has to end.
     pub(crate) fn check_drained(&mut self) -> bool {
         self.drain_checks += 1;
-        let mut came = false;
+        let mut has_accepted = false;
         for listener in &mut self.listeners {
-            came |= std::mem::take(&mut listener.has_accepted);
+            has_accepted |= std::mem::take(&mut listener.has_accepted);
         }
-        !came || self.drain_checks >= CHECKS_MAX
+        !has_accepted || self.drain_checks >= CHECKS_MAX
     }
 
     /// Closes all listeners for good.

@@ -76,8 +76,8 @@ const _: () = assert!(size_of::<Conn>() <= 256);
 
 impl Conn {
     /// Enters the state `state`.
-    pub(crate) fn set_state(&mut self, standing: ConnState, now: Instant) {
-        self.state = standing;
+    pub(crate) fn set_state(&mut self, state: ConnState, now: Instant) {
+        self.state = state;
         self.since = now;
     }
 

@@ -69,7 +69,9 @@ impl RecvBuffer {
                 held.append(&buffer);
                 engine.recycle(buffer);
             }
-            Self::Lent { .. } => unreachable!("one completion lends one buffer, settled after it"),
+            Self::Lent { .. } => {
+                unreachable!("a completion lends one buffer, which is settled after it")
+            }
             Self::Empty => *self = Self::Lent { buffer, read: 0 },
         }
     }

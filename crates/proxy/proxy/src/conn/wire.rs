@@ -346,7 +346,7 @@ mod tests {
                         wire.settle(&mut self.engine);
                     }
                     CompletionEvent::Sent(result) => {
-                        let wire = self.wire.as_mut().expect("it has sent");
+                        let wire = self.wire.as_mut().expect("the wire exists once it has sent");
                         self.sent.push(wire.complete_send(&result));
                         if self.sent.len() == 1 {
                             assert!(!wire.is_sending());
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn own_bytes_go_before_those_of_exchanges_and_complete_for_none() {
+    fn own_bytes_precede_those_of_exchanges_and_complete_for_none() {
         let world = World::new(1, Faults::None);
         let address: Address = Address::Tcp("127.0.0.1:80".parse().unwrap());
         let listener = world.actor_listen(&address);

@@ -75,8 +75,8 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
     let exchange = core.exchange(key);
     let (failed, delivered) = (reason.failure(), Delivered::of(exchange));
     let row = TABLE.iter().find(|(row, _)| *row == failed).expect("each failure has a row");
-    let outcomes = row.1[delivered as usize];
-    let retries = outcomes.first() == Some(&Retry) && grant_retry(core, key, reason);
+    let actions = row.1[delivered as usize];
+    let retries = actions.first() == Some(&Retry) && grant_retry(core, key, reason);
     origin::outcome::record_failure(core, key, reason);
     if retries {
         let is_silent = failed == Failure::NoResponse;
@@ -91,8 +91,8 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
     if core.exchange(key).is_refresh() {
         return NextStep::EndRefresh;
     }
-    for outcome in outcomes {
-        match outcome {
+    for action in actions {
+        match action {
             StaleFallback if store_outcome::serve_stale(core, key) => {
                 return NextStep::Advance(Stage::Deliver);
             }
@@ -198,7 +198,7 @@ fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> NextStep {
     core.counters.retries.add(1);
     let exchange = core.exchange(key);
-    assert_eq!(exchange.stage, Stage::Fetch, "nothing has reached the client");
+    assert_eq!(exchange.stage, Stage::Fetch, "no byte of a response has reached the client");
     let transaction = &exchange.transaction;
     let tried = transaction.origin.filter(|_| !dials);
     let tries = transaction.earlier_tries + 1;
@@ -269,8 +269,8 @@ mod tests {
     const DELIVERED: [Delivered; 4] =
         [Delivered::Nothing, Delivered::Part, Delivered::Received, Delivered::Tunnel];
 
-    fn word(outcome: EndAction) -> &'static str {
-        match outcome {
+    fn word(action: EndAction) -> &'static str {
+        match action {
             Retry => "retry",
             StaleFallback => "stale fallback",
             Refuse => "refuse",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_table_is_the_one_that_decides() {
+    fn the_documented_table_equals_the_one_in_the_code() {
         let header = DELIVERED.map(|delivered| format!("{delivered:?}"));
         let mut expected = vec![[&["failed".to_owned()][..], &header[..]].concat()];
         for (failed, cells) in TABLE {
@@ -355,7 +355,7 @@ mod tests {
     fn a_retry_is_the_first_choice_and_only_before_anything_was_delivered() {
         for (failed, cells) in TABLE {
             for (delivered, cell) in DELIVERED.into_iter().zip(cells) {
-                let place = cell.iter().position(|outcome| *outcome == Retry);
+                let place = cell.iter().position(|action| *action == Retry);
                 assert!(place.is_none_or(|place| place == 0), "{failed:?}");
                 let tries_again = cell.iter().any(|it| matches!(it, Retry | StaleFallback));
                 assert!(!tries_again || delivered == Delivered::Nothing, "{failed:?}");

@@ -31,8 +31,8 @@ pub(crate) fn write_request(
     let request = sent.head();
     let snapshot = exchange.snapshot();
     let route = snapshot.route_of(exchange.service, exchange.plan);
-    let destination = destination(request).expect("the route stage has read it");
-    let boosting = matches!(exchange.plan, RequestPlan::Route(_));
+    let destination = destination(request).expect("the route stage has checked the destination");
+    let is_reverse = matches!(exchange.plan, RequestPlan::Route(_));
     let stored = exchange.caching.object.clone().filter(|_| request.method() == Method::Get);
     let host_sent = route.map_or(HostHeader::Client, |route| route.host_header);
     out.request(request.method_bytes(), destination.path_and_query, |host| {
@@ -43,20 +43,20 @@ pub(crate) fn write_request(
     });
     // A reverse proxy fetches the whole response for the requests that wait, even if this client
     // has it already.
-    let is_unconditional = stored.is_some() || (boosting && exchange.caching.lease.is_some());
+    let is_unconditional = stored.is_some() || (is_reverse && exchange.caching.lease.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
-    let mut left_out = NameSet::default();
+    let mut omitted = NameSet::default();
     if is_unconditional {
-        left_out = left_out.with(&CONDITIONS);
+        omitted = omitted.with(&CONDITIONS);
         if exchange.is_refresh() || request.find(Name::Range).is_none() {
             // A refresh has no client, and without Range the field means nothing.
-            left_out = left_out.with(&NameSet::of(&[Name::IfRange]));
+            omitted = omitted.with(&NameSet::of(&[Name::IfRange]));
         }
     }
     if counts_hops {
-        left_out = left_out.with(&NameSet::of(&[Name::MaxForwards]));
+        omitted = omitted.with(&NameSet::of(&[Name::MaxForwards]));
     }
-    sent.lines(left_out).for_each(|run| out.run(run));
+    sent.lines(omitted).for_each(|run| out.run(run));
     if let Some(hops) = request.find(Name::MaxForwards).filter(|_| counts_hops) {
         let left = decimal(request.value_of(hops)).map_or(0, |count| count.saturating_sub(1));
         out.number(b"Max-Forwards", left);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_needs_no_text_of_http_1() {
+    fn a_request_needs_no_http_1_text() {
         fn write(out: &mut impl HeaderWriter) {
             let place = OriginAddress::Name(b"origin"[..].into(), 80);
             assert!(!write_request(out, &mut exchange(REQUEST, ANSWER), &place));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_needs_no_text_of_http_1() {
+    fn a_response_needs_no_http_1_text() {
         fn write(out: &mut impl HeaderWriter) {
             let (exchange, dates) = (&exchange(REQUEST, ANSWER), &mut Dates::default());
             write_response(out, exchange, Framing::Chunked, true, dates, Duration::ZERO);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_of_our_own_needs_no_text_of_http_1() {
+    fn a_response_of_our_own_needs_no_http_1_text() {
         fn write(out: &mut impl HeaderWriter) {
             let own = OwnResponse::Refusal(Reason::ConnectRefused);
             let body = write_own_response(out, &exchange(REQUEST, ANSWER), own, b"today");

@@ -6,7 +6,7 @@ use crate::exchange::Exchange;
 /// A pool of reset exchanges.
 #[derive(Debug, Default)]
 pub(crate) struct ExchangePool {
-    #[expect(clippy::vec_box, reason = "they go back and forth between here and the table")]
+    #[expect(clippy::vec_box, reason = "exchanges move between the pool and the table")]
     exchanges: Vec<Box<Exchange>>,
 }
 
@@ -61,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_little_memory_is_kept() {
+    fn exchanges_with_small_headers_are_kept() {
         assert!(is_kept(exchange(20, 40)));
         assert!(!is_kept(exchange(1, 20_000)), "many bytes");
         assert!(!is_kept(exchange(400, 4)), "many fields in few bytes");
         let mut cleared = exchange(400, 4);
         cleared.request.clear();
         cleared.response.clear();
-        assert!(!is_kept(cleared), "memory of what was there before");
+        assert!(!is_kept(cleared), "memory of cleared headers");
     }
 }

@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_has_an_error_type_that_is_a_token() {
+    fn every_reason_has_an_error_type_that_is_a_token() {
         // RFC 8941 section 3.3.4, restricted to the characters that the registered types use.
         let is_token =
             |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_of_the_table_has_a_phrase_and_every_word_is_used_once() {
+    fn every_status_has_a_phrase_and_every_word_is_unique() {
         for (index, reason) in Reason::ALL.iter().enumerate() {
             assert!(reason.status() == 0 || !phrase(reason.status()).is_empty(), "{reason:?}");
             assert!(Reason::ALL[..index].iter().all(|other| other.word() != reason.word()));

@@ -80,7 +80,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         return refuse(core, fd);
     };
     let snapshot = core.service_of_listener(listener).0.clone();
-    let configured = snapshot.listener(listener).expect("it is served by this snapshot");
+    let configured = snapshot.listener(listener).expect("this snapshot serves the listener");
     if let Some(name) = snapshot.client_congestion(configured).for_accepted(peer) {
         core.engine.set_congestion(&fd, name);
     }
@@ -137,14 +137,14 @@ fn hand_over<E: Engine>(
     let socket = core.engine.detach(fd);
     let snapshot = core.snapshot.config.number;
     let counted = HandoverGuard::new(&core.shared.counters[least]);
-    let letter = WorkerMessage::Connection { socket, peer, listener, snapshot, counted };
-    match core.mail.send(least, letter) {
+    let message = WorkerMessage::Connection { socket, peer, listener, snapshot, counted };
+    match core.mail.send(least, message) {
         Ok(()) => {
             core.counters.connections_handed_over.add(1);
             None
         }
         Err(WorkerMessage::Connection { socket, .. }) => core.engine.adopt(socket).ok(),
-        Err(_) => unreachable!("the message that comes back is the one that was sent"),
+        Err(_) => unreachable!("the message that is returned is the one that was sent"),
     }
 }
 

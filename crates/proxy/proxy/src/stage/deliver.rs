@@ -18,14 +18,14 @@ use crate::transfer::{TransferProgress, TransferState, download, tunnel, upload}
 /// Handles an event of an exchange in this stage.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
-    let moved = match event {
+    let progress = match event {
         Event::Enter | Event::BecameFirst => return begin(core, key),
         Event::End(reason) => return NextStep::End(reason),
         Event::ClientFailed => return NextStep::End(Reason::ClientClosed),
         Event::ClientSent => match download::pump(core, key, false) {
             // The completed send was an interim response, for which the header had to wait.
             TransferProgress::NotStarted => return begin(core, key),
-            moved => moved,
+            progress => progress,
         },
         Event::ClientSpliced(count) => download::handle_spliced(core, key, count),
         Event::OriginReadable | Event::Woken => match core.exchange(key).download.state() {
@@ -43,11 +43,11 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         // The exchange no longer waits for this event.
         _ => TransferProgress::Waiting,
     };
-    next_step(core, key, moved)
+    next_step(core, key, progress)
 }
 
-fn next_step<E: Engine>(core: &mut Core<E>, key: Key, moved: TransferProgress) -> NextStep {
-    match moved {
+fn next_step<E: Engine>(core: &mut Core<E>, key: Key, progress: TransferProgress) -> NextStep {
+    match progress {
         TransferProgress::Waiting | TransferProgress::NotStarted => NextStep::Wait,
         TransferProgress::Ended => finish(core, key),
         TransferProgress::Failed(reason) => NextStep::End(reason),
@@ -64,7 +64,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         return NextStep::Wait;
     }
     out.clear();
-    let moved = match exchange.plan {
+    let progress = match exchange.plan {
         RequestPlan::Respond(own) => send_own(core, key, own),
         RequestPlan::Tunnel => {
             headers::write_connect_response(&mut h1::header(out), exchange);
@@ -79,15 +79,15 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         RequestPlan::Route(_) | RequestPlan::Target => send_response(core, key),
         RequestPlan::Unrouted => unreachable!("the route stage comes first"),
     };
-    next_step(core, key, moved)
+    next_step(core, key, progress)
 }
 
 fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: OwnResponse) -> TransferProgress {
     let parts = core.parts_with_client(key);
-    let leaving = parts.must_close();
+    let must_close = parts.must_close();
     let ExchangeParts { engine, out, log, exchange, counters, .. } = parts;
     let closes = matches!(own, OwnResponse::Refusal(reason) if reason.closes());
-    exchange.is_persistent &= !closes && !leaving && exchange.has_received_request();
+    exchange.is_persistent &= !closes && !must_close && exchange.has_received_request();
     exchange.status = match own {
         OwnResponse::Refusal(reason) => reason.status(),
         OwnResponse::Options | OwnResponse::Trace => 200,
@@ -104,7 +104,7 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: OwnResponse) -> Transf
 
 fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let parts = core.parts_with_client(key);
-    let leaving = parts.must_close();
+    let must_close = parts.must_close();
     let ExchangeParts { engine, out, log, exchange, .. } = parts;
     let is_filled = exchange.caching.source == ResponseSource::Filled;
     let framing = match exchange.transaction.framing {
@@ -113,7 +113,7 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
         framing => framing,
     };
     let (chunked, ends_by_close) = h1::outgoing_framing(exchange, framing);
-    exchange.is_persistent &= !ends_by_close && !leaving && exchange.has_received_request();
+    exchange.is_persistent &= !ends_by_close && !must_close && exchange.has_received_request();
     exchange.status = exchange.response.status();
     let out = &mut h1::header(out);
     let (dates, now) = (&mut log.dates, engine.time_of_day());
@@ -129,12 +129,12 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
 /// origin may stall. The fill may have ended without a wake-up, so the body itself is checked.
 #[inline(never)]
 fn check_overdue_body<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    let moved = download::pump(core, key, false);
+    let progress = download::pump(core, key, false);
     let waits = core.exchange(key).download.state();
-    if moved == TransferProgress::Waiting && waits == TransferState::AwaitingSource {
+    if progress == TransferProgress::Waiting && waits == TransferState::AwaitingSource {
         return TransferProgress::Failed(Reason::ResponseTimedOut);
     }
-    moved
+    progress
 }
 
 /// Ends the exchange if both of its transfers have ended.

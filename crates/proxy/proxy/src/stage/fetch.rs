@@ -32,7 +32,7 @@ use millrace_dns::NameError;
 /// Handles an event of an exchange in this stage.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
-    let moved = match event {
+    let progress = match event {
         Event::Enter => return begin(core, key),
         Event::End(reason) => return NextStep::End(reason),
         Event::OriginReadable => return read_response(core, key),
@@ -45,7 +45,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::ClientFailed => return NextStep::End(Reason::ClientClosed),
         event => return resume(core, key, event),
     };
-    next_step(moved)
+    next_step(progress)
 }
 
 /// Handles the events that matter only in a certain phase of the transaction.
@@ -69,8 +69,8 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
 }
 
 /// Returns the step after progress of the upload, which may end long before the response arrives.
-fn next_step(moved: TransferProgress) -> NextStep {
-    match moved {
+fn next_step(progress: TransferProgress) -> NextStep {
+    match progress {
         TransferProgress::Waiting | TransferProgress::Ended | TransferProgress::NotStarted => {
             NextStep::Wait
         }
@@ -82,7 +82,7 @@ fn next_step(moved: TransferProgress) -> NextStep {
 #[inline(never)]
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let phase = core.exchange(key).transaction.phase;
-    assert_eq!(phase, Phase::Start, "events take a fetch on that has begun");
+    assert_eq!(phase, Phase::Start, "a fetch that has begun continues by events");
     let Some((id, trial)) = pick_origin(core, key) else {
         return NextStep::End(Reason::MalformedTarget);
     };
@@ -112,7 +112,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 
 /// Tries to leave the queue of the origin, in which this exchange is the first.
 fn leave_queue<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let id = core.exchange(key).transaction.origin.expect("it waits for room there");
+    let id =
+        core.exchange(key).transaction.origin.expect("the exchange is in the queue of its origin");
     let Some(way) = queue::acquire(core, key, id) else { return NextStep::Wait };
     core.origins.leave_queue(id, key);
     core.exchange(key).transaction.phase = Phase::Start;
@@ -189,7 +190,7 @@ fn handle_lookup<E: Engine>(
     result: Result<(), NameError>,
 ) -> NextStep {
     let transaction = &mut core.exchange(key).transaction;
-    let id = transaction.origin.expect("picked before it was looked up");
+    let id = transaction.origin.expect("the origin is picked before its name is looked up");
     let addresses = transaction.addresses.take().unwrap_or_default();
     let opening = match result {
         Ok(()) => {
@@ -228,8 +229,9 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
     let Core { engine, exchanges, origins, out, .. } = core;
     let now = engine.now();
-    let exchange = exchanges.get_mut(key).expect("its connection is there");
-    let id = exchange.transaction.origin.expect("picked before it was connected to");
+    let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
+    let id =
+        exchange.transaction.origin.expect("the origin is picked before a connection is opened");
     out.clear();
     let upgrade = headers::write_request(&mut h1::header(out), exchange, origins.address(id));
     let transaction = &mut exchange.transaction;
@@ -256,13 +258,13 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     loop {
         let ExchangeParts { engine, exchange, client, origin, .. } = core.parts(key);
-        let Some(origin) = origin else { unreachable!("a response comes on a connection") };
+        let Some(origin) = origin else { unreachable!("a response arrives on a connection") };
         if client.is_some_and(|client| !client.may_send(key)) {
             return receive_ahead(core, key);
         }
         let Exchange { transaction, response, snapshot, .. } = &mut *exchange;
         let input = &mut origin.wire.recv_buffer;
-        let limits = &snapshot.as_ref().expect("set at its beginning").response_limits;
+        let limits = &snapshot.as_ref().expect("set when the exchange begins").response_limits;
         let length = match response.parse_lenient(input.bytes(), &mut transaction.scan, limits) {
             Ok(Some(length)) => {
                 input.consume(length);

@@ -21,7 +21,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     }
     waiting::leave_cache(core, key);
     core.counters.exchanges.add(1);
-    let mut exchange = core.exchanges.remove(key).expect("the driver's exchange is there");
+    let mut exchange = core.exchanges.remove(key).expect("the driver's exchange is in the table");
     if let Event::End(reason) = event {
         // The exchange was begun ahead of its turn, and its connection ends before it.
         exchange.reason.get_or_insert(reason);
@@ -53,10 +53,11 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferSta
     let LogBuffer { records, dates } = log;
     let conn = conns.get(exchange.conn());
     let request = &exchange.request;
-    let whole = exchange.has_request;
-    let field = |name| request.find(name).filter(|_| whole).map(|field| request.value_of(field));
+    let has_request = exchange.has_request;
+    let field =
+        |name| request.find(name).filter(|_| has_request).map(|field| request.value_of(field));
     let started = exchange.started.unwrap_or_default();
-    let (method, target, version) = match whole {
+    let (method, target, version) = match has_request {
         true => (request.method_bytes(), request.target(), request.version().as_str().as_bytes()),
         false => (&b""[..], &b""[..], &b""[..]),
     };
@@ -93,7 +94,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferSta
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
     };
     let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);
-    let format = format.expect("the caller has seen that there is a log");
+    let format = format.expect("the caller has checked that there is a log");
     write_record(format, &record, dates, records);
 }
 

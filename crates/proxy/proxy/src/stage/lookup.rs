@@ -39,7 +39,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Some(found) = query_cache(core, key) else { return NextStep::Advance(Stage::Fetch) };
     let waiter = core.waiter(key, TokenKind::Exchange);
     let Core { engine, exchanges, cache_waits, counters, .. } = core;
-    let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
+    let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
     let due = wait_deadline(exchange, engine.now());
     let caching = &mut exchange.caching;
     match found {
@@ -58,7 +58,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             counters.cache_hits.add(1);
             caching.is_stale = true;
             if let Some(claim) = claim {
-                let asked_for = caching.key.expect("it was looked for");
+                let asked_for = caching.key.expect("the lookup had a key");
                 refresh::begin(core, key, asked_for, object, claim);
             }
             NextStep::Advance(Stage::Deliver)

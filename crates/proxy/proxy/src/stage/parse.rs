@@ -92,7 +92,10 @@ fn begin<E: Engine>(
     let budget = core.engine.budget();
     exchange.charges[0] = Some(budget.charge(size_of::<Exchange>() + head));
     let passes = h1::allows_pipelining(&exchange);
-    let key = core.exchanges.insert(exchange).expect("there is room for one of each connection");
+    let key = core
+        .exchanges
+        .insert(exchange)
+        .expect("the table has a slot for an exchange of each connection");
     let conn = core.conn(conn_key);
     let before = conn.pipeline.push(key);
     match before {

@@ -197,7 +197,7 @@ fn panic_if_requested(target: &[u8]) {
         (!value.is_empty()).then_some(value)
     });
     if END.as_ref().is_some_and(|end| target.ends_with(end)) {
-        panic!("MILLRACE_PANIC asks for this panic");
+        panic!("MILLRACE_PANIC requests this panic");
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     use millrace_config::from_toml;
 
     #[test]
-    fn a_path_that_may_be_another_routes_is_refused_only_where_routes_have_paths() {
+    fn ambiguous_paths_are_refused_only_if_routes_have_paths() {
         let route =
             |path: &str| format!("[[boost.route]]\norigins = 'http://a'\npath = '{path}'\n");
         let outcome = |boost: &str, paths: &[&str], path: &str| {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_means_names_below_and_never_the_name_itself() {
+    fn a_wildcard_matches_subdomains_and_not_the_domain_itself() {
         let name = |text: &'static str| Host::Name(text.as_bytes());
         assert!(host_matches("*.example.org", name("WWW.example.ORG.")));
         assert!(!host_matches("*.example.org", name("example.org")));

@@ -76,7 +76,7 @@ impl BodyProgress {
             Self::Length(rest) => *rest -= count,
             Self::Chunked(decoder) => decoder.skip(count),
             Self::UntilClose => {}
-            Self::Complete => assert_eq!(count, 0, "nothing is asked for after the end"),
+            Self::Complete => assert_eq!(count, 0, "no byte is requested after the end"),
         }
     }
 

@@ -10,9 +10,9 @@ use crate::origin::side;
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
-/// Moves bytes of the response to the client. `with_head`: after the header in `core.out`.
+/// Moves bytes of the response to the client. `with_header`: after the header in `core.out`.
 #[inline(never)]
-pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> TransferProgress {
+pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
     let ExchangeParts { engine, pipes, counters, out, exchange, client, mut origin, .. } =
         core.parts_with_client(key);
     let Exchange { download, caching, status, .. } = exchange;
@@ -24,8 +24,8 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
         (None, Some(origin)) => TransferSource::Wire(&mut origin.wire),
         (None, None) => TransferSource::Memory(&[]),
     };
-    let head = if with_head { &out[..] } else { &[] };
-    let result = download.pump((engine, pipes), source, &mut client.wire, head);
+    let header = if with_header { &out[..] } else { &[] };
+    let result = download.pump((engine, pipes), source, &mut client.wire, header);
     counters.downloaded_bytes.add(download.take_newly_accepted());
     if let Some(reader) = &mut caching.reader {
         let woken = reader.take_fill_waiter();
@@ -37,7 +37,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
                 TransferProgress::Waiting
             }
             Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
-            Err(_) if with_head => {
+            Err(_) if with_header => {
                 // The fill broke off before this response had its turn.
                 core.exchange(key).status = 0;
                 TransferProgress::Failed(Reason::ResponseIncomplete)
@@ -51,7 +51,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
             TransferProgress::Waiting
         }
         Ok(TransferState::AwaitingSource) => {
-            let Some(origin) = origin else { unreachable!("what is in memory is at hand") };
+            let Some(origin) = origin else { unreachable!("a body in memory is never waited for") };
             if origin.wire.has_ended() {
                 return handle_origin_end(core, key);
             }
@@ -60,7 +60,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
             TransferProgress::Waiting
         }
         Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
-        Err(_) if with_head => {
+        Err(_) if with_header => {
             // Nothing of the response was sent: its first chunk breaks the grammar.
             *status = 0;
             TransferProgress::Failed(Reason::MalformedResponseBody)

@@ -111,16 +111,16 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Begins a body. `framing` is the framing in which it arrives; with `chunked_out`, it is sent
+    /// Begins a body. `framing` is the framing in which it arrives; with `sends_chunks`, it is sent
     /// in chunks.
-    pub(crate) fn start(&mut self, framing: Framing, chunked_out: bool, now: Instant) {
+    pub(crate) fn start(&mut self, framing: Framing, sends_chunks: bool, now: Instant) {
         let rest = BodyProgress::new(framing);
         assert!(self.pipe.is_none(), "a transfer begins without a pipe");
         let course = Course::new(!matches!(rest, BodyProgress::UntilClose));
         *self = Self {
             state: TransferState::AwaitingSource,
             body: rest,
-            sends_chunks: chunked_out,
+            sends_chunks,
             since: now,
             course,
             ..Self::default()
@@ -206,11 +206,11 @@ impl Transfer {
         self.since + limit.saturating_sub(waited)
     }
 
-    /// Sends `head` and the bytes of the body at hand, or returns what to wait for. Must not be
+    /// Sends `header` and the bytes of the body at hand, or returns what to wait for. Must not be
     /// called while the sink has a send outstanding.
     ///
     /// # Errors
-    /// If the body cannot be transferred to its end. Then neither `head` nor any byte behind the
+    /// If the body cannot be transferred to its end. Then neither `header` nor any byte behind the
     /// fault was sent.
     #[inline(always)]
     pub(crate) fn pump<E: Engine>(
@@ -218,19 +218,19 @@ impl Transfer {
         (engine, pipes): (&mut E, &mut Pipes),
         source: TransferSource<'_>,
         sink: &mut impl TransferSink<E>,
-        head: &[u8],
+        header: &[u8],
     ) -> Result<TransferState, BodyError> {
         match source {
-            TransferSource::Wire(wire) if head.is_empty() && self.needs_receive(wire, pipes) => {
+            TransferSource::Wire(wire) if header.is_empty() && self.needs_receive(wire, pipes) => {
                 // The watch reported bytes, which a receive now fetches.
                 self.is_watching = false;
                 self.stats.calls += 1;
                 self.enter(TransferState::AwaitingSource, engine.now());
                 Ok(TransferState::AwaitingSource)
             }
-            TransferSource::Wire(wire) => self.pump_wire((engine, pipes), wire, sink, head),
-            TransferSource::Cached(reader) => self.pump_cached(engine, reader, sink, head),
-            TransferSource::Memory(bytes) => Ok(self.pump_memory(engine, bytes, sink, head)),
+            TransferSource::Wire(wire) => self.pump_wire((engine, pipes), wire, sink, header),
+            TransferSource::Cached(reader) => self.pump_cached(engine, reader, sink, header),
+            TransferSource::Memory(bytes) => Ok(self.pump_memory(engine, bytes, sink, header)),
         }
     }
 
@@ -261,7 +261,7 @@ impl Transfer {
         (engine, pipes): (&mut E, &mut Pipes),
         source: &mut Wire,
         sink: &mut impl TransferSink<E>,
-        head: &[u8],
+        header: &[u8],
     ) -> Result<TransferState, BodyError> {
         let had_rest = !matches!(self.body, BodyProgress::Complete);
         let bytes = source.recv_buffer.bytes_mut();
@@ -269,13 +269,13 @@ impl Transfer {
         let Ok((consumed, payload)) = self.body.advance(bytes) else {
             return Err(self.fail(BodyError::Malformed));
         };
-        if !head.is_empty() && self.body.is_malformed() {
+        if !header.is_empty() && self.body.is_malformed() {
             return Err(BodyError::Malformed);
         }
         self.course.received(received, pipes.thresholds());
         let has_watched = self.is_watching();
         self.is_watching = false;
-        let behind = !payload.is_empty() || !head.is_empty();
+        let behind = !payload.is_empty() || !header.is_empty();
         let pipe = match source.may_splice() && consumed == received {
             true => self.fill_pipe((engine, pipes), source, behind, has_watched),
             false => None,
@@ -285,9 +285,9 @@ impl Transfer {
         let done = self.body.is_complete();
         let last = (done && had_rest && self.sends_chunks).then(|| self.body.trailers());
         let owed = std::mem::take(&mut self.owes_line_end);
-        if !payload.is_empty() || piped > 0 || !head.is_empty() || last.is_some() || owed {
+        if !payload.is_empty() || piped > 0 || !header.is_empty() || last.is_some() || owed {
             let iov = Iov {
-                header: head,
+                header,
                 owes_line_end: owed,
                 payload,
                 piped,
@@ -295,7 +295,7 @@ impl Transfer {
                 trailers: last,
             };
             self.owes_line_end = iov.send(engine, sink, pipe.as_ref());
-            let has_frame = !head.is_empty() || owed || self.sends_chunks;
+            let has_frame = !header.is_empty() || owed || self.sends_chunks;
             self.stats.note_sent(payload.len(), piped, has_frame);
             let payload = payload.len();
             self.pipe = pipe;
@@ -323,7 +323,7 @@ impl Transfer {
         engine: &mut E,
         reader: &mut CachedReader,
         sink: &mut impl TransferSink<E>,
-        head: &[u8],
+        header: &[u8],
     ) -> Result<TransferState, BodyError> {
         let next = match self.body.certain_payload() {
             Some(0) => NextChunk::End(End::Whole),
@@ -331,7 +331,7 @@ impl Transfer {
         };
         let owed = std::mem::take(&mut self.owes_line_end);
         let mut iov =
-            Iov { header: head, owes_line_end: owed, chunked: self.sends_chunks, ..Iov::default() };
+            Iov { header, owes_line_end: owed, chunked: self.sends_chunks, ..Iov::default() };
         match &next {
             NextChunk::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
@@ -361,7 +361,7 @@ impl Transfer {
         }
         let count = iov.payload.len();
         self.body.skip(count as u64);
-        if count > 0 || !head.is_empty() || owed || iov.trailers.is_some() {
+        if count > 0 || !header.is_empty() || owed || iov.trailers.is_some() {
             iov.send(engine, sink, None);
             self.stats.note_sent(count, 0, false);
             self.note_forwarded(engine, sink, count);
@@ -385,16 +385,16 @@ impl Transfer {
         engine: &mut E,
         bytes: &[u8],
         sink: &mut impl TransferSink<E>,
-        head: &[u8],
+        header: &[u8],
     ) -> TransferState {
         self.body.skip(bytes.len() as u64);
-        assert!(self.body.is_complete(), "what memory has is the rest of the body");
+        assert!(self.body.is_complete(), "the bytes in memory are the rest of the body");
         self.body = BodyProgress::Complete;
-        if head.is_empty() && bytes.is_empty() {
+        if header.is_empty() && bytes.is_empty() {
             self.enter(TransferState::Ended, engine.now());
         } else {
-            Iov { header: head, payload: bytes, ..Iov::default() }.send(engine, sink, None);
-            self.stats.note_sent(bytes.len(), 0, !head.is_empty());
+            Iov { header, payload: bytes, ..Iov::default() }.send(engine, sink, None);
+            self.stats.note_sent(bytes.len(), 0, !header.is_empty());
             self.note_forwarded(engine, sink, bytes.len());
         }
         self.state
@@ -410,7 +410,7 @@ impl Transfer {
         assert_eq!(
             self.state,
             TransferState::AwaitingSource,
-            "the sink has taken what came before"
+            "the sink has taken the earlier bytes"
         );
         let piped = pipe.filled();
         self.body.skip(piped as u64);
@@ -468,7 +468,8 @@ impl Transfer {
         count: usize,
         sink: &mut impl TransferSink<E>,
     ) -> bool {
-        let mut pipe = self.pipe.take().expect("what is taken out of a pipe was filled into it");
+        let mut pipe =
+            self.pipe.take().expect("bytes can only be taken from a pipe that was filled");
         sink.continue_pipe(engine, &mut pipe, count);
         self.stats.spliced += count as u64;
         self.accepted = self.forwarded - pipe.filled() as u64;
@@ -538,12 +539,12 @@ impl Transfer {
     }
 
     /// Enters the next state. The sink has taken everything that was passed to it.
-    fn enter(&mut self, waits: TransferState, now: Instant) {
+    fn enter(&mut self, state: TransferState, now: Instant) {
         if self.state == TransferState::AwaitingSource {
             self.waited_before += now.since(self.since);
         }
         self.accepted = self.forwarded;
-        self.state = waits;
+        self.state = state;
         self.since = now;
     }
 
@@ -614,28 +615,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_is_taken_when_that_is_told_and_no_earlier() {
+    fn bytes_count_as_accepted_only_once_that_is_reported() {
         let mut transfer = Transfer::default();
         let now = Instant::default();
         transfer.start(Framing::Length(1000), false, now);
         transfer.enter(TransferState::AwaitingSink, now);
         transfer.forwarded = 600;
         transfer.note_unsent(0);
-        assert_eq!(transfer.take_newly_accepted(), 0, "all of it was taken, or none");
+        assert_eq!(transfer.take_newly_accepted(), 0, "the whole send was taken, or nothing");
         transfer.note_unsent(350);
         assert_eq!((transfer.accepted(), transfer.take_newly_accepted()), (250, 250));
         transfer.note_unsent(2000);
         assert_eq!(
             transfer.take_newly_accepted(),
             0,
-            "what goes before the payload is unsent, too"
+            "the header before the payload is unsent too"
         );
         transfer.enter(TransferState::AwaitingSource, now);
         assert_eq!((transfer.accepted(), transfer.take_newly_accepted()), (600, 350));
     }
 
     #[test]
-    fn a_source_that_drips_loses_pace_though_it_never_stands_still() {
+    fn a_slow_source_fails_the_pace_check_although_it_never_stalls() {
         let mut transfer = Transfer::default();
         let second = Duration::from_secs(1);
         let mut now = Instant::default();

@@ -11,17 +11,17 @@ use crate::origin::{Phase, side};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
-/// Moves bytes of the request to the origin. `with_head`: after the header in `core.out`.
+/// Moves bytes of the request to the origin. `with_header`: after the header in `core.out`.
 #[inline(never)]
-pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> TransferProgress {
+pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
     let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, .. } =
         core.parts(key);
     // A refresh has no client, and sends only its header.
     let (Some(client), Some(origin)) = (client, origin) else { return TransferProgress::Waiting };
-    let head = if with_head { &out[..] } else { &[] };
+    let header = if with_header { &out[..] } else { &[] };
     let before = exchange.upload.forwarded();
     let source = TransferSource::Wire(&mut client.wire);
-    let result = exchange.upload.pump((engine, pipes), source, &mut origin.wire, head);
+    let result = exchange.upload.pump((engine, pipes), source, &mut origin.wire, header);
     counters.uploaded_bytes.add(exchange.upload.forwarded() - before);
     match result {
         Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,

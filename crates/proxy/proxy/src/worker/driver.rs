@@ -35,9 +35,9 @@ pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: EventTarget, event: 
 /// Moves a connection on: it begins exchanges until it has to wait.
 fn drive_conn<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) {
     while let Some(conn) = core.conns.get(key) {
-        let standing = conn.state;
-        trace(core, || format!("connection {} {standing:?} <- {event:?}", key.slot));
-        let step = match standing {
+        let state = conn.state;
+        trace(core, || format!("connection {} {state:?} <- {event:?}", key.slot));
+        let step = match state {
             ConnState::ProxyHeader => accept::on(core, key, event),
             _ => parse::on(core, key, event),
         };
@@ -52,7 +52,7 @@ fn drive_conn<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) {
                     drive_next(core, key);
                 }
             }
-            step => unreachable!("{step:?} is not a connection's"),
+            step => unreachable!("{step:?} is no step of a connection"),
         }
     }
 }
@@ -120,7 +120,7 @@ fn drive_exchange<E: Engine>(
                 return false;
             }
             NextStep::Recorded(afterwards) => {
-                let conn = conn.expect("set when it went on to its last stage");
+                let conn = conn.expect("set when the exchange advanced to its last stage");
                 if afterwards != AfterExchange::Continue {
                     end_connection(core, conn, afterwards);
                 } else if caller == Caller::Event {
@@ -129,7 +129,7 @@ fn drive_exchange<E: Engine>(
                 }
                 return afterwards == AfterExchange::Continue;
             }
-            step => unreachable!("{step:?} is not an exchange's"),
+            step => unreachable!("{step:?} is no step of an exchange"),
         }
         event = Event::Enter;
     }

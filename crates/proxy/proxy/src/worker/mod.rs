@@ -246,7 +246,9 @@ impl<E: Engine> Worker<E> {
                 core.names.handle(&mut core.engine, token, event);
                 self.deliver_lookups();
             }
-            (kind, event) => unreachable!("no {kind:?} requests what gives {event:?}"),
+            (kind, event) => {
+                unreachable!("no {kind:?} requests an operation that completes with {event:?}")
+            }
         }
         if std::mem::take(&mut self.core.overload.sheds_before_next) {
             self.make_room_for_client();

@@ -91,7 +91,8 @@ pub(crate) fn adopt_listener<E: Engine>(
 }
 
 fn apply_congestion<E: Engine>(core: &mut Core<E>, number: u16) {
-    let listener = core.snapshot.listener(number).expect("one of the snapshot in force");
+    let listener =
+        core.snapshot.listener(number).expect("the listener is in the snapshot in force");
     let setting = core.snapshot.client_congestion(listener);
     if let Some(name) = setting.for_listener() {
         for fd in core.listeners.fds(number) {

@@ -74,8 +74,8 @@ impl<E: Engine> Worker<E> {
 
     /// Takes over the unread messages of the worker that this one replaces. Call it before the
     /// first turn.
-    pub fn adopt_messages(&mut self, letters: VecDeque<WorkerMessage<E::DetachedFd>>) {
-        self.messages = letters;
+    pub fn adopt_messages(&mut self, messages: VecDeque<WorkerMessage<E::DetachedFd>>) {
+        self.messages = messages;
         self.core.counters.worker_restarts.add(1);
         let abandoned = self.core.shared.cache.as_ref().map(|cache| cache.take_orphans());
         self.core.wake(abandoned.into_iter().flatten());

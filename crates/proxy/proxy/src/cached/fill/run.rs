@@ -52,7 +52,7 @@ pub(crate) fn begin<E: Engine>(
     let Some(fill) = rest else { return };
     let slot = fill.origin_use.slot();
     let fill = core.fills.insert(fill);
-    let fill = fill.expect("there is room for one of each origin connection");
+    let fill = fill.expect("the table has a slot for a fill of each origin connection");
     if let Some(connection) = core.origins.connections.get_mut(slot) {
         connection.transfer_use(ConnectionUser::Fill(fill));
     }
@@ -74,8 +74,8 @@ fn new_fill<E: Engine>(
     let exchange = core.exchange(key);
     let may_be_kept = h1::is_persistent(exchange);
     let transaction = &mut exchange.transaction;
-    let origin_use = transaction.connection.take().expect("a response came on a connection");
-    let id = transaction.origin.take().expect("picked before it was used");
+    let origin_use = transaction.connection.take().expect("a response arrives on a connection");
+    let id = transaction.origin.take().expect("the origin is picked before its connection is used");
     let rest = BodyProgress::new(transaction.framing);
     let is_for_leader = exchange.caching.source == ResponseSource::Filled && !exchange.is_refresh();
     let leader = is_for_leader.then(|| Leader::new(key, &rest, thresholds)).flatten();
@@ -113,8 +113,8 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
     }
 }
 
-/// Moves bytes into the cache, and requests more unless the origin's stream `broke`.
-fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
+/// Moves bytes into the cache, and requests more unless the origin's stream broke (`is_broken`).
+fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
     let waiter = core.waiter(key, TokenKind::Fill);
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
@@ -138,8 +138,8 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
             }
             FillSource::Direct => fill.receive_direct(engine, connection, now_ms),
             FillSource::Teed => {
-                let way = TeePath { engine, pipes, connection, exchanges, conns };
-                fill.tee(way, now_ms)
+                let path = TeePath { engine, pipes, connection, exchanges, conns };
+                fill.tee(path, now_ms)
             }
             FillSource::AfterLeader => {
                 // The leader's progress wakes the fill.
@@ -163,7 +163,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, broke: bool) {
     match outcome {
         FillPause::Whole => end(core, key, true),
         FillPause::Cut => end(core, key, false),
-        FillPause::NeedsReceive | FillPause::NeedsWatch if broke => end(core, key, false),
+        FillPause::NeedsReceive | FillPause::NeedsWatch if is_broken => end(core, key, false),
         FillPause::NeedsReceive => receive(core, key, false),
         FillPause::NeedsWatch => receive(core, key, true),
         FillPause::OriginEnded => handle_origin_end(core, key),

@@ -18,34 +18,34 @@ impl Fill {
     /// taken all earlier bytes. Returns their number.
     pub(crate) fn tee<E: Engine>(
         &mut self,
-        mut way: TeePath<'_, E>,
+        mut path: TeePath<'_, E>,
         now_ms: u64,
     ) -> Result<usize, FillPause> {
         let rest = self.body.certain_payload().unwrap_or(u64::MAX).min(PIPE_BYTES as u64) as usize;
         let spare = self.filling.spare(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let max = spare.len().min(rest);
-        let Some([mut pipe, mut aside]) = take_two_pipes(way.engine, way.pipes) else {
+        let Some([mut pipe, mut aside]) = take_two_pipes(path.engine, path.pipes) else {
             self.leader = None;
             return Ok(0);
         };
-        let count = match way.connection.wire.fill_pipe(way.engine, &mut pipe, max) {
+        let count = match path.connection.wire.fill_pipe(path.engine, &mut pipe, max) {
             Filled::Bytes(count) => count,
             filled => {
-                way.pipes.give(way.engine, pipe);
-                way.pipes.give(way.engine, aside);
+                path.pipes.give(path.engine, pipe);
+                path.pipes.give(path.engine, aside);
                 return self.handle_empty_pipe(filled);
             }
         };
-        let copied = pipe.copy(way.engine, &mut aside, spare);
-        way.pipes.give(way.engine, aside);
-        let leader = self.leader.as_mut().expect("the caller has looked how it stands");
+        let copied = pipe.copy(path.engine, &mut aside, spare);
+        path.pipes.give(path.engine, aside);
+        let leader = self.leader.as_mut().expect("the caller has checked that there is a leader");
         leader.course.filled(count, max, &leader.thresholds);
         match copied {
-            Ok(true) => way.send(leader.exchange, pipe),
+            Ok(true) => path.send(leader.exchange, pipe),
             // The client is woken for these bytes like other readers.
-            Ok(false) => way.pipes.give(way.engine, pipe),
+            Ok(false) => path.pipes.give(path.engine, pipe),
             Err(_) => {
-                way.pipes.give(way.engine, pipe);
+                path.pipes.give(path.engine, pipe);
                 return Err(FillPause::Cut);
             }
         }
@@ -79,7 +79,8 @@ pub(crate) struct TeePath<'a, E: Engine> {
 impl<E: Engine> TeePath<'_, E> {
     /// Sends the bytes in the pipe to the leader, which does not read them from the cache.
     fn send(&mut self, key: Key, pipe: Pipe) {
-        let exchange = self.exchanges.get_mut(key).expect("it waits for the source");
+        let exchange =
+            self.exchanges.get_mut(key).expect("the leader's exchange awaits its source");
         let conn = exchange.conn.and_then(|conn| self.conns.get_mut(conn));
         let conn = conn.expect("an exchange with a reader has a client");
         if let Some(reader) = &mut exchange.caching.reader {

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn each_format_writes_what_its_readers_expect() {
+    fn each_format_is_written_as_documented() {
         let common =
             r#"203.0.113.7 - - [21/Nov/2026:10:16:00 +0000] "GET /a?b=c HTTP/1.1" 200 5120"#;
         assert_eq!(line(LogFormat::Common, &record()), format!("{common}\n"));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_have_every_key_in_its_order() {
+    fn the_documentation_has_every_key_in_order() {
         let json = line(LogFormat::Json, &record());
         let written = json.split("\":").map(|part| part.rsplit('"').next().unwrap());
         let written: Vec<&str> = written.take(json.matches("\":").count()).collect();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_so() {
+    fn unknown_values_are_marked() {
         let nothing = Record {
             client: None,
             method: b"",
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_client_is_written_as_the_address_it_is_and_an_origin_path_is_escaped() {
+    fn mapped_addresses_are_canonical_and_origin_paths_are_escaped() {
         let odd = Record {
             client: Some("::ffff:192.0.2.1".parse().unwrap()),
             origin: Some(LoggedOrigin::Unix(b"/run/a\"b\xff")),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_one_word_and_passwords_in_urls_are_left_out() {
+    fn a_user_is_one_word_and_passwords_in_urls_are_omitted() {
         let user = Record { user: Some(b"b \"b\\\xe9"), ..record() };
         let common = line(LogFormat::Common, &user);
         assert!(common.starts_with(r"203.0.113.7 - b\x20\x22b\x5C\xE9 [21/Nov"), "{common}");
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_breaks_out_of_a_log_line() {
+    fn no_value_breaks_out_of_a_log_line() {
         for value in hostile_values() {
             let hostile = Record {
                 method: &value,
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_gives_valid_json() {
+    fn every_value_is_written_as_valid_json() {
         for value in hostile_values() {
             let hostile = Record {
                 method: &value,
