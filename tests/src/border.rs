@@ -11,7 +11,7 @@ use millrace_engine::{
     Token,
 };
 use millrace_proxy::Worker;
-use millrace_sim::{Sim, SimDetached, SimWaker};
+use millrace_sim::{SimDetached, SimEngine, SimWaker};
 
 /// The functions whose entries and exits switch collecting, as callgrind's patterns.
 pub const SWITCHES: [&str; 2] = [
@@ -20,7 +20,7 @@ pub const SWITCHES: [&str; 2] = [
 ];
 
 /// A simulated engine behind functions that are never inlined into the worker.
-pub struct Border(pub Sim);
+pub struct Border(pub SimEngine);
 
 /// A worker's turn, collected.
 #[inline(never)]

@@ -17,7 +17,7 @@ use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{Ended, Faults, World, run};
+use millrace_sim::{Faults, RunOutcome, World, run};
 use millrace_splice::Thresholds;
 
 pub use script::{HOST, OWN, of_case};
@@ -84,14 +84,14 @@ pub fn fuzz_connection(data: &[u8]) {
     let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| over.get());
     assert_eq!(
         ended,
-        Ended::Done,
+        RunOutcome::Done,
         "the client's connection does not end{}",
         story(&world, &actors)
     );
     assert!(outbox.send(WorkerMessage::Drain).is_ok(), "a mailbox holds a letter");
     outbox.flush();
     let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| false);
-    assert_eq!(ended, Ended::Done, "the worker does not drain{}", story(&world, &actors));
+    assert_eq!(ended, RunOutcome::Done, "the worker does not drain{}", story(&world, &actors));
     let live = running.0.live_objects();
     assert_eq!(live, [0; 4], "objects that nobody uses{}", story(&world, &actors));
     drop(running.0.finish());

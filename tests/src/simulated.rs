@@ -26,7 +26,9 @@ use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
+use millrace_sim::{
+    Actor, Faults, RunOutcome, SimDetached, SimEngine, SimWorker, World, WorldPlan, run,
+};
 use millrace_splice::Thresholds;
 
 pub use story::{
@@ -90,10 +92,10 @@ pub fn play_in(
 }
 
 /// A worker of the proxy, for the driver.
-pub(crate) struct Running(pub(crate) Worker<Sim>);
+pub(crate) struct Running(pub(crate) Worker<SimEngine>);
 
-impl Turn for Running {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Running {
+    fn run_turn(&mut self) -> bool {
         self.0.run_turn()
     }
 }
@@ -101,12 +103,12 @@ impl Turn for Running {
 /// Runs all of these workers: see [`run`].
 fn run_all(
     world: &World,
-    workers: &mut [impl Turn],
+    workers: &mut [impl SimWorker],
     actors: &mut [&mut dyn Actor],
     time: Duration,
     done: &mut dyn FnMut(&World) -> bool,
-) -> Ended {
-    let turns = workers.iter_mut().map(|worker| worker as &mut dyn Turn);
+) -> RunOutcome {
+    let turns = workers.iter_mut().map(|worker| worker as &mut dyn SimWorker);
     run(world, &mut turns.collect::<Vec<_>>(), actors, time, done)
 }
 
@@ -127,10 +129,15 @@ impl Stage {
     fn new(scenario: &Scenario, world: &World, faults: Faults) -> Result<Self, String> {
         let hostile = faults == Faults::Hostile;
         if hostile {
-            world.overhear();
+            world.record_engine_output();
         }
         if let Some(letters) = scenario.mailboxes {
-            let crowd = Plan { letters, skew: 1000, wake_ns: LATE_NS, ..world.plan() };
+            let crowd = WorldPlan {
+                mailbox_capacity: letters,
+                skew: 1000,
+                wake_ns: LATE_NS,
+                ..world.plan()
+            };
             world.set_plan(crowd);
         }
         let (mut names, board) = (Names::default(), Board::default());
@@ -184,7 +191,7 @@ impl Stage {
         if !self.cast.failures.is_empty() {
             return Err(self.cast.failures.join("\n"));
         }
-        if ended != Ended::Done {
+        if ended != RunOutcome::Done {
             return Err(format!("{ended:?}"));
         }
         self.drain(world)?;
@@ -200,7 +207,7 @@ impl Stage {
         world: &World,
         time: Duration,
         done: &mut dyn FnMut(&World) -> bool,
-    ) -> Ended {
+    ) -> RunOutcome {
         let actors: &mut [&mut dyn Actor] =
             &mut [&mut self.cast, &mut self.name_server, &mut self.verifier];
         run_all(world, &mut self.workers, actors, time, done)
@@ -210,7 +217,7 @@ impl Stage {
     fn drain(&mut self, world: &World) -> Result<(), String> {
         self.tell(|| WorkerMessage::Drain);
         let patience = Duration::from_millis(self.cast.reloader.config.limits.drain_ms);
-        if self.run(world, patience, &mut |_| false) == Ended::Done {
+        if self.run(world, patience, &mut |_| false) == RunOutcome::Done {
             return Ok(());
         }
         if !self.hostile {
@@ -218,7 +225,7 @@ impl Stage {
         }
         self.tell(|| WorkerMessage::Stop);
         match self.run(world, Duration::from_secs(10), &mut |_| false) {
-            Ended::Done => Ok(()),
+            RunOutcome::Done => Ok(()),
             ended => Err(format!("the workers do not stop: {ended:?}")),
         }
     }
@@ -235,7 +242,7 @@ impl Stage {
     fn check_repeats(&self, world: &World, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
             scenario.clients.iter().map(|client| client.script.sent(&self.cast.names)).collect();
-        let overheard = world.overheard();
+        let overheard = world.engine_output();
         for ((method, target), came) in self.picks.seen() {
             if ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&&method[..]) {
                 continue;
@@ -283,7 +290,7 @@ fn requests_in(sent: &str, method: &str, target: &str) -> usize {
 }
 
 /// Opens an origin's address and names it.
-fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_sim::Socket> {
+fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_sim::ActorSocket> {
     let address = match origin.kind {
         OriginKind::Tcp | OriginKind::Refusing => Address::Tcp(local("127.0.0.1:0")),
         OriginKind::Tcp6 => Address::Tcp(local("[::1]:0")),
@@ -359,7 +366,8 @@ fn start(
     let shared = SharedState::new(config.workers, name, system_congestion, cache, |_| {}, trace);
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
-    for (index, mail) in mailbox_mesh(config.workers, world.plan().letters).into_iter().enumerate()
+    for (index, mail) in
+        mailbox_mesh(config.workers, world.plan().mailbox_capacity).into_iter().enumerate()
     {
         let (outbox, inbox) = mailbox(LETTERS);
         outboxes.push(outbox);

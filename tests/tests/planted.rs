@@ -114,7 +114,7 @@ fn play_cached(seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
 
 fn world(seed: u64, faults: Faults, fault: Option<EngineFault>) -> World {
     let world = World::new(seed, faults);
-    fault.into_iter().for_each(|fault| world.plant(fault));
+    fault.into_iter().for_each(|fault| world.plant_fault(fault));
     world
 }
 

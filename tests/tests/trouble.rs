@@ -57,7 +57,7 @@ fn met(faults: Faults, seeds: u64) -> BTreeMap<&'static str, u64> {
         if let Err(why) = played {
             panic!("{why}");
         }
-        for (what, count) in world.met() {
+        for (what, count) in world.trouble_counts() {
             *met.entry(what).or_default() += count;
         }
     }

@@ -12,7 +12,10 @@ use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_http_cache::HashKey;
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_sim::{
+    Actor, ActorSocket, Faults, ReadResult, RunOutcome, SimDetached, SimWaker, SimWorker, World,
+    run,
+};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
 use millrace_tests::border::{self, Border};
@@ -57,10 +60,10 @@ pub(crate) fn play(script: &Script, exchanges: u32) {
         done: done.clone(),
     };
     let mut origin = Origin { script, listener, seats: Vec::new() };
-    let mut workers: [&mut dyn Turn; 1] = [&mut worker];
+    let mut workers: [&mut dyn SimWorker; 1] = [&mut worker];
     let mut actors: [&mut dyn Actor; 2] = [&mut clients, &mut origin];
     let ended = run(&world, &mut workers, &mut actors, TIME, &mut |_| done.get() == exchanges);
-    assert_eq!(ended, Ended::Done, "{}: {} of {exchanges} exchanges", script.name, done.get());
+    assert_eq!(ended, RunOutcome::Done, "{}: {} of {exchanges} exchanges", script.name, done.get());
 }
 
 /// A worker that is busy elsewhere for a while after each turn: what becomes ready gathers.
@@ -71,8 +74,8 @@ struct Paced {
     next: Instant,
 }
 
-impl Turn for Paced {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Paced {
+    fn run_turn(&mut self) -> bool {
         let now = self.world.now();
         if now < self.next {
             return true;
@@ -145,7 +148,7 @@ struct Clients<'a> {
 /// One connection and what came of it.
 #[derive(Default)]
 struct Seat {
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     inbox: Vec<u8>,
     /// Answers that are due.
     due: u32,
@@ -207,7 +210,7 @@ impl Seat {
     }
 
     /// Takes one answer off the inbox, if it is there and as it should be.
-    fn take_answer(&mut self, world: &World, socket: Socket, script: &Script) -> bool {
+    fn take_answer(&mut self, world: &World, socket: ActorSocket, script: &Script) -> bool {
         let Some(head) = head_length(&self.inbox) else { return false };
         let words = String::from_utf8_lossy(&self.inbox[..head]);
         assert!(words.starts_with("HTTP/1.1 200 "), "{}: {words}", script.name);
@@ -235,8 +238,8 @@ impl Seat {
 /// The origin: answers each request that is whole, on every connection that comes.
 struct Origin<'a> {
     script: &'a Script,
-    listener: Socket,
-    seats: Vec<(Socket, Vec<u8>)>,
+    listener: ActorSocket,
+    seats: Vec<(ActorSocket, Vec<u8>)>,
 }
 
 impl Actor for Origin<'_> {
@@ -248,9 +251,9 @@ impl Actor for Origin<'_> {
         self.seats.retain_mut(|(socket, inbox)| {
             loop {
                 match world.read(*socket, usize::MAX) {
-                    Read::Bytes(bytes) => inbox.extend(bytes),
-                    Read::Nothing => return true,
-                    Read::End | Read::Failed(_) => {
+                    ReadResult::Bytes(bytes) => inbox.extend(bytes),
+                    ReadResult::Nothing => return true,
+                    ReadResult::End | ReadResult::Failed(_) => {
                         world.close(*socket);
                         return false;
                     }
@@ -302,16 +305,16 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
 }
 
 /// Reads what has come; false if nothing has.
-fn receive(world: &World, socket: Socket, inbox: &mut Vec<u8>) -> bool {
+fn receive(world: &World, socket: ActorSocket, inbox: &mut Vec<u8>) -> bool {
     match world.read(socket, usize::MAX) {
-        Read::Bytes(bytes) => inbox.extend(bytes),
-        Read::Nothing => return false,
-        Read::End | Read::Failed(_) => panic!("the proxy ended a connection"),
+        ReadResult::Bytes(bytes) => inbox.extend(bytes),
+        ReadResult::Nothing => return false,
+        ReadResult::End | ReadResult::Failed(_) => panic!("the proxy ended a connection"),
     }
     true
 }
 
 /// Writes everything: the buffers of a kind world hold more than any message here.
-fn write(world: &World, socket: Socket, bytes: &[u8]) {
+fn write(world: &World, socket: ActorSocket, bytes: &[u8]) {
     assert_eq!(world.write(socket, bytes), Ok(bytes.len()));
 }

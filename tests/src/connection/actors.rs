@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_engine::{Address, Instant};
-use millrace_sim::{Actor, Read, Socket, World};
+use millrace_sim::{Actor, ActorSocket, ReadResult, World};
 
 use super::script::{Act, HOST, OWN, Script, said};
 use crate::corpus::origin::{Seen, default_answer};
@@ -24,7 +24,7 @@ pub(super) fn address(text: &str) -> SocketAddr {
 /// Both sides of the proxy, and what they saw.
 pub(super) struct Actors {
     client: Speaker,
-    listener: Socket,
+    listener: ActorSocket,
     connections: Vec<Connection>,
     answers: VecDeque<Vec<Act>>,
     /// Everything that came to the client.
@@ -54,7 +54,7 @@ pub(super) struct Given {
 /// A socket, and what is to be said at it.
 struct Speaker {
     /// `None` once closed.
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     acts: VecDeque<Act>,
     /// What of the first act was not taken yet.
     rest: Vec<u8>,
@@ -148,9 +148,9 @@ impl Actors {
         }
         loop {
             match world.read(socket, 64 * 1024) {
-                Read::Bytes(bytes) => self.received.extend(bytes),
-                Read::Nothing => return,
-                Read::End | Read::Failed(_) => {
+                ReadResult::Bytes(bytes) => self.received.extend(bytes),
+                ReadResult::Nothing => return,
+                ReadResult::End | ReadResult::Failed(_) => {
                     self.client.close(world);
                     return self.over.set(true);
                 }
@@ -161,12 +161,14 @@ impl Actors {
     fn read_origin(&mut self, world: &World, index: usize) {
         while let Some(socket) = self.connections[index].speaker.socket {
             match world.read(socket, 64 * 1024) {
-                Read::Bytes(bytes) => {
+                ReadResult::Bytes(bytes) => {
                     self.connections[index].input.extend(bytes);
                     self.take(index);
                 }
-                Read::Nothing => return,
-                Read::End | Read::Failed(_) => self.connections[index].speaker.close(world),
+                ReadResult::Nothing => return,
+                ReadResult::End | ReadResult::Failed(_) => {
+                    self.connections[index].speaker.close(world)
+                }
             }
         }
     }
@@ -226,7 +228,7 @@ impl Actors {
 }
 
 impl Speaker {
-    fn new(socket: Socket, acts: VecDeque<Act>, world: &World) -> Self {
+    fn new(socket: ActorSocket, acts: VecDeque<Act>, world: &World) -> Self {
         Self { socket: Some(socket), acts, rest: Vec::new(), after: world.now() }
     }
 
@@ -252,7 +254,7 @@ impl Speaker {
                 }
             }
             Act::End if client => {
-                world.finish(socket);
+                world.shutdown_write(socket);
                 self.acts.clear();
                 return None;
             }
@@ -268,7 +270,7 @@ impl Speaker {
     }
 
     /// Writes what is left; false while the proxy does not take it.
-    fn flush(&mut self, world: &World, socket: Socket) -> bool {
+    fn flush(&mut self, world: &World, socket: ActorSocket) -> bool {
         while !self.rest.is_empty() {
             match world.write(socket, &self.rest) {
                 Ok(0) => return false,

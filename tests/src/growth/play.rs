@@ -17,7 +17,10 @@ use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_http_cache::HashKey;
 use millrace_proxy::auth::VerifierHandle;
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_sim::{
+    Actor, ActorSocket, Faults, ReadResult, RunOutcome, SimDetached, SimWaker, SimWorker, World,
+    run,
+};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
 
@@ -106,10 +109,10 @@ pub fn play_with(exchanges: Vec<Exchange>, size: Size, reader: fn(&[u8])) -> Vec
     let mut worker = Counted { worker, stage: stage.clone(), reader, read: 0 };
     let mut client = Client { stage: stage.clone(), cache, played: None };
     let mut origin = Origin { stage: stage.clone(), listener, connections: Vec::new() };
-    let mut workers: [&mut dyn Turn; 1] = [&mut worker];
+    let mut workers: [&mut dyn SimWorker; 1] = [&mut worker];
     let mut actors: [&mut dyn Actor; 2] = [&mut client, &mut origin];
     let ended = run(&world, &mut workers, &mut actors, TIME, &mut |_| stage.is_over());
-    assert_eq!(ended, Ended::Done, "at exchange {}", stage.at.get());
+    assert_eq!(ended, RunOutcome::Done, "at exchange {}", stage.at.get());
     stage.seen.take()
 }
 
@@ -122,8 +125,8 @@ struct Counted {
     read: usize,
 }
 
-impl Turn for Counted {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Counted {
+    fn run_turn(&mut self) -> bool {
         let at = self.stage.at.get();
         site(at % SITES)(&mut || {
             if self.read == at
@@ -247,7 +250,7 @@ struct Client {
 
 /// The exchange that is played, as the client sees it.
 struct Played {
-    socket: Socket,
+    socket: ActorSocket,
     outbox: Outbox,
     /// The first bytes of the response.
     beginning: Vec<u8>,
@@ -268,7 +271,7 @@ impl Outbox {
     }
 
     /// Sends the next piece if its time has come; gives the time of the one after it.
-    fn send(&mut self, world: &World, socket: Socket) -> Option<Instant> {
+    fn send(&mut self, world: &World, socket: ActorSocket) -> Option<Instant> {
         if world.now() >= self.next
             && let Some(piece) = self.pieces.pop_front()
         {
@@ -328,7 +331,7 @@ impl Client {
 impl Played {
     fn go_on(&mut self, world: &World) -> Option<Instant> {
         world.connected(self.socket)?.ok()?;
-        while let Read::Bytes(bytes) = world.read(self.socket, usize::MAX) {
+        while let ReadResult::Bytes(bytes) = world.read(self.socket, usize::MAX) {
             if self.beginning.is_empty() {
                 self.beginning = bytes;
             }
@@ -345,13 +348,13 @@ fn status(response: &[u8]) -> u16 {
 /// The origin: sends what the exchange says, to each request that is whole.
 struct Origin {
     stage: Rc<Stage>,
-    listener: Socket,
+    listener: ActorSocket,
     connections: Vec<Connection>,
 }
 
 /// A connection of the proxy's to the origin.
 struct Connection {
-    socket: Socket,
+    socket: ActorSocket,
     inbox: Vec<u8>,
     outbox: Outbox,
 }
@@ -373,9 +376,9 @@ impl Connection {
     fn receive(&mut self, world: &World, stage: &Stage) -> bool {
         loop {
             match world.read(self.socket, usize::MAX) {
-                Read::Bytes(bytes) => self.inbox.extend(bytes),
-                Read::Nothing => return true,
-                Read::End | Read::Failed(_) => {
+                ReadResult::Bytes(bytes) => self.inbox.extend(bytes),
+                ReadResult::Nothing => return true,
+                ReadResult::End | ReadResult::Failed(_) => {
                     world.close(self.socket);
                     return false;
                 }

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use millrace_engine::Instant;
-use millrace_sim::{Actor, Socket, World};
+use millrace_sim::{Actor, ActorSocket, World};
 
 /// A name server and what it knows.
 pub(super) struct NameServer {
-    socket: Socket,
+    socket: ActorSocket,
     address: SocketAddr,
     names: Vec<(String, IpAddr)>,
     /// Answers that are held back: until when, to whom.
@@ -37,7 +37,7 @@ impl NameServer {
     pub(super) fn new(world: &World, names: &[(String, IpAddr)]) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 53], 53));
         Self {
-            socket: world.actor_datagrams(address),
+            socket: world.actor_udp_socket(address),
             address,
             names: names.to_vec(),
             held: Vec::new(),
@@ -48,7 +48,7 @@ impl NameServer {
         self.address
     }
 
-    pub(super) fn socket(&self) -> Socket {
+    pub(super) fn socket(&self) -> ActorSocket {
         self.socket
     }
 
@@ -127,30 +127,30 @@ impl NameServer {
         }
         let lapses = [Lapse::Late, Lapse::Twice, Lapse::Guessed, Lapse::Failed, Lapse::Lie];
         let lapse = lapses[(world.random() % lapses.len() as u64) as usize];
-        world.note("name server", &format!("{lapse:?}"));
+        world.trace_note("name server", &format!("{lapse:?}"));
         match lapse {
             Lapse::Late => {
-                world.meet("late name");
+                world.count_trouble("late name");
                 let until = world.now() + Duration::from_millis(world.random() % 10_000);
                 return self.held.push((until, to, answer));
             }
             Lapse::Twice => {
-                world.meet("name told twice");
+                world.count_trouble("name told twice");
                 world.send_to(self.socket, to, &answer);
             }
             Lapse::Guessed => {
-                world.meet("guessed name");
+                world.count_trouble("guessed name");
                 let mut guessed = answer.clone();
                 guessed[1] ^= 1;
                 Self::lie(&mut guessed);
                 world.send_to(self.socket, to, &guessed);
             }
             Lapse::Failed => {
-                world.meet("name server fails");
+                world.count_trouble("name server fails");
                 answer[3] = answer[3] & 0xf0 | 2;
             }
             Lapse::Lie => {
-                world.meet("wrong address");
+                world.count_trouble("wrong address");
                 Self::lie(&mut answer);
             }
         }

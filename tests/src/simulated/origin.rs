@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use millrace_engine::Instant;
-use millrace_sim::{Read, Socket, World};
+use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::seat::Seat;
 use crate::scenario::{Board, Names, Origin, Picks, Play, Script};
@@ -16,7 +16,7 @@ use crate::scenario::{Board, Names, Origin, Picks, Play, Script};
 /// An origin and its connections.
 pub(super) struct OriginSeat {
     origin: Origin,
-    listener: Option<Socket>,
+    listener: Option<ActorSocket>,
     names: Names,
     board: Board,
     hostile: bool,
@@ -37,7 +37,7 @@ struct Playing {
 /// A connection on which no request is being answered.
 struct Waiting {
     name: String,
-    socket: Socket,
+    socket: ActorSocket,
     inbox: Vec<u8>,
 }
 
@@ -46,7 +46,7 @@ impl OriginSeat {
     /// one.
     pub(super) fn new(
         origin: &Origin,
-        listener: Option<Socket>,
+        listener: Option<ActorSocket>,
         names: &Names,
         board: &Board,
         common: Option<&Rc<Picks>>,
@@ -114,7 +114,7 @@ impl OriginSeat {
         }
     }
 
-    fn begin(&mut self, world: &World, socket: Socket) -> Result<(), String> {
+    fn begin(&mut self, world: &World, socket: ActorSocket) -> Result<(), String> {
         let name = format!("{} connection {}", self.origin.name, self.accepted);
         let by_request = match self.hostile {
             true => self.origin.all().all(Script::begins_with_request),
@@ -145,9 +145,9 @@ impl OriginSeat {
             return self.listen(world, self.waiting.len() - 1);
         }
         match world.read(socket, 64 * 1024) {
-            Read::Bytes(bytes) => inbox.extend(bytes),
-            Read::End | Read::Failed(_) => seat.close(world),
-            Read::Nothing => {}
+            ReadResult::Bytes(bytes) => inbox.extend(bytes),
+            ReadResult::End | ReadResult::Failed(_) => seat.close(world),
+            ReadResult::Nothing => {}
         }
         match inbox.is_empty() {
             true => Ok(()),
@@ -159,12 +159,12 @@ impl OriginSeat {
     fn listen(&mut self, world: &World, index: usize) -> Result<(), String> {
         let waiting = &mut self.waiting[index];
         let ended = match world.read(waiting.socket, 64 * 1024) {
-            Read::Bytes(bytes) => {
+            ReadResult::Bytes(bytes) => {
                 waiting.inbox.extend(bytes);
                 false
             }
-            Read::End | Read::Failed(_) => true,
-            Read::Nothing => false,
+            ReadResult::End | ReadResult::Failed(_) => true,
+            ReadResult::Nothing => false,
         };
         let picked = self.picks.pick(&waiting.inbox);
         if let Some(script) = picked.map_err(|why| format!("{}: {why}", waiting.name))? {

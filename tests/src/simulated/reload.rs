@@ -106,7 +106,7 @@ impl Reloader {
             }
             (listener.number, listener.address) = (number as u16, is.clone());
         }
-        world.note("reload", name);
+        world.trace_note("reload", name);
         (self.config, self.asked_for) = (Arc::new(config), asked_for);
         for post in self.posts.borrow_mut().iter_mut() {
             let sockets = opened.iter();

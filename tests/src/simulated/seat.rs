@@ -1,7 +1,7 @@
 //! One script at one socket of the simulated world.
 
 use millrace_engine::Instant;
-use millrace_sim::{Read, Socket, World};
+use millrace_sim::{ActorSocket, ReadResult, World};
 
 use crate::scenario::{End, Need, Play};
 
@@ -9,7 +9,7 @@ use crate::scenario::{End, Need, Play};
 pub(super) struct Seat {
     /// Client or origin, for messages.
     pub(super) name: String,
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     pub(super) play: Play,
     /// When a hostile world makes it give up waiting, in milliseconds without leaps of the clock.
     patience: Option<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Seat {
 const PATIENCE_MS: u64 = 3_600_000;
 
 impl Seat {
-    pub(super) fn new(name: String, socket: Socket, play: Play, world: &World) -> Self {
+    pub(super) fn new(name: String, socket: ActorSocket, play: Play, world: &World) -> Self {
         let patience = play.is_hostile().then(|| lived(world) + PATIENCE_MS);
         let stubborn = play.is_hostile() && world.random().is_multiple_of(2);
         Self { name, socket: Some(socket), play, patience, stubborn, idle: false, over: false }
@@ -37,7 +37,7 @@ impl Seat {
     }
 
     /// Whether the socket is still open.
-    pub(super) fn socket(&self) -> Option<Socket> {
+    pub(super) fn socket(&self) -> Option<ActorSocket> {
         self.socket
     }
 
@@ -48,7 +48,7 @@ impl Seat {
             None => return Ok(None),
             Some(Ok(())) => {}
             Some(Err(error)) if self.play.is_hostile() => {
-                world.note("given up", &format!("{}: {error}", self.name));
+                world.trace_note("given up", &format!("{}: {error}", self.name));
                 self.play.give_up();
             }
             Some(Err(error)) => return Err(format!("{}: connect: {error}", self.name)),
@@ -72,7 +72,7 @@ impl Seat {
     fn play_on(
         &mut self,
         world: &World,
-        socket: Socket,
+        socket: ActorSocket,
         now: u64,
     ) -> Result<Option<Instant>, String> {
         loop {
@@ -102,7 +102,7 @@ impl Seat {
                 Need::Until(until) => return Ok(self.look(world, Some(until))),
                 Need::Board => return Ok(self.look(world, None)),
                 Need::Finish => {
-                    world.finish(socket);
+                    world.shutdown_write(socket);
                     self.play.advance();
                 }
                 Need::Close => {
@@ -132,18 +132,18 @@ impl Seat {
     }
 
     /// Reads once; false when nothing was there.
-    fn read(&mut self, world: &World, socket: Socket) -> bool {
+    fn read(&mut self, world: &World, socket: ActorSocket) -> bool {
         match world.read(socket, 64 * 1024) {
-            Read::Bytes(bytes) => self.play.received(&bytes),
-            Read::End => self.play.ended(End::Finished),
-            Read::Failed(_) => self.play.ended(End::Reset),
-            Read::Nothing => return false,
+            ReadResult::Bytes(bytes) => self.play.received(&bytes),
+            ReadResult::End => self.play.ended(End::Finished),
+            ReadResult::Failed(_) => self.play.ended(End::Reset),
+            ReadResult::Nothing => return false,
         }
         true
     }
 
     fn look(&self, world: &World, until: Option<u64>) -> Option<Instant> {
-        let leapt = world.leapt().as_millis() as u64;
+        let leapt = world.clock_jumped().as_millis() as u64;
         let patience = self.patience.map(|patience| patience + leapt);
         // Once it is over, what is still waited for is somebody else's to do: it takes its time.
         let patience = patience.filter(|patience| *patience > world.now().milliseconds());
@@ -154,5 +154,5 @@ impl Seat {
 
 /// Milliseconds that the world has lived through: its clock without its leaps.
 fn lived(world: &World) -> u64 {
-    world.now().milliseconds() - world.leapt().as_millis() as u64
+    world.now().milliseconds() - world.clock_jumped().as_millis() as u64
 }

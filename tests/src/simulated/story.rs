@@ -81,7 +81,7 @@ fn caught(world: &World, tells: bool, play: impl FnOnce() -> Outcome) -> Outcome
         failure: Some(Failure { kind: "panic", words }),
         hash: world.trace_hash(),
         met: Met::new(),
-        tale: world.tale(),
+        tale: world.event_log(),
         trace: if tells { world.trace() } else { String::new() },
     })
 }

@@ -94,7 +94,7 @@ impl Actor for SimVerifier {
                     self.busy = Some((until, number, question));
                     return Some(until);
                 }
-                world.note("verifier", "answers");
+                world.trace_note("verifier", "answers");
                 let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
                 shared.tell(number, question.verify());
             }

@@ -9,13 +9,15 @@ use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, MailboxSender, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_sim::{
+    ActorSocket, Faults, RunOutcome, SimDetached, SimEngine, SimWaker, SimWorker, World, run,
+};
 use millrace_splice::Thresholds;
 
-struct Running(Worker<Sim>);
+struct Running(Worker<SimEngine>);
 
-impl Turn for Running {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Running {
+    fn run_turn(&mut self) -> bool {
         self.0.run_turn()
     }
 }
@@ -50,11 +52,11 @@ impl Fixture {
         Self { world, worker, shared, outbox }
     }
 
-    fn run(&mut self, time: Duration) -> Ended {
+    fn run(&mut self, time: Duration) -> RunOutcome {
         run(&self.world, &mut [&mut self.worker], &mut [], time, &mut |_| false)
     }
 
-    fn write(&mut self, client: Socket, mut bytes: &[u8]) {
+    fn write(&mut self, client: ActorSocket, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             bytes = &bytes[self.world.write(client, bytes).unwrap()..];
             self.run(Duration::from_millis(1));
@@ -77,7 +79,7 @@ const PROXY: &str = "127.0.0.1:2001";
 #[test]
 fn a_draining_worker_that_is_short_of_memory_sheds() {
     let mut fixture = Fixture::new(128 * 1024);
-    let clients: Vec<Socket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
+    let clients: Vec<ActorSocket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
     for client in &clients {
         fixture.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
     }
@@ -104,7 +106,7 @@ fn a_client_without_held_memory_is_not_shed_for_memory() {
         fixture.world.connect(&proxy(), None);
     }
     fixture.run(Duration::from_secs(8));
-    let clients: Vec<Socket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
+    let clients: Vec<ActorSocket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
     for client in &clients {
         fixture.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
         fixture.write(*client, &[b'a'; 29_000]);

@@ -14,19 +14,21 @@ use millrace_engine::{
     mailbox_mesh,
 };
 use millrace_proxy::{HandoverGuard, Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_sim::{
+    ActorSocket, Faults, ReadResult, SimDetached, SimEngine, SimWaker, SimWorker, World, run,
+};
 use millrace_splice::Thresholds;
 
 type Message = WorkerMessage<SimDetached>;
 
 /// The other worker, reduced to accepting a connection and handing it over.
 struct Donor {
-    engine: Sim,
+    engine: SimEngine,
     accepted: Option<Fd>,
 }
 
-impl Turn for Donor {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Donor {
+    fn run_turn(&mut self) -> bool {
         self.engine.submit_and_wait(None);
         while let Some(completion) = self.engine.next_completion() {
             if let CompletionEvent::Accepted(Ok((fd, _))) = completion.event {
@@ -37,10 +39,10 @@ impl Turn for Donor {
     }
 }
 
-struct Receiver(Worker<Sim>);
+struct Receiver(Worker<SimEngine>);
 
-impl Turn for Receiver {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Receiver {
+    fn run_turn(&mut self) -> bool {
         self.0.run_turn()
     }
 }
@@ -55,7 +57,7 @@ struct Fixture {
     outbox: MailboxSender<Message, SimWaker>,
     /// The other worker's end of the mailbox, which has to outlive its messages.
     _mail: PeerMailboxes<Message, SimWaker>,
-    client: Socket,
+    client: ActorSocket,
 }
 
 impl Fixture {
@@ -107,7 +109,7 @@ impl Fixture {
     fn expect_response(&mut self) {
         self.world.write(self.client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         self.run();
-        let Read::Bytes(response) = self.world.read(self.client, 4096) else {
+        let ReadResult::Bytes(response) = self.world.read(self.client, 4096) else {
             panic!("no response")
         };
         assert!(response.starts_with(b"HTTP/1.1 400 "));
@@ -120,7 +122,7 @@ fn setup(
     config: &Config,
     inbox: millrace_engine::MailboxReceiver<Message, SimWaker>,
     mail: PeerMailboxes<Message, SimWaker>,
-) -> Setup<Sim> {
+) -> Setup<SimEngine> {
     let address = |address: &ListenAddress| match address {
         ListenAddress::Tcp(address) => Address::Tcp(*address),
         ListenAddress::Unix(_) => unreachable!("TCP is configured"),

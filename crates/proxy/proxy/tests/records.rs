@@ -9,13 +9,13 @@ use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker};
-use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Turn, World, run};
+use millrace_sim::{Faults, ReadResult, SimDetached, SimEngine, SimWaker, SimWorker, World, run};
 use millrace_splice::Thresholds;
 
-struct Driven(Worker<Sim>);
+struct Driven(Worker<SimEngine>);
 
-impl Turn for Driven {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Driven {
+    fn run_turn(&mut self) -> bool {
         self.0.run_turn()
     }
 }
@@ -70,7 +70,7 @@ fn the_duration_begins_with_the_first_byte_of_the_request() {
     let rest = go_on(&mut proxy);
     world.write(client, b"ET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     go_on(&mut proxy);
-    let Read::Bytes(response) = world.read(client, 4096) else { panic!("no response") };
+    let ReadResult::Bytes(response) = world.read(client, 4096) else { panic!("no response") };
     assert!(response.starts_with(b"HTTP/1.1 400 "));
     let end = go_on(&mut proxy);
     let record = String::from_utf8(world.log()).unwrap();

@@ -14,16 +14,18 @@ use millrace_engine::{
 };
 use millrace_http_cache::HashKey;
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_sim::{
+    Actor, ActorSocket, Faults, ReadResult, SimDetached, SimEngine, SimWaker, SimWorker, World, run,
+};
 use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
 
 type Message = WorkerMessage<SimDetached>;
 
-struct Running(Worker<Sim>);
+struct Running(Worker<SimEngine>);
 
-impl Turn for Running {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Running {
+    fn run_turn(&mut self) -> bool {
         self.0.run_turn()
     }
 }
@@ -31,17 +33,17 @@ impl Turn for Running {
 /// Stands in for a worker that has ended or is stopped.
 struct Gone;
 
-impl Turn for Gone {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Gone {
+    fn run_turn(&mut self) -> bool {
         false
     }
 }
 
 /// An origin that reads requests, and responds to them once `responds` is set.
 struct Origin {
-    listener: Socket,
-    pending: Vec<Socket>,
-    open: Vec<Socket>,
+    listener: ActorSocket,
+    pending: Vec<ActorSocket>,
+    open: Vec<ActorSocket>,
     responds: bool,
 }
 
@@ -52,12 +54,12 @@ impl Actor for Origin {
         }
         let Self { open, pending, .. } = self;
         open.retain(|&socket| match world.read(socket, 4096) {
-            Read::Bytes(_) => {
+            ReadResult::Bytes(_) => {
                 pending.push(socket);
                 true
             }
-            Read::Nothing => true,
-            Read::End | Read::Failed(_) => {
+            ReadResult::Nothing => true,
+            ReadResult::End | ReadResult::Failed(_) => {
                 pending.retain(|other| *other != socket);
                 world.close(socket);
                 false
@@ -84,7 +86,7 @@ struct Fixture {
     outbox: MailboxSender<Message, SimWaker>,
     /// The second worker's mailbox, kept open.
     _outbox: MailboxSender<Message, SimWaker>,
-    waiting: [Socket; 2],
+    waiting: [ActorSocket; 2],
 }
 
 impl Fixture {
@@ -125,7 +127,7 @@ impl Fixture {
         fixture
     }
 
-    fn send_request(&mut self, client: Socket) {
+    fn send_request(&mut self, client: ActorSocket) {
         self.run(Duration::from_millis(10));
         let request = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
         assert_eq!(self.world.write(client, request), Ok(request.len()));
@@ -141,14 +143,14 @@ impl Fixture {
     fn stop_first(&mut self) {
         assert!(self.outbox.send(WorkerMessage::Stop).is_ok());
         self.outbox.flush();
-        assert!(!self.first.turn(), "it has ended");
+        assert!(!self.first.run_turn(), "it has ended");
     }
 }
 
 /// Returns what a client has received.
-fn received(world: &World, client: Socket) -> Vec<u8> {
+fn received(world: &World, client: ActorSocket) -> Vec<u8> {
     match world.read(client, 4096) {
-        Read::Bytes(bytes) => bytes.to_vec(),
+        ReadResult::Bytes(bytes) => bytes.to_vec(),
         _ => Vec::new(),
     }
 }
@@ -163,7 +165,7 @@ fn setup(
     index: usize,
     inbox: MailboxReceiver<Message, SimWaker>,
     mail: PeerMailboxes<Message, SimWaker>,
-) -> Setup<Sim> {
+) -> Setup<SimEngine> {
     let words = ["boost", "--origin", "http://127.0.0.1:4000", "--workers", "2"];
     let listeners = ["--listen", "127.0.0.1:2001", "--listen", "127.0.0.1:2002"];
     Setup {
@@ -210,7 +212,7 @@ fn a_replacement_worker_retries_wakes_to_a_full_mailbox() {
     let mut third = Running(Worker::new(world.engine(1 << 20), setup).unwrap());
     third.0.adopt_messages(salvage.messages);
     origin.responds = true;
-    let mut workers: [&mut dyn Turn; 3] = [&mut Gone, &mut second, &mut third];
+    let mut workers: [&mut dyn SimWorker; 3] = [&mut Gone, &mut second, &mut third];
     run(&world, &mut workers, &mut [&mut origin], SECOND, &mut |_| false);
     for client in waiting {
         assert!(received(&world, client).ends_with(b"ok"));

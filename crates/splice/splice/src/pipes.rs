@@ -189,14 +189,18 @@ mod tests {
     use std::time::Duration;
 
     use millrace_engine::{Address, CompletionEvent, TokenKind, Wake};
-    use millrace_sim::{Faults, Read, Sim, Turn, World};
+    use millrace_sim::{Faults, ReadResult, SimEngine, SimWorker, World};
 
     use super::*;
 
     const TOKEN: Token = Token::new(TokenKind::Client, 0, 0);
 
     /// A stream of the engine's that has `bytes` to be read and takes what is sent to it.
-    fn stream(world: &World, engine: &mut Sim, bytes: &[u8]) -> (Fd, millrace_sim::Socket) {
+    fn stream(
+        world: &World,
+        engine: &mut SimEngine,
+        bytes: &[u8],
+    ) -> (Fd, millrace_sim::ActorSocket) {
         let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
         let listener = world.actor_listen(&address);
         let fd = engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
@@ -211,10 +215,10 @@ mod tests {
         (fd, peer)
     }
 
-    struct Worker<'a>(&'a mut Sim, Vec<CompletionEvent>);
+    struct Worker<'a>(&'a mut SimEngine, Vec<CompletionEvent>);
 
-    impl Turn for Worker<'_> {
-        fn turn(&mut self) -> bool {
+    impl SimWorker for Worker<'_> {
+        fn run_turn(&mut self) -> bool {
             self.0.submit_and_wait(None);
             self.1.extend(
                 std::iter::from_fn(|| self.0.next_completion()).map(|completion| completion.event),
@@ -224,7 +228,7 @@ mod tests {
     }
 
     /// What completes within a virtual minute.
-    fn run(world: &World, engine: &mut Sim) -> Vec<CompletionEvent> {
+    fn run(world: &World, engine: &mut SimEngine) -> Vec<CompletionEvent> {
         engine.waker().wake();
         let mut worker = Worker(engine, Vec::new());
         millrace_sim::run(world, &mut [&mut worker], &mut [], Duration::from_secs(60), &mut |_| {
@@ -248,7 +252,9 @@ mod tests {
         pipe.drain_after(&mut engine, &[b"head "], &sink, TOKEN);
         assert!(matches!(run(&world, &mut engine)[..], [CompletionEvent::Spliced(Ok(4))]));
         pipe.drained(&mut engine, 4, &sink, TOKEN);
-        assert!(matches!(world.read(reader, 100), Read::Bytes(bytes) if bytes == b"head body"));
+        assert!(
+            matches!(world.read(reader, 100), ReadResult::Bytes(bytes) if bytes == b"head body")
+        );
         pipes.give(&mut engine, pipe);
         assert_eq!(pipes.open(), 1);
         let mut pipe = pipes.take(&mut engine).expect("it was given back");

@@ -8,7 +8,7 @@
 
 use std::process::ExitCode;
 
-use millrace_lab::eviction::{BAR, Cut, Row, compare, cut};
+use millrace_lab::eviction::{ComparisonRow, MISS_RATIO_MARGIN, ShardingRow, compare, cut};
 use millrace_lab::trace::{self, Trace};
 
 /// The scale of the published table.
@@ -40,15 +40,16 @@ fn main() -> ExitCode {
 }
 
 fn table(traces: &[Trace]) -> ExitCode {
-    println!("{}", Row::head());
+    println!("{}", ComparisonRow::head());
     let rows = compare(traces, |row| println!("{}", row.line()));
-    let breaches: Vec<String> = rows.iter().flat_map(|row| row.breaches(BAR)).collect();
+    let breaches: Vec<String> =
+        rows.iter().flat_map(|row| row.breaches(MISS_RATIO_MARGIN)).collect();
     println!();
     for breach in &breaches {
         println!("missed: {breach}");
     }
     if breaches.is_empty() {
-        println!("in no row more than {BAR} above the best peer");
+        println!("in no row more than {MISS_RATIO_MARGIN} above the best peer");
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -56,7 +57,7 @@ fn table(traces: &[Trace]) -> ExitCode {
 }
 
 fn shards(traces: &[Trace]) -> ExitCode {
-    println!("{}", Cut::head());
+    println!("{}", ShardingRow::head());
     cut(traces, |row| println!("{}", row.line()));
     ExitCode::SUCCESS
 }

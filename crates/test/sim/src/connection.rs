@@ -27,7 +27,7 @@ pub(crate) struct Stream {
 
 /// One end of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Side {
+pub(crate) struct Endpoint {
     /// What this side sends.
     pub(crate) out: Stream,
     /// Its own address; `None` for Unix sockets.
@@ -59,7 +59,7 @@ pub(crate) struct Connection {
     pub(crate) vanished: Option<usize>,
     /// The other side sends again what nobody takes.
     pub(crate) resends: bool,
-    pub(crate) sides: [Side; 2],
+    pub(crate) sides: [Endpoint; 2],
 }
 
 impl Connection {
@@ -83,7 +83,7 @@ impl Connection {
     /// What a receive by `side` gives: how many bytes, 0 at the end of the stream, an error, which
     /// is taken, or nothing yet. Bytes that arrived before a reset are still read, as on Linux; a
     /// stream that ended in order stays ended whatever comes after.
-    pub(crate) fn readable(&mut self, side: usize) -> Option<Result<usize, Error>> {
+    pub(crate) fn take_read_result(&mut self, side: usize) -> Option<Result<usize, Error>> {
         let arrived = self.sides[1 - side].out.arrived.len();
         let ended = self.sides[1 - side].out.finish_arrived;
         let own = &mut self.sides[side];
@@ -102,7 +102,7 @@ impl Connection {
 
     /// Whether a send by `side` meets an error; one that was pending is taken. How many bytes are
     /// taken otherwise is up to the capacity.
-    pub(crate) fn writable(&mut self, side: usize) -> Result<(), Error> {
+    pub(crate) fn take_write_error(&mut self, side: usize) -> Result<(), Error> {
         let own = &mut self.sides[side];
         match own.error.take() {
             Some(error) => Err(error),
@@ -112,7 +112,7 @@ impl Connection {
     }
 
     /// A reset reaches `side`. What it had not sent is lost; what it had not read stays.
-    pub(crate) fn take_reset(&mut self, side: usize) {
+    pub(crate) fn receive_reset(&mut self, side: usize) {
         let ended = self.sides[1 - side].out.finish_arrived;
         // A machine that is gone is noticed by a timeout.
         let error = if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset };
@@ -135,20 +135,20 @@ mod tests {
     fn what_arrived_before_a_reset_is_read_and_the_error_is_told_once() {
         let mut connection = Connection { established: true, ..Connection::default() };
         connection.incoming(0).arrived.extend(b"abc");
-        connection.take_reset(0);
-        assert_eq!(connection.readable(0), Some(Ok(3)));
+        connection.receive_reset(0);
+        assert_eq!(connection.take_read_result(0), Some(Ok(3)));
         connection.incoming(0).arrived.clear();
-        assert_eq!(connection.readable(0), Some(Err(Error::Reset)));
-        assert_eq!(connection.readable(0), Some(Ok(0)));
-        assert_eq!(connection.writable(0), Err(Error::BrokenPipe));
+        assert_eq!(connection.take_read_result(0), Some(Err(Error::Reset)));
+        assert_eq!(connection.take_read_result(0), Some(Ok(0)));
+        assert_eq!(connection.take_write_error(0), Err(Error::BrokenPipe));
     }
 
     #[test]
     fn a_stream_that_ended_stays_ended_after_a_reset() {
         let mut connection = Connection { established: true, ..Connection::default() };
         connection.incoming(1).finish_arrived = true;
-        connection.take_reset(1);
-        assert_eq!(connection.readable(1), Some(Ok(0)));
-        assert_eq!(connection.writable(1), Err(Error::BrokenPipe));
+        connection.receive_reset(1);
+        assert_eq!(connection.take_read_result(1), Some(Ok(0)));
+        assert_eq!(connection.take_write_error(1), Err(Error::BrokenPipe));
     }
 }

@@ -38,20 +38,20 @@ pub(crate) enum Object {
 
 /// Which of a descriptor's two operations is meant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Direction {
+pub(crate) enum OperationDirection {
     Receive,
     Send,
 }
 
 /// What an outstanding operation does once it can.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum OperationKind {
     Accept,
     Receive {
         max: usize,
     },
     /// From this socket into the pipe whose writing end is named.
-    Fill {
+    SpliceIn {
         pipe: u32,
         max: usize,
     },
@@ -60,10 +60,10 @@ pub(crate) enum Work {
     Send {
         rest: Option<HeldBytes>,
         failed: Option<Error>,
-        then: Then,
+        then: AfterSend,
     },
     /// Takes nothing.
-    Watch,
+    PollReadable,
     /// A pipe's end whose splice is outstanding at the named socket.
     Partner {
         socket: u32,
@@ -72,11 +72,11 @@ pub(crate) enum Work {
 
 /// What goes behind the bytes that a send was given.
 #[derive(Debug)]
-pub(crate) enum Then {
+pub(crate) enum AfterSend {
     Nothing,
     /// Bytes that are shared, from the one at `sent` on: they are read only when they go, as the
     /// kernel reads pages that it was only told of.
-    Share {
+    SharedBytes {
         shared: Box<dyn SharedBytes>,
         sent: usize,
     },
@@ -91,13 +91,13 @@ pub(crate) enum Then {
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) token: Token,
-    pub(crate) work: Work,
+    pub(crate) kind: OperationKind,
     /// Tells it from an earlier one of the same descriptor and direction.
     pub(crate) serial: u64,
     /// An attempt is under way: in the event queue, or at its engine.
     pub(crate) queued: bool,
     /// A receive of the same descriptor was announced when this send was queued.
-    pub(crate) behind_receive: bool,
+    pub(crate) queued_after_receive: bool,
 }
 
 /// A descriptor.
@@ -110,15 +110,15 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    pub(crate) fn operation(&mut self, direction: Direction) -> &mut Option<Operation> {
+    pub(crate) fn operation(&mut self, direction: OperationDirection) -> &mut Option<Operation> {
         match direction {
-            Direction::Receive => &mut self.receive,
-            Direction::Send => &mut self.send,
+            OperationDirection::Receive => &mut self.receive,
+            OperationDirection::Send => &mut self.send,
         }
     }
 
     /// One word for traces and leak reports.
-    pub(crate) fn word(&self) -> &'static str {
+    pub(crate) fn kind_name(&self) -> &'static str {
         match self.object {
             Object::Listener { .. } => "listener",
             Object::Stream { side: 0, .. } => "connecting side",

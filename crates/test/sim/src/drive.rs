@@ -7,13 +7,13 @@ use std::time::Duration;
 use millrace_engine::Instant;
 
 use crate::World;
-use crate::kernel::{Happening, Kernel};
+use crate::kernel::{Kernel, KernelEvent};
 
 /// A worker over a [`Sim`](crate::Sim), in the order in which the engines were made.
-pub trait Turn {
+pub trait SimWorker {
     /// One turn, with one [`Engine::submit_and_wait`](millrace_engine::Engine::submit_and_wait) in it. False once the
     /// worker has drained: it is not called again.
-    fn turn(&mut self) -> bool;
+    fn run_turn(&mut self) -> bool;
 }
 
 /// A scripted client, origin or server.
@@ -25,7 +25,7 @@ pub trait Actor {
 
 /// How a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum RunOutcome {
     /// The condition came true.
     Done,
     /// Nothing will ever happen any more, and the condition is not true.
@@ -46,55 +46,55 @@ const TURN_NS_MAX: u64 = 20_000;
 /// When a worker breaks the contract of its engine or spins.
 pub fn run(
     world: &World,
-    workers: &mut [&mut dyn Turn],
+    workers: &mut [&mut dyn SimWorker],
     actors: &mut [&mut dyn Actor],
     limit: Duration,
     done: &mut dyn FnMut(&World) -> bool,
-) -> Ended {
-    let (start, missed) = (world.now(), world.missed());
+) -> RunOutcome {
+    let (start, missed) = (world.now(), world.missed_time());
     let mut drained = vec![false; workers.len()];
     let mut looked = None;
     loop {
         let look = actors.iter_mut().filter_map(|actor| actor.step(world)).min();
-        plan_look(&mut world.kernel.borrow_mut(), look, &mut looked);
-        notice_wakes(&mut world.kernel.borrow_mut());
+        schedule_actor_step(&mut world.kernel.borrow_mut(), look, &mut looked);
+        schedule_woken(&mut world.kernel.borrow_mut());
         if done(world) || (!drained.is_empty() && drained.iter().all(|drained| *drained)) {
-            return Ended::Done;
+            return RunOutcome::Done;
         }
-        let next = world.kernel.borrow().peek();
-        let end = start + limit + (world.missed() - missed);
+        let next = world.kernel.borrow().next_event_time();
+        let end = start + limit + (world.missed_time() - missed);
         match next {
-            None => return Ended::Stuck,
-            Some(when) if when > end => return Ended::TimeUp,
+            None => return RunOutcome::Stuck,
+            Some(when) if when > end => return RunOutcome::TimeUp,
             Some(_) => {}
         }
-        let Some(engine) = happen(&mut world.kernel.borrow_mut()) else {
+        let Some(engine) = process_next(&mut world.kernel.borrow_mut()) else {
             continue;
         };
         if drained.get(engine).copied().unwrap_or(true) {
             continue;
         }
-        drained[engine] = !workers[engine].turn();
-        plan_next(&mut world.kernel.borrow_mut(), engine);
+        drained[engine] = !workers[engine].run_turn();
+        schedule_next_turn(&mut world.kernel.borrow_mut(), engine);
     }
 }
 
 /// Lets the next thing happen; gives the engine whose worker is to run.
-fn happen(kernel: &mut Kernel) -> Option<usize> {
+fn process_next(kernel: &mut Kernel) -> Option<usize> {
     match kernel.pop()? {
-        Happening::Segment { connection, side } => kernel.segment_arrives(connection, side),
-        Happening::Reset { connection, side } => kernel.reset_arrives(connection, side),
-        Happening::Connect { connection } => kernel.connect_ends(connection),
-        Happening::Datagram { from, to, bytes } => kernel.datagram_arrives(from, to, bytes),
-        Happening::Attempt(attempt) => kernel.hand_over(attempt),
-        Happening::Look => {}
-        Happening::Leap => kernel.leap(),
-        Happening::Stale { engine, stale } => kernel.stale_completes(engine, stale),
-        Happening::Run { engine, serial } => {
+        KernelEvent::Segment { connection, side } => kernel.segment_arrives(connection, side),
+        KernelEvent::Reset { connection, side } => kernel.reset_arrives(connection, side),
+        KernelEvent::Connect { connection } => kernel.connect_ends(connection),
+        KernelEvent::Datagram { from, to, bytes } => kernel.datagram_arrives(from, to, bytes),
+        KernelEvent::Attempt(attempt) => kernel.deliver_attempt(attempt),
+        KernelEvent::ActorStep => {}
+        KernelEvent::ClockJump => kernel.jump_clock(),
+        KernelEvent::Stale { engine, stale } => kernel.queue_stale(engine, stale),
+        KernelEvent::Turn { engine, serial } => {
             let state = &mut kernel.engines[engine];
-            if state.planned.is_some_and(|(_, planned)| planned == serial) {
-                state.planned = None;
-                return if kernel.sleeps(engine) { None } else { Some(engine) };
+            if state.next_turn.is_some_and(|(_, planned)| planned == serial) {
+                state.next_turn = None;
+                return if kernel.draw_late_turn(engine) { None } else { Some(engine) };
             }
         }
     }
@@ -103,7 +103,7 @@ fn happen(kernel: &mut Kernel) -> Option<usize> {
 
 /// Plans the turn after one that just ended: soon if it did anything, since only a turn that did
 /// nothing has told the deadline of all that the worker waits for.
-fn plan_next(kernel: &mut Kernel, engine: usize) {
+fn schedule_next_turn(kernel: &mut Kernel, engine: usize) {
     let now = kernel.now;
     let state = &mut kernel.engines[engine];
     let attempts = !(state.ready.is_empty() && state.batch.is_empty() && state.stale.is_empty());
@@ -113,32 +113,32 @@ fn plan_next(kernel: &mut Kernel, engine: usize) {
     if state.busy || attempts || due {
         let pause = kernel.random.between(1, TURN_NS_MAX);
         let when = kernel.now + Duration::from_nanos(pause);
-        kernel.plan_run(engine, when);
+        kernel.schedule_turn(engine, when);
     } else if let Some(deadline) = state.deadline {
-        kernel.plan_run(engine, deadline);
+        kernel.schedule_turn(engine, deadline);
     }
 }
 
 /// Queues a look at the actors, unless one is `planned` that comes no later.
-fn plan_look(kernel: &mut Kernel, look: Option<Instant>, planned: &mut Option<Instant>) {
+fn schedule_actor_step(kernel: &mut Kernel, look: Option<Instant>, planned: &mut Option<Instant>) {
     planned.take_if(|planned| *planned <= kernel.now);
     if let Some(look) = look
         && planned.is_none_or(|planned| look < planned)
     {
-        kernel.at(look, Happening::Look);
+        kernel.schedule_at(look, KernelEvent::ActorStep);
         *planned = Some(look);
     }
 }
 
 /// Plans turns for engines that were woken.
-fn notice_wakes(kernel: &mut Kernel) {
+fn schedule_woken(kernel: &mut Kernel) {
     for engine in 0..kernel.engines.len() {
         // Only a hint: `Sim::next_completion` takes the flag.
         let state = &mut kernel.engines[engine];
         if state.wake.load(Ordering::Relaxed) && !state.wake_noticed {
             state.wake_noticed = true;
             let when = kernel.now + kernel.jitter() + kernel.wake_delay();
-            kernel.plan_run(engine, when);
+            kernel.schedule_turn(engine, when);
         }
     }
 }

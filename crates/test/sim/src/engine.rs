@@ -14,19 +14,19 @@ use millrace_engine::{
     ShutdownHow, Token, TokenKind, Wake,
 };
 
-use crate::descriptor::{Direction, Object, Owner, Then, Work};
+use crate::descriptor::{AfterSend, Object, OperationDirection, OperationKind, Owner};
 use crate::fault::EngineFault;
 use crate::kernel::{Kernel, Pipe};
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// One worker's engine in a [`World`](crate::World).
 #[derive(Debug)]
-pub struct Sim {
+pub struct SimEngine {
     pub(crate) kernel: Rc<RefCell<Kernel>>,
     pub(crate) index: usize,
     pub(crate) budget: Budget,
     pub(crate) wake: Arc<AtomicBool>,
-    pub(crate) random: Random,
+    pub(crate) random: SeededRandom,
 }
 
 /// A descriptor on its way to an engine of the same world.
@@ -51,45 +51,52 @@ pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_0
 /// What [`CompletionEvent::Woken`] carries.
 const WAKE_TOKEN: Token = Token::new(TokenKind::Worker, 0, 0);
 
-impl Sim {
+impl SimEngine {
     /// The address of a listener that this engine adopted, with the port that was picked.
     pub fn listener_address(&self, listener: &Fd) -> Address {
-        self.kernel.borrow_mut().listens_at(listener.0)
+        self.kernel.borrow_mut().listener_address(listener.0)
     }
 
     /// Checks what emptying a pipe into a stream asks for, and takes the pipe's end.
-    fn begin_emptying(&self, kernel: &mut Kernel, from: &Fd, into: &Fd, max: usize, token: Token) {
+    fn begin_splice_out(
+        &self,
+        kernel: &mut Kernel,
+        from: &Fd,
+        into: &Fd,
+        max: usize,
+        token: Token,
+    ) {
         let pipe = kernel.pipe_of(from.0);
         assert!(!kernel.pipes[pipe].bytes.is_empty(), "splice from pipe {}, empty", from.0);
         let (connection, side) = kernel.stream_of(into.0);
         let finished = kernel.connections[connection].sides[side].out.finished;
         assert!(!finished, "splice into descriptor {} after its shutdown", into.0);
-        let partner = Work::Partner { socket: into.0 };
-        kernel.submit(self.index, from.0, Direction::Receive, partner, token);
+        let partner = OperationKind::Partner { socket: into.0 };
+        kernel.submit(self.index, from.0, OperationDirection::Receive, partner, token);
         kernel.engines[self.index].planted.begin_splice(from.0, max, token);
     }
 
     /// Closes a descriptor.
-    fn end(&self, fd: &Fd, abort: bool) {
+    fn close_descriptor(&self, fd: &Fd, abort: bool) {
         let kernel = &mut *self.kernel.borrow_mut();
-        kernel.own(self.index, fd.0);
+        kernel.owned_descriptor(self.index, fd.0);
         kernel.note_close(self.index, fd.0);
         kernel.engines[self.index].busy = true;
         kernel.close(fd.0, abort);
     }
 
     /// Whatever is next in this turn, woken or tried with success.
-    fn next_event(&self, kernel: &mut Kernel) -> Option<Completion> {
+    fn next_kernel_completion(&self, kernel: &mut Kernel) -> Option<Completion> {
         // Acquire pairs with the Release store in `SimWaker::wake`.
         if self.wake.swap(false, Ordering::Acquire) {
             kernel.engines[self.index].wake_noticed = false;
             return Some(Completion { token: WAKE_TOKEN, event: CompletionEvent::Woken });
         }
-        if std::mem::take(&mut kernel.engines[self.index].woken) {
+        if std::mem::take(&mut kernel.engines[self.index].spurious_wake) {
             return Some(Completion { token: WAKE_TOKEN, event: CompletionEvent::Woken });
         }
         if let Some((token, event)) = kernel.next_stale(self.index) {
-            kernel.note("stale", &format!("{token:?} {event:?}"));
+            kernel.trace_note("stale", &format!("{token:?} {event:?}"));
             return Some(Completion { token, event });
         }
         loop {
@@ -98,22 +105,22 @@ impl Sim {
             let parked = if exhausted { None } else { state.parked.pop_front() };
             let attempt = parked.or_else(|| state.batch.pop_front())?;
             let receives = kernel
-                .attempted(attempt)
-                .is_some_and(|operation| matches!(operation.work, Work::Receive { .. }));
+                .attempted_operation(attempt)
+                .is_some_and(|operation| matches!(operation.kind, OperationKind::Receive { .. }));
             if exhausted && receives {
                 kernel.record("parked", attempt.descriptor, 0, None);
                 kernel.engines[self.index].parked.push_back(attempt);
                 continue;
             }
             // A send that was taken before the bytes were announced is reported before them.
-            let attempt = match kernel.send_taken_before(attempt).filter(|_| receives) {
+            let attempt = match kernel.send_completed_before(attempt).filter(|_| receives) {
                 Some(send) => {
                     kernel.engines[self.index].batch.push_front(attempt);
                     send
                 }
                 None => attempt,
             };
-            if let Some((token, event)) = kernel.attempt(self.index, attempt) {
+            if let Some((token, event)) = kernel.try_operation(self.index, attempt) {
                 let (what, count) = describe(&event);
                 kernel.record(what, attempt.descriptor, count, Some(token));
                 return Some(Completion { token, event });
@@ -122,7 +129,7 @@ impl Sim {
     }
 }
 
-impl Engine for Sim {
+impl Engine for SimEngine {
     type DetachedFd = SimDetached;
     type Waker = SimWaker;
 
@@ -140,7 +147,7 @@ impl Engine for Sim {
     }
 
     fn random(&mut self) -> u64 {
-        self.random.bits()
+        self.random.next_u64()
     }
 
     fn budget(&self) -> &Budget {
@@ -164,10 +171,10 @@ impl Engine for Sim {
         assert!(state.lent == 0, "{} buffers were not recycled before the turn ended", state.lent);
         state.now = now;
         state.deadline = deadline;
-        state.given = 0;
+        state.completions_returned = 0;
         state.busy = false;
         let mut ready = std::mem::take(&mut state.ready);
-        kernel.engines[self.index].woken = kernel.is_spurious("empty wake");
+        kernel.engines[self.index].spurious_wake = kernel.draw_spurious("empty wake");
         kernel.random.shuffle(&mut ready);
         kernel.engines[self.index].batch.extend(ready);
     }
@@ -179,14 +186,14 @@ impl Engine for Sim {
         if let Some(token) = state.planted.stale.pop_front() {
             return Some(Completion { token, event: CompletionEvent::Received(Err(Error::Reset)) });
         }
-        if state.given >= batch_max {
+        if state.completions_returned >= batch_max {
             state.busy = true;
             return None;
         }
-        let mut completion = self.next_event(kernel)?;
-        kernel.distort(self.index, &mut completion);
+        let mut completion = self.next_kernel_completion(kernel)?;
+        kernel.distort_completion(self.index, &mut completion);
         let state = &mut kernel.engines[self.index];
-        state.given += 1;
+        state.completions_returned += 1;
         state.busy = true;
         Some(completion)
     }
@@ -197,7 +204,7 @@ impl Engine for Sim {
         let state = &mut self.kernel.borrow_mut().engines[self.index];
         assert!(state.lent > 0, "a buffer is recycled that was not lent");
         state.lent -= 1;
-        state.stock.push(buffer);
+        state.spare_buffers.push(buffer);
     }
 
     fn adopt(&mut self, detached: SimDetached) -> Result<Fd, Error> {
@@ -215,10 +222,10 @@ impl Engine for Sim {
     /// When something other than a receive is outstanding.
     fn detach(&mut self, fd: Fd) -> SimDetached {
         let kernel = &mut *self.kernel.borrow_mut();
-        let descriptor = kernel.own(self.index, fd.0);
+        let descriptor = kernel.owned_descriptor(self.index, fd.0);
         assert!(descriptor.send.is_none(), "detach of {} with a send outstanding", fd.0);
         if let Some(operation) = descriptor.receive.take() {
-            let plain = matches!(operation.work, Work::Receive { .. });
+            let plain = matches!(operation.kind, OperationKind::Receive { .. });
             assert!(plain, "detach of {} with {operation:?} outstanding", fd.0);
         }
         descriptor.owner = Owner::Transit;
@@ -231,12 +238,18 @@ impl Engine for Sim {
 
     fn accept(&mut self, listener: &Fd, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
-        kernel.submit(self.index, listener.0, Direction::Receive, Work::Accept, token);
+        kernel.submit(
+            self.index,
+            listener.0,
+            OperationDirection::Receive,
+            OperationKind::Accept,
+            token,
+        );
     }
 
     fn cancel_accept(&mut self, listener: &Fd) {
         let kernel = &mut *self.kernel.borrow_mut();
-        let descriptor = kernel.own(self.index, listener.0);
+        let descriptor = kernel.owned_descriptor(self.index, listener.0);
         let is_listener = matches!(descriptor.object, Object::Listener { .. });
         assert!(is_listener, "accept_stop on {}, which is no listener", listener.0);
         descriptor.receive = None;
@@ -244,15 +257,15 @@ impl Engine for Sim {
 
     fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
         let kernel = &mut *self.kernel.borrow_mut();
-        if kernel.descriptors_exhausted() {
-            kernel.note("no descriptor", &format!("to connect to {address}"));
+        if kernel.draw_descriptor_exhaustion() {
+            kernel.trace_note("no descriptor", &format!("to connect to {address}"));
             return Err(Error::OutOfDescriptors);
         }
-        if kernel.lacks_memory() {
+        if kernel.draw_memory_shortage() {
             return Err(Error::OutOfMemory);
         }
         let number = kernel.connect(Owner::Engine(self.index), address, None);
-        kernel.submit(self.index, number, Direction::Send, Work::Connect, token);
+        kernel.submit(self.index, number, OperationDirection::Send, OperationKind::Connect, token);
         if token.kind() == TokenKind::Dial {
             kernel.engines[self.index].planted.connects.insert(token, number);
         }
@@ -264,12 +277,22 @@ impl Engine for Sim {
     fn recv(&mut self, fd: &Fd, max: usize, token: Token) {
         assert!((1..=Buffer::SIZE).contains(&max), "a receive of {max} bytes");
         let kernel = &mut *self.kernel.borrow_mut();
-        kernel.submit(self.index, fd.0, Direction::Receive, Work::Receive { max }, token);
+        kernel.submit(
+            self.index,
+            fd.0,
+            OperationDirection::Receive,
+            OperationKind::Receive { max },
+            token,
+        );
     }
 
     fn is_recv_ready(&self, fd: &Fd) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
-        kernel.own(self.index, fd.0).receive.as_ref().is_some_and(|operation| operation.queued)
+        kernel
+            .owned_descriptor(self.index, fd.0)
+            .receive
+            .as_ref()
+            .is_some_and(|operation| operation.queued)
     }
 
     /// # Panics
@@ -277,8 +300,8 @@ impl Engine for Sim {
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         let (rest, failed) = kernel.begin_send(self.index, fd.0, parts);
-        let work = Work::Send { rest, failed, then: Then::Nothing };
-        kernel.submit(self.index, fd.0, Direction::Send, work, token);
+        let work = OperationKind::Send { rest, failed, then: AfterSend::Nothing };
+        kernel.submit(self.index, fd.0, OperationDirection::Send, work, token);
     }
 
     /// # Panics
@@ -286,17 +309,21 @@ impl Engine for Sim {
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         let work = kernel.begin_send_shared(self.index, fd.0, parts, shared);
-        kernel.submit(self.index, fd.0, Direction::Send, work, token);
+        kernel.submit(self.index, fd.0, OperationDirection::Send, work, token);
     }
 
     fn unsent_bytes(&self, fd: &Fd) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
-        let send = kernel.own(self.index, fd.0).send.as_ref();
-        let Some(Work::Send { rest, then, .. }) = send.map(|operation| &operation.work) else {
+        let send = kernel.owned_descriptor(self.index, fd.0).send.as_ref();
+        let Some(OperationKind::Send { rest, then, .. }) = send.map(|operation| &operation.kind)
+        else {
             return 0;
         };
-        let then =
-            if let Then::Share { shared, sent } = then { shared.bytes().len() - sent } else { 0 };
+        let then = if let AfterSend::SharedBytes { shared, sent } = then {
+            shared.bytes().len() - sent
+        } else {
+            0
+        };
         rest.as_ref().map_or(0, |rest| rest.len()) + then
     }
 
@@ -310,7 +337,7 @@ impl Engine for Sim {
 
     fn local_address(&self, fd: &Fd) -> Option<SocketAddr> {
         let kernel = &mut *self.kernel.borrow_mut();
-        match kernel.own(self.index, fd.0).object {
+        match kernel.owned_descriptor(self.index, fd.0).object {
             Object::Stream { connection, side, .. } => {
                 kernel.connections[connection].sides[side].address
             }
@@ -321,15 +348,15 @@ impl Engine for Sim {
     /// Has no effect here but a line of the trace.
     fn set_congestion(&mut self, fd: &Fd, name: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
-        let words = format!("{name} on {}", kernel.own(self.index, fd.0).word());
-        kernel.note("congestion", &words);
+        let words = format!("{name} on {}", kernel.owned_descriptor(self.index, fd.0).kind_name());
+        kernel.trace_note("congestion", &words);
     }
 
     /// # Panics
     /// When something is outstanding in the direction.
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         let kernel = &mut *self.kernel.borrow_mut();
-        let descriptor = kernel.own(self.index, fd.0);
+        let descriptor = kernel.owned_descriptor(self.index, fd.0);
         let both = how == ShutdownHow::Both;
         assert!(descriptor.send.is_none(), "shutdown of {} with a send outstanding", fd.0);
         let receives = both && descriptor.receive.is_some();
@@ -341,23 +368,23 @@ impl Engine for Sim {
     }
 
     fn close(&mut self, fd: Fd) {
-        if !self.kernel.borrow_mut().engines[self.index].planted.keeps_open(fd.0) {
-            self.end(&fd, false);
+        if !self.kernel.borrow_mut().engines[self.index].planted.skip_close(fd.0) {
+            self.close_descriptor(&fd, false);
         }
     }
 
     fn reset(&mut self, fd: Fd) {
-        self.end(&fd, true);
+        self.close_descriptor(&fd, true);
     }
 
     fn pipe(&mut self) -> Result<(Fd, Fd), Error> {
         let kernel = &mut *self.kernel.borrow_mut();
-        if kernel.descriptors_exhausted() {
+        if kernel.draw_descriptor_exhaustion() {
             return Err(Error::OutOfDescriptors);
         }
         if kernel.random.chance(kernel.plan.shortages.pipes) {
-            kernel.note("no pipe", "");
-            kernel.meet("no pipe");
+            kernel.trace_note("no pipe", "");
+            kernel.count_trouble("no pipe");
             return Err(Error::OutOfMemory);
         }
         let index = kernel.pipes.len();
@@ -375,20 +402,20 @@ impl Engine for Sim {
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
         assert!(max > 0, "a splice of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
-        let fills = matches!(kernel.own(self.index, into.0).object, Object::PipeIn(_));
+        let fills = matches!(kernel.owned_descriptor(self.index, into.0).object, Object::PipeIn(_));
         if fills {
             let pipe = kernel.pipe_of(into.0);
             let left = kernel.pipes[pipe].bytes.len();
             assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
-            let partner = Work::Partner { socket: from.0 };
-            kernel.submit(self.index, into.0, Direction::Send, partner, token);
-            let work = Work::Fill { pipe: into.0, max };
-            kernel.submit(self.index, from.0, Direction::Receive, work, token);
+            let partner = OperationKind::Partner { socket: from.0 };
+            kernel.submit(self.index, into.0, OperationDirection::Send, partner, token);
+            let work = OperationKind::SpliceIn { pipe: into.0, max };
+            kernel.submit(self.index, from.0, OperationDirection::Receive, work, token);
         } else {
-            self.begin_emptying(kernel, from, into, max, token);
-            let then = Then::Splice { pipe: from.0, max };
-            let work = Work::Send { rest: None, failed: None, then };
-            kernel.submit(self.index, into.0, Direction::Send, work, token);
+            self.begin_splice_out(kernel, from, into, max, token);
+            let then = AfterSend::Splice { pipe: from.0, max };
+            let work = OperationKind::Send { rest: None, failed: None, then };
+            kernel.submit(self.index, into.0, OperationDirection::Send, work, token);
         }
     }
 
@@ -397,15 +424,16 @@ impl Engine for Sim {
     fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
         assert!(max > 0, "a splice of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
-        let outstanding = kernel.own(self.index, from.0).receive.is_some()
-            || kernel.own(self.index, into.0).send.is_some();
+        let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some()
+            || kernel.owned_descriptor(self.index, into.0).send.is_some();
         assert!(!outstanding, "{} is filled from {} beside something else", into.0, from.0);
         let pipe = kernel.pipe_of(into.0);
         let left = kernel.pipes[pipe].bytes.len();
         assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
-        let filled = kernel.has_now(from.0).then(|| kernel.try_fill(from.0, into.0, max));
+        let filled =
+            kernel.draw_readable_now(from.0).then(|| kernel.try_splice_in(from.0, into.0, max));
         if let Some(Ok(1..)) = filled {
-            kernel.soil(self.index, pipe);
+            kernel.corrupt_pipe(self.index, pipe);
         }
         kernel.engines[self.index].busy = true;
         let count = filled.and_then(Result::ok).unwrap_or_default();
@@ -419,8 +447,8 @@ impl Engine for Sim {
     fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
         assert!(max > 0, "a tee of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
-        let outstanding = kernel.own(self.index, from.0).receive.is_some()
-            || kernel.own(self.index, into.0).send.is_some();
+        let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some()
+            || kernel.owned_descriptor(self.index, into.0).send.is_some();
         assert!(!outstanding, "{} refers to {} beside something else", into.0, from.0);
         let count = kernel.tee(from.0, into.0, max);
         kernel.record("teed", from.0, count, None);
@@ -432,9 +460,9 @@ impl Engine for Sim {
     fn read_pipe(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
         assert!(!memory.is_empty(), "a read of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
-        let outstanding = kernel.own(self.index, from.0).receive.is_some();
+        let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some();
         assert!(!outstanding, "{} is drained beside something else", from.0);
-        let count = kernel.drain(from.0, memory);
+        let count = kernel.read_pipe(from.0, memory);
         kernel.record("drained", from.0, count, None);
         Ok(count)
     }
@@ -442,9 +470,9 @@ impl Engine for Sim {
     fn try_recv_into(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
         assert!(!memory.is_empty(), "a receive of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
-        let outstanding = kernel.own(self.index, from.0).receive.is_some();
+        let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some();
         assert!(!outstanding, "{} is taken from beside something else", from.0);
-        let taken = kernel.has_now(from.0).then(|| kernel.read_into(from.0, memory));
+        let taken = kernel.draw_readable_now(from.0).then(|| kernel.read_into(from.0, memory));
         kernel.engines[self.index].busy = true;
         let count = taken.and_then(Result::ok).unwrap_or_default();
         kernel.record("taken", from.0, count, None);
@@ -455,7 +483,13 @@ impl Engine for Sim {
     /// When an operation is outstanding in the receiving direction.
     fn poll_readable(&mut self, fd: &Fd, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
-        kernel.submit(self.index, fd.0, Direction::Receive, Work::Watch, token);
+        kernel.submit(
+            self.index,
+            fd.0,
+            OperationDirection::Receive,
+            OperationKind::PollReadable,
+            token,
+        );
     }
 
     /// # Panics
@@ -470,18 +504,19 @@ impl Engine for Sim {
     ) {
         assert!(max > 0, "a splice of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
-        self.begin_emptying(kernel, from, into, max, token);
+        self.begin_splice_out(kernel, from, into, max, token);
         let (rest, failed) = kernel.begin_send(self.index, into.0, parts);
-        let work = Work::Send { rest, failed, then: Then::Splice { pipe: from.0, max } };
-        kernel.submit(self.index, into.0, Direction::Send, work, token);
+        let work =
+            OperationKind::Send { rest, failed, then: AfterSend::Splice { pipe: from.0, max } };
+        kernel.submit(self.index, into.0, OperationDirection::Send, work, token);
     }
 
     fn log(&mut self, records: &[u8]) {
         assert!(records.ends_with(b"\n"), "a log takes whole records");
         let kernel = &mut *self.kernel.borrow_mut();
         if kernel.random.chance(kernel.plan.log_loss) {
-            kernel.note("log lost", &format!("{} bytes", records.len()));
-            kernel.meet("log lost");
+            kernel.trace_note("log lost", &format!("{} bytes", records.len()));
+            kernel.count_trouble("log lost");
             return;
         }
         kernel.engines[self.index].log.extend_from_slice(records);

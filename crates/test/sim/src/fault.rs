@@ -43,7 +43,7 @@ impl EngineFault {
 
 /// The fault of one engine, if it has one, and what it takes to play it.
 #[derive(Debug, Default)]
-pub(crate) struct Planted {
+pub(crate) struct PlantedFault {
     pub(crate) fault: Option<EngineFault>,
     /// The objects, by kind and slot, whose descriptors were closed with a receive outstanding.
     pub(crate) closed: BTreeMap<(u8, u32), Token>,
@@ -61,7 +61,7 @@ pub(crate) struct Planted {
     pub(crate) failed: BTreeSet<u32>,
 }
 
-impl Planted {
+impl PlantedFault {
     pub(crate) fn new(fault: Option<EngineFault>) -> Self {
         Self { fault, ..Self::default() }
     }
@@ -87,7 +87,7 @@ impl Planted {
     }
 
     /// Whether closing the descriptor has no effect.
-    pub(crate) fn keeps_open(&mut self, number: u32) -> bool {
+    pub(crate) fn skip_close(&mut self, number: u32) -> bool {
         match self.fault {
             Some(EngineFault::FailedConnectLeaks) => self.failed.remove(&number),
             Some(EngineFault::AbandonedConnectLeaks) => {

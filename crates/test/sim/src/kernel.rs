@@ -13,17 +13,17 @@ use std::time::Duration;
 use millrace_engine::{Address, Budget, Buffer, Instant, Token};
 
 use crate::connection::Connection;
-use crate::descriptor::{Descriptor, Direction, Object, Owner};
-use crate::fault::{EngineFault, Planted};
-use crate::plan::{Faults, Plan};
-use crate::random::Random;
-use crate::stale::Stale;
-use crate::tale::Tale;
-use crate::trace::{Line, Trace};
+use crate::descriptor::{Descriptor, Object, OperationDirection, Owner};
+use crate::event_log::EventLog;
+use crate::fault::{EngineFault, PlantedFault};
+use crate::plan::{Faults, WorldPlan};
+use crate::random::SeededRandom;
+use crate::stale::StaleCompletion;
+use crate::trace::{Trace, TraceLine};
 
 /// Something that will happen at a known time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Happening {
+pub(crate) enum KernelEvent {
     /// The next segment of what `side` sends arrives.
     Segment { connection: usize, side: usize },
     /// A reset arrives at `side`.
@@ -33,22 +33,22 @@ pub(crate) enum Happening {
     /// A datagram arrives, or is found to have nowhere to go.
     Datagram { from: std::net::SocketAddr, to: std::net::SocketAddr, bytes: Box<[u8]> },
     /// An operation is to be tried.
-    Attempt(Attempt),
+    Attempt(OperationAttempt),
     /// A worker's turn.
-    Run { engine: usize, serial: u64 },
+    Turn { engine: usize, serial: u64 },
     /// Nothing but a look at the actors.
-    Look,
+    ActorStep,
     /// The clock moves on at once by more than it should.
-    Leap,
+    ClockJump,
     /// A descriptor that was closed completes something.
-    Stale { engine: usize, stale: Stale },
+    Stale { engine: usize, stale: StaleCompletion },
 }
 
 /// An operation to be tried, unless it is gone by then.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct OperationAttempt {
     pub(crate) descriptor: u32,
-    pub(crate) direction: Direction,
+    pub(crate) direction: OperationDirection,
     pub(crate) serial: u64,
 }
 
@@ -58,19 +58,19 @@ pub(crate) struct EngineState {
     /// The clock as it stood when its turn began.
     pub(crate) now: Instant,
     /// Attempts for the next turn.
-    pub(crate) ready: Vec<Attempt>,
+    pub(crate) ready: Vec<OperationAttempt>,
     /// Attempts of this turn.
-    pub(crate) batch: VecDeque<Attempt>,
+    pub(crate) batch: VecDeque<OperationAttempt>,
     /// Receives that wait for the budget, in the order in which they were ready.
-    pub(crate) parked: VecDeque<Attempt>,
+    pub(crate) parked: VecDeque<OperationAttempt>,
     /// Buffers at the worker: 0 when a turn begins.
     pub(crate) lent: usize,
-    pub(crate) stock: Vec<Buffer>,
+    pub(crate) spare_buffers: Vec<Buffer>,
     pub(crate) budget: Budget,
     pub(crate) wake: Arc<AtomicBool>,
     pub(crate) log: Vec<u8>,
     /// Completions given in this turn.
-    pub(crate) given: usize,
+    pub(crate) completions_returned: usize,
     /// The turn did something: another one follows before the worker sleeps.
     pub(crate) busy: bool,
     /// Turns in a row that did nothing although the deadline had come.
@@ -78,18 +78,18 @@ pub(crate) struct EngineState {
     /// What the last turn was called with.
     pub(crate) deadline: Option<Instant>,
     /// When the next turn is planned, and which of the queue's entries is meant.
-    pub(crate) planned: Option<(Instant, u64)>,
+    pub(crate) next_turn: Option<(Instant, u64)>,
     /// The serial of the latest plan.
-    pub(crate) plan_serial: u64,
+    pub(crate) turn_serial: u64,
     /// No turn begins before this: other programs run.
     pub(crate) asleep_until: Instant,
     /// A turn was planned for the wake that nobody took yet.
     pub(crate) wake_noticed: bool,
     /// The next turn is told of a wake that nobody made.
-    pub(crate) woken: bool,
+    pub(crate) spurious_wake: bool,
     /// Completions of descriptors that were closed.
-    pub(crate) stale: VecDeque<Stale>,
-    pub(crate) planted: Planted,
+    pub(crate) stale: VecDeque<StaleCompletion>,
+    pub(crate) planted: PlantedFault,
 }
 
 /// Bytes in a pipe.
@@ -105,9 +105,9 @@ pub(crate) struct Pipe {
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) now: Instant,
-    pub(crate) plan: Plan,
-    pub(crate) random: Random,
-    queue: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
+    pub(crate) plan: WorldPlan,
+    pub(crate) random: SeededRandom,
+    queue: BinaryHeap<Reverse<(Instant, u64, KernelEvent)>>,
     /// Counts everything ever queued; orders what happens at one time.
     queued: u64,
     pub(crate) connections: Vec<Connection>,
@@ -124,25 +124,25 @@ pub(crate) struct Kernel {
     pub(crate) operations: u64,
     pub(crate) trace: Trace,
     /// How far the clock has leapt in all.
-    pub(crate) leapt: Duration,
+    pub(crate) clock_jumped: Duration,
     /// How long workers were not scheduled, in all.
     pub(crate) slept: Duration,
     /// What went wrong, and how often.
-    pub(crate) met: BTreeMap<&'static str, u64>,
-    pub(crate) tale: Tale,
+    pub(crate) trouble_counts: BTreeMap<&'static str, u64>,
+    pub(crate) event_log: EventLog,
     /// Descriptors of actors at which something happened; see [`crate::World::take_stirred`].
-    pub(crate) stirred: BTreeSet<u32>,
+    pub(crate) changed_actor_sockets: BTreeSet<u32>,
     /// What engines sent on the connections that they opened, by connection, once somebody listens:
     /// see [`crate::World::overhear`].
-    pub(crate) overheard: Option<BTreeMap<usize, Vec<u8>>>,
+    pub(crate) engine_output: Option<BTreeMap<usize, Vec<u8>>>,
     /// The bug of all engines that are made from now on.
     pub(crate) planted: Option<EngineFault>,
 }
 
 impl Kernel {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
-        let mut random = Random::new(seed);
-        let plan = Plan::draw(faults, &mut random);
+        let mut random = SeededRandom::new(seed);
+        let plan = WorldPlan::draw(faults, &mut random);
         let mut kernel = Self {
             now: Instant::from_nanoseconds(1_000_000_000),
             plan,
@@ -159,40 +159,40 @@ impl Kernel {
             port: 40_000,
             operations: 0,
             trace: Trace::default(),
-            leapt: Duration::ZERO,
+            clock_jumped: Duration::ZERO,
             slept: Duration::ZERO,
-            met: BTreeMap::new(),
-            tale: Tale::default(),
-            stirred: BTreeSet::new(),
-            overheard: None,
+            trouble_counts: BTreeMap::new(),
+            event_log: EventLog::default(),
+            changed_actor_sockets: BTreeSet::new(),
+            engine_output: None,
             planted: None,
         };
         let plan = format!("{:?}", kernel.plan);
-        kernel.note("seed", &format!("{seed} {plan}"));
-        kernel.plan_leaps();
+        kernel.trace_note("seed", &format!("{seed} {plan}"));
+        kernel.schedule_clock_jumps();
         kernel
     }
 
     /// Queues something for `delay` from now.
-    pub(crate) fn after(&mut self, delay: Duration, happening: Happening) {
-        self.at(self.now + delay, happening);
+    pub(crate) fn schedule_after(&mut self, delay: Duration, happening: KernelEvent) {
+        self.schedule_at(self.now + delay, happening);
     }
 
     /// Queues something for `when`, which is not before now.
-    pub(crate) fn at(&mut self, when: Instant, happening: Happening) {
+    pub(crate) fn schedule_at(&mut self, when: Instant, happening: KernelEvent) {
         self.queued += 1;
         self.queue.push(Reverse((when.max(self.now), self.queued, happening)));
     }
 
     /// The next thing to happen; the clock is moved to its time, unless it has leapt beyond.
-    pub(crate) fn pop(&mut self) -> Option<Happening> {
+    pub(crate) fn pop(&mut self) -> Option<KernelEvent> {
         let Reverse((when, _, happening)) = self.queue.pop()?;
         self.now = self.now.max(when);
         Some(happening)
     }
 
     /// When the next thing happens.
-    pub(crate) fn peek(&self) -> Option<Instant> {
+    pub(crate) fn next_event_time(&self) -> Option<Instant> {
         self.queue.peek().map(|Reverse((when, _, _))| *when)
     }
 
@@ -224,7 +224,7 @@ impl Kernel {
     ///
     /// # Panics
     /// When it is closed or another's.
-    pub(crate) fn own(&mut self, engine: usize, number: u32) -> &mut Descriptor {
+    pub(crate) fn owned_descriptor(&mut self, engine: usize, number: u32) -> &mut Descriptor {
         let descriptor = self.descriptor(number);
         let owner = descriptor.owner;
         assert!(
@@ -235,31 +235,31 @@ impl Kernel {
     }
 
     /// Whether engines have as many descriptors open as they may, or the seed says so.
-    pub(crate) fn descriptors_exhausted(&mut self) -> bool {
+    pub(crate) fn draw_descriptor_exhaustion(&mut self) -> bool {
         let is_engines = |descriptor: &&Descriptor| descriptor.owner != Owner::Actor;
         let open = self.descriptors.values().filter(is_engines).count();
         if open >= self.descriptors_max {
-            self.meet("no descriptor left");
+            self.count_trouble("no descriptor left");
             return true;
         }
         if self.random.chance(self.plan.shortages.descriptors) {
-            self.meet("no descriptor");
+            self.count_trouble("no descriptor");
             return true;
         }
-        self.is_short()
+        self.draw_shortage()
     }
 
     /// Plans a turn of `engine` at `when` at the latest.
-    pub(crate) fn plan_run(&mut self, engine: usize, when: Instant) {
+    pub(crate) fn schedule_turn(&mut self, engine: usize, when: Instant) {
         let state = &mut self.engines[engine];
         let when = when.max(self.now).max(state.asleep_until);
-        if state.planned.is_some_and(|(planned, _)| planned <= when) {
+        if state.next_turn.is_some_and(|(planned, _)| planned <= when) {
             return;
         }
-        state.plan_serial += 1;
-        let serial = state.plan_serial;
-        state.planned = Some((when, serial));
-        self.at(when, Happening::Run { engine, serial });
+        state.turn_serial += 1;
+        let serial = state.turn_serial;
+        state.next_turn = Some((when, serial));
+        self.schedule_at(when, KernelEvent::Turn { engine, serial });
     }
 
     pub(crate) fn record(
@@ -270,36 +270,36 @@ impl Kernel {
         token: Option<Token>,
     ) {
         let (descriptor, count) = (Some(descriptor), count as u64);
-        self.trace.push(Line { at: self.now, what, descriptor, count, token, note: None });
+        self.trace.push(TraceLine { at: self.now, what, descriptor, count, token, note: None });
     }
 
-    pub(crate) fn note(&mut self, what: &'static str, note: &str) {
+    pub(crate) fn trace_note(&mut self, what: &'static str, note: &str) {
         let note = Some(note.into());
-        self.trace.push(Line { at: self.now, what, note, ..Line::default() });
+        self.trace.push(TraceLine { at: self.now, what, note, ..TraceLine::default() });
     }
 
     /// Tells what `side` of a connection did, and which bytes it sent.
-    pub(crate) fn tell(&mut self, connection: usize, side: usize, did: &str, bytes: &[u8]) {
-        if !self.tale.is_told {
+    pub(crate) fn log_event(&mut self, connection: usize, side: usize, did: &str, bytes: &[u8]) {
+        if !self.event_log.is_enabled {
             return;
         }
-        let [from, to] = [side, 1 - side].map(|side| self.who(connection, side));
-        self.tale.add(self.now, format!("{from} {did} {to}"), bytes);
+        let [from, to] = [side, 1 - side].map(|side| self.endpoint_name(connection, side));
+        self.event_log.push(self.now, format!("{from} {did} {to}"), bytes);
     }
 
     /// From now on `side` of a connection belongs to `owner`.
     pub(crate) fn name_owner(&mut self, connection: usize, side: usize, owner: Owner) {
         if let Owner::Engine(index) = owner
-            && self.tale.is_told
+            && self.event_log.is_enabled
         {
             let name = format!("worker {index} ({connection})");
-            self.tale.set_name((connection, side), &name);
+            self.event_log.set_name((connection, side), &name);
         }
     }
 
     /// Who holds one end of a connection.
-    fn who(&self, connection: usize, side: usize) -> String {
-        if let Some(name) = self.tale.name_of((connection, side)) {
+    fn endpoint_name(&self, connection: usize, side: usize) -> String {
+        if let Some(name) = self.event_log.name_of((connection, side)) {
             return name.to_owned();
         }
         match self.connections[connection].sides[side].address {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use millrace_engine::{Address, Error};
 
 use crate::connection::Connection;
-use crate::descriptor::{Direction, Object, Owner};
-use crate::kernel::{Happening, Kernel};
+use crate::descriptor::{Object, OperationDirection, Owner};
+use crate::kernel::{Kernel, KernelEvent};
 
 /// How long a real kernel tries to connect by default (tcp(7), tcp_syn_retries).
 const CONNECT_GIVES_UP: Duration = Duration::from_secs(127);
@@ -72,18 +72,18 @@ impl Kernel {
                 Error::OutOfMemory,
             ]);
             self.set_outcome(number, Some(Err(fault)));
-            self.meet("failed connect");
+            self.count_trouble("failed connect");
             delay = if fault == Error::TimedOut { CONNECT_GIVES_UP } else { delay };
         }
         if owner != Owner::Actor && self.random.chance(self.plan.syn_loss) {
             delay += SYN_AGAIN;
-            self.meet("late connect");
+            self.count_trouble("late connect");
         }
         self.name_owner(index, 0, owner);
         let wanted = address.clone();
-        self.note("connect", &format!("fd={number} to {wanted} for {owner:?}"));
+        self.trace_note("connect", &format!("fd={number} to {wanted} for {owner:?}"));
         self.targets.insert(index, wanted);
-        self.after(delay, Happening::Connect { connection: index });
+        self.schedule_after(delay, KernelEvent::Connect { connection: index });
         number
     }
 
@@ -101,15 +101,15 @@ impl Kernel {
         self.set_outcome(number, Some(outcome));
         if let Err(error) = outcome {
             self.connections[index].sides[0].reset = true;
-            self.tell(index, 0, &format!("cannot connect ({error}) to"), &[]);
-            self.note("not connected", &format!("fd={number}: {error}"));
+            self.log_event(index, 0, &format!("cannot connect ({error}) to"), &[]);
+            self.trace_note("not connected", &format!("fd={number}: {error}"));
         } else {
-            self.tell(index, 0, "is connected to", &[]);
+            self.log_event(index, 0, "is connected to", &[]);
             self.record("connected", number, 0, None);
         }
         self.connections[index].established = true;
-        self.notify(number, Direction::Send);
-        self.notify(number, Direction::Receive);
+        self.notify(number, OperationDirection::Send);
+        self.notify(number, OperationDirection::Receive);
     }
 
     /// Puts a connection into the backlog of one of its target's listeners.
@@ -130,12 +130,12 @@ impl Kernel {
         let skewed = listeners.len() > 1 && self.random.chance(self.plan.skew);
         let listener = if skewed { listeners[0] } else { self.random.choose(&listeners) };
         if skewed {
-            self.meet("skewed accepts");
+            self.count_trouble("skewed accepts");
         }
         if let Object::Listener { backlog, .. } = &mut self.descriptor(listener).object {
             backlog.push_back(index);
         }
-        self.notify(listener, Direction::Receive);
+        self.notify(listener, OperationDirection::Receive);
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Kernel {
         self.connections[connection].sides[1].descriptor = Some(number);
         let peer = self.connections[connection].sides[0].address;
         self.name_owner(connection, 1, owner);
-        self.tell(connection, 1, "accepts", &[]);
+        self.log_event(connection, 1, "accepts", &[]);
         self.record("accepted", number, connection, None);
         Some((number, peer))
     }
@@ -162,7 +162,7 @@ impl Kernel {
     /// Takes bytes from a sender: as many as there is room for, or fewer.
     pub(crate) fn write(&mut self, number: u32, bytes: &[u8]) -> Result<usize, Error> {
         let (index, side) = self.stream_of(number);
-        self.connections[index].writable(side)?;
+        self.connections[index].take_write_error(side)?;
         let out = &self.connections[index].sides[side].out;
         let capacity = self.plan.streams.capacity(self.plan.streams.send_capacity, out.carried);
         let mut count = capacity.saturating_sub(out.sent.len()).min(bytes.len());
@@ -171,18 +171,18 @@ impl Kernel {
         }
         self.connections[index].sides[side].out.sent.extend(&bytes[..count]);
         if count > 0 {
-            self.tell(index, side, "→", &bytes[..count]);
+            self.log_event(index, side, "→", &bytes[..count]);
             self.trace.carry(&bytes[..count]);
-            self.keep_overheard(number, index, &bytes[..count]);
+            self.record_engine_output(number, index, &bytes[..count]);
         }
         self.send_segment(index, side);
         Ok(count)
     }
 
-    fn keep_overheard(&mut self, number: u32, index: usize, bytes: &[u8]) {
+    fn record_engine_output(&mut self, number: u32, index: usize, bytes: &[u8]) {
         let descriptor = &self.descriptors[&number];
         let opened = matches!(descriptor.object, Object::Stream { side: 0, .. });
-        if let (Some(overheard), true) = (&mut self.overheard, opened)
+        if let (Some(overheard), true) = (&mut self.engine_output, opened)
             && descriptor.owner != Owner::Actor
         {
             overheard.entry(index).or_default().extend_from_slice(bytes);
@@ -205,7 +205,7 @@ impl Kernel {
         take: &mut dyn FnMut(&[u8]),
     ) -> Option<Result<usize, Error>> {
         let (index, side) = self.stream_of(number);
-        let mut readable = self.connections[index].readable(side);
+        let mut readable = self.connections[index].take_read_result(side);
         if let Some(Ok(arrived @ 1..)) = &mut readable {
             *arrived = (*arrived).min(max);
             if self.random.chance(self.plan.short) {
@@ -219,7 +219,7 @@ impl Kernel {
 
     /// Ends what a side sends; the peer reads the end after all that was sent.
     pub(crate) fn finish(&mut self, index: usize, side: usize) {
-        self.tell(index, side, "ends its stream to", &[]);
+        self.log_event(index, side, "ends its stream to", &[]);
         self.end_stream(index, side);
     }
 
@@ -234,7 +234,12 @@ impl Kernel {
         let connection = &mut self.connections[index];
         let unread = !connection.incoming(side).arrived.is_empty();
         let resets = (abort || unread) && !connection.unix;
-        self.tell(index, side, if resets { "resets" } else { "closes its connection to" }, &[]);
+        self.log_event(
+            index,
+            side,
+            if resets { "resets" } else { "closes its connection to" },
+            &[],
+        );
         let connection = &mut self.connections[index];
         let own = &mut connection.sides[side];
         (own.closed, own.descriptor) = (true, None);
@@ -251,7 +256,7 @@ impl Kernel {
     fn segment_delay(&mut self) -> Duration {
         let delay = self.plan.streams.segment_delay(&mut self.random);
         if delay > Duration::from_nanos(self.plan.streams.delay_ns) {
-            self.meet("late segment");
+            self.count_trouble("late segment");
         }
         delay
     }
@@ -262,17 +267,17 @@ impl Kernel {
             return;
         }
         let delay = self.segment_delay();
-        self.after(delay, Happening::Reset { connection: index, side });
+        self.schedule_after(delay, KernelEvent::Reset { connection: index, side });
     }
 
     /// A reset arrives at `side`.
     pub(crate) fn reset_arrives(&mut self, index: usize, side: usize) {
-        self.tell(index, side, "hears of a reset from", &[]);
-        self.connections[index].take_reset(side);
+        self.log_event(index, side, "hears of a reset from", &[]);
+        self.connections[index].receive_reset(side);
         if let Some(number) = self.connections[index].sides[side].descriptor {
             self.record("reset", number, 0, None);
-            self.notify(number, Direction::Receive);
-            self.notify(number, Direction::Send);
+            self.notify(number, OperationDirection::Receive);
+            self.notify(number, OperationDirection::Send);
         }
     }
 
@@ -301,9 +306,9 @@ impl Kernel {
         if out.stall_after.is_some_and(|after| out.carried >= after) {
             out.stall_after = None;
             delay += Duration::from_millis(self.random.between(1, 300_000));
-            self.meet("stall");
+            self.count_trouble("stall");
         }
-        self.after(delay, Happening::Segment { connection: index, side });
+        self.schedule_after(delay, KernelEvent::Segment { connection: index, side });
     }
 
     /// The segment that was under way from `side` arrives.
@@ -349,11 +354,11 @@ impl Kernel {
         let ends = out.finish_arrived;
         let numbers = [side, 1 - side].map(|side| self.connections[index].sides[side].descriptor);
         if let Some(sender) = numbers[0] {
-            self.notify(sender, Direction::Send);
+            self.notify(sender, OperationDirection::Send);
         }
         if let Some(receiver) = numbers[1] {
             self.record(if ends { "end arrives" } else { "arrives" }, receiver, count, None);
-            self.notify(receiver, Direction::Receive);
+            self.notify(receiver, OperationDirection::Receive);
         }
         self.send_segment(index, side);
         self.maybe_break(index);
@@ -365,8 +370,8 @@ impl Kernel {
         match &mut self.connections[index].reset_after {
             Some(0) => {
                 self.connections[index].reset_after = None;
-                self.note("broken", &format!("connection {index}"));
-                self.meet("reset");
+                self.trace_note("broken", &format!("connection {index}"));
+                self.count_trouble("reset");
                 let first = self.random.below(2) as usize;
                 self.reset_arrives(index, first);
                 self.send_reset(index, 1 - first);
@@ -391,12 +396,15 @@ impl Kernel {
     /// Sends one datagram, which may be lost.
     pub(crate) fn send_datagram(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         if self.random.chance(self.plan.datagram_loss) {
-            self.meet("lost datagram");
-            self.note("lost", &format!("datagram of {} bytes from {from} to {to}", bytes.len()));
+            self.count_trouble("lost datagram");
+            self.trace_note(
+                "lost",
+                &format!("datagram of {} bytes from {from} to {to}", bytes.len()),
+            );
             return;
         }
         let delay = self.segment_delay();
-        self.after(delay, Happening::Datagram { from, to, bytes: bytes.into() });
+        self.schedule_after(delay, KernelEvent::Datagram { from, to, bytes: bytes.into() });
     }
 
     /// A datagram arrives. Nobody there is told to a connected sender, as by ICMP.
@@ -423,7 +431,7 @@ impl Kernel {
             }
         }
         self.record(if arrived { "datagram" } else { "no one there" }, number, length, None);
-        self.notify(number, Direction::Receive);
+        self.notify(number, OperationDirection::Receive);
     }
 
     /// The connection and side of a stream's descriptor.

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use millrace_engine::{Address, Buffer, CompletionEvent, Error, Fd, HeldBytes, SharedBytes, Token};
 
-use crate::descriptor::{Descriptor, Direction, Object, Operation, Owner, Then, Work};
-use crate::kernel::{Attempt, Happening, Kernel};
+use crate::descriptor::{
+    AfterSend, Descriptor, Object, Operation, OperationDirection, OperationKind, Owner,
+};
+use crate::kernel::{Kernel, KernelEvent, OperationAttempt};
 
 impl Kernel {
     /// Queues an operation of `engine`.
@@ -20,15 +22,15 @@ impl Kernel {
         &mut self,
         engine: usize,
         number: u32,
-        direction: Direction,
-        work: Work,
+        direction: OperationDirection,
+        work: OperationKind,
         token: Token,
     ) {
         self.operations += 1;
         let serial = self.operations;
-        let descriptor = self.own(engine, number);
+        let descriptor = self.owned_descriptor(engine, number);
         let is_announced = descriptor.receive.as_ref().is_some_and(|receive| receive.queued);
-        let behind_receive = direction == Direction::Send && is_announced;
+        let behind_receive = direction == OperationDirection::Send && is_announced;
         let slot = descriptor.operation(direction);
         if let Some(outstanding) = slot {
             panic!(
@@ -36,23 +38,32 @@ impl Kernel {
                  outstanding in the same direction"
             );
         }
-        *slot = Some(Operation { token, work, serial, queued: false, behind_receive });
+        *slot = Some(Operation {
+            token,
+            kind: work,
+            serial,
+            queued: false,
+            queued_after_receive: behind_receive,
+        });
         self.engines[engine].planted.begin(token);
         self.engines[engine].busy = true;
-        let watches = |operation: &Operation| matches!(operation.work, Work::Watch);
+        let watches = |operation: &Operation| matches!(operation.kind, OperationKind::PollReadable);
         let watches = self.descriptors[&number].receive.as_ref().is_some_and(watches);
         if !self.is_ready(number, direction) {
-            if watches && direction == Direction::Receive && self.is_spurious("empty watch") {
+            if watches
+                && direction == OperationDirection::Receive
+                && self.draw_spurious("empty watch")
+            {
                 let attempt = self.mark_queued(number, direction);
                 let delay = self.jitter();
-                self.after(delay, Happening::Attempt(attempt));
+                self.schedule_after(delay, KernelEvent::Attempt(attempt));
             }
             return;
         }
         let attempt = self.mark_queued(number, direction);
         if self.random.chance(self.plan.wait) {
             let delay = self.jitter();
-            self.after(delay, Happening::Attempt(attempt));
+            self.schedule_after(delay, KernelEvent::Attempt(attempt));
         } else {
             self.engines[engine].batch.push_back(attempt);
         }
@@ -60,26 +71,35 @@ impl Kernel {
 
     /// The attempt that reports an outstanding send of the descriptor of `receive`, if the kernel
     /// had taken every byte before the receive was announced.
-    pub(crate) fn send_taken_before(&self, receive: Attempt) -> Option<Attempt> {
+    pub(crate) fn send_completed_before(
+        &self,
+        receive: OperationAttempt,
+    ) -> Option<OperationAttempt> {
         let descriptor = self.descriptors.get(&receive.descriptor)?;
         let send = descriptor.send.as_ref()?;
-        let is_taken =
-            matches!(send.work, Work::Send { rest: None, failed: None, then: Then::Nothing });
-        let attempt = Attempt { direction: Direction::Send, serial: send.serial, ..receive };
-        (is_taken && !send.behind_receive).then_some(attempt)
+        let is_taken = matches!(
+            send.kind,
+            OperationKind::Send { rest: None, failed: None, then: AfterSend::Nothing }
+        );
+        let attempt = OperationAttempt {
+            direction: OperationDirection::Send,
+            serial: send.serial,
+            ..receive
+        };
+        (is_taken && !send.queued_after_receive).then_some(attempt)
     }
 
     /// Something changed at a descriptor: its outstanding operation is to be tried, if it can end.
-    pub(crate) fn notify(&mut self, number: u32, direction: Direction) {
+    pub(crate) fn notify(&mut self, number: u32, direction: OperationDirection) {
         let descriptor = self.descriptor(number);
         if descriptor.owner == Owner::Actor {
-            self.stirred.insert(number);
+            self.changed_actor_sockets.insert(number);
             return;
         }
         let Some(operation) = descriptor.operation(direction) else {
             return;
         };
-        let accepts = matches!(operation.work, Work::Accept);
+        let accepts = matches!(operation.kind, OperationKind::Accept);
         if operation.queued || !self.is_ready(number, direction) {
             return;
         }
@@ -87,125 +107,132 @@ impl Kernel {
         // Connections that came meanwhile are all there at once.
         let burst = if accepts { self.random.between(0, self.plan.burst_ns) } else { 0 };
         let delay = self.jitter() + Duration::from_nanos(burst);
-        self.after(delay, Happening::Attempt(attempt));
+        self.schedule_after(delay, KernelEvent::Attempt(attempt));
     }
 
-    fn mark_queued(&mut self, number: u32, direction: Direction) -> Attempt {
+    fn mark_queued(&mut self, number: u32, direction: OperationDirection) -> OperationAttempt {
         let operation = self.descriptor(number).operation(direction).as_mut();
         let operation = operation.expect("only an outstanding operation is tried");
         operation.queued = true;
-        Attempt { descriptor: number, direction, serial: operation.serial }
+        OperationAttempt { descriptor: number, direction, serial: operation.serial }
     }
 
     /// Gives an attempt to its engine and plans a turn.
-    pub(crate) fn hand_over(&mut self, attempt: Attempt) {
+    pub(crate) fn deliver_attempt(&mut self, attempt: OperationAttempt) {
         let owner = self.descriptors.get(&attempt.descriptor).map(|descriptor| descriptor.owner);
         if let Some(Owner::Engine(engine)) = owner {
             self.engines[engine].ready.push(attempt);
             let when = self.now + self.jitter();
-            self.plan_run(engine, when);
+            self.schedule_turn(engine, when);
         }
     }
 
     /// Whether the outstanding operation would end, or at least move something, now.
-    fn is_ready(&self, number: u32, direction: Direction) -> bool {
+    fn is_ready(&self, number: u32, direction: OperationDirection) -> bool {
         let descriptor = &self.descriptors[&number];
         let operation = match direction {
-            Direction::Receive => &descriptor.receive,
-            Direction::Send => &descriptor.send,
+            OperationDirection::Receive => &descriptor.receive,
+            OperationDirection::Send => &descriptor.send,
         };
         let Some(operation) = operation else {
             return false;
         };
-        match (&operation.work, &descriptor.object) {
-            (Work::Accept, Object::Listener { backlog, .. }) => !backlog.is_empty(),
-            (Work::Receive { .. }, Object::Datagram { inbox, error, .. }) => {
+        match (&operation.kind, &descriptor.object) {
+            (OperationKind::Accept, Object::Listener { backlog, .. }) => !backlog.is_empty(),
+            (OperationKind::Receive { .. }, Object::Datagram { inbox, error, .. }) => {
                 !inbox.is_empty() || error.is_some()
             }
             (
-                Work::Receive { .. } | Work::Fill { .. } | Work::Watch,
+                OperationKind::Receive { .. }
+                | OperationKind::SpliceIn { .. }
+                | OperationKind::PollReadable,
                 Object::Stream { connection, side, .. },
             ) => self.connections[*connection].is_readable(*side),
-            (Work::Connect, Object::Stream { connection, .. }) => {
+            (OperationKind::Connect, Object::Stream { connection, .. }) => {
                 self.connections[*connection].established
             }
-            (Work::Connect, Object::Datagram { .. }) => true,
-            (Work::Send { rest, failed, then }, object) => match object {
+            (OperationKind::Connect, Object::Datagram { .. }) => true,
+            (OperationKind::Send { rest, failed, then }, object) => match object {
                 Object::Stream { connection, side, .. } if failed.is_none() => {
-                    let is_taken = rest.is_none() && matches!(then, Then::Nothing);
+                    let is_taken = rest.is_none() && matches!(then, AfterSend::Nothing);
                     is_taken || self.is_writable(*connection, *side)
                 }
                 _ => true,
             },
-            (Work::Partner { .. }, _) => false,
+            (OperationKind::Partner { .. }, _) => false,
             (work, object) => panic!("descriptor {number}: {work:?} on {object:?}"),
         }
     }
 
     /// The operation of an attempt, unless it is gone.
-    pub(crate) fn attempted(&mut self, attempt: Attempt) -> Option<&mut Operation> {
+    pub(crate) fn attempted_operation(
+        &mut self,
+        attempt: OperationAttempt,
+    ) -> Option<&mut Operation> {
         let descriptor = self.descriptors.get_mut(&attempt.descriptor)?;
         let operation = descriptor.operation(attempt.direction).as_mut()?;
         (operation.serial == attempt.serial).then_some(operation)
     }
 
     /// Tries an operation of `engine`; `None` when it is gone or has to wait on.
-    pub(crate) fn attempt(
+    pub(crate) fn try_operation(
         &mut self,
         engine: usize,
-        attempt: Attempt,
+        attempt: OperationAttempt,
     ) -> Option<(Token, CompletionEvent)> {
         let number = attempt.descriptor;
-        let operation = self.attempted(attempt)?;
+        let operation = self.attempted_operation(attempt)?;
         let token = operation.token;
         operation.queued = false;
-        let watches = matches!(operation.work, Work::Watch);
+        let watches = matches!(operation.kind, OperationKind::PollReadable);
         if !watches && !self.is_ready(number, attempt.direction) {
             return None;
         }
         let taken = self.descriptor(number).operation(attempt.direction).take();
         let mut operation = taken.expect("it was there a moment ago");
-        let event = match &mut operation.work {
-            Work::Accept => return self.try_accept(engine, number, operation),
-            Work::Receive { max } => {
+        let event = match &mut operation.kind {
+            OperationKind::Accept => return self.try_accept(engine, number, operation),
+            OperationKind::Receive { max } => {
                 CompletionEvent::Received(self.try_receive(engine, number, *max))
             }
-            Work::Fill { pipe, max } => {
-                CompletionEvent::Spliced(self.try_fill(number, *pipe, *max))
+            OperationKind::SpliceIn { pipe, max } => {
+                CompletionEvent::Spliced(self.try_splice_in(number, *pipe, *max))
             }
-            Work::Connect => CompletionEvent::Connected(self.outcome_of(number)),
-            Work::Send { rest, failed, then } => {
+            OperationKind::Connect => CompletionEvent::Connected(self.connect_outcome(number)),
+            OperationKind::Send { rest, failed, then } => {
                 match self
                     .try_send(number, rest, *failed)
-                    .and_then(|sent| self.go_on(number, sent, then))
+                    .and_then(|sent| self.continue_send(number, sent, then))
                 {
                     Some(event) => event,
-                    None => return self.put_back(number, operation),
+                    None => return self.keep_outstanding(number, operation),
                 }
             }
-            Work::Watch => CompletionEvent::Readable,
-            Work::Partner { .. } => unreachable!("a partner is never ready"),
+            OperationKind::PollReadable => CompletionEvent::Readable,
+            OperationKind::Partner { .. } => unreachable!("a partner is never ready"),
         };
         Some((token, event))
     }
 
     /// What comes of a send whose own bytes were `sent`; `None` while something is left of what
     /// goes behind them.
-    fn go_on(
+    fn continue_send(
         &mut self,
         number: u32,
         sent: Result<(), Error>,
-        then: &mut Then,
+        then: &mut AfterSend,
     ) -> Option<CompletionEvent> {
         match (then, sent) {
-            (Then::Nothing, _) | (Then::Share { .. }, Err(_)) => Some(CompletionEvent::Sent(sent)),
-            (Then::Share { shared, sent }, Ok(())) => {
+            (AfterSend::Nothing, _) | (AfterSend::SharedBytes { .. }, Err(_)) => {
+                Some(CompletionEvent::Sent(sent))
+            }
+            (AfterSend::SharedBytes { shared, sent }, Ok(())) => {
                 self.try_send_shared(number, &**shared, sent).map(CompletionEvent::Sent)
             }
-            (Then::Splice { pipe, max }, Ok(())) => {
-                self.try_empty(number, *pipe, *max).map(CompletionEvent::Spliced)
+            (AfterSend::Splice { pipe, max }, Ok(())) => {
+                self.try_splice_out(number, *pipe, *max).map(CompletionEvent::Spliced)
             }
-            (Then::Splice { pipe, .. }, Err(error)) => {
+            (AfterSend::Splice { pipe, .. }, Err(error)) => {
                 self.descriptor(*pipe).receive = None;
                 Some(CompletionEvent::Spliced(Err(error)))
             }
@@ -213,9 +240,13 @@ impl Kernel {
     }
 
     /// A send or splice that has to wait on; it may be ready again at once.
-    fn put_back(&mut self, number: u32, operation: Operation) -> Option<(Token, CompletionEvent)> {
+    fn keep_outstanding(
+        &mut self,
+        number: u32,
+        operation: Operation,
+    ) -> Option<(Token, CompletionEvent)> {
         self.descriptor(number).send = Some(operation);
-        self.notify(number, Direction::Send);
+        self.notify(number, OperationDirection::Send);
         None
     }
 
@@ -226,22 +257,22 @@ impl Kernel {
         operation: Operation,
     ) -> Option<(Token, CompletionEvent)> {
         let token = operation.token;
-        if self.descriptors_exhausted() {
+        if self.draw_descriptor_exhaustion() {
             self.record("no descriptor", listener, 0, Some(token));
             return Some((token, CompletionEvent::Accepted(Err(Error::OutOfDescriptors))));
         }
-        if self.lacks_memory() {
+        if self.draw_memory_shortage() {
             return Some((token, CompletionEvent::Accepted(Err(Error::OutOfMemory))));
         }
         let accepted = self.take_from_backlog(listener, Owner::Engine(engine));
         let (number, peer) = accepted.expect("readiness was just checked");
         self.descriptor(listener).receive = Some(operation);
-        self.notify(listener, Direction::Receive);
+        self.notify(listener, OperationDirection::Receive);
         Some((token, CompletionEvent::Accepted(Ok((Fd(number), peer)))))
     }
 
     fn try_receive(&mut self, engine: usize, number: u32, max: usize) -> Result<Buffer, Error> {
-        let mut buffer = self.engines[engine].stock.pop().unwrap_or_default();
+        let mut buffer = self.engines[engine].spare_buffers.pop().unwrap_or_default();
         let block = buffer.block_mut();
         let received = match &mut self.descriptor(number).object {
             Object::Datagram { inbox, error, .. } => match error.take() {
@@ -257,7 +288,7 @@ impl Kernel {
         };
         // The contract of the engine: an end that a failed send has turned a break into is a break.
         let received = match (received, &self.descriptor(number).send) {
-            (Ok(0), Some(Operation { work: Work::Send { failed: Some(_), .. }, .. })) => {
+            (Ok(0), Some(Operation { kind: OperationKind::Send { failed: Some(_), .. }, .. })) => {
                 Err(Error::Reset)
             }
             (received, _) => received,
@@ -269,14 +300,14 @@ impl Kernel {
                 Ok(buffer)
             }
             Err(error) => {
-                self.engines[engine].stock.push(buffer);
+                self.engines[engine].spare_buffers.push(buffer);
                 Err(error)
             }
         }
     }
 
     /// Whether a stream has something now; `false` also where the seed says so.
-    pub(crate) fn has_now(&mut self, socket: u32) -> bool {
+    pub(crate) fn draw_readable_now(&mut self, socket: u32) -> bool {
         let (connection, side) = self.stream_of(socket);
         self.connections[connection].is_readable(side) && !self.random.chance(self.plan.wait)
     }
@@ -306,7 +337,7 @@ impl Kernel {
     }
 
     /// What a pipe has, into memory of the caller's.
-    pub(crate) fn drain(&mut self, from: u32, memory: &mut [u8]) -> usize {
+    pub(crate) fn read_pipe(&mut self, from: u32, memory: &mut [u8]) -> usize {
         let pipe = self.pipe_of(from);
         let count = self.pipes[pipe].bytes.len().min(memory.len());
         let bytes = self.pipes[pipe].bytes.drain(..count);
@@ -315,7 +346,12 @@ impl Kernel {
     }
 
     /// Fills an empty pipe with what a stream has.
-    pub(crate) fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
+    pub(crate) fn try_splice_in(
+        &mut self,
+        socket: u32,
+        pipe: u32,
+        max: usize,
+    ) -> Result<usize, Error> {
         self.descriptor(pipe).send = None;
         let index = self.pipe_of(pipe);
         let room = self.pipes[index].capacity.min(max);
@@ -326,7 +362,12 @@ impl Kernel {
         Ok(count)
     }
 
-    fn try_empty(&mut self, socket: u32, pipe: u32, max: usize) -> Option<Result<usize, Error>> {
+    fn try_splice_out(
+        &mut self,
+        socket: u32,
+        pipe: u32,
+        max: usize,
+    ) -> Option<Result<usize, Error>> {
         let index = self.pipe_of(pipe);
         let bytes: Vec<u8> = self.pipes[index].bytes.iter().copied().take(max).collect();
         let result = match self.write(socket, &bytes) {
@@ -371,7 +412,7 @@ impl Kernel {
         number: u32,
         parts: &[&[u8]],
     ) -> (Option<HeldBytes>, Option<Error>) {
-        let outstanding = self.own(engine, number).send.is_some();
+        let outstanding = self.owned_descriptor(engine, number).send.is_some();
         assert!(!outstanding, "send on {number} while a send is outstanding");
         if let Object::Datagram { local, peer, .. } = self.descriptor(number).object {
             let peer = peer.expect("engines only have connected datagram sockets");
@@ -383,7 +424,7 @@ impl Kernel {
             !self.connections[index].sides[side].out.finished,
             "send on descriptor {number} after its shutdown"
         );
-        if self.lacks_memory() {
+        if self.draw_memory_shortage() {
             return (None, Some(Error::OutOfMemory));
         }
         let bytes = parts.concat();
@@ -406,17 +447,23 @@ impl Kernel {
         number: u32,
         parts: &[&[u8]],
         shared: &dyn SharedBytes,
-    ) -> Work {
+    ) -> OperationKind {
         let (rest, mut failed) = self.begin_send(engine, number, parts);
         let mut sent = 0;
         if rest.is_none() && failed.is_none() {
             match self.try_send_shared(number, shared, &mut sent) {
-                Some(Ok(())) => return Work::Send { rest, failed, then: Then::Nothing },
+                Some(Ok(())) => {
+                    return OperationKind::Send { rest, failed, then: AfterSend::Nothing };
+                }
                 Some(Err(error)) => failed = Some(error),
                 None => {}
             }
         }
-        Work::Send { rest, failed, then: Then::Share { shared: shared.clone_box(), sent } }
+        OperationKind::Send {
+            rest,
+            failed,
+            then: AfterSend::SharedBytes { shared: shared.clone_box(), sent },
+        }
     }
 
     /// Sends on; `None` while something is left and no error was met.
@@ -433,7 +480,7 @@ impl Kernel {
         (*sent == shared.bytes().len()).then_some(Ok(()))
     }
 
-    fn outcome_of(&mut self, number: u32) -> Result<(), Error> {
+    fn connect_outcome(&mut self, number: u32) -> Result<(), Error> {
         match self.descriptor(number).object {
             Object::Stream { outcome, .. } => outcome.expect("readiness was just checked"),
             _ => Ok(()),
@@ -457,7 +504,7 @@ impl Kernel {
             panic!("close of descriptor {number}, which is closed");
         });
         self.record(if abort { "resets" } else { "closes" }, number, 0, None);
-        self.leave_stale(&descriptor);
+        self.schedule_stale(&descriptor);
         self.release_partners(&mut descriptor);
         match descriptor.object {
             Object::Stream { connection, side, .. } => self.close_side(connection, side, abort),
@@ -483,26 +530,26 @@ impl Kernel {
         }
         for engine in &mut self.engines {
             engine.lent = 0;
-            engine.planned = None;
+            engine.next_turn = None;
             engine.deadline = None;
             engine.ready.clear();
             engine.batch.clear();
             engine.parked.clear();
             engine.stale.clear();
         }
-        self.note("killed", "all workers");
-        self.meet("killed process");
+        self.trace_note("killed", "all workers");
+        self.count_trouble("killed process");
     }
 
     /// A splice ends with either of its two descriptors.
     fn release_partners(&mut self, descriptor: &mut Descriptor) {
         for operation in [descriptor.receive.take(), descriptor.send.take()].into_iter().flatten() {
-            match operation.work {
-                Work::Fill { pipe, .. } => self.descriptor(pipe).send = None,
-                Work::Send { then: Then::Splice { pipe, .. }, .. } => {
+            match operation.kind {
+                OperationKind::SpliceIn { pipe, .. } => self.descriptor(pipe).send = None,
+                OperationKind::Send { then: AfterSend::Splice { pipe, .. }, .. } => {
                     self.descriptor(pipe).receive = None;
                 }
-                Work::Partner { socket } => match descriptor.object {
+                OperationKind::Partner { socket } => match descriptor.object {
                     Object::PipeIn(_) => self.descriptor(socket).receive = None,
                     _ => self.descriptor(socket).send = None,
                 },
@@ -512,7 +559,7 @@ impl Kernel {
     }
 
     /// The address that a listener's connections come to.
-    pub(crate) fn listens_at(&mut self, number: u32) -> Address {
+    pub(crate) fn listener_address(&mut self, number: u32) -> Address {
         match &self.descriptor(number).object {
             Object::Listener { address, .. } => address.clone(),
             _ => panic!("descriptor {number} is no listener"),

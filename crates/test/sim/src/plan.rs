@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// How unkind a world is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -21,13 +21,13 @@ pub enum Faults {
 
 /// The character of one world; every number is drawn once from the seed.
 #[derive(Clone, Default, Debug)]
-pub struct Plan {
+pub struct WorldPlan {
     /// Which class of faults it was drawn for.
     pub faults: Faults,
     /// How streams carry bytes.
-    pub streams: Streams,
+    pub streams: StreamPlan,
     /// What the kernel runs out of.
-    pub shortages: Shortages,
+    pub shortages: ShortagePlan,
     /// The longest time between readiness and the completion of an operation, in nanoseconds.
     pub jitter_ns: u64,
     /// How often, of a thousand, an operation that could end at once is made to wait.
@@ -61,21 +61,21 @@ pub struct Plan {
     /// How often, of a thousand connections, the actor's machine goes down without a word.
     pub vanish: u64,
     /// How often the clock leaps.
-    pub leaps: u64,
+    pub clock_jumps: u64,
     /// How far at most, in milliseconds.
-    pub leap_ms_max: u64,
+    pub clock_jump_ms_max: u64,
     /// How often, of a thousand, records are lost, because the disk is full or too slow.
     pub log_loss: u64,
     /// How often, of a thousand answers, a name server answers late, twice, to another question,
     /// with another address, or that it failed. For the actor who plays it.
     pub name_faults: u64,
     /// Letters that a mailbox between workers holds. For who makes the workers.
-    pub letters: usize,
+    pub mailbox_capacity: usize,
 }
 
 /// How the streams of a world carry bytes.
 #[derive(Clone, Default, Debug)]
-pub struct Streams {
+pub struct StreamPlan {
     /// Bytes that the kernel holds for a sender, at least 1.
     pub send_capacity: usize,
     /// Bytes that the kernel holds for a receiver, at least 1.
@@ -94,7 +94,7 @@ pub struct Streams {
 
 /// What the kernel of a world runs out of.
 #[derive(Clone, Default, Debug)]
-pub struct Shortages {
+pub struct ShortagePlan {
     /// How often, of a thousand, there is no pipe: the user has too many.
     pub pipes: u64,
     /// How often, of a thousand, accept, connect or pipe find no descriptor left.
@@ -112,10 +112,10 @@ pub struct Shortages {
 /// events where the cuts have long been made.
 const FINE_BYTES: u64 = 16 * 1024;
 
-impl Plan {
+impl WorldPlan {
     /// The plan of a world with `faults`.
-    pub fn draw(faults: Faults, random: &mut Random) -> Self {
-        let mut plan = Self::kind();
+    pub fn draw(faults: Faults, random: &mut SeededRandom) -> Self {
+        let mut plan = Self::fault_free();
         if faults == Faults::None {
             return plan;
         }
@@ -156,7 +156,7 @@ impl Plan {
     }
 
     /// What a working kernel on a busy machine does.
-    fn draw_benign_trouble(&mut self, random: &mut Random, delay_us: u64) {
+    fn draw_benign_trouble(&mut self, random: &mut SeededRandom, delay_us: u64) {
         self.slow_turns = random.choose(&[0, 0, 20]);
         self.slow_turn_ns = delay_us * 500;
         self.wake_ns = random.choose(&[0, delay_us * 500]);
@@ -164,11 +164,11 @@ impl Plan {
         self.spurious = random.choose(&[0, 50, 300]);
         self.skew = random.choose(&[0, 500, 1000]);
         self.burst_ns = random.choose(&[0, delay_us * 500]);
-        self.letters = random.choose(&[1, 2, 256]);
+        self.mailbox_capacity = random.choose(&[1, 2, 256]);
     }
 
     /// What only a broken one does, or a machine that has far too much to do.
-    fn draw_hostile_trouble(&mut self, random: &mut Random) {
+    fn draw_hostile_trouble(&mut self, random: &mut SeededRandom) {
         let shortages = &mut self.shortages;
         shortages.memory = random.choose(&[0, 0, 10, 50]);
         shortages.every_ms = random.between(1000, 30_000);
@@ -181,32 +181,32 @@ impl Plan {
         self.stale = random.choose(&[0, 200, 1000]);
         self.burst_ns = random.choose(&[self.burst_ns, 1_000_000_000]);
         self.vanish = random.choose(&[0, 20, 100]);
-        self.leaps = random.choose(&[0, 0, 1, 3]);
-        self.leap_ms_max = random.choose(&[5_000, 60_000, 7_200_000]);
+        self.clock_jumps = random.choose(&[0, 0, 1, 3]);
+        self.clock_jump_ms_max = random.choose(&[5_000, 60_000, 7_200_000]);
         self.log_loss = random.choose(&[0, 500, 1000]);
         self.name_faults = random.choose(&[0, 200, 800]);
     }
 
     /// Nothing goes wrong, and nothing waits.
-    fn kind() -> Self {
+    fn fault_free() -> Self {
         Self {
-            streams: Streams {
+            streams: StreamPlan {
                 send_capacity: 256 * 1024,
                 receive_capacity: 256 * 1024,
                 segment: 65_536,
                 delay_ns: 20_000,
-                ..Streams::default()
+                ..StreamPlan::default()
             },
-            shortages: Shortages { every_ms: 1, ..Shortages::default() },
+            shortages: ShortagePlan { every_ms: 1, ..ShortagePlan::default() },
             batch_max: 1000,
             pipe_capacity: 262_144,
-            letters: 256,
+            mailbox_capacity: 256,
             ..Self::default()
         }
     }
 }
 
-impl Streams {
+impl StreamPlan {
     /// The largest segment, and the least room in buffers, of a stream that has carried `carried`
     /// bytes.
     pub fn segment_max(&self, carried: u64) -> usize {
@@ -219,7 +219,7 @@ impl Streams {
     }
 
     /// How long the next segment is under way.
-    pub fn segment_delay(&self, random: &mut Random) -> Duration {
+    pub fn segment_delay(&self, random: &mut SeededRandom) -> Duration {
         let lost = random.chance(self.loss);
         let late = if lost { random.between(200_000_000, 1_000_000_000) } else { 0 };
         Duration::from_nanos(late + random.between(self.delay_ns / 10, self.delay_ns))

@@ -6,16 +6,16 @@ use rand_pcg::Pcg64Mcg;
 
 /// Chance, drawn from a seed.
 #[derive(Debug)]
-pub struct Random(Pcg64Mcg);
+pub struct SeededRandom(Pcg64Mcg);
 
-impl Random {
+impl SeededRandom {
     /// The generator that `seed` names.
     pub fn new(seed: u64) -> Self {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
     /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
@@ -24,7 +24,7 @@ impl Random {
     /// # Panics
     /// When `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.bits() % bound
+        self.next_u64() % bound
     }
 
     /// A number in `low..=high`.
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn numbers_stay_in_their_bounds_and_depend_on_the_seed_alone() {
         let draw = |seed| {
-            let mut random = Random::new(seed);
+            let mut random = SeededRandom::new(seed);
             for _ in 0..1000 {
                 assert!(random.below(7) < 7);
                 assert!((3..=5).contains(&random.between(3, 5)));
@@ -84,7 +84,7 @@ mod tests {
             }
             let mut items = [0, 1, 2, 3, 4, 5, 6, 7];
             random.shuffle(&mut items);
-            (items, random.bits())
+            (items, random.next_u64())
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));

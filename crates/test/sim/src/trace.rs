@@ -8,7 +8,7 @@ use millrace_engine::{Instant, Token};
 
 /// One thing that happened.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Line {
+pub(crate) struct TraceLine {
     pub(crate) at: Instant,
     pub(crate) what: &'static str,
     pub(crate) descriptor: Option<u32>,
@@ -20,7 +20,7 @@ pub(crate) struct Line {
 /// The last lines of a world, and the hash of every line.
 #[derive(Debug, Default)]
 pub struct Trace {
-    lines: VecDeque<Line>,
+    lines: VecDeque<TraceLine>,
     dropped: u64,
     hash: u64,
 }
@@ -44,7 +44,7 @@ impl Trace {
         self.hash
     }
 
-    pub(crate) fn push(&mut self, line: Line) {
+    pub(crate) fn push(&mut self, line: TraceLine) {
         self.mix(line.at.nanoseconds());
         self.mix_bytes(line.what.as_bytes());
         self.mix(line.descriptor.map_or(u64::MAX, u64::from));

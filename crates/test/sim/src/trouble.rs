@@ -8,8 +8,8 @@ use std::time::Duration;
 use millrace_engine::{CompletionEvent, Error, Token, TokenKind};
 
 use crate::descriptor::{Descriptor, Object, Owner};
-use crate::kernel::{Happening, Kernel};
-use crate::stale::{Did, Stale};
+use crate::kernel::{Kernel, KernelEvent};
+use crate::stale::{StaleCompletion, StaleOutcome};
 
 /// Worlds in which the clock leaps do so at moments of their first minute.
 const LEAPS_MS_MAX: u64 = 60_000;
@@ -23,33 +23,34 @@ const RESENDS_FOR: Duration = Duration::from_secs(924);
 
 impl Kernel {
     /// Counts something that went wrong.
-    pub(crate) fn meet(&mut self, what: &'static str) {
-        *self.met.entry(what).or_default() += 1;
+    pub(crate) fn count_trouble(&mut self, what: &'static str) {
+        *self.trouble_counts.entry(what).or_default() += 1;
     }
 
     /// Plans the leaps of the clock.
-    pub(crate) fn plan_leaps(&mut self) {
-        for _ in 0..self.plan.leaps {
+    pub(crate) fn schedule_clock_jumps(&mut self) {
+        for _ in 0..self.plan.clock_jumps {
             let delay = Duration::from_millis(self.random.between(1, LEAPS_MS_MAX));
-            self.after(delay, Happening::Leap);
+            self.schedule_after(delay, KernelEvent::ClockJump);
         }
     }
 
     /// The clock leaps, as on a machine that was suspended: what was to happen meanwhile happens
     /// now, in its order.
-    pub(crate) fn leap(&mut self) {
-        if self.plan.leaps == 0 {
+    pub(crate) fn jump_clock(&mut self) {
+        if self.plan.clock_jumps == 0 {
             return; // The plan was replaced after this was planned.
         }
-        let leap = Duration::from_millis(self.random.between(1, self.plan.leap_ms_max.max(1)));
+        let leap =
+            Duration::from_millis(self.random.between(1, self.plan.clock_jump_ms_max.max(1)));
         self.now = self.now + leap;
-        self.leapt += leap;
-        self.note("clock leaps", &format!("{leap:?}"));
-        self.meet("clock leaps");
+        self.clock_jumped += leap;
+        self.trace_note("clock leaps", &format!("{leap:?}"));
+        self.count_trouble("clock leaps");
     }
 
     /// Whether somebody else has taken all that the kernel hands out, for some while.
-    pub(crate) fn is_short(&mut self) -> bool {
+    pub(crate) fn draw_shortage(&mut self) -> bool {
         let plan = &self.plan;
         let now = self.now.milliseconds();
         if plan.shortages.lasting_ms == 0
@@ -57,23 +58,23 @@ impl Kernel {
         {
             return false;
         }
-        self.meet("shortage");
+        self.count_trouble("shortage");
         true
     }
 
     /// Whether an operation finds no kernel memory.
-    pub(crate) fn lacks_memory(&mut self) -> bool {
+    pub(crate) fn draw_memory_shortage(&mut self) -> bool {
         let lacks = self.random.chance(self.plan.shortages.memory);
         if lacks {
-            self.note("no memory", "");
-            self.meet("no memory");
+            self.trace_note("no memory", "");
+            self.count_trouble("no memory");
         }
         lacks
     }
 
     /// Whether the turn of `engine` that is due begins only later, because other programs run: then
     /// that is planned.
-    pub(crate) fn sleeps(&mut self, engine: usize) -> bool {
+    pub(crate) fn draw_late_turn(&mut self, engine: usize) -> bool {
         if self.slept >= SLEEP_MAX || !self.random.chance(self.plan.slow_turns) {
             return false;
         }
@@ -81,9 +82,9 @@ impl Kernel {
         let until = self.now + pause;
         self.slept += pause;
         self.engines[engine].asleep_until = until;
-        self.note("slow turn", &format!("engine {engine}: {pause:?}"));
-        self.meet("slow turn");
-        self.plan_run(engine, until);
+        self.trace_note("slow turn", &format!("engine {engine}: {pause:?}"));
+        self.count_trouble("slow turn");
+        self.schedule_turn(engine, until);
         true
     }
 
@@ -91,16 +92,16 @@ impl Kernel {
     pub(crate) fn wake_delay(&mut self) -> Duration {
         let late = Duration::from_nanos(self.random.between(0, self.plan.wake_ns));
         if late > Duration::from_millis(1) {
-            self.meet("late letter");
+            self.count_trouble("late letter");
         }
         late
     }
 
     /// Whether something is announced to a waiting engine that is not there.
-    pub(crate) fn is_spurious(&mut self, what: &'static str) -> bool {
+    pub(crate) fn draw_spurious(&mut self, what: &'static str) -> bool {
         let spurious = self.random.chance(self.plan.spurious);
         if spurious {
-            self.meet(what);
+            self.count_trouble(what);
         }
         spurious
     }
@@ -108,7 +109,7 @@ impl Kernel {
     /// A descriptor of an engine is closed: what it had outstanding may complete all the same. Not
     /// where tokens are not told apart by generations: the tries of one lookup share theirs, and
     /// rely on the contract.
-    pub(crate) fn leave_stale(&mut self, descriptor: &Descriptor) {
+    pub(crate) fn schedule_stale(&mut self, descriptor: &Descriptor) {
         let (Owner::Engine(engine), Object::Stream { connection, side, .. }) =
             (descriptor.owner, &descriptor.object)
         else {
@@ -120,36 +121,36 @@ impl Kernel {
             }
             let arrived = self.connections[*connection].incoming(*side).arrived.iter();
             let arrived: Vec<u8> = arrived.copied().take(1000).collect();
-            if let Some(stale) = Stale::of(operation, arrived) {
-                self.meet("stale completion");
+            if let Some(stale) = StaleCompletion::from_operation(operation, arrived) {
+                self.count_trouble("stale completion");
                 let late = Duration::from_nanos(self.random.between(0, STALE_NS_MAX));
-                self.after(late, Happening::Stale { engine, stale });
+                self.schedule_after(late, KernelEvent::Stale { engine, stale });
             }
         }
     }
 
     /// A closed descriptor completes something.
-    pub(crate) fn stale_completes(&mut self, engine: usize, stale: Stale) {
+    pub(crate) fn queue_stale(&mut self, engine: usize, stale: StaleCompletion) {
         self.engines[engine].stale.push_back(stale);
         let now = self.now;
-        self.plan_run(engine, now);
+        self.schedule_turn(engine, now);
     }
 
     /// The next completion of a closed descriptor.
     pub(crate) fn next_stale(&mut self, engine: usize) -> Option<(Token, CompletionEvent)> {
         let state = &mut self.engines[engine];
-        let Stale { token, did } = state.stale.pop_front()?;
+        let StaleCompletion { token, outcome: did } = state.stale.pop_front()?;
         let event = match did {
-            Did::Received(bytes) => {
-                let mut buffer = state.stock.pop().unwrap_or_default();
+            StaleOutcome::Received(bytes) => {
+                let mut buffer = state.spare_buffers.pop().unwrap_or_default();
                 buffer.block_mut()[..bytes.len()].copy_from_slice(&bytes);
                 buffer.set_filled(bytes.len());
                 state.lent += 1;
                 CompletionEvent::Received(Ok(buffer))
             }
-            Did::ReceivedError => CompletionEvent::Received(Err(Error::Reset)),
-            Did::Sent => CompletionEvent::Sent(Ok(())),
-            Did::NotConnected => CompletionEvent::Connected(Err(Error::TimedOut)),
+            StaleOutcome::ReceivedError => CompletionEvent::Received(Err(Error::Reset)),
+            StaleOutcome::Sent => CompletionEvent::Sent(Ok(())),
+            StaleOutcome::NotConnected => CompletionEvent::Connected(Err(Error::TimedOut)),
         };
         Some((token, event))
     }
@@ -167,10 +168,10 @@ impl Kernel {
             number.is_some_and(|number| self.descriptors[&number].owner == Owner::Actor)
         };
         let Some(side) = (0..2).find(is_actor) else { return };
-        self.note("vanished", &format!("side {side} of connection {index}"));
-        self.meet("vanished peer");
+        self.trace_note("vanished", &format!("side {side} of connection {index}"));
+        self.count_trouble("vanished peer");
         let connection = &mut self.connections[index];
-        connection.take_reset(side);
+        connection.receive_reset(side);
         connection.vanished = Some(side);
         self.resend(index);
     }
@@ -183,6 +184,6 @@ impl Kernel {
             return;
         }
         connection.resends = true;
-        self.after(RESENDS_FOR, Happening::Reset { connection: index, side: 1 - gone });
+        self.schedule_after(RESENDS_FOR, KernelEvent::Reset { connection: index, side: 1 - gone });
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use millrace_engine::{Address, Budget, Error, Instant};
 
 use crate::descriptor::{Object, Owner};
-use crate::engine::{Sim, SimDetached, TIME_OF_DAY_AT_ZERO};
-use crate::fault::{EngineFault, Planted};
+use crate::engine::{SimDetached, SimEngine, TIME_OF_DAY_AT_ZERO};
+use crate::fault::{EngineFault, PlantedFault};
 use crate::kernel::{EngineState, Kernel};
-use crate::plan::{Faults, Plan};
-use crate::random::Random;
+use crate::plan::{Faults, WorldPlan};
+use crate::random::SeededRandom;
 
 /// Everything that one seed simulates. Clones are handles to the same world. One thread only.
 #[derive(Clone, Debug)]
@@ -26,11 +26,11 @@ pub struct World {
 /// kernel directly, at any time, and never waits. Closed by [`World::close`] or
 /// [`World::reset`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Socket(u32);
+pub struct ActorSocket(u32);
 
 /// What [`World::read`] found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Read {
+pub enum ReadResult {
     /// These bytes, at least one.
     Bytes(Vec<u8>),
     /// The end of the stream.
@@ -49,25 +49,25 @@ impl World {
 
     /// An engine for one more worker, which may hold `budget_bytes` bytes. It has the fault that was
     /// planted before, if one was.
-    pub fn engine(&self, budget_bytes: usize) -> Sim {
+    pub fn engine(&self, budget_bytes: usize) -> SimEngine {
         let kernel = &mut *self.kernel.borrow_mut();
         let (index, now) = (kernel.engines.len(), kernel.now);
-        let random = Random::new(kernel.random.bits());
+        let random = SeededRandom::new(kernel.random.next_u64());
         let (budget, wake) = (Budget::new(budget_bytes), Arc::default());
         kernel.engines.push(EngineState {
             now,
             budget: budget.clone(),
             wake: Arc::clone(&wake),
             asleep_until: now,
-            planted: Planted::new(kernel.planted),
+            planted: PlantedFault::new(kernel.planted),
             ..EngineState::default()
         });
-        kernel.plan_run(index, now);
-        Sim { kernel: self.kernel.clone(), index, budget, wake, random }
+        kernel.schedule_turn(index, now);
+        SimEngine { kernel: self.kernel.clone(), index, budget, wake, random }
     }
 
     /// Plants a fault in each engine that is made after this call.
-    pub fn plant(&self, fault: EngineFault) {
+    pub fn plant_fault(&self, fault: EngineFault) {
         self.kernel.borrow_mut().planted = Some(fault);
     }
 
@@ -99,45 +99,45 @@ impl World {
     }
 
     /// How far the clock has leapt in all. Whoever measures how long others take leaves it out.
-    pub fn leapt(&self) -> Duration {
-        self.kernel.borrow().leapt
+    pub fn clock_jumped(&self) -> Duration {
+        self.kernel.borrow().clock_jumped
     }
 
     /// For how long workers could do nothing, in all: leaps of the clock, and the turns that began
     /// late. Whoever judges how long workers take leaves it out.
-    pub fn missed(&self) -> Duration {
+    pub fn missed_time(&self) -> Duration {
         let kernel = self.kernel.borrow();
-        kernel.leapt + kernel.slept
+        kernel.clock_jumped + kernel.slept
     }
 
     /// What went wrong beside the network, and how often: a kind that never shows is not tested.
-    pub fn met(&self) -> Vec<(&'static str, u64)> {
-        self.kernel.borrow().met.iter().map(|(what, count)| (*what, *count)).collect()
+    pub fn trouble_counts(&self) -> Vec<(&'static str, u64)> {
+        self.kernel.borrow().trouble_counts.iter().map(|(what, count)| (*what, *count)).collect()
     }
 
     /// Counts something that an actor does wrong, among [`World::met`].
-    pub fn meet(&self, what: &'static str) {
-        self.kernel.borrow_mut().meet(what);
+    pub fn count_trouble(&self, what: &'static str) {
+        self.kernel.borrow_mut().count_trouble(what);
     }
 
     /// What the seed decided.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> WorldPlan {
         self.kernel.borrow().plan.clone()
     }
 
     /// Replaces what the seed decided, before anything happens.
-    pub fn set_plan(&self, plan: Plan) {
+    pub fn set_plan(&self, plan: WorldPlan) {
         self.kernel.borrow_mut().plan = plan;
     }
 
     /// A random number for an actor.
     pub fn random(&self) -> u64 {
-        self.kernel.borrow_mut().random.bits()
+        self.kernel.borrow_mut().random.next_u64()
     }
 
     /// Writes a line into the trace.
-    pub fn note(&self, who: &'static str, words: &str) {
-        self.kernel.borrow_mut().note(who, words);
+    pub fn trace_note(&self, who: &'static str, words: &str) {
+        self.kernel.borrow_mut().trace_note(who, words);
     }
 
     /// The trace as text: its last lines, one event each.
@@ -164,7 +164,11 @@ impl World {
             .iter()
             .filter(|(_, descriptor)| descriptor.owner != Owner::Actor)
             .map(|(number, descriptor)| {
-                format!("descriptor {number}, {}, of {:?}", descriptor.word(), descriptor.owner)
+                format!(
+                    "descriptor {number}, {}, of {:?}",
+                    descriptor.kind_name(),
+                    descriptor.owner
+                )
             })
             .collect();
         for (index, engine) in kernel.engines.iter().enumerate() {
@@ -179,29 +183,29 @@ impl World {
     }
 
     /// An actor's listener.
-    pub fn actor_listen(&self, address: &Address) -> Socket {
-        Socket(self.kernel.borrow_mut().listen(Owner::Actor, address).0)
+    pub fn actor_listen(&self, address: &Address) -> ActorSocket {
+        ActorSocket(self.kernel.borrow_mut().listen(Owner::Actor, address).0)
     }
 
     /// Where an actor's listener listens.
-    pub fn local_address(&self, listener: Socket) -> Address {
-        self.kernel.borrow_mut().listens_at(listener.0)
+    pub fn local_address(&self, listener: ActorSocket) -> Address {
+        self.kernel.borrow_mut().listener_address(listener.0)
     }
 
     /// The oldest connection that waits at an actor's listener, with the address of its client.
-    pub fn accept(&self, listener: Socket) -> Option<(Socket, Option<SocketAddr>)> {
+    pub fn accept(&self, listener: ActorSocket) -> Option<(ActorSocket, Option<SocketAddr>)> {
         let kernel = &mut *self.kernel.borrow_mut();
         let (number, peer) = kernel.take_from_backlog(listener.0, Owner::Actor)?;
-        Some((Socket(number), peer))
+        Some((ActorSocket(number), peer))
     }
 
     /// Begins to connect, from a free port of the loopback or from `from`.
-    pub fn connect(&self, address: &Address, from: Option<SocketAddr>) -> Socket {
-        Socket(self.kernel.borrow_mut().connect(Owner::Actor, address, from))
+    pub fn connect(&self, address: &Address, from: Option<SocketAddr>) -> ActorSocket {
+        ActorSocket(self.kernel.borrow_mut().connect(Owner::Actor, address, from))
     }
 
     /// How connecting ended; `None` while it goes on.
-    pub fn connected(&self, socket: Socket) -> Option<Result<(), Error>> {
+    pub fn connected(&self, socket: ActorSocket) -> Option<Result<(), Error>> {
         let kernel = &mut *self.kernel.borrow_mut();
         match kernel.descriptor(socket.0).object {
             Object::Stream { connection, outcome, .. } => {
@@ -212,14 +216,14 @@ impl World {
     }
 
     /// Reads up to `max` bytes that have arrived.
-    pub fn read(&self, socket: Socket, max: usize) -> Read {
+    pub fn read(&self, socket: ActorSocket, max: usize) -> ReadResult {
         let mut read = Vec::new();
         let take = &mut |bytes: &[u8]| read.extend_from_slice(bytes);
         match self.kernel.borrow_mut().read(socket.0, max, take) {
-            Some(Ok(0)) => Read::End,
-            Some(Ok(_)) => Read::Bytes(read),
-            Some(Err(error)) => Read::Failed(error),
-            None => Read::Nothing,
+            Some(Ok(0)) => ReadResult::End,
+            Some(Ok(_)) => ReadResult::Bytes(read),
+            Some(Err(error)) => ReadResult::Failed(error),
+            None => ReadResult::Nothing,
         }
     }
 
@@ -228,7 +232,7 @@ impl World {
     ///
     /// # Errors
     /// When the connection can take no more, ever.
-    pub fn write(&self, socket: Socket, bytes: &[u8]) -> Result<usize, Error> {
+    pub fn write(&self, socket: ActorSocket, bytes: &[u8]) -> Result<usize, Error> {
         let kernel = &mut *self.kernel.borrow_mut();
         loop {
             let (connection, side) = kernel.stream_of(socket.0);
@@ -241,7 +245,7 @@ impl World {
     }
 
     /// Bytes that the kernel took from this socket and that have not reached its peer.
-    pub fn undelivered(&self, socket: Socket) -> usize {
+    pub fn undelivered(&self, socket: ActorSocket) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
         kernel.connections[connection].sides[side].out.sent.len()
@@ -249,26 +253,26 @@ impl World {
 
     /// The sockets of actors at which something happened since this was last asked: something may
     /// be read, written or accepted there, or has ended. For actors that are many.
-    pub fn take_stirred(&self) -> BTreeSet<Socket> {
-        let stirred = std::mem::take(&mut self.kernel.borrow_mut().stirred);
-        stirred.into_iter().map(Socket).collect()
+    pub fn take_changed_sockets(&self) -> BTreeSet<ActorSocket> {
+        let stirred = std::mem::take(&mut self.kernel.borrow_mut().changed_actor_sockets);
+        stirred.into_iter().map(ActorSocket).collect()
     }
 
     /// From now on what engines send on the connections that they open is kept, whether its
     /// receiver reads it or not: what was sent to somebody who is gone was sent all the same.
-    pub fn overhear(&self) {
-        self.kernel.borrow_mut().overheard.get_or_insert_default();
+    pub fn record_engine_output(&self) {
+        self.kernel.borrow_mut().engine_output.get_or_insert_default();
     }
 
     /// What engines have sent since [`World::overhear`] on the connections that they opened, one
     /// piece a connection, in the order in which these were opened.
-    pub fn overheard(&self) -> Vec<Vec<u8>> {
-        self.kernel.borrow().overheard.iter().flat_map(BTreeMap::values).cloned().collect()
+    pub fn engine_output(&self) -> Vec<Vec<u8>> {
+        self.kernel.borrow().engine_output.iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
     /// Whether somebody has accepted the connection that this socket opened, or opened the one
     /// that it accepted.
-    pub fn is_taken(&self, socket: Socket) -> bool {
+    pub fn is_accepted(&self, socket: ActorSocket) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
         let peer = &kernel.connections[connection].sides[1 - side];
@@ -276,7 +280,7 @@ impl World {
     }
 
     /// Whether the other end was closed or reset, whatever of that has arrived here.
-    pub fn is_left(&self, socket: Socket) -> bool {
+    pub fn is_peer_closed(&self, socket: ActorSocket) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
         let sides = &kernel.connections[connection].sides;
@@ -294,29 +298,29 @@ impl World {
     }
 
     /// Ends what this socket sends.
-    pub fn finish(&self, socket: Socket) {
+    pub fn shutdown_write(&self, socket: ActorSocket) {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
         kernel.finish(connection, side);
     }
 
     /// Closes; with unread bytes that is a reset, as in TCP.
-    pub fn close(&self, socket: Socket) {
+    pub fn close(&self, socket: ActorSocket) {
         self.kernel.borrow_mut().close(socket.0, false);
     }
 
     /// Closes with a reset. (A Unix socket is just closed.)
-    pub fn reset(&self, socket: Socket) {
+    pub fn reset(&self, socket: ActorSocket) {
         self.kernel.borrow_mut().close(socket.0, true);
     }
 
     /// A datagram socket bound to `address`.
-    pub fn actor_datagrams(&self, address: SocketAddr) -> Socket {
-        Socket(self.kernel.borrow_mut().open_datagram(Owner::Actor, Some(address), None))
+    pub fn actor_udp_socket(&self, address: SocketAddr) -> ActorSocket {
+        ActorSocket(self.kernel.borrow_mut().open_datagram(Owner::Actor, Some(address), None))
     }
 
     /// The oldest datagram that arrived, with its sender.
-    pub fn receive_from(&self, socket: Socket) -> Option<(SocketAddr, Box<[u8]>)> {
+    pub fn receive_from(&self, socket: ActorSocket) -> Option<(SocketAddr, Box<[u8]>)> {
         match &mut self.kernel.borrow_mut().descriptor(socket.0).object {
             Object::Datagram { inbox, .. } => inbox.pop_front(),
             _ => None,
@@ -324,7 +328,7 @@ impl World {
     }
 
     /// Sends a datagram.
-    pub fn send_to(&self, socket: Socket, to: SocketAddr, bytes: &[u8]) {
+    pub fn send_to(&self, socket: ActorSocket, to: SocketAddr, bytes: &[u8]) {
         let kernel = &mut *self.kernel.borrow_mut();
         if let Object::Datagram { local, .. } = kernel.descriptor(socket.0).object {
             kernel.send_datagram(local, to, bytes);
@@ -332,27 +336,27 @@ impl World {
     }
 
     /// From now on everything is told.
-    pub fn tell(&self) {
-        self.kernel.borrow_mut().tale.is_told = true;
+    pub fn enable_event_log(&self) {
+        self.kernel.borrow_mut().event_log.is_enabled = true;
     }
 
     /// What was told, one line an event.
-    pub fn tale(&self) -> String {
-        self.kernel.borrow().tale.text()
+    pub fn event_log(&self) -> String {
+        self.kernel.borrow().event_log.text()
     }
 
     /// Names an actor's end of a connection in the tale.
-    pub fn name(&self, socket: Socket, name: &str) {
+    pub fn name_socket(&self, socket: ActorSocket, name: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
         let side = kernel.stream_of(socket.0);
-        kernel.tale.set_name(side, name);
+        kernel.event_log.set_name(side, name);
     }
 
     /// Adds an actor's words to the tale.
-    pub fn say(&self, words: &str) {
+    pub fn log_event(&self, words: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
-        if kernel.tale.is_told {
-            kernel.tale.add(kernel.now, words.to_owned(), &[]);
+        if kernel.event_log.is_enabled {
+            kernel.event_log.push(kernel.now, words.to_owned(), &[]);
         }
     }
 }

@@ -8,21 +8,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_engine::{Address, Engine, Instant, Wake};
-use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, SimWaker, Socket, Turn, World, run};
+use millrace_sim::{
+    Actor, ActorSocket, Faults, ReadResult, RunOutcome, SimEngine, SimWaker, SimWorker, World,
+    WorldPlan, run,
+};
 use relay::{How, Relay};
 
-struct Worker(Relay<Sim>);
+struct Worker(Relay<SimEngine>);
 
-impl Turn for Worker {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Worker {
+    fn run_turn(&mut self) -> bool {
         self.0.turn()
     }
 }
 
 /// Sends back whatever arrives, on every connection.
 struct Echo {
-    listener: Socket,
-    open: Vec<(Socket, Vec<u8>, bool)>,
+    listener: ActorSocket,
+    open: Vec<(ActorSocket, Vec<u8>, bool)>,
 }
 
 impl Actor for Echo {
@@ -33,13 +36,13 @@ impl Actor for Echo {
         self.open.retain_mut(|(socket, pending, ended)| {
             let failed = loop {
                 match world.read(*socket, 1000) {
-                    Read::Bytes(bytes) => pending.extend(bytes),
-                    Read::End => {
+                    ReadResult::Bytes(bytes) => pending.extend(bytes),
+                    ReadResult::End => {
                         *ended = true;
                         break false;
                     }
-                    Read::Failed(_) => break true,
-                    Read::Nothing => break false,
+                    ReadResult::Failed(_) => break true,
+                    ReadResult::Nothing => break false,
                 }
             };
             let Ok(count) = world.write(*socket, pending) else {
@@ -60,7 +63,7 @@ impl Actor for Echo {
 /// Sends bytes, ends its direction, and reads to the end.
 struct Client {
     proxy: Address,
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     bytes: Vec<u8>,
     sent: usize,
     finished: bool,
@@ -83,7 +86,7 @@ impl Client {
         }
     }
 
-    fn end(&mut self, world: &World, socket: Socket, in_order: bool) {
+    fn end(&mut self, world: &World, socket: ActorSocket, in_order: bool) {
         world.close(socket);
         self.ended = Some(in_order);
     }
@@ -112,16 +115,16 @@ impl Client {
                 Err(_) => return self.end(world, socket, false),
             }
             if self.sent == self.bytes.len() {
-                world.finish(socket);
+                world.shutdown_write(socket);
                 self.finished = true;
             }
         }
         loop {
             match world.read(socket, 1000) {
-                Read::Bytes(bytes) => self.got.extend(bytes),
-                Read::End => return self.end(world, socket, true),
-                Read::Failed(_) => return self.end(world, socket, false),
-                Read::Nothing => return,
+                ReadResult::Bytes(bytes) => self.got.extend(bytes),
+                ReadResult::End => return self.end(world, socket, true),
+                ReadResult::Failed(_) => return self.end(world, socket, false),
+                ReadResult::Nothing => return,
             }
         }
     }
@@ -131,7 +134,7 @@ impl Client {
 fn echo_through_relay(seed: u64, faults: Faults, how: How) -> u64 {
     let world = World::new(seed, faults);
     // The relay has no deadlines and relies on the whole contract.
-    world.set_plan(Plan { vanish: 0, stale: 0, ..world.plan() });
+    world.set_plan(WorldPlan { vanish: 0, stale: 0, ..world.plan() });
     let origin = world.actor_listen(&Address::Tcp("127.0.0.1:0".parse().expect("an address")));
     let mut echo = Echo { listener: origin, open: Vec::new() };
     let budget = if seed.is_multiple_of(3) { 1000 } else { 1_000_000 };
@@ -152,7 +155,7 @@ fn echo_through_relay(seed: u64, faults: Faults, how: How) -> u64 {
         parts.push(&mut stopper);
         let ended =
             run(&world, &mut [&mut worker], &mut parts, Duration::from_secs(900), &mut |_| false);
-        assert_eq!(ended, Ended::Done, "seed {seed} {faults:?}:\n{}", world.trace());
+        assert_eq!(ended, RunOutcome::Done, "seed {seed} {faults:?}:\n{}", world.trace());
     }
     drop(worker);
     let fails = |client: &Client| {

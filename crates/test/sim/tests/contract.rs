@@ -7,17 +7,17 @@ use millrace_engine::{
     Address, Buffer, Completion, CompletionEvent, Engine, Fd, Instant, ShutdownHow, Token,
     TokenKind,
 };
-use millrace_sim::{Actor, Ended, Faults, Sim, Turn, World, run};
+use millrace_sim::{Actor, Faults, RunOutcome, SimEngine, SimWorker, World, run};
 
 /// A worker that waits for one client, and the client: most rules need a connection.
 struct Idle {
-    engine: Sim,
+    engine: SimEngine,
     accepted: Option<Fd>,
     deadline: Option<Instant>,
 }
 
-impl Turn for Idle {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Idle {
+    fn run_turn(&mut self) -> bool {
         self.engine.submit_and_wait(self.deadline);
         while let Some(Completion { event, .. }) = self.engine.next_completion() {
             if let CompletionEvent::Accepted(Ok((fd, _))) = event {
@@ -31,7 +31,7 @@ impl Turn for Idle {
 const TOKEN: Token = Token::new(TokenKind::Client, 0, 0);
 
 /// An engine with one accepted connection; the client has sent three bytes.
-fn connected(faults: Faults) -> (World, Sim, Fd) {
+fn connected(faults: Faults) -> (World, SimEngine, Fd) {
     let world = World::new(1, faults);
     let mut engine = world.engine(1_000_000);
     let listener =
@@ -41,7 +41,7 @@ fn connected(faults: Faults) -> (World, Sim, Fd) {
     let client = world.connect(&engine.listener_address(&listener), None);
     let mut idle = Idle { engine, accepted: None, deadline: None };
     let second = Duration::from_secs(1);
-    assert_eq!(run(&world, &mut [&mut idle], &mut [], second, &mut |_| false), Ended::Done);
+    assert_eq!(run(&world, &mut [&mut idle], &mut [], second, &mut |_| false), RunOutcome::Done);
     world.write(client, b"abc").expect("the client is connected");
     let mut nobody: [&mut dyn Actor; 0] = [];
     run(&world, &mut [], &mut nobody, second, &mut |_| false);

@@ -5,18 +5,21 @@ use std::time::Duration;
 use millrace_engine::{
     Address, CompletionEvent, Engine, Error, Fd, Instant, Token, TokenKind, Wake,
 };
-use millrace_sim::{Ended, Faults, Plan, Read, Shortages, Sim, Socket, Turn, World, run};
+use millrace_sim::{
+    ActorSocket, Faults, ReadResult, RunOutcome, ShortagePlan, SimEngine, SimWorker, World,
+    WorldPlan, run,
+};
 
 const TOKEN: Token = Token::new(TokenKind::Client, 0, 7);
 
 /// A worker that notes what it is told, and when.
 struct Notes {
-    engine: Sim,
+    engine: SimEngine,
     told: Vec<(Instant, Token, CompletionEvent)>,
 }
 
-impl Turn for Notes {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Notes {
+    fn run_turn(&mut self) -> bool {
         self.engine.submit_and_wait(None);
         while let Some(completion) = self.engine.next_completion() {
             let now = self.engine.now();
@@ -33,7 +36,7 @@ impl Turn for Notes {
 }
 
 /// A kind world but for what `change` makes of its plan.
-fn world(change: impl FnOnce(&mut Plan)) -> (World, Notes) {
+fn world(change: impl FnOnce(&mut WorldPlan)) -> (World, Notes) {
     let world = World::new(1, Faults::None);
     let mut plan = world.plan();
     change(&mut plan);
@@ -42,12 +45,12 @@ fn world(change: impl FnOnce(&mut Plan)) -> (World, Notes) {
     (world, Notes { engine, told: Vec::new() })
 }
 
-fn live(world: &World, notes: &mut Notes, seconds: u64) -> Ended {
+fn live(world: &World, notes: &mut Notes, seconds: u64) -> RunOutcome {
     run(world, &mut [notes], &mut [], Duration::from_secs(seconds), &mut |_| false)
 }
 
 /// A connection of the engine's to an actor.
-fn connected(world: &World, notes: &mut Notes) -> (Fd, Socket) {
+fn connected(world: &World, notes: &mut Notes) -> (Fd, ActorSocket) {
     let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
     let listener = world.actor_listen(&address);
     let fd = notes.engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
@@ -62,7 +65,7 @@ fn a_peer_that_vanishes_says_nothing_and_the_kernel_gives_up_on_what_is_sent() {
     let (world, mut notes) = world(|plan| plan.vanish = 1000);
     let (fd, peer) = connected(&world, &mut notes);
     notes.engine.recv(&fd, 100, TOKEN);
-    while !matches!(world.read(peer, 100), Read::Failed(_)) {
+    while !matches!(world.read(peer, 100), ReadResult::Failed(_)) {
         world.write(peer, b"x").expect("it is not gone yet");
         live(&world, &mut notes, 1);
         if notes.told.pop().is_some() {
@@ -107,8 +110,8 @@ fn memory_and_descriptors_run_out() {
     let address = Address::Tcp("127.0.0.1:1".parse().expect("an address"));
     assert_eq!(notes.engine.connect(&address, TOKEN), Err(Error::OutOfMemory));
     let shortages =
-        Shortages { memory: 0, lasting_ms: 500, every_ms: 1000, ..world.plan().shortages };
-    world.set_plan(Plan { shortages, ..world.plan() });
+        ShortagePlan { memory: 0, lasting_ms: 500, every_ms: 1000, ..world.plan().shortages };
+    world.set_plan(WorldPlan { shortages, ..world.plan() });
     let mut open = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {
@@ -141,15 +144,15 @@ impl millrace_sim::Actor for Wait {
 fn the_clock_leaps_and_a_run_is_not_shortened_by_it() {
     for seed in 0..200 {
         let world = World::new(seed, Faults::Hostile);
-        if world.plan().leaps == 0 {
+        if world.plan().clock_jumps == 0 {
             continue;
         }
         let mut notes = Notes { engine: world.engine(1 << 20), told: Vec::new() };
         let start = world.now();
         let mut wait = Wait(start + Duration::from_secs(48 * 3600));
         run(&world, &mut [&mut notes], &mut [&mut wait], Duration::from_secs(120), &mut |_| false);
-        assert!(world.leapt() > Duration::ZERO);
-        assert!(world.now().since(start) >= world.leapt());
+        assert!(world.clock_jumped() > Duration::ZERO);
+        assert!(world.now().since(start) >= world.clock_jumped());
         return;
     }
     panic!("no world of 200 has a clock that leaps");
@@ -186,16 +189,16 @@ fn a_full_disk_loses_whole_records() {
 #[test]
 fn what_was_sent_to_somebody_who_is_gone_is_overheard() {
     let (world, mut notes) = world(|_| {});
-    world.overhear();
+    world.record_engine_output();
     let (fd, peer) = connected(&world, &mut notes);
     notes.engine.send(&fd, &[b"read"], TOKEN);
     notes.engine.waker().wake();
     live(&world, &mut notes, 1);
-    assert_eq!(world.read(peer, 100), Read::Bytes(b"read".to_vec()));
+    assert_eq!(world.read(peer, 100), ReadResult::Bytes(b"read".to_vec()));
     world.write(peer, b"not kept").expect("it is connected");
     world.close(peer);
     notes.engine.send(&fd, &[b", and not read"], TOKEN);
     live(&world, &mut notes, 1);
-    assert_eq!(world.overheard(), [b"read, and not read".to_vec()]);
+    assert_eq!(world.engine_output(), [b"read, and not read".to_vec()]);
     notes.engine.close(fd);
 }

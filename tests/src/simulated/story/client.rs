@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use millrace_engine::{Address, Instant};
-use millrace_sim::{Read, Socket, World};
+use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::classes;
 use super::ledger::{Ledger, Moment, Silence};
@@ -41,7 +41,7 @@ pub(super) struct ClientSeat {
     unix: bool,
     ledger: Ledger,
     begins: Instant,
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     began: bool,
     /// Somebody has accepted the connection.
     taken: bool,
@@ -132,7 +132,7 @@ impl ClientSeat {
         &mut self,
         world: &World,
         proxy: &Address,
-        stirred: &BTreeSet<Socket>,
+        stirred: &BTreeSet<ActorSocket>,
     ) -> Option<Instant> {
         let due = self.look.is_some_and(|look| look <= world.now());
         if due || !self.began || self.socket.is_some_and(|socket| stirred.contains(&socket)) {
@@ -185,7 +185,7 @@ impl ClientSeat {
         let from = SocketAddr::from(([127, 0, 1, self.plan.client + 1], 1));
         let from = matches!(proxy, Address::Tcp(_)).then_some(from);
         let socket = world.connect(proxy, from);
-        world.name(socket, &self.name);
+        world.name_socket(socket, &self.name);
         self.socket = Some(socket);
         self.moved = Moment::now(world);
         self.ledger.met(match self.innocent {
@@ -205,7 +205,7 @@ impl ClientSeat {
         self.plan.requests.get(self.answered)
     }
 
-    fn send(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         loop {
             let before = self.sending.total;
             let sent = self.sending.step(world, socket);
@@ -271,22 +271,22 @@ impl ClientSeat {
         }
     }
 
-    fn read(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn read(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         loop {
             let max = match self.pace.may_read(world, &self.ledger) {
                 Ok(max) => max,
                 Err(until) => return look.at(until),
             };
             match world.read(socket, max) {
-                Read::Bytes(bytes) => {
+                ReadResult::Bytes(bytes) => {
                     self.moves(world);
                     self.pace.came(world, bytes.len());
                     self.reading.add(&bytes);
                     self.judge(world);
                 }
-                Read::End => return self.ended(world, false),
-                Read::Failed(_) => return self.ended(world, true),
-                Read::Nothing => return,
+                ReadResult::End => return self.ended(world, false),
+                ReadResult::Failed(_) => return self.ended(world, true),
+                ReadResult::Nothing => return,
             }
             if self.over {
                 return;
@@ -296,13 +296,13 @@ impl ClientSeat {
 
     /// A connection that the proxy has accepted and not left may not be silent for longer than
     /// the limits allow.
-    fn check_silence(&mut self, world: &World, socket: Socket, look: &mut Look) {
-        if world.is_left(socket) {
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
+        if world.is_peer_closed(socket) {
             return;
         }
         if !self.taken {
             // Nobody tells when that changes, and waits begin with it.
-            self.taken = world.is_taken(socket);
+            self.taken = world.is_accepted(socket);
             self.moved = Moment::now(world);
             return look.at(world.now() + Duration::from_secs(1));
         }

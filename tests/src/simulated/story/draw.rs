@@ -1,7 +1,7 @@
 //! The story that a seed invents. Everything is drawn before anything happens, from a sequence of
 //! its own: the world's chance begins anew, whatever was drawn here.
 
-use millrace_sim::{Faults, Random};
+use millrace_sim::{Faults, SeededRandom};
 
 use super::plan::{
     Answer, Body, Break, Conduct, Connection, Ending, Event, Form, Frame, How, Method, Naming,
@@ -16,7 +16,7 @@ const BODY_MAX: usize = 1 << 20;
 
 /// The story of `seed`.
 pub fn draw(seed: u64) -> Story {
-    let mut random = Random::new(seed ^ 0x5354_4f52_5953_4545);
+    let mut random = SeededRandom::new(seed ^ 0x5354_4f52_5953_4545);
     let temper = random.choose(&[Temper::Kind, Temper::Mixed, Temper::Wild, Temper::Wild]);
     let world = match temper {
         Temper::Kind => random.choose(&[Faults::None, Faults::Benign, Faults::Benign]),
@@ -55,7 +55,7 @@ pub fn draw(seed: u64) -> Story {
 
 /// What is being drawn.
 struct Draw {
-    random: Random,
+    random: SeededRandom,
     temper: Temper,
     /// The id of the last request.
     next: u32,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_config::limits::Limits;
 use millrace_engine::Instant;
-use millrace_sim::{Faults, Plan, World};
+use millrace_sim::{Faults, World, WorldPlan};
 
 use super::plan::{Method, Oddity, Request, Story};
 use super::tally::Tally;
@@ -59,7 +59,7 @@ pub(super) struct Waits {
 
 impl Waits {
     /// From the limits, and what the world may add to them.
-    pub(super) fn new(limits: &Limits, story: &Story, plan: &Plan) -> Self {
+    pub(super) fn new(limits: &Limits, story: &Story, plan: &WorldPlan) -> Self {
         let jitter = Duration::from_nanos(plan.jitter_ns + plan.streams.delay_ns + plan.wake_ns);
         let loses = story.world == Faults::Hostile || plan.streams.loss > 0;
         let slack = match story.world {
@@ -110,18 +110,18 @@ impl Waits {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Moment {
     pub(super) at: Instant,
-    /// [`World::missed`] then.
+    /// [`World::missed_time`] then.
     missed: Duration,
 }
 
 impl Moment {
     pub(super) fn now(world: &World) -> Self {
-        Self { at: world.now(), missed: world.missed() }
+        Self { at: world.now(), missed: world.missed_time() }
     }
 
     /// When a wait of so long is over, as far as is known now.
     pub(super) fn until(self, world: &World, wait: Duration) -> Instant {
-        self.at + wait + (world.missed() - self.missed)
+        self.at + wait + (world.missed_time() - self.missed)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use millrace_config::limits::Limits;
 use millrace_engine::{Address, Instant};
 use millrace_proxy::reason::Reason;
-use millrace_sim::{Actor, Faults, Read, Socket, World, run};
+use millrace_sim::{Actor, ActorSocket, Faults, ReadResult, World, run};
 
 use super::client::ClientSeat;
 use super::ledger::{Ledger, Waits};
@@ -35,7 +35,7 @@ type Edit = fn(&[u8]) -> Vec<Does>;
 
 /// What stands in the proxy's place: a relay, a connection to the first origin for each client's.
 struct Relay {
-    listener: Socket,
+    listener: ActorSocket,
     origin: Address,
     /// What it does with what goes up, and down.
     edits: [Edit; 2],
@@ -46,7 +46,7 @@ struct Relay {
 
 /// The client's socket and the origin's, and which of them have ended.
 struct Pair {
-    sockets: [Socket; 2],
+    sockets: [ActorSocket; 2],
     ended: [bool; 2],
 }
 
@@ -62,7 +62,7 @@ impl Relay {
             let Pair { sockets, ended } = &mut self.pairs[at];
             let (own, other) = (sockets[from], sockets[1 - from]);
             match world.read(own, 64 * 1024) {
-                Read::Bytes(bytes) => {
+                ReadResult::Bytes(bytes) => {
                     for does in (self.edits[from])(&bytes) {
                         match does {
                             Passes(bytes) => write(world, other, &bytes),
@@ -70,16 +70,16 @@ impl Relay {
                                 let other = world.connect(&self.origin, None);
                                 write(world, other, &bytes);
                             }
-                            Ends => world.finish(other),
+                            Ends => world.shutdown_write(other),
                         }
                     }
                 }
-                Read::Nothing => return,
-                Read::End | Read::Failed(_) if ended[from] => return,
-                Read::End | Read::Failed(_) => {
+                ReadResult::Nothing => return,
+                ReadResult::End | ReadResult::Failed(_) if ended[from] => return,
+                ReadResult::End | ReadResult::Failed(_) => {
                     ended[from] = true;
                     if !self.keeps {
-                        world.finish(other);
+                        world.shutdown_write(other);
                     }
                     return;
                 }
@@ -89,7 +89,7 @@ impl Relay {
 }
 
 /// To somebody who may be gone. What is written here fits the buffers of a kind world.
-fn write(world: &World, to: Socket, bytes: &[u8]) {
+fn write(world: &World, to: ActorSocket, bytes: &[u8]) {
     if let Ok(count) = world.write(to, bytes) {
         assert_eq!(count, bytes.len());
     }
@@ -125,7 +125,7 @@ struct Others {
 
 impl Actor for Others {
     fn step(&mut self, world: &World) -> Option<Instant> {
-        let stirred: BTreeSet<Socket> = world.take_stirred();
+        let stirred: BTreeSet<ActorSocket> = world.take_changed_sockets();
         let clients = self.clients.iter_mut();
         let looks: Vec<_> =
             clients.map(|client| client.step(world, &self.proxy, &stirred)).collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use millrace_engine::{Address, Instant};
-use millrace_sim::{Read, Socket, World};
+use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::classes;
 use super::ledger::{Ledger, Moment, Silence};
@@ -22,7 +22,7 @@ pub(super) struct OriginSeat {
     plan: Origin,
     number: usize,
     ledger: Ledger,
-    listener: Option<Socket>,
+    listener: Option<ActorSocket>,
     accepted: usize,
     lines: Vec<Line>,
 }
@@ -34,7 +34,7 @@ struct Line {
     number: usize,
     conduct: Conduct,
     ledger: Ledger,
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     reading: Reading,
     sending: Sending,
     at: At,
@@ -104,7 +104,11 @@ impl OriginSeat {
 
     /// Does what can be done where something has `stirred`, or where the time has come; says when
     /// to look again.
-    pub(super) fn step(&mut self, world: &World, stirred: &BTreeSet<Socket>) -> Option<Instant> {
+    pub(super) fn step(
+        &mut self,
+        world: &World,
+        stirred: &BTreeSet<ActorSocket>,
+    ) -> Option<Instant> {
         let now = world.now();
         let mut look = Look::default();
         while let Some((socket, _)) = self.listener.and_then(|listener| world.accept(listener)) {
@@ -124,9 +128,9 @@ impl OriginSeat {
         look.0
     }
 
-    fn begin(&mut self, world: &World, socket: Socket) {
+    fn begin(&mut self, world: &World, socket: ActorSocket) {
         let name = format!("origin {}.{}", self.number, self.accepted);
-        world.name(socket, &name);
+        world.name_socket(socket, &name);
         self.ledger.met(classes::of_conduct(self.plan.conduct));
         match self.plan.conduct {
             Conduct::ClosesAtOnce => return world.close(socket),
@@ -201,7 +205,7 @@ impl Line {
         }
     }
 
-    fn send(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         loop {
             let before = self.sending.total;
             let sent = self.sending.step(world, socket);
@@ -224,10 +228,10 @@ impl Line {
         }
     }
 
-    fn read(&mut self, world: &World, socket: Socket) {
+    fn read(&mut self, world: &World, socket: ActorSocket) {
         loop {
             match world.read(socket, 64 * 1024) {
-                Read::Bytes(bytes) => {
+                ReadResult::Bytes(bytes) => {
                     self.moves(world);
                     self.reading.add(&bytes);
                     self.judge(world);
@@ -235,15 +239,15 @@ impl Line {
                         return;
                     }
                 }
-                Read::End => return self.ends(world, self.sending.broke),
-                Read::Failed(_) => return self.ends(world, true),
-                Read::Nothing => return,
+                ReadResult::End => return self.ends(world, self.sending.broke),
+                ReadResult::Failed(_) => return self.ends(world, true),
+                ReadResult::Nothing => return,
             }
         }
     }
 
     /// Notes when bytes of an early final response have reached the proxy.
-    fn watch_early(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn watch_early(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         let At::Request(request) = &self.at else { return };
         if !request.answer.early || self.whole || self.began.is_some() {
             return;
@@ -256,7 +260,7 @@ impl Line {
     }
 
     /// Notes when bytes that nobody asked for have reached the proxy.
-    fn watch_strays(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn watch_strays(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         if !self.strays || self.strayed.is_some() {
             return;
         }
@@ -268,7 +272,7 @@ impl Line {
     }
 
     /// What it does with a connection on which nothing is asked.
-    fn idle(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn idle(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         let quiet = matches!(self.at, At::Idle) && self.sending.is_empty();
         let over = self.spoilt || self.ruined || self.strays || self.finished.is_some();
         if self.answers == 0 || !quiet || over || !self.reading.is_between() {
@@ -286,7 +290,7 @@ impl Line {
         match self.conduct {
             Conduct::ClosesIdle(_) => return self.close(world),
             Conduct::EndsIdle(_) => {
-                world.finish(socket);
+                world.shutdown_write(socket);
                 self.finished = Some(Moment::now(world));
                 return;
             }
@@ -303,8 +307,8 @@ impl Line {
     }
 
     /// A connection that the proxy has not left may not be silent for longer than the limits allow.
-    fn check_silence(&mut self, world: &World, socket: Socket, look: &mut Look) {
-        if world.is_left(socket) {
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
+        if world.is_peer_closed(socket) {
             return;
         }
         let waits = self.ledger.waits();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use millrace_engine::Instant;
-use millrace_sim::{Socket, World};
+use millrace_sim::{ActorSocket, World};
 
 use super::plan::{Break, How};
 
@@ -127,7 +127,7 @@ impl Sending {
     }
 
     /// Sends what can be sent.
-    pub(super) fn step(&mut self, world: &World, socket: Socket) -> Sent {
+    pub(super) fn step(&mut self, world: &World, socket: ActorSocket) -> Sent {
         let now = world.now();
         loop {
             if self.has_ended() {
@@ -169,7 +169,7 @@ impl Sending {
                 Out::Finish => {
                     self.done();
                     self.over = true;
-                    world.finish(socket);
+                    world.shutdown_write(socket);
                 }
                 Out::Close => {
                     world.close(socket);

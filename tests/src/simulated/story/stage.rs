@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Buffer, Instant};
 use millrace_proxy::{SharedState, Worker, WorkerMessage};
-use millrace_sim::{Actor, Ended, Sim, Turn, World};
+use millrace_sim::{Actor, RunOutcome, SimEngine, SimWorker, World};
 
 use super::super::reload::Posts;
 use super::super::verifier::SimVerifier;
@@ -48,21 +48,24 @@ const STOP: Duration = Duration::from_secs(10);
 /// When the proxy breaks the contract of its engine, or one of its own assertions.
 pub(super) fn play(story: &Story, world: &World, tells: bool) -> Outcome {
     if tells {
-        world.tell();
+        world.enable_event_log();
     }
     calm(story, world);
-    world.overhear();
+    world.record_engine_output();
     let (failure, met) = match Stage::new(story, world) {
         Ok(mut stage) => {
             let result = stage.play(world);
-            world.met().iter().for_each(|(what, _)| stage.ledger.met(format!("trouble: {what}")));
+            world
+                .trouble_counts()
+                .iter()
+                .for_each(|(what, _)| stage.ledger.met(format!("trouble: {what}")));
             let met = stage.ledger.all_met();
             (stage.ledger.failure().or(result.err()), met)
         }
         Err(words) => (Some(Failure { kind: "configuration", words }), Met::new()),
     };
     let trace = if tells { world.trace() } else { String::new() };
-    Outcome { failure, hash: world.trace_hash(), met, tale: world.tale(), trace }
+    Outcome { failure, hash: world.trace_hash(), met, tale: world.event_log(), trace }
 }
 
 /// Takes faults of the plan back.
@@ -80,12 +83,12 @@ fn calm(story: &Story, world: &World) {
                 plan.streams.receive_capacity = 256 * 1024;
             }
             Calm::Pipes => (plan.shortages.pipes, plan.pipe_capacity) = (0, 262_144),
-            Calm::Clocks => (plan.leaps, plan.slow_turns, plan.wake_ns) = (0, 0, 0),
+            Calm::Clocks => (plan.clock_jumps, plan.slow_turns, plan.wake_ns) = (0, 0, 0),
             Calm::Memory => (plan.shortages.memory, plan.shortages.lasting_ms) = (0, 0),
             Calm::Vanishing => plan.vanish = 0,
             Calm::Strays => (plan.stale, plan.spurious) = (0, 0),
             Calm::Accepts => (plan.syn_loss, plan.skew, plan.burst_ns) = (0, 0, 0),
-            Calm::Letters => plan.letters = 256,
+            Calm::Letters => plan.mailbox_capacity = 256,
             Calm::Names => plan.name_faults = 0,
             Calm::Delays => {
                 (plan.streams.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
@@ -104,10 +107,10 @@ struct Watched {
     ended: Rc<Cell<bool>>,
 }
 
-impl Turn for Watched {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Watched {
+    fn run_turn(&mut self) -> bool {
         let Some(running) = &mut self.running else { return false };
-        let goes_on = running.turn();
+        let goes_on = running.run_turn();
         let live = running.0.live_objects();
         let (used, max) = self.world.budget(self.index);
         // The receive with which it ran out may have brought a whole buffer.
@@ -124,7 +127,7 @@ impl Turn for Watched {
                 let words = format!("worker {} has drained and keeps {live:?}", self.index);
                 self.ledger.fail(&self.world, "leak", words);
             }
-            drop(self.running.take().map(|Running(worker)| Worker::<Sim>::finish(worker)));
+            drop(self.running.take().map(|Running(worker)| Worker::<SimEngine>::finish(worker)));
             self.ended.set(true);
         }
         goes_on
@@ -170,7 +173,7 @@ impl Director {
     }
 
     fn drain(&mut self, world: &World) {
-        world.say("the workers are told to drain");
+        world.log_event("the workers are told to drain");
         (self.drain_at, self.stop_at) = (None, Some(world.now() + self.drain));
         self.ledger.drain();
         self.tell(|| WorkerMessage::Drain);
@@ -180,7 +183,7 @@ impl Director {
         if self.reloads.last().is_some_and(|(at, _)| *at <= world.now())
             && let Some((_, config)) = self.reloads.pop()
         {
-            world.say("the workers are told of another configuration");
+            world.log_event("the workers are told of another configuration");
             self.ledger.met("operator: reloads");
             self.tell(|| WorkerMessage::Configure { config: config.clone(), sockets: Vec::new() });
         }
@@ -189,7 +192,7 @@ impl Director {
             self.drain(world);
         }
         if self.stop_at.is_some_and(|at| at <= world.now()) {
-            world.say("the workers are told to stop");
+            world.log_event("the workers are told to stop");
             (self.stop_at, self.stopped) = (None, Some(Moment::now(world)));
             self.ledger.met("operator: breaks off what is left");
             self.tell(|| WorkerMessage::Stop);
@@ -215,7 +218,7 @@ impl Director {
 impl Actor for Troupe {
     fn step(&mut self, world: &World) -> Option<Instant> {
         let mut look = self.director.step(world);
-        let stirred = world.take_stirred();
+        let stirred = world.take_changed_sockets();
         let mut over = true;
         for client in &mut self.clients {
             look = look.into_iter().chain(client.step(world, &self.proxy, &stirred)).min();
@@ -303,21 +306,21 @@ impl Stage {
     fn play(&mut self, world: &World) -> Result<(), Failure> {
         let over = self.troupe.over.clone();
         // It also returns when every worker has drained: those who are left then see it.
-        let mut ended = Ended::Done;
-        while ended == Ended::Done && !over.get() {
+        let mut ended = RunOutcome::Done;
+        while ended == RunOutcome::Done && !over.get() {
             ended = self.run(world, TIME, &mut |_| over.get());
         }
         if self.ledger.failure().is_some() {
             return Ok(());
         }
-        if ended != Ended::Done {
+        if ended != RunOutcome::Done {
             return Err(self.failure("stuck", format!("{ended:?}")));
         }
         self.end(world)?;
         if self.ledger.failure().is_none() {
             cache::check(&self.shared).map_err(|words| self.failure("leak", words))?;
         }
-        self.ledger.check_sent(world, &world.overheard());
+        self.ledger.check_sent(world, &world.engine_output());
         for client in &mut self.troupe.clients {
             client.close(world);
         }
@@ -363,7 +366,7 @@ impl Stage {
         world: &World,
         time: Duration,
         done: &mut dyn FnMut(&World) -> bool,
-    ) -> Ended {
+    ) -> RunOutcome {
         let left = if self.has_ended() { 0 } else { self.workers.len() };
         run_all(world, &mut self.workers[..left], &mut [&mut self.troupe], time, done)
     }

@@ -34,7 +34,7 @@ struct Shown {
 impl Tally {
     /// The first failure is the one that counts.
     pub(super) fn fail(&self, world: &World, kind: &'static str, words: String) {
-        world.say(&format!("WRONG: {words}"));
+        world.log_event(&format!("WRONG: {words}"));
         self.0.borrow_mut().failure.get_or_insert(Failure { kind, words });
     }
 

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::auth::VerifierFull;
     use millrace_engine::{MailboxSender, mailbox};
-    use millrace_sim::{Faults, Sim, SimWaker, World};
+    use millrace_sim::{Faults, SimEngine, SimWaker, World};
     use std::sync::Mutex;
 
     /// Whoever is asked here only listens.
@@ -247,7 +247,7 @@ mod tests {
 
     struct Fixture {
         authenticator: Authenticator<SimWaker>,
-        engine: Sim,
+        engine: SimEngine,
         requests: RecordingVerifier,
         results: MailboxSender<VerifyResult, SimWaker>,
         limits: Limits,

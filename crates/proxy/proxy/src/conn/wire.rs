@@ -319,22 +319,22 @@ mod tests {
     use std::time::Duration;
 
     use millrace_engine::{Address, CompletionEvent, TokenKind};
-    use millrace_sim::{Ended, Faults, Read, Sim, Turn, World, run};
+    use millrace_sim::{Faults, ReadResult, RunOutcome, SimEngine, SimWorker, World, run};
 
     use super::*;
 
     /// A worker with one wire. It sends own bytes as soon as it is connected, and again before the
     /// bytes of an exchange.
     struct Worker {
-        engine: Sim,
+        engine: SimEngine,
         wire: Option<Wire>,
         fd: Option<Fd>,
         /// The results of `complete_send`, in order.
         sent: Vec<bool>,
     }
 
-    impl Turn for Worker {
-        fn turn(&mut self) -> bool {
+    impl SimWorker for Worker {
+        fn run_turn(&mut self) -> bool {
             self.engine.submit_and_wait(None);
             while let Some(completion) = self.engine.next_completion() {
                 match completion.event {
@@ -374,7 +374,7 @@ mod tests {
         let mut is_done = |world: &World| {
             peer = peer.or_else(|| world.accept(listener).map(|(socket, _)| socket));
             if let Some(peer) = peer
-                && let Read::Bytes(bytes) = world.read(peer, 100)
+                && let ReadResult::Bytes(bytes) = world.read(peer, 100)
             {
                 read.extend_from_slice(&bytes);
             }
@@ -382,7 +382,7 @@ mod tests {
         };
         let limit = Duration::from_secs(10);
         let ended = run(&world, &mut [&mut worker], &mut [], limit, &mut is_done);
-        assert_eq!(ended, Ended::Done);
+        assert_eq!(ended, RunOutcome::Done);
         assert_eq!(read, b"own first exchange's bytes");
         assert_eq!(worker.sent, [false, true]);
     }

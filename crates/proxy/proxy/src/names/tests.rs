@@ -13,7 +13,9 @@ use millrace_dns::{Found, NameError, Sources};
 use millrace_engine::{
     Address, Clock, CompletionEvent, Engine, EngineOptions, EpollEngine, Instant, TokenKind, Wake,
 };
-use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
+use millrace_sim::{
+    Actor, ActorSocket, Faults, ReadResult, RunOutcome, SimEngine, SimWorker, World, WorldPlan, run,
+};
 
 use super::Resolver;
 use messages::{OK, QNAME, answer, record, soa, wire};
@@ -72,15 +74,15 @@ type Script = Box<dyn FnMut(&Asked) -> Reply>;
 
 /// A connection to a scripted server.
 struct Served {
-    socket: Socket,
+    socket: ActorSocket,
     received: Vec<u8>,
     to_send: Vec<u8>,
 }
 
 /// A name server in the simulator, over UDP and TCP.
 struct Server {
-    udp: Socket,
-    tcp: Socket,
+    udp: ActorSocket,
+    tcp: ActorSocket,
     connections: Vec<Served>,
     late: Vec<(Instant, SocketAddr, Vec<u8>)>,
     times: BTreeMap<(String, bool), usize>,
@@ -91,7 +93,7 @@ struct Server {
 impl Server {
     fn new(world: &World, address: SocketAddr, script: Script) -> Self {
         Self {
-            udp: world.actor_datagrams(address),
+            udp: world.actor_udp_socket(address),
             tcp: world.actor_listen(&Address::Tcp(address)),
             connections: Vec::new(),
             late: Vec::new(),
@@ -157,9 +159,9 @@ impl Server {
     /// False when the connection is to be closed.
     fn serve(&mut self, world: &World, served: &mut Served) -> bool {
         match world.read(served.socket, 65536) {
-            Read::Bytes(bytes) => served.received.extend(bytes),
-            Read::Nothing => {}
-            Read::End | Read::Failed(_) => return false,
+            ReadResult::Bytes(bytes) => served.received.extend(bytes),
+            ReadResult::Nothing => {}
+            ReadResult::End | ReadResult::Failed(_) => return false,
         }
         if let [high, low, rest @ ..] = &served.received[..]
             && rest.len() == usize::from(u16::from_be_bytes([*high, *low]))
@@ -198,7 +200,7 @@ impl Actor for Server {
 
 /// A worker that does nothing but look names up.
 struct Worker {
-    engine: Sim,
+    engine: SimEngine,
     names: Resolver<u32>,
     /// To be looked up in the next turn.
     wanted: Vec<(&'static str, u32)>,
@@ -206,8 +208,8 @@ struct Worker {
     finished: Rc<Cell<usize>>,
 }
 
-impl Turn for Worker {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Worker {
+    fn run_turn(&mut self) -> bool {
         self.engine.submit_and_wait(self.names.next_deadline());
         while let Some(completion) = self.engine.next_completion() {
             match completion.event {
@@ -283,7 +285,7 @@ impl Scene {
         self.worker.wanted.extend(wanted);
         let finished = self.worker.finished.clone();
         let ended = self.run(Duration::from_secs(60), &mut |_| finished.get() == results);
-        assert_eq!(ended, Ended::Done, "{}", self.world.trace());
+        assert_eq!(ended, RunOutcome::Done, "{}", self.world.trace());
         self.world.now().since(begin)
     }
 
@@ -292,13 +294,13 @@ impl Scene {
         // A world where nothing happens stands still: something has to, for its clock to move.
         let target = self.world.now() + time;
         let mut alarm = Alarm(target);
-        let mut workers: [&mut dyn Turn; 1] = [&mut self.worker];
+        let mut workers: [&mut dyn SimWorker; 1] = [&mut self.worker];
         run(&self.world, &mut workers, &mut [&mut alarm], time * 2, &mut |world| {
             world.now() >= target
         });
     }
 
-    fn run(&mut self, limit: Duration, done: &mut dyn FnMut(&World) -> bool) -> Ended {
+    fn run(&mut self, limit: Duration, done: &mut dyn FnMut(&World) -> bool) -> RunOutcome {
         self.worker.engine.waker().wake();
         let mut actors: Vec<&mut dyn Actor> =
             self.servers.iter_mut().map(|server| server as &mut dyn Actor).collect();
@@ -533,7 +535,7 @@ fn a_long_answer_is_fetched_over_tcp_in_whatever_pieces() {
         let faults = if seed == 0 { Faults::None } else { Faults::Benign };
         let mut scene = Scene::new(seed, faults, "", vec![Box::new(script)]);
         // A SYN is sent again later than IPv6 is waited for.
-        scene.world.set_plan(Plan { syn_loss: 0, ..scene.world.plan() });
+        scene.world.set_plan(WorldPlan { syn_loss: 0, ..scene.world.plan() });
         // In some of these worlds every byte takes milliseconds.
         let server = [FIRST.parse().unwrap()];
         let sources = Sources::parse(b"", b"options timeout:30", &server);
@@ -614,7 +616,12 @@ fn every_lookup_ends_in_time_whatever_happens() {
         let resolv = "search a.example b.example\noptions ndots:2";
         let mut scene = Scene::new(seed, Faults::Hostile, resolv, vec![script(), script()]);
         // A worker does not answer for the time in which it does not run.
-        scene.world.set_plan(Plan { slow_turns: 0, wake_ns: 0, leaps: 0, ..scene.world.plan() });
+        scene.world.set_plan(WorldPlan {
+            slow_turns: 0,
+            wake_ns: 0,
+            clock_jumps: 0,
+            ..scene.world.plan()
+        });
         let late = Duration::from_millis(50 + scene.world.plan().jitter_ns * 4 / 1_000_000);
         for round in 0..3 {
             let wanted = ["a.b.example", "www", "x.y", "long-name.example", "www"];

@@ -21,7 +21,7 @@ use millrace_engine::{
     Address, Clock, Engine, EngineOptions, EpollEngine, Error, Instant as Virtual, PollEngine,
     SelectEngine, UringEngine, Wake,
 };
-use millrace_sim::{Actor, Faults, Sim, Turn, World};
+use millrace_sim::{Actor, Faults, SimEngine, SimWorker, World};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use check::{Seen, check};
@@ -55,7 +55,7 @@ fn seeds(count: &str, otherwise: u64) -> std::ops::Range<u64> {
 
 /// A peer in a simulated world, once the worker has connected.
 struct Waiting {
-    listener: millrace_sim::Socket,
+    listener: millrace_sim::ActorSocket,
     make: Option<Box<dyn FnOnce(Simulated) -> Peer<Simulated>>>,
     peer: Option<Peer<Simulated>>,
 }
@@ -73,8 +73,8 @@ impl Actor for Waiting {
     }
 }
 
-impl Turn for Worker<Sim> {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Worker<SimEngine> {
+    fn run_turn(&mut self) -> bool {
         let deadline = self.reads_at();
         self.engine.submit_and_wait(deadline);
         self.handle();
@@ -111,8 +111,8 @@ fn play_simulated(seed: u64, seen: &mut Seen) {
         let make = move |stream| Peer::new(stream, &asked, side);
         Waiting { listener: listeners[side], make: Some(Box::new(make)), peer: None }
     });
-    let mut run = |worker: &mut Worker<Sim>| {
-        let (workers, actors): (&mut [&mut dyn Turn], &mut [&mut dyn Actor]) =
+    let mut run = |worker: &mut Worker<SimEngine>| {
+        let (workers, actors): (&mut [&mut dyn SimWorker], &mut [&mut dyn Actor]) =
             (&mut [worker], &mut [&mut peer0, &mut peer1]);
         millrace_sim::run(&world, workers, actors, Duration::from_secs(3600), &mut |_| false);
     };

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 
-use millrace_sim::{Read, Socket, World};
+use millrace_sim::{ActorSocket, ReadResult, World};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -15,7 +15,7 @@ pub(super) trait Stream {
     /// How many of `bytes` were taken; `None`: none ever will be.
     fn write(&mut self, bytes: &[u8]) -> Option<usize>;
     /// What has come.
-    fn read(&mut self, max: usize) -> Read;
+    fn read(&mut self, max: usize) -> ReadResult;
     /// Sends nothing more.
     fn finish(&mut self);
     /// Breaks off; nothing is called afterwards.
@@ -23,19 +23,19 @@ pub(super) trait Stream {
 }
 
 /// One in a simulated world.
-pub(super) struct Simulated(pub(super) World, pub(super) Socket);
+pub(super) struct Simulated(pub(super) World, pub(super) ActorSocket);
 
 impl Stream for Simulated {
     fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         self.0.write(self.1, bytes).ok()
     }
 
-    fn read(&mut self, max: usize) -> Read {
+    fn read(&mut self, max: usize) -> ReadResult {
         self.0.read(self.1, max)
     }
 
     fn finish(&mut self) {
-        self.0.finish(self.1);
+        self.0.shutdown_write(self.1);
     }
 
     fn reset(&mut self) {
@@ -52,13 +52,13 @@ impl Stream for Option<TcpStream> {
         }
     }
 
-    fn read(&mut self, max: usize) -> Read {
+    fn read(&mut self, max: usize) -> ReadResult {
         let mut bytes = vec![0; max];
         match self.as_mut().expect("it was not reset").read(&mut bytes) {
-            Ok(0) => Read::End,
-            Ok(count) => Read::Bytes(bytes[..count].to_vec()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Read::Nothing,
-            Err(_) => Read::Failed(millrace_engine::Error::Reset),
+            Ok(0) => ReadResult::End,
+            Ok(count) => ReadResult::Bytes(bytes[..count].to_vec()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => ReadResult::Nothing,
+            Err(_) => ReadResult::Failed(millrace_engine::Error::Reset),
         }
     }
 
@@ -173,10 +173,10 @@ impl<S: Stream> Peer<S> {
         }
         let max = 1 + self.below(self.read_max);
         match self.stream.read(max) {
-            Read::Bytes(bytes) => bytes.into_iter().for_each(|byte| self.compare(byte)),
-            Read::End => self.is_at_end = true,
-            Read::Failed(_) => self.is_broken = true,
-            Read::Nothing => {}
+            ReadResult::Bytes(bytes) => bytes.into_iter().for_each(|byte| self.compare(byte)),
+            ReadResult::End => self.is_at_end = true,
+            ReadResult::Failed(_) => self.is_broken = true,
+            ReadResult::Nothing => {}
         }
     }
 

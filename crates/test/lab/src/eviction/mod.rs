@@ -7,9 +7,9 @@ mod peers;
 mod sharding;
 mod table;
 
-pub use peers::{Cache, Ours, POLICIES, Policy, Role};
-pub use sharding::{COUNTS, Cut, cut};
-pub use table::{BAR, Row, SHARES, compare};
+pub use peers::{ComparedPolicy, Ours, POLICIES, PolicyRole, SizedCache};
+pub use sharding::{SHARD_COUNTS, ShardingRow, cut};
+pub use table::{ComparisonRow, MISS_RATIO_MARGIN, SHARES, compare};
 
 use std::fmt::{Display, Write};
 
@@ -26,7 +26,7 @@ pub struct Misses {
 
 /// Plays `trace` against a cache of `capacity` bytes. The first third of the requests fills the
 /// cache and is not counted.
-pub fn play(trace: &Trace, cache: &mut dyn Cache, capacity: u64) -> Misses {
+pub fn play(trace: &Trace, cache: &mut dyn SizedCache, capacity: u64) -> Misses {
     let warm = trace.requests.len() / 3;
     let (mut missed, mut missed_bytes, mut bytes) = (0u64, 0u64, 0u64);
     for (at, &object) in trace.requests.iter().enumerate() {

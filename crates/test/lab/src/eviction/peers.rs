@@ -13,7 +13,7 @@ use millrace_store::evict::{Eviction, NEVER, PASSES_MAX};
 type Hasher = BuildHasherDefault<DefaultHasher>;
 
 /// A cache of objects that have sizes and no contents.
-pub trait Cache {
+pub trait SizedCache {
     /// Whether the object is there; if so, it was used.
     fn get(&mut self, object: u32) -> bool;
     /// Offers an object that [`Cache::get`] did not find. Whether it stays is the cache's decision.
@@ -22,18 +22,18 @@ pub trait Cache {
 
 /// A policy of the comparison.
 #[derive(Clone, Copy, Debug)]
-pub struct Policy {
+pub struct ComparedPolicy {
     /// What the tables call it.
     pub name: &'static str,
     /// What its numbers are for.
-    pub role: Role,
+    pub role: PolicyRole,
     /// A cache of so many bytes, for objects of so many bytes in the mean.
-    pub make: fn(capacity: u64, mean: u64) -> Box<dyn Cache>,
+    pub make: fn(capacity: u64, mean: u64) -> Box<dyn SizedCache>,
 }
 
 /// What the numbers of a policy are for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum PolicyRole {
     /// It is held against the best peer.
     Judged,
     /// It is shown, and that is all.
@@ -43,41 +43,41 @@ pub enum Role {
 }
 
 /// Ours first.
-pub const POLICIES: &[Policy] = &[
-    Policy {
+pub const POLICIES: &[ComparedPolicy] = &[
+    ComparedPolicy {
         name: "millrace",
-        role: Role::Judged,
+        role: PolicyRole::Judged,
         make: |capacity, _| Box::new(Ours::new(capacity, 1)),
     },
-    Policy {
+    ComparedPolicy {
         name: "millrace, in shards",
-        role: Role::Judged,
+        role: PolicyRole::Judged,
         make: |capacity, _| Box::new(Ours::new(capacity, Eviction::shards_for(capacity))),
     },
-    Policy {
+    ComparedPolicy {
         name: "LRU (foyer)",
-        role: Role::Peer,
+        role: PolicyRole::Peer,
         make: |capacity, _| foyer(capacity, LruConfig::default().into()),
     },
-    Policy {
+    ComparedPolicy {
         name: "SIEVE (foyer)",
-        role: Role::Peer,
+        role: PolicyRole::Peer,
         make: |capacity, _| foyer(capacity, SieveConfig.into()),
     },
-    Policy {
+    ComparedPolicy {
         name: "S3-FIFO (foyer)",
-        role: Role::Peer,
+        role: PolicyRole::Peer,
         make: |capacity, _| foyer(capacity, S3FifoConfig::default().into()),
     },
-    Policy { name: "W-TinyLFU (foyer)", role: Role::Peer, make: foyer_lfu },
-    Policy { name: "TinyLFU (moka)", role: Role::Peer, make: moka },
-    Policy { name: "Clock-PRO (quick_cache)", role: Role::Peer, make: quick },
+    ComparedPolicy { name: "W-TinyLFU (foyer)", role: PolicyRole::Peer, make: foyer_lfu },
+    ComparedPolicy { name: "TinyLFU (moka)", role: PolicyRole::Peer, make: moka },
+    ComparedPolicy { name: "Clock-PRO (quick_cache)", role: PolicyRole::Peer, make: quick },
 ];
 
 /// Millrace's policy, as the cache's index uses it.
 #[derive(Debug)]
 pub struct Ours {
-    shards: Vec<Shard>,
+    shards: Vec<OursShard>,
     /// The objects' places, by object.
     places: HashMap<u32, u32, Hasher>,
     capacity: u64,
@@ -87,7 +87,7 @@ pub struct Ours {
 }
 
 #[derive(Debug)]
-struct Shard {
+struct OursShard {
     eviction: Eviction,
     /// By handle: the object there.
     objects: Vec<u32>,
@@ -97,7 +97,7 @@ struct Shard {
 impl Ours {
     /// `shards` instances share `capacity` bytes.
     pub fn new(capacity: u64, shards: u32) -> Self {
-        let shard = |eviction| Shard { eviction, objects: Vec::new(), free: Vec::new() };
+        let shard = |eviction| OursShard { eviction, objects: Vec::new(), free: Vec::new() };
         Self {
             shards: Eviction::cut(capacity, shards).into_iter().map(shard).collect(),
             places: HashMap::default(),
@@ -127,7 +127,7 @@ impl Ours {
     }
 }
 
-impl Cache for Ours {
+impl SizedCache for Ours {
     fn get(&mut self, object: u32) -> bool {
         let Some(&handle) = self.places.get(&object) else { return false };
         let key = scatter(object);
@@ -167,7 +167,7 @@ fn scatter(object: u32) -> u64 {
 
 type FoyerCache = Foyer<u32, u64, Hasher, CacheProperties>;
 
-fn foyer(capacity: u64, policy: EvictionConfig) -> Box<dyn Cache> {
+fn foyer(capacity: u64, policy: EvictionConfig) -> Box<dyn SizedCache> {
     let cache: FoyerCache = CacheBuilder::new(capacity as usize)
         .with_shards(1)
         .with_eviction_config(policy)
@@ -179,13 +179,13 @@ fn foyer(capacity: u64, policy: EvictionConfig) -> Box<dyn Cache> {
 
 /// Its sketch is made for 2,700 objects by default; here it has eight buckets for each object that
 /// the cache holds.
-fn foyer_lfu(capacity: u64, mean: u64) -> Box<dyn Cache> {
+fn foyer_lfu(capacity: u64, mean: u64) -> Box<dyn SizedCache> {
     let buckets = (capacity / mean).max(1_000) as f64 * 8.0;
     let policy = LfuConfig { cmsketch_eps: std::f64::consts::E / buckets, ..LfuConfig::default() };
     foyer(capacity, policy.into())
 }
 
-impl Cache for FoyerCache {
+impl SizedCache for FoyerCache {
     fn get(&mut self, object: u32) -> bool {
         Foyer::get(self, &object).is_some()
     }
@@ -197,7 +197,7 @@ impl Cache for FoyerCache {
 
 type MokaCache = moka::sync::Cache<u32, u64, Hasher>;
 
-fn moka(capacity: u64, _: u64) -> Box<dyn Cache> {
+fn moka(capacity: u64, _: u64) -> Box<dyn SizedCache> {
     let cache: MokaCache = moka::sync::Cache::builder()
         .max_capacity(capacity)
         .weigher(|_, size: &u64| u32::try_from(*size).unwrap_or(u32::MAX))
@@ -205,7 +205,7 @@ fn moka(capacity: u64, _: u64) -> Box<dyn Cache> {
     Box::new(cache)
 }
 
-impl Cache for MokaCache {
+impl SizedCache for MokaCache {
     fn get(&mut self, object: u32) -> bool {
         moka::sync::Cache::get(self, &object).is_some()
     }
@@ -229,7 +229,7 @@ impl quick_cache::Weighter<u32, u64> for Weight {
 
 type QuickCache = quick_cache::unsync::Cache<u32, u64, Weight, Hasher>;
 
-fn quick(capacity: u64, mean: u64) -> Box<dyn Cache> {
+fn quick(capacity: u64, mean: u64) -> Box<dyn SizedCache> {
     let items = (capacity / mean).max(1) as usize;
     let cache: QuickCache = quick_cache::unsync::Cache::with(
         items,
@@ -241,7 +241,7 @@ fn quick(capacity: u64, mean: u64) -> Box<dyn Cache> {
     Box::new(cache)
 }
 
-impl Cache for QuickCache {
+impl SizedCache for QuickCache {
     fn get(&mut self, object: u32) -> bool {
         quick_cache::unsync::Cache::get(self, &object).is_some()
     }

@@ -6,11 +6,11 @@ use super::{Misses, Ours, SHARES, head, play};
 use crate::trace::Trace;
 
 /// Into how many shards a cache is cut.
-pub const COUNTS: [u32; 7] = [2, 4, 8, 16, 32, 64, 256];
+pub const SHARD_COUNTS: [u32; 7] = [2, 4, 8, 16, 32, 64, 256];
 
 /// One trace with one size of the cache.
 #[derive(Clone, Debug)]
-pub struct Cut {
+pub struct ShardingRow {
     trace: &'static str,
     share: u64,
     capacity: u64,
@@ -20,21 +20,21 @@ pub struct Cut {
 }
 
 /// Plays each of `traces` with each size of the cache, uncut and cut.
-pub fn cut(traces: &[Trace], mut done: impl FnMut(&Cut)) {
+pub fn cut(traces: &[Trace], mut done: impl FnMut(&ShardingRow)) {
     for trace in traces {
         for share in SHARES {
             let capacity = trace.footprint() * share / 100;
             let missed = |shards| play(trace, &mut Ours::new(capacity, shards), capacity);
-            let cut = COUNTS.iter().map(|&count| missed(count)).collect();
-            done(&Cut { trace: trace.name, share, capacity, uncut: missed(1), cut });
+            let cut = SHARD_COUNTS.iter().map(|&count| missed(count)).collect();
+            done(&ShardingRow { trace: trace.name, share, capacity, uncut: missed(1), cut });
         }
     }
 }
 
-impl Cut {
+impl ShardingRow {
     /// The head of the table.
     pub fn head() -> String {
-        head(COUNTS.map(|count| format!("{count} shards")))
+        head(SHARD_COUNTS.map(|count| format!("{count} shards")))
     }
 
     /// The row of the table: how much more is missed than without shards, of objects and of bytes.

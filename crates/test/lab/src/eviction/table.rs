@@ -2,17 +2,17 @@
 
 use std::fmt::Write;
 
-use super::{Misses, POLICIES, Role, head, play};
+use super::{Misses, POLICIES, PolicyRole, head, play};
 use crate::trace::Trace;
 
 /// How far above the best peer millrace's miss ratio may lie.
-pub const BAR: f64 = 0.02;
+pub const MISS_RATIO_MARGIN: f64 = 0.02;
 /// Sizes of the cache, in percent of the bytes that a trace asks for.
 pub const SHARES: [u64; 3] = [1, 10, 30];
 
 /// One trace with one size of the cache.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct ComparisonRow {
     /// The trace's name.
     pub trace: &'static str,
     /// The size of the cache in percent of the trace's footprint.
@@ -22,7 +22,7 @@ pub struct Row {
 }
 
 /// Plays each of `traces` with each size and policy.
-pub fn compare(traces: &[Trace], mut done: impl FnMut(&Row)) -> Vec<Row> {
+pub fn compare(traces: &[Trace], mut done: impl FnMut(&ComparisonRow)) -> Vec<ComparisonRow> {
     let mut rows = Vec::new();
     for trace in traces {
         let footprint = trace.footprint();
@@ -33,7 +33,7 @@ pub fn compare(traces: &[Trace], mut done: impl FnMut(&Row)) -> Vec<Row> {
                 .iter()
                 .map(|policy| play(trace, &mut *(policy.make)(capacity, mean), capacity))
                 .collect();
-            let row = Row { trace: trace.name, share, misses };
+            let row = ComparisonRow { trace: trace.name, share, misses };
             done(&row);
             rows.push(row);
         }
@@ -41,7 +41,7 @@ pub fn compare(traces: &[Trace], mut done: impl FnMut(&Row)) -> Vec<Row> {
     rows
 }
 
-impl Row {
+impl ComparisonRow {
     /// The head of the table.
     pub fn head() -> String {
         head(POLICIES.iter().map(|policy| policy.name))
@@ -70,8 +70,8 @@ impl Row {
                 .zip(self.misses.iter().map(&of))
                 .filter(move |(policy, _)| policy.role == role)
         };
-        let best = with(Role::Peer).map(|(_, missed)| missed).fold(1.0, f64::min);
-        with(Role::Judged)
+        let best = with(PolicyRole::Peer).map(|(_, missed)| missed).fold(1.0, f64::min);
+        with(PolicyRole::Judged)
             .filter(|(_, missed)| *missed > best + bar)
             .map(|(policy, missed)| {
                 format!(

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use millrace_engine::{Address, Instant};
-use millrace_sim::{Read, Socket, World};
+use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::super::ledger::Moment;
 use super::super::pace::Pace;
@@ -21,7 +21,7 @@ pub(super) struct Client {
     book: Book,
     /// When it connects, or did.
     begins: Instant,
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     over: bool,
     sending: Sending,
     reading: Reading,
@@ -92,7 +92,7 @@ impl Client {
             }
             let from = SocketAddr::from(([127, 0, 2, 1], 1));
             let socket = world.connect(proxy, Some(from));
-            world.name(socket, &self.name);
+            world.name_socket(socket, &self.name);
             (self.socket, self.moved) = (Some(socket), Moment::now(world));
             self.begins = world.now();
         }
@@ -116,7 +116,7 @@ impl Client {
         look.0.filter(|_| !self.over)
     }
 
-    fn send(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         loop {
             let behind = self.plan.pipelined || self.planned == self.answered;
             if behind && !self.last && self.planned < self.plan.asks.len() {
@@ -140,17 +140,17 @@ impl Client {
         }
     }
 
-    fn read(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn read(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         while !self.over {
             let max = match self.pace.may_read(world, &self.book) {
                 Ok(max) => max,
                 Err(until) => return look.at(until),
             };
             match world.read(socket, max) {
-                Read::Bytes(bytes) => self.came(world, &bytes),
-                Read::End => return self.ended(world, false),
-                Read::Failed(_) => return self.ended(world, true),
-                Read::Nothing => return,
+                ReadResult::Bytes(bytes) => self.came(world, &bytes),
+                ReadResult::End => return self.ended(world, false),
+                ReadResult::Failed(_) => return self.ended(world, true),
+                ReadResult::Nothing => return,
             }
         }
     }
@@ -338,9 +338,9 @@ impl Client {
     }
 
     /// Nobody waits for longer than the limits allow.
-    fn check_silence(&mut self, world: &World, socket: Socket, look: &mut Look) {
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut Look) {
         let waits = self.answered < self.begun && !self.pace.rests();
-        if !waits || self.book.is_hostile() || world.is_left(socket) {
+        if !waits || self.book.is_hostile() || world.is_peer_closed(socket) {
             return;
         }
         let until = self.moved.until(world, SILENCE);

@@ -59,8 +59,8 @@ impl Disk {
         let opened = cache.open_disks(volumes, &options, self.bell.clone(), now_ms);
         self.volume.set_faults(self.plan.faults);
         match opened {
-            Ok(contents) => world.say(&format!("the disk is opened: {contents:?}")),
-            Err(error) => return world.say(&format!("the disk cannot be used: {error}")),
+            Ok(contents) => world.log_event(&format!("the disk is opened: {contents:?}")),
+            Err(error) => return world.log_event(&format!("the disk cannot be used: {error}")),
         }
         if self.plan.rereads {
             cache.reread_disks();
@@ -117,7 +117,7 @@ impl Disk {
         if flips {
             self.volume.flip();
         }
-        world.say(&format!("the disk: power lost {loses_power}, a bit flipped {flips}"));
+        world.log_event(&format!("the disk: power lost {loses_power}, a bit flipped {flips}"));
         self.late.clear();
         self.wake_nobody();
         loses_power || flips

@@ -1,7 +1,7 @@
 //! The story that a seed invents.
 
 use millrace_disk::SimFaults;
-use millrace_sim::{Faults, Random};
+use millrace_sim::{Faults, SeededRandom};
 
 use super::{Ask, Asker, CachedStory, Control, DiskPlan, Said};
 use crate::simulated::plan::{Break, Form, Frame, How, Reader};
@@ -29,7 +29,7 @@ const CONTROLS: [Control; 13] = [
 
 /// The story of `seed`.
 pub fn draw_cached(seed: u64) -> CachedStory {
-    let mut random = Random::new(seed ^ 0x4341_4348_4553_4545);
+    let mut random = SeededRandom::new(seed ^ 0x4341_4348_4553_4545);
     let worlds = [Faults::None, Faults::Benign, Faults::Benign, Faults::Benign, Faults::Hostile];
     let world = random.choose(&worlds);
     let kind = random.chance(400);
@@ -60,7 +60,7 @@ pub fn draw_cached(seed: u64) -> CachedStory {
 }
 
 struct Draw {
-    random: Random,
+    random: SeededRandom,
     /// Nothing breaks off and nobody leaves.
     kind: bool,
     /// The number of the last request.
@@ -99,7 +99,7 @@ impl Draw {
             return None;
         }
         let fails = self.random.chance(300) && !self.kind;
-        let one_in = |random: &mut Random| random.choose(&[0, 3, 30]);
+        let one_in = |random: &mut SeededRandom| random.choose(&[0, 3, 30]);
         let bytes = self.random.choose(&[1 << 20, 8 << 20]);
         Some(DiskPlan {
             bytes,

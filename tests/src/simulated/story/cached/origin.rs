@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use millrace_engine::{Address, Instant};
-use millrace_sim::{Read, Socket, World};
+use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::super::plan::{Break, Form, Frame, How};
 use super::super::reading::{Part, Reading, Side};
@@ -15,14 +15,14 @@ use crate::scenario::pattern;
 use crate::strict::Message;
 
 pub(super) struct Origin {
-    listener: Socket,
+    listener: ActorSocket,
     lines: Vec<Line>,
     book: Book,
 }
 
 /// A connection.
 struct Line {
-    socket: Option<Socket>,
+    socket: Option<ActorSocket>,
     reading: Reading,
     sending: Sending,
     /// The request whose body is awaited.
@@ -84,9 +84,9 @@ impl Line {
         let mut look = Look::default();
         while let Some(socket) = self.socket {
             match world.read(socket, 64 * 1024) {
-                Read::Bytes(bytes) => self.reading.add(&bytes),
-                Read::End | Read::Failed(_) => self.close(world),
-                Read::Nothing => break,
+                ReadResult::Bytes(bytes) => self.reading.add(&bytes),
+                ReadResult::End | ReadResult::Failed(_) => self.close(world),
+                ReadResult::Nothing => break,
             }
         }
         loop {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Instant};
 use millrace_proxy::{SharedState, WorkerMessage};
-use millrace_sim::{Actor, Ended, Faults, Turn, World};
+use millrace_sim::{Actor, Faults, RunOutcome, SimWorker, World};
 
 use super::super::super::name_server::NameServer;
 use super::super::super::reload::Posts;
@@ -30,7 +30,7 @@ const STOP: Duration = Duration::from_secs(600);
 
 pub(super) fn play(story: &CachedStory, world: &World, tells: bool) -> Outcome {
     if tells {
-        world.tell();
+        world.enable_event_log();
     }
     let (failure, met) = match Stage::new(story, world) {
         Ok(mut stage) => {
@@ -40,7 +40,7 @@ pub(super) fn play(story: &CachedStory, world: &World, tells: bool) -> Outcome {
         Err(words) => (Some(Failure { kind: "configuration", words }), Met::new()),
     };
     let trace = if tells { world.trace() } else { String::new() };
-    Outcome { failure, hash: world.trace_hash(), met, tale: world.tale(), trace }
+    Outcome { failure, hash: world.trace_hash(), met, tale: world.event_log(), trace }
 }
 
 /// Everybody but the workers.
@@ -72,7 +72,7 @@ impl Troupe {
     }
 
     fn drain(&mut self, world: &World) {
-        world.say("the workers are told to drain");
+        world.log_event("the workers are told to drain");
         self.drains_at = None;
         self.book.drain();
         self.tell(|| WorkerMessage::Drain);
@@ -107,10 +107,10 @@ struct Member {
     ended: Rc<Cell<bool>>,
 }
 
-impl Turn for Member {
-    fn turn(&mut self) -> bool {
+impl SimWorker for Member {
+    fn run_turn(&mut self) -> bool {
         if let Some(running) = self.running.as_mut().filter(|_| !self.ended.get()) {
-            self.ended.set(!running.turn());
+            self.ended.set(!running.run_turn());
         }
         !self.ended.get()
     }
@@ -157,14 +157,14 @@ impl Stage {
     fn play(&mut self, world: &World) -> Result<(), Failure> {
         let over = self.troupe.over.clone();
         // It also returns when every worker has drained: those who are left then see it.
-        let mut ended = Ended::Done;
-        while ended == Ended::Done && !over.get() {
+        let mut ended = RunOutcome::Done;
+        while ended == RunOutcome::Done && !over.get() {
             let kill = self.troupe.next_kill();
             let book = self.troupe.book.clone();
             let is_due =
                 |world: &World| kill.is_some_and(|at| at <= world.now()) && !book.is_drained();
             ended = self.run(world, TIME, &mut |world| over.get() || is_due(world));
-            if ended == Ended::Done && is_due(world) && !over.get() {
+            if ended == RunOutcome::Done && is_due(world) && !over.get() {
                 self.troupe.kills.pop_front();
                 self.kill(world)?;
             }
@@ -201,7 +201,7 @@ impl Stage {
 
     /// The process is killed, and another takes its place.
     fn kill(&mut self, world: &World) -> Result<(), Failure> {
-        world.say("the process is killed");
+        world.log_event("the process is killed");
         self.troupe.book.met("operator: kills the process");
         let loses_all = self.troupe.disk.as_mut().is_none_or(|disk| disk.kill(world));
         self.troupe.book.kill(world, loses_all);
@@ -232,7 +232,7 @@ impl Stage {
         if self.troupe.book.story().world != Faults::Hostile {
             return Err(self.failure("undrained", "the workers do not drain".to_owned()));
         }
-        world.say("the workers are told to stop");
+        world.log_event("the workers are told to stop");
         self.troupe.tell(|| WorkerMessage::Stop);
         self.run(world, STOP, have_ended);
         match have_ended(world) {
@@ -246,7 +246,7 @@ impl Stage {
         world: &World,
         time: Duration,
         done: &mut dyn FnMut(&World) -> bool,
-    ) -> Ended {
+    ) -> RunOutcome {
         let have_ended = self.workers.iter().all(|member| member.ended.get());
         let left = if have_ended { 0 } else { self.workers.len() };
         run_all(world, &mut self.workers[..left], &mut [&mut self.troupe], time, done)

@@ -10,30 +10,30 @@ use millrace_engine::Instant;
 
 /// Lines and the names that stand in them.
 #[derive(Debug, Default)]
-pub(crate) struct Tale {
-    pub(crate) is_told: bool,
-    lines: Vec<Line>,
+pub(crate) struct EventLog {
+    pub(crate) is_enabled: bool,
+    lines: Vec<EventLine>,
     /// By connection and side.
     names: BTreeMap<(usize, usize), Box<str>>,
 }
 
 /// What somebody did, once or several times in a row.
 #[derive(Debug)]
-struct Line {
+struct EventLine {
     at: Instant,
-    did: String,
+    text: String,
     times: usize,
     /// Bytes sent, and how they begin.
     count: usize,
-    begin: Vec<u8>,
+    first_bytes: Vec<u8>,
 }
 
 /// Lines kept; what comes after them is not told.
 const LINES_MAX: usize = 20_000;
 /// Bytes that a line shows of what was sent.
-const SHOWN: usize = 60;
+const BYTES_SHOWN_MAX: usize = 60;
 
-impl Tale {
+impl EventLog {
     /// Names one side of a connection.
     pub(crate) fn set_name(&mut self, side: (usize, usize), name: &str) {
         self.names.insert(side, name.into());
@@ -45,19 +45,27 @@ impl Tale {
     }
 
     /// Adds a line, or to the last one where that says the same.
-    pub(crate) fn add(&mut self, at: Instant, did: String, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, at: Instant, did: String, bytes: &[u8]) {
         let lines = &mut self.lines;
         let begin = |room: usize| &bytes[..bytes.len().min(room)];
         let full = lines.len() == LINES_MAX;
         match lines.last_mut() {
-            Some(last) if last.did == did => {
+            Some(last) if last.text == did => {
                 last.times += 1;
                 last.count += bytes.len();
-                last.begin.extend_from_slice(begin(SHOWN.saturating_sub(last.begin.len())));
+                last.first_bytes.extend_from_slice(begin(
+                    BYTES_SHOWN_MAX.saturating_sub(last.first_bytes.len()),
+                ));
             }
             _ if !full => {
-                let begin = begin(SHOWN).to_vec();
-                lines.push(Line { at, did, times: 1, count: bytes.len(), begin });
+                let begin = begin(BYTES_SHOWN_MAX).to_vec();
+                lines.push(EventLine {
+                    at,
+                    text: did,
+                    times: 1,
+                    count: bytes.len(),
+                    first_bytes: begin,
+                });
             }
             _ => {}
         }
@@ -70,10 +78,10 @@ impl Tale {
             let microseconds = line.at.nanoseconds().saturating_sub(1_000_000_000) / 1000;
             let (whole, part) = (microseconds / 1000, microseconds % 1000);
             // Writing into a String does not fail.
-            let _ = write!(text, "{whole:8}.{part:03} ms  {}", line.did);
+            let _ = write!(text, "{whole:8}.{part:03} ms  {}", line.text);
             if line.count > 0 {
-                let more = if line.count > line.begin.len() { "…" } else { "" };
-                let begin = line.begin.escape_ascii();
+                let more = if line.count > line.first_bytes.len() { "…" } else { "" };
+                let begin = line.first_bytes.escape_ascii();
                 let _ = write!(text, "  {} bytes \"{begin}{more}\"", line.count);
             }
             if line.times > 1 {
@@ -94,14 +102,14 @@ mod tests {
     #[test]
     fn a_tale_says_who_sent_what_to_whom() {
         let world = World::new(1, Faults::None);
-        world.tell();
+        world.enable_event_log();
         let listener = world.actor_listen(&Address::Tcp(([127, 0, 0, 1], 80).into()));
         let client = world.connect(&world.local_address(listener), None);
-        world.name(client, "client 1");
+        world.name_socket(client, "client 1");
         world.write(client, b"GET / HTTP/1.1\r\n").unwrap();
-        let tale = world.tale();
+        let tale = world.event_log();
         assert!(tale.contains("client 1 → 127.0.0.1:80"), "{tale}");
         assert!(tale.contains("16 bytes \"GET / HTTP/1.1\\r\\n\""), "{tale}");
-        assert!(!world.is_taken(client) && !world.is_left(client));
+        assert!(!world.is_accepted(client) && !world.is_peer_closed(client));
     }
 }
