@@ -1,13 +1,16 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run libs test lint icount interop preload cpython conformance bench lab attack \
+.PHONY: help setup run libs check test cargo-test lint icount interop preload cpython conformance bench lab attack \
 	sim soak fuzz clean
 
 # What is linted and tested: the lab too where Rust is as new as its peers want (1.91), else all but
 # the lab, which is what cargo takes when it is told nothing.
 PACKAGES = $(shell rustc --version | \
 	awk '{ split($$2, version, "."); if (version[1] > 1 || version[2] >= 91) print "--workspace" }')
+
+# The rules of the source tree that hold.
+RULES = cycles,groups,driver,sizes,lines
 
 help: ## Print this menu.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,46 +28,53 @@ libs: ## Build libmrsplice and libuselect for C; PREFIX=/usr/local installs them
 # Only what this command line says is installed to; from there make puts it into the environment.
 	@scripts/libs $(if $(filter command,$(origin PREFIX)),"$$PREFIX")
 
-test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop, preload.
-	@scripts/setup build test
-	@$(MAKE) --no-print-directory lint
-	cargo build --quiet -p millrace
-	cargo test --quiet $(PACKAGES)
-# What the program has no use for, and is not built with.
-	cargo test --quiet -p iolite --features codings --lib
-	cargo test --quiet -p millrace-tests --test growth
-	@$(MAKE) --no-print-directory icount
-# Once with the engine that this machine picks, once with the one that every machine has.
-	tests/interop/run
-	ENGINE=epoll tests/interop/run
-	@$(MAKE) --no-print-directory preload
+check: ## In two minutes: format, structure, clippy, unit tests, some seeds of each scenario.
+	@scripts/step format cargo fmt --all --check
+	@scripts/step structure cargo xtask tidy --only $(RULES)
+	@scripts/step clippy cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
+	@scripts/step 'unit tests' cargo test --quiet $(PACKAGES) --lib --bins
+	@SEEDS=2 scripts/step 'simulated scenarios' \
+		cargo test --quiet $(PACKAGES) --test scenarios -- simulated
+	@SEEDS=40 scripts/step 'random scenarios' cargo test --quiet $(PACKAGES) --test sim -- model
 
-lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents; structure; patches.
+test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop, preload.
+	@scripts/step 'set up' scripts/setup build test
+	@$(MAKE) --no-print-directory lint
+	@scripts/step build cargo test --quiet $(PACKAGES) --no-run
+# The linker of the release profile uses one core.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target cargo-test icount
+	@scripts/step interop tests/interop/run
+	@scripts/step preload tests/preload/run
+
+cargo-test:
+	@scripts/step 'cargo test' cargo test --quiet $(PACKAGES)
+# Needs valgrind, so `cargo test` leaves it out.
+	@scripts/step 'growth' cargo test --quiet $(PACKAGES) --test growth
+
+lint: ## Formatting, clippy and rustdoc, each warning an error; structure, language, documents.
 	@scripts/setup build
-	cargo fmt --all --check
-	scripts/long-lines
-	cargo xtask tidy --only cycles,groups,driver,sizes
-	tests/faults/play --check
-	cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
-	cargo clippy --quiet -p iolite --features codings --all-targets -- -D warnings
+	@scripts/step format cargo fmt --all --check
+	@scripts/step structure cargo xtask tidy --only $(RULES)
+	@scripts/step 'planted faults apply' tests/faults/play --check
+	@scripts/step clippy cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 # The documentation is for those who work on millrace: private items are in it, and may be linked to.
-	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
+	@RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' scripts/step rustdoc \
 		cargo doc --quiet $(PACKAGES) --no-deps --document-private-items
 
 icount: ## Instructions per request against the committed baseline; ACCEPT=1 writes that anew.
 	@scripts/setup build test
-	cargo bench --quiet -p millrace-tests --bench icount -- $(if $(ACCEPT),--accept)
+	@scripts/step icount \
+		cargo bench --quiet -p millrace-tests --bench icount -- $(if $(ACCEPT),--accept)
 
 interop: ## Only the programs that users have, through millrace; NAMES="chromium git" chooses.
 	@scripts/setup build test
-	cargo build --quiet -p millrace
+	cargo test --quiet $(PACKAGES) --no-run
 	tests/interop/run $(NAMES)
 
 preload: ## Only unmodified programs under the preload of uselect; NAMES="lighttpd redis" chooses.
 	@scripts/setup build test
-	cargo build --quiet -p uselect-preload -p uselectd
+	cargo test --quiet $(PACKAGES) --no-run
 	tests/preload/run $(NAMES)
-	BACKEND=multishot tests/preload/run $(NAMES)
 
 cpython: ## CPython's own tests of waiting and sockets, with the preload and without.
 	@scripts/setup build test
@@ -107,14 +117,14 @@ attack: ## Hostile messages and cache poisoning, on both engines: MUTANTS=100000
 
 sim: ## Play stories that seeds invent: SEEDS=2000 FIRST=0 many of them; SEED=n one, and tell it.
 	@scripts/setup build
-	SEEDS=$(or $(SEEDS),2000) cargo test --quiet --profile sim -p millrace-tests --test sim stories \
+	SEEDS=$(or $(SEEDS),2000) cargo test --quiet -p millrace-tests --test sim stories \
 		-- --nocapture
 
 soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=10000 DISK_KILLS=200.
 	@scripts/setup build
 	cargo build --quiet -p millrace
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
-	SEEDS=$(or $(STORIES),200000) cargo test --quiet --profile sim -p millrace-tests --test sim \
+	SEEDS=$(or $(STORIES),200000) cargo test --quiet -p millrace-tests --test sim \
 		stories -- --nocapture
 	tests/faults/play
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison

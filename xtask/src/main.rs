@@ -27,7 +27,7 @@ Usage: cargo xtask COMMAND [OPTION…]
 
   tidy              Report what breaks the rules of the source tree; exit status 1 if anything does
     --only RULE,…   Check only these: cycles, groups, driver, sizes, predicates, collisions, words,
-                    links, budgets, ports [default: all]
+                    links, budgets, ports, lines [default: all]
     --edges         Print below each cycle which of its files use which
     --strict        Count cycles that no `use` shows, such as by a parent's `child::f()`
   count             Print the lines of code of each crate, without tests and comments
@@ -174,7 +174,7 @@ mod tests {
             ),
             (
                 "tidy --only x",
-                r#"--only: unknown rule "x" (expected: cycles, groups, driver, sizes, predicates, collisions, words, links, budgets, ports)"#,
+                r#"--only: unknown rule "x" (expected: cycles, groups, driver, sizes, predicates, collisions, words, links, budgets, ports, lines)"#,
             ),
             ("tidy --root", "--root: missing value (expected: a folder)"),
         ] {

@@ -14,6 +14,9 @@ use crate::defect::Defect;
 /// The folders that hold sources of ours. `peers/` has programs to compare with.
 const FOLDERS: [&str; 4] = ["crates/", "tests/", "xtask/", "fuzz/"];
 
+/// Folders that git does not track.
+const IGNORED: [&str; 5] = [".git", "target", "node_modules", "__pycache__", "out"];
+
 /// The files of a tree, by their paths from its root.
 #[derive(Default)]
 pub(crate) struct Tree {
@@ -118,21 +121,31 @@ fn is_ours(path: &str) -> bool {
 }
 
 /// Returns the paths of the files that git tracks, and of those that are new and not ignored, so
-/// that a rule sees a file before its first commit.
+/// that a rule sees a file before its first commit. Without git, returns all files but those below
+/// folders that git would ignore.
 fn listed(root: &Path) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .arg("-C")
         .arg(root)
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .output()
-        .map_err(|error| format!("git: {error}"))?;
-    if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{}: {}", root.display(), message.trim_end()));
-    }
-    let names = String::from_utf8(output.stdout)
-        .map_err(|_| format!("{}: a path is not UTF-8", root.display()))?;
-    let mut paths: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
+        .output();
+    let mut paths = match output {
+        Ok(output) if output.status.success() => {
+            let names = String::from_utf8(output.stdout)
+                .map_err(|_| format!("{}: a path is not UTF-8", root.display()))?;
+            names.split_terminator('\0').map(str::to_owned).collect()
+        }
+        Ok(output) => {
+            let message = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{}: {}", root.display(), message.trim_end()));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let mut paths = Vec::new();
+            walk(root, "", &mut paths).map_err(|error| format!("{}: {error}", root.display()))?;
+            paths
+        }
+        Err(error) => return Err(format!("git: {error}")),
+    };
     // From a folder within, git would list a part, and the rules would be silent about the rest.
     if !paths.iter().any(|path| path.starts_with(FOLDERS[0])) {
         let folder = FOLDERS[0];
@@ -142,6 +155,20 @@ fn listed(root: &Path) -> Result<Vec<String>, String> {
     paths.sort();
     paths.dedup();
     Ok(paths)
+}
+
+/// Adds the files below a folder of the tree; `inside` is empty or ends with a slash.
+fn walk(root: &Path, inside: &str, paths: &mut Vec<String>) -> std::io::Result<()> {
+    for entry in fs::read_dir(root.join(inside))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !entry.file_type()?.is_dir() {
+            paths.push(format!("{inside}{name}"));
+        } else if !IGNORED.contains(&name.as_str()) {
+            walk(root, &format!("{inside}{name}/"), paths)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes a tree for a test.
@@ -155,6 +182,18 @@ pub(crate) fn planted(texts: &[(&str, &str)]) -> Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_git_the_same_files_are_found() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut walked = Vec::new();
+        walk(&root, "", &mut walked).unwrap();
+        let sources = |paths: &[String]| -> BTreeSet<String> {
+            let is_source = |path: &&String| path.ends_with(".rs") && is_ours(path);
+            paths.iter().filter(is_source).cloned().collect()
+        };
+        assert_eq!(sources(&walked), sources(&listed(&root).unwrap()));
+    }
 
     #[test]
     fn what_is_no_rust_is_a_defect() {

@@ -5,6 +5,7 @@ mod collisions;
 mod cycles;
 mod driver;
 mod groups;
+mod lines;
 mod links;
 mod ports;
 mod predicates;
@@ -39,10 +40,12 @@ pub(crate) enum Rule {
     Budgets,
     /// Tests use no default port.
     Ports,
+    /// Lines of documents are not too wide.
+    Lines,
 }
 
 impl Rule {
-    pub(crate) const ALL: [Rule; 10] = [
+    pub(crate) const ALL: [Rule; 11] = [
         Rule::Cycles,
         Rule::Groups,
         Rule::Driver,
@@ -53,6 +56,7 @@ impl Rule {
         Rule::Links,
         Rule::Budgets,
         Rule::Ports,
+        Rule::Lines,
     ];
 
     fn name(self) -> &'static str {
@@ -67,6 +71,7 @@ impl Rule {
             Rule::Links => "links",
             Rule::Budgets => "budgets",
             Rule::Ports => "ports",
+            Rule::Lines => "lines",
         }
     }
 
@@ -114,6 +119,7 @@ pub(crate) fn check(tree: &Tree, choice: &Choice) -> Vec<Defect> {
             Rule::Links => links::check(tree),
             Rule::Budgets => budgets::check(tree),
             Rule::Ports => ports::check(tree),
+            Rule::Lines => lines::check(tree),
         });
     }
     defects.sort();
