@@ -127,7 +127,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
 fn cache() -> Arc<Cache> {
     let slab = Slab::on_heap(CACHE_BYTES).expect("enough for some blocks");
     let (bytes, object_bytes) = (CACHE_BYTES as u64, CACHE_BYTES as u64 / 8);
-    let bounds = Bounds { bytes, object_bytes, variants: 16, tends: true };
+    let bounds = Bounds { bytes, object_bytes, variants: 16, prefaults: true };
     Cache::new(slab, HashKey::new([1; 16]), bounds)
 }
 

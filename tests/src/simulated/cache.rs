@@ -7,7 +7,7 @@ use iolite::Slab;
 use millrace_config::{CacheSettings, Config};
 use millrace_http_cache::HashKey;
 use millrace_proxy::SharedState;
-use millrace_store::{Bounds, Cache, Cleared, HotCopies};
+use millrace_store::{Bounds, Cache, ClearReport, HotCopies};
 
 /// What keys are hashed with: the same in every world, so that runs repeat.
 const HASH: HashKey = HashKey::new([7; 16]);
@@ -26,7 +26,7 @@ pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
         bytes: memory_bytes,
         object_bytes: settings.object_bytes_max(&config.limits),
         variants: config.limits.variants as usize,
-        tends: true,
+        prefaults: true,
     };
     let cache = Cache::new(slab, HASH, bounds);
     // Twice as much can be wrong as by reference alone.
@@ -39,12 +39,12 @@ pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
 pub(super) fn check(shared: &SharedState) -> Result<(), String> {
     let Some(cache) = &shared.cache else { return Ok(()) };
     let cleared = cache.clear();
-    let clean = Cleared { objects: cleared.objects, ..Cleared::default() };
+    let clean = ClearReport { objects: cleared.objects, ..ClearReport::default() };
     if cleared != clean {
         return Err(format!("the cache keeps {cleared:?}"));
     }
-    let counters = cache.slab().counters();
-    match (counters.live, counters.runs) {
+    let counters = cache.slab().stats();
+    match (counters.live, counters.extents) {
         (0, 0) => Ok(()),
         (bytes, runs) => Err(format!("the cache is empty, and holds {bytes} bytes, {runs} runs")),
     }

@@ -17,11 +17,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use iolite::{Aggregate, Buffer, Extent, Kind, Refusal, Slab, Slice};
+use iolite::{Aggregate, AllocError, Buffer, BufferView, MemoryKind, Slab, Slice};
 
 /// Somebody who waits for a body, as its worker knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Waiter {
+pub struct WaiterId {
     /// Index of the worker.
     pub worker: u16,
     /// What the worker finds it by: the slot and generation of its object.
@@ -33,71 +33,71 @@ pub struct Waiter {
 pub struct Body {
     /// All of it, once it is whole: read without a lock.
     whole: OnceLock<Aggregate>,
-    inner: Mutex<Inner>,
+    state: Mutex<BodyState>,
     /// See [`Body::note_sent`].
     sent_at: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct BodyState {
     /// What is there, without gaps: from `first` on to `length`. Nothing once all of it is in
     /// [`Body::whole`].
-    parts: VecDeque<Part>,
+    parts: VecDeque<BodyPart>,
     /// Whether more bytes may come into the last part.
     is_open: bool,
     /// Bytes that arrived.
     length: u64,
-    end: Option<End>,
+    end: Option<BodyEnd>,
     /// Whether what every reader has had is let go.
-    passes: bool,
-    readers: Vec<Option<Place>>,
+    passes_through: bool,
+    readers: Vec<Option<ReaderState>>,
     /// The one who fills it, waiting for readers to go on.
-    filler: Option<Waiter>,
+    waiting_filler: Option<WaiterId>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct BodyPart {
     start: u64,
-    bytes: Source,
+    bytes: PartBytes,
 }
 
 /// Where the bytes of a part are.
 #[derive(Debug)]
-enum Source {
+enum PartBytes {
     /// In memory that is or was filled for this body.
-    Filled(Extent),
+    Filled(BufferView),
     /// In memory of another body.
-    Taken(Slice),
+    Shared(Slice),
 }
 
-impl Source {
+impl PartBytes {
     fn len(&self) -> usize {
         match self {
             Self::Filled(extent) => extent.len(),
-            Self::Taken(slice) => slice.len(),
+            Self::Shared(slice) => slice.len(),
         }
     }
 
     fn slice(&self, range: Range<usize>) -> Slice {
         match self {
             Self::Filled(extent) => extent.slice(range),
-            Self::Taken(slice) => slice.slice(range),
+            Self::Shared(slice) => slice.slice(range),
         }
     }
 }
 
 /// Where a reader is: maybe beyond what arrived.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ReaderState {
     at: u64,
-    waits: Option<Waiter>,
+    waiter: Option<WaiterId>,
     /// Nothing is kept for it any more: see [`Filler::cut_behind`].
     is_cut: bool,
 }
 
 /// How the arrival of a body ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum BodyEnd {
     /// All of it is there.
     Whole,
     /// What is missing will never come.
@@ -106,20 +106,21 @@ pub enum End {
 
 /// What there is to read.
 #[derive(Debug)]
-pub enum Read {
+pub enum BodyRead {
     /// These bytes are next: at least one.
     Bytes(Slice),
     /// Nothing yet: the waiter is kept.
     Wait,
     /// Everything was read, and this is how the body ended.
-    End(End),
+    End(BodyEnd),
 }
 
 impl Body {
     /// One that is whole from the beginning.
     pub fn whole(bytes: Aggregate) -> Self {
-        let inner = Inner { length: bytes.len(), end: Some(End::Whole), ..Inner::default() };
-        Self { whole: OnceLock::from(bytes), inner: Mutex::new(inner), ..Self::default() }
+        let state =
+            BodyState { length: bytes.len(), end: Some(BodyEnd::Whole), ..BodyState::default() };
+        Self { whole: OnceLock::from(bytes), state: Mutex::new(state), ..Self::default() }
     }
 
     /// All of its bytes, if it is whole.
@@ -133,20 +134,20 @@ impl Body {
     }
 
     /// How its arrival ended; `None` while it goes on.
-    pub fn end(&self) -> Option<End> {
-        if self.whole.get().is_some() { Some(End::Whole) } else { self.lock().end }
+    pub fn end(&self) -> Option<BodyEnd> {
+        if self.whole.get().is_some() { Some(BodyEnd::Whole) } else { self.lock().end }
     }
 
     /// Notes that the whole body is sent at `at`, and returns the `at` of the last such call. The
     /// caller's values of `at` grow and are never 0.
-    pub fn note_sent(&self, at: u64) -> Option<u64> {
+    pub fn swap_sent_at(&self, at: u64) -> Option<u64> {
         let before = self.sent_at.swap(at, Ordering::Relaxed);
         (before != 0).then_some(before)
     }
 
     /// Poisoned only by a panic of somebody who held it: nothing it guards is ever half changed.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BodyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,7 +157,7 @@ pub struct Reader {
     body: Arc<Body>,
     at: u64,
     /// Its index among the readers; `None` of a body that was whole when it began.
-    place: Option<usize>,
+    index: Option<usize>,
 }
 
 impl Reader {
@@ -164,30 +165,30 @@ impl Reader {
     /// passed on.
     pub fn new(body: Arc<Body>, at: u64) -> Option<Self> {
         if body.whole.get().is_some() {
-            return Some(Self { body, at, place: None });
+            return Some(Self { body, at, index: None });
         }
-        let mut inner = body.lock();
+        let mut state = body.lock();
         // It may have become whole before the lock was ours.
         if body.whole.get().is_some() {
-            drop(inner);
-            return Some(Self { body, at, place: None });
+            drop(state);
+            return Some(Self { body, at, index: None });
         }
-        if inner.first() > at {
+        if state.first_kept() > at {
             return None;
         }
-        let place = Place { at, waits: None, is_cut: false };
-        let index = match inner.readers.iter().position(Option::is_none) {
+        let reader = ReaderState { at, waiter: None, is_cut: false };
+        let index = match state.readers.iter().position(Option::is_none) {
             Some(free) => {
-                inner.readers[free] = Some(place);
+                state.readers[free] = Some(reader);
                 free
             }
             None => {
-                inner.readers.push(Some(place));
-                inner.readers.len() - 1
+                state.readers.push(Some(reader));
+                state.readers.len() - 1
             }
         };
-        drop(inner);
-        Some(Self { body, at, place: Some(index) })
+        drop(state);
+        Some(Self { body, at, index: Some(index) })
     }
 
     /// The next bytes, `max` of them at most, which side by side may be fewer. They count as read.
@@ -196,41 +197,41 @@ impl Reader {
     ///
     /// # Panics
     /// When `max` is 0: that is no way to wait.
-    pub fn read(&mut self, max: usize, waiter: Waiter) -> (Read, Option<Waiter>) {
+    pub fn read(&mut self, max: usize, waiter: WaiterId) -> (BodyRead, Option<WaiterId>) {
         assert!(max > 0, "who reads takes something");
         if let Some(whole) = self.body.whole.get() {
             return (read_whole(whole, &mut self.at, max), None);
         }
-        let mut inner = self.body.lock();
+        let mut state = self.body.lock();
         // It may have become whole before the lock was ours.
         if let Some(whole) = self.body.whole.get() {
             return (read_whole(whole, &mut self.at, max), None);
         }
-        let index = self.place.expect("who began before the body was whole has a place");
-        if inner.readers[index].is_none_or(|place| place.is_cut) {
-            return (Read::End(End::Cut), None);
+        let index = self.index.expect("who began before the body was whole has a place");
+        if state.readers[index].is_none_or(|reader| reader.is_cut) {
+            return (BodyRead::End(BodyEnd::Cut), None);
         }
-        let found = inner.slice(self.at, max);
-        if let (None, Some(end)) = (&found, inner.end) {
-            return (Read::End(end), None);
+        let found = state.slice(self.at, max);
+        if let (None, Some(end)) = (&found, state.end) {
+            return (BodyRead::End(end), None);
         }
         self.at += found.as_ref().map_or(0, |slice| slice.len() as u64);
-        let waits = found.is_none().then_some(waiter);
-        inner.readers[index] = Some(Place { at: self.at, waits, is_cut: false });
-        inner.let_go();
+        let waiter = found.is_none().then_some(waiter);
+        state.readers[index] = Some(ReaderState { at: self.at, waiter: waiter, is_cut: false });
+        state.discard_consumed();
         // Who finds nothing is further than all others, maybe because it began there: so for the
         // filler there is room then, too.
-        (found.map_or(Read::Wait, Read::Bytes), inner.filler.take())
+        (found.map_or(BodyRead::Wait, BodyRead::Bytes), state.waiting_filler.take())
     }
 
     /// The next `count` bytes count as read: they reach whoever reads them another way. They may be
     /// about to come; nobody is waited for any more.
     pub fn skip(&mut self, count: u64) {
         self.at += count;
-        let Some(index) = self.place else { return };
-        let mut inner = self.body.lock();
-        if let Some(place) = &mut inner.readers[index] {
-            (place.at, place.waits) = (self.at, None);
+        let Some(index) = self.index else { return };
+        let mut state = self.body.lock();
+        if let Some(reader) = &mut state.readers[index] {
+            (reader.at, reader.waiter) = (self.at, None);
         }
     }
 
@@ -246,36 +247,36 @@ impl Reader {
 
     /// Ends the reading. Whoever waited for room is given, to be woken: there may be some now, or
     /// nobody left to fill for.
-    pub fn leave(mut self) -> Option<Waiter> {
-        self.give_up()?.filler.take()
+    pub fn close(mut self) -> Option<WaiterId> {
+        self.unregister()?.waiting_filler.take()
     }
 
-    fn give_up(&mut self) -> Option<MutexGuard<'_, Inner>> {
-        let index = self.place.take()?;
-        let mut inner = self.body.lock();
-        inner.readers[index] = None;
-        inner.let_go();
-        Some(inner)
+    fn unregister(&mut self) -> Option<MutexGuard<'_, BodyState>> {
+        let index = self.index.take()?;
+        let mut state = self.body.lock();
+        state.readers[index] = None;
+        state.discard_consumed();
+        Some(state)
     }
 }
 
 /// Wakes nobody: the next reader that moves finds who waits.
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.give_up();
+        self.unregister();
     }
 }
 
-fn read_whole(whole: &Aggregate, at: &mut u64, max: usize) -> Read {
-    let Some((slice, from)) = whole.at(*at) else { return Read::End(End::Whole) };
+fn read_whole(whole: &Aggregate, at: &mut u64, max: usize) -> BodyRead {
+    let Some((slice, from)) = whole.at(*at) else { return BodyRead::End(BodyEnd::Whole) };
     let count = (slice.len() - from).min(max);
     *at += count as u64;
-    Read::Bytes(slice.slice(from..from + count))
+    BodyRead::Bytes(slice.slice(from..from + count))
 }
 
-impl Inner {
+impl BodyState {
     /// The first byte that is there still.
-    fn first(&self) -> u64 {
+    fn first_kept(&self) -> u64 {
         self.parts.front().map_or(self.length, |part| part.start)
     }
 
@@ -288,11 +289,11 @@ impl Inner {
     }
 
     /// Lets go what every reader has had, where the body is only passed on.
-    fn let_go(&mut self) {
-        if !self.passes {
+    fn discard_consumed(&mut self) {
+        if !self.passes_through {
             return;
         }
-        let slowest = self.reading().map(|place| place.at).min().unwrap_or(self.length);
+        let slowest = self.active_readers().map(|reader| reader.at).min().unwrap_or(self.length);
         while !self.parts.is_empty() {
             let end = match self.parts.get(1) {
                 Some(next) => next.start,
@@ -308,19 +309,19 @@ impl Inner {
     }
 
     /// Those who read and were not cut off.
-    fn reading(&self) -> impl Iterator<Item = &Place> {
-        self.readers.iter().flatten().filter(|place| !place.is_cut)
+    fn active_readers(&self) -> impl Iterator<Item = &ReaderState> {
+        self.readers.iter().flatten().filter(|reader| !reader.is_cut)
     }
 
     /// Nothing comes any more. Gives those who waited for it.
-    fn end(&mut self, end: End) -> Vec<Waiter> {
+    fn end(&mut self, end: BodyEnd) -> Vec<WaiterId> {
         self.end = Some(end);
-        self.filler = None;
-        self.take_waiting()
+        self.waiting_filler = None;
+        self.take_waiters()
     }
 
-    fn take_waiting(&mut self) -> Vec<Waiter> {
-        self.readers.iter_mut().flatten().filter_map(|place| place.waits.take()).collect()
+    fn take_waiters(&mut self) -> Vec<WaiterId> {
+        self.readers.iter_mut().flatten().filter_map(|reader| reader.waiter.take()).collect()
     }
 }
 
@@ -329,11 +330,11 @@ impl Inner {
 pub struct Filler {
     body: Arc<Body>,
     slab: Slab,
-    kind: Kind,
+    kind: MemoryKind,
     /// Names the object to [`Slab::condemn`].
     tag: u64,
     /// Bytes still to come, where that is known.
-    rest: Option<u64>,
+    remaining: Option<u64>,
     buffer: Option<Buffer>,
     /// What was filled, in order; `None` where it is only passed on.
     filled: Option<Aggregate>,
@@ -343,19 +344,19 @@ pub struct Filler {
 /// length is unknown wastes half of the last one until it ends.
 const PART_BYTES: usize = 256 * 1024;
 /// The first run for a body of unknown length.
-const FIRST_BYTES: usize = 16 * 1024;
+const FIRST_PART_BYTES: usize = 16 * 1024;
 
 impl Filler {
     /// A body that is to be filled, and the one who fills it. `length`: where it is known; `tag`
     /// names the object to [`Slab::condemn`].
-    pub fn new(slab: &Slab, kind: Kind, length: Option<u64>, tag: u64) -> Self {
+    pub fn new(slab: &Slab, kind: MemoryKind, length: Option<u64>, tag: u64) -> Self {
         let body = Body::default();
         Self {
             body: Arc::new(body),
             slab: slab.clone(),
             kind,
             tag,
-            rest: length,
+            remaining: length,
             buffer: None,
             filled: Some(Aggregate::new()),
         }
@@ -374,26 +375,26 @@ impl Filler {
     ///
     /// # Panics
     /// When nothing is to come any more.
-    pub fn spare(&mut self) -> Result<&mut [u8], Refusal> {
-        let rest = self.rest.unwrap_or(u64::MAX);
+    pub fn unfilled(&mut self) -> Result<&mut [u8], AllocError> {
+        let rest = self.remaining.unwrap_or(u64::MAX);
         assert!(rest > 0, "a body ends where it was said to end");
-        if self.buffer.as_mut().is_none_or(|buffer| buffer.spare().is_empty()) {
+        if self.buffer.as_mut().is_none_or(|buffer| buffer.unfilled().is_empty()) {
             self.end_part();
-            let wanted = match self.rest {
+            let wanted = match self.remaining {
                 Some(rest) => usize::try_from(rest).unwrap_or(usize::MAX).min(PART_BYTES),
-                None if self.filled.as_ref().is_some_and(Aggregate::is_empty) => FIRST_BYTES,
+                None if self.filled.as_ref().is_some_and(Aggregate::is_empty) => FIRST_PART_BYTES,
                 None => PART_BYTES,
             };
             let wanted = wanted.min(self.kind.bytes_max());
             let buffer = self.slab.allocate(self.kind, 1..=wanted, self.tag)?;
-            let mut inner = self.body.lock();
-            let start = inner.length;
-            inner.parts.push_back(Part { start, bytes: Source::Filled(buffer.extent()) });
-            inner.is_open = true;
-            drop(inner);
+            let mut state = self.body.lock();
+            let start = state.length;
+            state.parts.push_back(BodyPart { start, bytes: PartBytes::Filled(buffer.view()) });
+            state.is_open = true;
+            drop(state);
             self.buffer = Some(buffer);
         }
-        let spare = self.buffer.as_mut().expect("it was just made sure").spare();
+        let spare = self.buffer.as_mut().expect("it was just made sure").unfilled();
         let count = spare.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         Ok(&mut spare[..count])
     }
@@ -403,15 +404,15 @@ impl Filler {
     ///
     /// # Panics
     /// When there were not so many.
-    pub fn advance(&mut self, count: usize) -> Vec<Waiter> {
+    pub fn advance(&mut self, count: usize) -> Vec<WaiterId> {
         let buffer = self.buffer.as_mut().expect("what is written was given");
-        if let Some(rest) = &mut self.rest {
+        if let Some(rest) = &mut self.remaining {
             *rest = rest.checked_sub(count as u64).expect("no more is written than was given");
         }
         buffer.advance(count);
-        let mut inner = self.body.lock();
-        inner.length += count as u64;
-        inner.take_waiting()
+        let mut state = self.body.lock();
+        state.length += count as u64;
+        state.take_waiters()
     }
 
     /// Bytes that are there already come next: nothing of them is copied. Gives those who waited for
@@ -419,19 +420,19 @@ impl Filler {
     ///
     /// # Panics
     /// When more come than were announced.
-    pub fn append(&mut self, bytes: Aggregate) -> Vec<Waiter> {
+    pub fn append(&mut self, bytes: Aggregate) -> Vec<WaiterId> {
         self.end_part();
-        if let Some(rest) = &mut self.rest {
+        if let Some(rest) = &mut self.remaining {
             *rest = rest.checked_sub(bytes.len()).expect("no more comes than was announced");
         }
-        let mut inner = self.body.lock();
+        let mut state = self.body.lock();
         for slice in bytes.slices() {
-            let start = inner.length;
-            inner.parts.push_back(Part { start, bytes: Source::Taken(slice.clone()) });
-            inner.length += slice.len() as u64;
+            let start = state.length;
+            state.parts.push_back(BodyPart { start, bytes: PartBytes::Shared(slice.clone()) });
+            state.length += slice.len() as u64;
         }
-        let waiting = inner.take_waiting();
-        drop(inner);
+        let waiting = state.take_waiters();
+        drop(state);
         if let Some(filled) = &mut self.filled {
             filled.concatenate(bytes);
         }
@@ -440,51 +441,51 @@ impl Filler {
 
     /// How far the one that reads fastest is behind; `None` where nobody reads. Beyond what may be
     /// filled ahead of it, `waiter` is kept until somebody reads on or leaves.
-    pub fn ahead(&self, most: u64, waiter: Waiter) -> Option<u64> {
-        let mut inner = self.body.lock();
-        let fastest = inner.reading().map(|place| place.at).max()?;
+    pub fn lead_or_wait(&self, most: u64, waiter: WaiterId) -> Option<u64> {
+        let mut state = self.body.lock();
+        let fastest = state.active_readers().map(|reader| reader.at).max()?;
         // Who wants a later part may be further than what arrived.
-        let ahead = inner.length.saturating_sub(fastest);
-        inner.filler = (ahead >= most).then_some(waiter);
-        Some(ahead)
+        let lead = state.length.saturating_sub(fastest);
+        state.waiting_filler = (lead >= most).then_some(waiter);
+        Some(lead)
     }
 
     /// How many read.
-    pub fn readers(&self) -> usize {
-        self.body.lock().reading().count()
+    pub fn reader_count(&self) -> usize {
+        self.body.lock().active_readers().count()
     }
 
     /// Whether anybody but the one who fills it has the body, and so may give it to others. `false`
     /// never becomes `true` again.
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.body) > 1
     }
 
     /// From now on the body is passed on only: what every reader has had is let go, and nobody new
     /// begins to read what is gone.
-    pub fn pass(&mut self) {
+    pub fn pass_through(&mut self) {
         self.filled = None;
-        let mut inner = self.body.lock();
-        inner.passes = true;
-        inner.let_go();
+        let mut state = self.body.lock();
+        state.passes_through = true;
+        state.discard_consumed();
     }
 
     /// Cuts off whoever is more than `most` bytes behind what arrived, where the body is only passed
     /// on, and gives how many those are: one client that takes nothing would keep all of it in
     /// memory. They find the cut when they read on; none of them waits here.
-    pub fn cut_behind(&mut self, most: u64) -> usize {
-        let mut inner = self.body.lock();
-        if !inner.passes {
+    pub fn cut_slow_readers(&mut self, most: u64) -> usize {
+        let mut state = self.body.lock();
+        if !state.passes_through {
             return 0;
         }
-        let (length, mut count) = (inner.length, 0);
-        for place in inner.readers.iter_mut().flatten() {
-            if !place.is_cut && length.saturating_sub(place.at) > most {
-                place.is_cut = true;
+        let (length, mut count) = (state.length, 0);
+        for reader in state.readers.iter_mut().flatten() {
+            if !reader.is_cut && length.saturating_sub(reader.at) > most {
+                reader.is_cut = true;
                 count += 1;
             }
         }
-        inner.let_go();
+        state.discard_consumed();
         count
     }
 
@@ -492,19 +493,19 @@ impl Filler {
     ///
     /// # Panics
     /// When less came than was announced: that is [`Filler::cut`].
-    pub fn finish(mut self) -> Vec<Waiter> {
-        assert!(self.rest.is_none_or(|rest| rest == 0), "a body that is short is not whole");
+    pub fn finish(mut self) -> Vec<WaiterId> {
+        assert!(self.remaining.is_none_or(|rest| rest == 0), "a body that is short is not whole");
         self.end_part();
         let filled = self.filled.take();
-        let mut inner = self.body.lock();
+        let mut state = self.body.lock();
         let mut parts = VecDeque::new();
         if let Some(filled) = filled {
-            assert!(filled.len() == inner.length, "what is kept is what came");
+            assert!(filled.len() == state.length, "what is kept is what came");
             assert!(self.body.whole.set(filled).is_ok(), "a body is finished once");
-            parts = std::mem::take(&mut inner.parts);
+            parts = std::mem::take(&mut state.parts);
         }
-        let waiting = inner.end(End::Whole);
-        drop(inner);
+        let waiting = state.end(BodyEnd::Whole);
+        drop(state);
         drop(parts);
         waiting
     }
@@ -517,22 +518,22 @@ impl Filler {
     }
 
     /// Ends it: the rest will never come. Gives those who waited.
-    pub fn cut(mut self) -> Vec<Waiter> {
+    pub fn cut(mut self) -> Vec<WaiterId> {
         self.end_part();
-        self.body.lock().end(End::Cut)
+        self.body.lock().end(BodyEnd::Cut)
     }
 
     /// What the present part has stays as it is, and the rest of its memory goes back.
     fn end_part(&mut self) {
         let Some(buffer) = self.buffer.take() else { return };
         let slice = buffer.freeze();
-        let mut inner = self.body.lock();
-        inner.is_open = false;
+        let mut state = self.body.lock();
+        state.is_open = false;
         if slice.is_empty() {
-            inner.parts.pop_back();
+            state.parts.pop_back();
         }
-        inner.let_go();
-        drop(inner);
+        state.discard_consumed();
+        drop(state);
         if let Some(filled) = &mut self.filled {
             filled.append(slice);
         }
@@ -544,9 +545,9 @@ impl Filler {
 impl Drop for Filler {
     fn drop(&mut self) {
         self.end_part();
-        let mut inner = self.body.lock();
-        inner.filler = None;
-        inner.end.get_or_insert(End::Cut);
+        let mut state = self.body.lock();
+        state.waiting_filler = None;
+        state.end.get_or_insert(BodyEnd::Cut);
     }
 }
 

@@ -2,19 +2,19 @@
 
 use super::*;
 
-const ME: Waiter = Waiter { worker: 0, token: 1 };
-const FILLER: Waiter = Waiter { worker: 1, token: 2 };
+const ME: WaiterId = WaiterId { worker: 0, token: 1 };
+const FILLER: WaiterId = WaiterId { worker: 1, token: 2 };
 
 fn slab() -> Slab {
     Slab::on_heap(16 << 20).unwrap()
 }
 
-fn fill(filler: &mut Filler, bytes: &[u8]) -> Vec<Waiter> {
+fn fill(filler: &mut Filler, bytes: &[u8]) -> Vec<WaiterId> {
     let mut woken = Vec::new();
     let mut bytes = bytes;
     while !bytes.is_empty() {
-        while filler.slab.tend() != iolite::Tended::Idle {}
-        let spare = filler.spare().unwrap();
+        while filler.slab.prefault() != iolite::PrefaultOutcome::Idle {}
+        let spare = filler.unfilled().unwrap();
         let count = spare.len().min(bytes.len());
         spare[..count].copy_from_slice(&bytes[..count]);
         bytes = &bytes[count..];
@@ -25,7 +25,7 @@ fn fill(filler: &mut Filler, bytes: &[u8]) -> Vec<Waiter> {
 
 fn read(reader: &mut Reader) -> Vec<u8> {
     let mut all = Vec::new();
-    while let (Read::Bytes(slice), _) = reader.read(1000, ME) {
+    while let (BodyRead::Bytes(slice), _) = reader.read(1000, ME) {
         all.extend_from_slice(&slice);
     }
     all
@@ -39,9 +39,9 @@ fn bytes(count: usize) -> Vec<u8> {
 fn readers_follow_at_their_own_pace() {
     let slab = slab();
     let all = bytes(1 << 20);
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut early = Reader::new(filler.body().clone(), 0).unwrap();
-    assert!(matches!(early.read(10, ME), (Read::Wait, None)));
+    assert!(matches!(early.read(10, ME), (BodyRead::Wait, None)));
     assert_eq!(fill(&mut filler, &all[..300_000]), [ME]);
     assert_eq!(read(&mut early), all[..300_000]);
     let mut late = Reader::new(filler.body().clone(), 100).unwrap();
@@ -50,46 +50,46 @@ fn readers_follow_at_their_own_pace() {
     let body = filler.body().clone();
     assert!(body.bytes().is_none() && body.end().is_none());
     assert_eq!(filler.finish(), []);
-    assert_eq!((body.arrived(), body.end()), (1 << 20, Some(End::Whole)));
+    assert_eq!((body.arrived(), body.end()), (1 << 20, Some(BodyEnd::Whole)));
     assert_eq!(body.bytes().unwrap().to_vec(), all);
     assert_eq!(read(&mut early), all[300_000..]);
     assert_eq!(read(&mut late), all[300_000..]);
-    assert!(matches!(late.read(10, ME), (Read::End(End::Whole), None)));
+    assert!(matches!(late.read(10, ME), (BodyRead::End(BodyEnd::Whole), None)));
     assert_eq!(read(&mut Reader::new(body, 1_000_000).unwrap()), all[1_000_000..]);
 }
 
 #[test]
 fn who_fills_knows_whether_it_is_for_anybody() {
-    let filler = Filler::new(&slab(), Kind::Referred, None, 0);
-    assert!(!filler.is_wanted() && filler.readers() == 0);
+    let filler = Filler::new(&slab(), MemoryKind::ZeroCopy, None, 0);
+    assert!(!filler.is_shared() && filler.reader_count() == 0);
     let reader = Reader::new(filler.body().clone(), 0).unwrap();
-    assert!(filler.is_wanted() && filler.readers() > 0);
+    assert!(filler.is_shared() && filler.reader_count() > 0);
     let body = reader.body().clone();
-    assert_eq!(reader.leave(), None);
-    assert!(filler.is_wanted() && filler.readers() == 0);
+    assert_eq!(reader.close(), None);
+    assert!(filler.is_shared() && filler.reader_count() == 0);
     drop(body);
-    assert!(!filler.is_wanted());
+    assert!(!filler.is_shared());
 }
 
 #[test]
 fn one_copy_whoever_reads_it() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, Some(100_000), 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, Some(100_000), 0);
     fill(&mut filler, &bytes(100_000));
     let mut readers: Vec<_> =
         (0..50).map(|_| Reader::new(filler.body().clone(), 0).unwrap()).collect();
     let slices: Vec<_> = readers.iter_mut().map(|reader| reader.read(99_000, ME)).collect();
     filler.finish();
-    assert_eq!(slab.counters().live, 25 * 4096);
+    assert_eq!(slab.stats().live, 25 * 4096);
     drop((slices, readers));
-    assert_eq!(slab.counters().live, 0);
+    assert_eq!(slab.stats().live, 0);
 }
 
 #[test]
 fn a_cut_body_is_read_as_far_as_it_goes() {
     for drops in [false, true] {
         let slab = slab();
-        let mut filler = Filler::new(&slab, Kind::Copied, Some(100), 0);
+        let mut filler = Filler::new(&slab, MemoryKind::Copied, Some(100), 0);
         let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
         fill(&mut filler, b"half");
         assert_eq!(read(&mut reader), b"half");
@@ -98,8 +98,8 @@ fn a_cut_body_is_read_as_far_as_it_goes() {
         } else {
             assert_eq!(filler.cut(), [ME]);
         }
-        assert!(matches!(reader.read(1, ME), (Read::End(End::Cut), None)));
-        assert_eq!(reader.body().end(), Some(End::Cut));
+        assert!(matches!(reader.read(1, ME), (BodyRead::End(BodyEnd::Cut), None)));
+        assert_eq!(reader.body().end(), Some(BodyEnd::Cut));
         assert!(reader.body().bytes().is_none());
     }
 }
@@ -107,54 +107,54 @@ fn a_cut_body_is_read_as_far_as_it_goes() {
 #[test]
 fn a_body_that_is_passed_on_lets_go_what_was_read() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let (mut slow, mut fast) = (
         Reader::new(filler.body().clone(), 0).unwrap(),
         Reader::new(filler.body().clone(), 0).unwrap(),
     );
-    filler.pass();
+    filler.pass_through();
     let all = bytes(4 << 20);
     for piece in all.chunks(100_000) {
         fill(&mut filler, piece);
         assert_eq!(read(&mut fast), piece);
     }
-    assert!(slab.counters().live >= 4 << 20, "the slow one has read nothing");
+    assert!(slab.stats().live >= 4 << 20, "the slow one has read nothing");
     assert_eq!(read(&mut slow), all);
-    assert!(slab.counters().live <= 2 * PART_BYTES as u64);
+    assert!(slab.stats().live <= 2 * PART_BYTES as u64);
     assert!(Reader::new(filler.body().clone(), 0).is_none(), "its beginning is gone");
     filler.finish();
-    assert!(matches!(slow.read(1, ME), (Read::End(End::Whole), None)));
+    assert!(matches!(slow.read(1, ME), (BodyRead::End(BodyEnd::Whole), None)));
 }
 
 #[test]
 fn one_reader_that_keeps_up_gets_all_that_is_passed_on() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
-    filler.pass();
+    filler.pass_through();
     for piece in bytes(3 << 20).chunks(1000) {
-        assert!(matches!(reader.read(1, ME), (Read::Wait, None)));
+        assert!(matches!(reader.read(1, ME), (BodyRead::Wait, None)));
         assert_eq!(fill(&mut filler, piece), [ME]);
         assert_eq!(read(&mut reader), piece);
-        assert!(slab.counters().live <= PART_BYTES as u64);
+        assert!(slab.stats().live <= PART_BYTES as u64);
     }
     assert_eq!(filler.cut(), [ME]);
-    assert_eq!(slab.counters().live, 0, "it has had everything");
-    assert!(matches!(reader.read(1, ME), (Read::End(End::Cut), None)));
+    assert_eq!(slab.stats().live, 0, "it has had everything");
+    assert!(matches!(reader.read(1, ME), (BodyRead::End(BodyEnd::Cut), None)));
 }
 
 #[test]
 fn bytes_that_are_there_are_not_copied() {
     let slab = slab();
     let all = bytes(100_000);
-    let mut first = Filler::new(&slab, Kind::Referred, Some(60_000), 0);
+    let mut first = Filler::new(&slab, MemoryKind::ZeroCopy, Some(60_000), 0);
     let _ = fill(&mut first, &all[..60_000]);
     let old = first.body().clone();
     let _ = first.finish();
     let old = old.bytes().unwrap().clone();
     for before in [0, 20_000, 40_000] {
-        let live = slab.counters().live;
-        let mut filler = Filler::new(&slab, Kind::Referred, Some(100_000), 0);
+        let live = slab.stats().live;
+        let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, Some(100_000), 0);
         let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
         let _ = fill(&mut filler, &all[..before]);
         let _ = filler.append(old.clone());
@@ -164,85 +164,85 @@ fn bytes_that_are_there_are_not_copied() {
         let body = filler.body().clone();
         let _ = filler.finish();
         assert_eq!(body.bytes().unwrap().to_vec(), expected);
-        assert!(slab.counters().live - live < 60_000, "the old bytes are there once");
+        assert!(slab.stats().live - live < 60_000, "the old bytes are there once");
     }
 }
 
 #[test]
 fn who_is_too_far_behind_is_cut_off() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut slow = Reader::new(filler.body().clone(), 0).unwrap();
     let mut fast = Reader::new(filler.body().clone(), 0).unwrap();
     fill(&mut filler, &bytes(2 << 20));
-    assert_eq!(filler.cut_behind(0), 0, "what is kept anyway costs nothing more");
-    filler.pass();
+    assert_eq!(filler.cut_slow_readers(0), 0, "what is kept anyway costs nothing more");
+    filler.pass_through();
     assert_eq!(read(&mut fast), bytes(2 << 20));
-    assert!(slab.counters().live >= 2 << 20);
-    assert_eq!((filler.cut_behind(1 << 20), filler.cut_behind(1 << 20)), (1, 0));
-    assert!(slab.counters().live <= PART_BYTES as u64);
-    assert!(matches!(slow.read(1, ME), (Read::End(End::Cut), None)));
+    assert!(slab.stats().live >= 2 << 20);
+    assert_eq!((filler.cut_slow_readers(1 << 20), filler.cut_slow_readers(1 << 20)), (1, 0));
+    assert!(slab.stats().live <= PART_BYTES as u64);
+    assert!(matches!(slow.read(1, ME), (BodyRead::End(BodyEnd::Cut), None)));
     assert_eq!(fill(&mut filler, b"more"), [ME]);
     assert_eq!(read(&mut fast), b"more");
-    assert_eq!(filler.ahead(1, FILLER), Some(0));
+    assert_eq!(filler.lead_or_wait(1, FILLER), Some(0));
     drop(fast);
-    assert_eq!(filler.ahead(1, FILLER), None, "nobody reads who is not cut off");
+    assert_eq!(filler.lead_or_wait(1, FILLER), None, "nobody reads who is not cut off");
 }
 
 #[test]
 fn one_that_begins_further_on_has_the_filler_go_on() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let _slow = Reader::new(filler.body().clone(), 0).unwrap();
     let all = bytes(6000);
     fill(&mut filler, &all[..1000]);
-    assert_eq!(filler.ahead(1000, FILLER), Some(1000));
+    assert_eq!(filler.lead_or_wait(1000, FILLER), Some(1000));
     let mut later = Reader::new(filler.body().clone(), 5000).unwrap();
-    assert!(matches!(later.read(usize::MAX, ME), (Read::Wait, Some(FILLER))));
-    assert_eq!(filler.ahead(1000, FILLER), Some(0), "not even as far as it is");
+    assert!(matches!(later.read(usize::MAX, ME), (BodyRead::Wait, Some(FILLER))));
+    assert_eq!(filler.lead_or_wait(1000, FILLER), Some(0), "not even as far as it is");
     assert_eq!(fill(&mut filler, &all[1000..]), [ME]);
-    let (Read::Bytes(last), None) = later.read(usize::MAX, ME) else { panic!("it is there") };
+    let (BodyRead::Bytes(last), None) = later.read(usize::MAX, ME) else { panic!("it is there") };
     assert_eq!(*last, all[5000..]);
 }
 
 #[test]
 fn a_filler_that_waits_is_not_forgotten() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
     let other = Reader::new(filler.body().clone(), 0).unwrap();
     fill(&mut filler, &bytes(1000));
-    filler.ahead(500, FILLER);
-    filler.pass();
+    filler.lead_or_wait(500, FILLER);
+    filler.pass_through();
     drop(other);
-    assert!(matches!(reader.read(10, ME), (Read::Bytes(_), Some(FILLER))));
-    filler.ahead(500, FILLER);
+    assert!(matches!(reader.read(10, ME), (BodyRead::Bytes(_), Some(FILLER))));
+    filler.lead_or_wait(500, FILLER);
     filler.finish();
-    assert_eq!(reader.leave(), None, "it fills no more");
+    assert_eq!(reader.close(), None, "it fills no more");
 }
 
 #[test]
 fn what_ended_keeps_no_memory_but_that_of_its_bytes() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let body = filler.body().clone();
     fill(&mut filler, b"begun");
-    assert_eq!(slab.counters().live, FIRST_BYTES as u64);
+    assert_eq!(slab.stats().live, FIRST_PART_BYTES as u64);
     filler.cut();
-    assert_eq!(slab.counters().live, 4096);
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
-    filler.spare().unwrap();
+    assert_eq!(slab.stats().live, 4096);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
+    filler.unfilled().unwrap();
     let nothing = filler.body().clone();
     filler.finish();
-    assert_eq!((nothing.arrived(), slab.counters().live), (0, 4096));
+    assert_eq!((nothing.arrived(), slab.stats().live), (0, 4096));
     drop(body);
-    assert_eq!(slab.counters().live, 0);
+    assert_eq!(slab.stats().live, 0);
 }
 
 #[test]
 #[should_panic(expected = "a body that is short is not whole")]
 fn a_short_body_is_never_whole() {
-    let mut filler = Filler::new(&slab(), Kind::Copied, Some(10), 0);
+    let mut filler = Filler::new(&slab(), MemoryKind::Copied, Some(10), 0);
     fill(&mut filler, b"012345678");
     filler.finish();
 }
@@ -250,54 +250,51 @@ fn a_short_body_is_never_whole() {
 #[test]
 #[should_panic(expected = "no more is written than was given")]
 fn nobody_gets_more_than_was_announced() {
-    let mut filler = Filler::new(&slab(), Kind::Copied, Some(10), 0);
-    while filler.slab.tend() != iolite::Tended::Idle {}
-    filler.spare().unwrap();
+    let mut filler = Filler::new(&slab(), MemoryKind::Copied, Some(10), 0);
+    while filler.slab.prefault() != iolite::PrefaultOutcome::Idle {}
+    filler.unfilled().unwrap();
     filler.advance(11);
 }
 
 #[test]
 fn a_filler_waits_for_the_fastest_reader() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut fast = Reader::new(filler.body().clone(), 0).unwrap();
     let slow = Reader::new(filler.body().clone(), 0).unwrap();
     fill(&mut filler, &bytes(1000));
-    assert_eq!(filler.ahead(2000, FILLER), Some(1000));
-    assert!(matches!(fast.read(10, ME), (Read::Bytes(_), None)), "nobody waits");
-    assert_eq!(filler.ahead(500, FILLER), Some(990));
-    assert!(matches!(fast.read(10, ME), (Read::Bytes(_), Some(FILLER))));
-    filler.ahead(500, FILLER);
-    assert_eq!(slow.leave(), Some(FILLER));
+    assert_eq!(filler.lead_or_wait(2000, FILLER), Some(1000));
+    assert!(matches!(fast.read(10, ME), (BodyRead::Bytes(_), None)), "nobody waits");
+    assert_eq!(filler.lead_or_wait(500, FILLER), Some(990));
+    assert!(matches!(fast.read(10, ME), (BodyRead::Bytes(_), Some(FILLER))));
+    filler.lead_or_wait(500, FILLER);
+    assert_eq!(slow.close(), Some(FILLER));
     drop(fast);
-    assert_eq!(filler.ahead(500, FILLER), None, "nobody is left");
+    assert_eq!(filler.lead_or_wait(500, FILLER), None, "nobody is left");
 }
 
 #[test]
 fn no_more_is_filled_than_was_announced() {
     let slab = slab();
-    let mut filler = Filler::new(&slab, Kind::Copied, Some(10), 0);
-    assert_eq!(filler.spare().unwrap().len(), 10);
+    let mut filler = Filler::new(&slab, MemoryKind::Copied, Some(10), 0);
+    assert_eq!(filler.unfilled().unwrap().len(), 10);
     fill(&mut filler, b"0123456789");
     let body = filler.body().clone();
     filler.finish();
-    assert_eq!(
-        (body.bytes().unwrap().to_vec(), slab.counters().live),
-        (b"0123456789".to_vec(), 256)
-    );
+    assert_eq!((body.bytes().unwrap().to_vec(), slab.stats().live), (b"0123456789".to_vec(), 256));
 }
 
 #[test]
 fn a_full_slab_is_told_and_nothing_is_lost() {
     let slab = Slab::on_heap(iolite::limits::SLAB_BYTES_MIN).unwrap();
-    let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut count = 0;
-    while filler.spare().is_ok() {
-        let length = filler.spare().unwrap().len();
+    while filler.unfilled().is_ok() {
+        let length = filler.unfilled().unwrap().len();
         filler.advance(length);
         count += length as u64;
     }
-    assert!(filler.spare().is_err());
+    assert!(filler.unfilled().is_err());
     let body = filler.body().clone();
     filler.finish();
     assert_eq!((body.arrived(), body.bytes().map(Aggregate::len)), (count, Some(count)));
@@ -307,7 +304,7 @@ fn a_full_slab_is_told_and_nothing_is_lost() {
 fn readers_and_filler_are_on_threads_of_their_own() {
     let slab = slab();
     let all = bytes(1 << 20);
-    let mut filler = Filler::new(&slab, Kind::Referred, Some(1 << 20), 0);
+    let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, Some(1 << 20), 0);
     std::thread::scope(|scope| {
         for at in [0, 1, 300_000] {
             let mut reader = Reader::new(filler.body().clone(), at).unwrap();
@@ -316,12 +313,14 @@ fn readers_and_filler_are_on_threads_of_their_own() {
                 let mut at = at as usize;
                 loop {
                     match reader.read(5000, ME).0 {
-                        Read::Bytes(slice) => {
+                        BodyRead::Bytes(slice) => {
                             assert_eq!(&*slice, &all[at..at + slice.len()]);
                             at += slice.len();
                         }
-                        Read::Wait => std::thread::yield_now(),
-                        Read::End(end) => break assert_eq!((end, at), (End::Whole, all.len())),
+                        BodyRead::Wait => std::thread::yield_now(),
+                        BodyRead::End(end) => {
+                            break assert_eq!((end, at), (BodyEnd::Whole, all.len()));
+                        }
                     }
                 }
             });
@@ -339,7 +338,7 @@ fn who_begins_while_a_body_ends_finds_its_beginning() {
     let slab = slab();
     let fillers: Vec<Filler> = (0..5_000)
         .map(|_| {
-            let mut filler = Filler::new(&slab, Kind::Copied, Some(1), 0);
+            let mut filler = Filler::new(&slab, MemoryKind::Copied, Some(1), 0);
             fill(&mut filler, b"a");
             filler
         })

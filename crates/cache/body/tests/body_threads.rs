@@ -5,8 +5,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use iolite::{Helper, Kind, Slab};
-use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
+use iolite::{MemoryKind, PrefaultThread, Slab};
+use millrace_body::{Body, BodyEnd, BodyRead, Filler, Reader, WaiterId};
 use millrace_http1::corpus::Random;
 
 const READERS: usize = 6;
@@ -102,7 +102,7 @@ impl House {
         Person { house: self, number, is_busy }
     }
 
-    fn ring(&self, waiters: impl IntoIterator<Item = Waiter>) {
+    fn ring(&self, waiters: impl IntoIterator<Item = WaiterId>) {
         let mut state = self.lock();
         for waiter in waiters {
             assert_eq!(waiter.token, u64::from(waiter.worker) + 7);
@@ -140,7 +140,7 @@ struct Person<'a> {
 }
 
 impl Person<'_> {
-    fn waiter(&self) -> Waiter {
+    fn waiter(&self) -> WaiterId {
         waiter(self.number)
     }
 
@@ -174,8 +174,8 @@ impl Drop for Person<'_> {
     }
 }
 
-fn waiter(number: usize) -> Waiter {
-    Waiter { worker: number as u16, token: number as u64 + 7 }
+fn waiter(number: usize) -> WaiterId {
+    WaiterId { worker: number as u16, token: number as u64 + 7 }
 }
 
 /// The byte at a position of every body.
@@ -188,19 +188,19 @@ fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) 
     let (mut at, mut is_passing) = (0, false);
     while at < end {
         if !is_passing && at >= plan.passes_at {
-            filler.pass();
+            filler.pass_through();
             is_passing = true;
         }
         if plan.cuts_behind {
-            filler.cut_behind(BEHIND_MAX);
+            filler.cut_slow_readers(BEHIND_MAX);
         }
         // Where nobody reads it goes on, as for a body that is kept.
-        let ahead = filler.ahead(plan.ahead_max, me.waiter());
-        if ahead.is_some_and(|ahead| ahead >= plan.ahead_max) {
+        let lead = filler.lead_or_wait(plan.ahead_max, me.waiter());
+        if lead.is_some_and(|lead| lead >= plan.ahead_max) {
             me.sleep();
             continue;
         }
-        let Ok(spare) = filler.spare() else {
+        let Ok(spare) = filler.unfilled() else {
             // Never full: all bodies fit. The helper is a moment behind.
             thread::yield_now();
             continue;
@@ -256,21 +256,21 @@ impl Client {
             let (found, woken) = reader.read(self.max, me.waiter());
             me.house.ring(woken);
             match found {
-                Read::Bytes(slice) => {
+                BodyRead::Bytes(slice) => {
                     assert!((1..=self.max).contains(&slice.len()));
                     let first = reader.at() - slice.len() as u64;
                     let is_same = slice.iter().zip(first..).all(|(&found, at)| found == byte(at));
                     assert!(is_same, "reader {} at {first}", me.number);
                 }
-                Read::Wait => me.sleep(),
-                Read::End(end) => {
+                BodyRead::Wait => me.sleep(),
+                BodyRead::End(end) => {
                     self.check_end(end, reader.at(), plan);
                     break;
                 }
             }
         }
         self.dawdle();
-        me.house.ring(reader.leave());
+        me.house.ring(reader.close());
     }
 
     /// Now and then lets the others do something first.
@@ -280,13 +280,13 @@ impl Client {
         }
     }
 
-    fn check_end(&self, end: End, at: u64, plan: Plan) {
+    fn check_end(&self, end: BodyEnd, at: u64, plan: Plan) {
         let is_finished = plan.ending == Ending::Finished;
         let came = if is_finished { plan.bytes } else { plan.bytes / 2 };
         let is_at_end = at == came.max(self.start) as u64;
         match end {
-            End::Whole => assert!(is_finished && is_at_end, "at {at}"),
-            End::Cut => {
+            BodyEnd::Whole => assert!(is_finished && is_at_end, "at {at}"),
+            BodyEnd::Cut => {
                 let is_behind = plan.cuts_behind && came > plan.passes_at;
                 assert!(is_behind || !is_finished && is_at_end, "at {at}");
             }
@@ -297,13 +297,13 @@ impl Client {
 #[test]
 fn nobody_is_forgotten_and_no_byte_is_another() {
     let slab = Slab::on_heap(SLAB_BYTES).unwrap();
-    let _helper = Helper::start(&slab).unwrap();
+    let _thread = PrefaultThread::start(&slab).unwrap();
     let mut random = Random::seeded();
     for _ in 0..BODIES {
         let plan = Plan::draw(&mut random);
         println!("{plan:?}");
         let length = plan.is_announced.then_some(plan.bytes as u64);
-        let filler = Filler::new(&slab, Kind::Referred, length, 0);
+        let filler = Filler::new(&slab, MemoryKind::ZeroCopy, length, 0);
         let body = filler.body().clone();
         let house = House::default();
         let mut seed = || Random::from_seed(random.below(usize::MAX) as u64);
@@ -319,9 +319,9 @@ fn nobody_is_forgotten_and_no_byte_is_another() {
         });
         let is_kept = plan.ending == Ending::Finished && plan.bytes <= plan.passes_at;
         assert_eq!(body.bytes().map(|bytes| bytes.len()), is_kept.then_some(plan.bytes as u64));
-        let end = if plan.ending == Ending::Finished { End::Whole } else { End::Cut };
+        let end = if plan.ending == Ending::Finished { BodyEnd::Whole } else { BodyEnd::Cut };
         assert_eq!(body.end(), Some(end));
         drop(body);
-        assert_eq!((slab.counters().live, slab.counters().runs), (0, 0));
+        assert_eq!((slab.stats().live, slab.stats().extents), (0, 0));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use millrace_sys::{Errno, OpenMode};
 
-use super::volume::{IoResult, Volume, VolumeFile, ensure_removed, read_short, write_all};
+use super::directory_io::{DirectoryIo, FileIo, IoResult, ensure_removed, read_short, write_all};
 
 /// A directory that is this process's alone, as long as this lives: everything in it is found from
 /// its descriptor, so it does not matter if somebody renames what leads to it.
@@ -104,7 +104,7 @@ impl Directory {
         if !status.is_file {
             return None;
         }
-        read_short(&File(file), status.bytes, bytes_max)
+        read_short(&DirectoryFile(file), status.bytes, bytes_max)
     }
 
     /// Where it was when it was opened.
@@ -112,26 +112,26 @@ impl Directory {
         &self.path
     }
 
-    fn open_file(&self, name: &str, how: OpenMode) -> IoResult<File> {
+    fn open_file(&self, name: &str, how: OpenMode) -> IoResult<DirectoryFile> {
         let file = millrace_sys::open_file(self.directory.as_fd(), name, how)?;
         let status = millrace_sys::file_status(file.as_fd())?;
         // A directory or a pipe of that name is none of ours.
-        if status.is_file { Ok(File(file)) } else { Err(Errno::INVAL) }
+        if status.is_file { Ok(DirectoryFile(file)) } else { Err(Errno::INVAL) }
     }
 }
 
-impl Volume for Directory {
+impl DirectoryIo for Directory {
     fn list(&self) -> IoResult<Vec<String>> {
         let mut names = millrace_sys::list_directory(self.directory.as_fd())?;
         names.retain(|name| name != LOCK && name != NEW);
         Ok(names)
     }
 
-    fn create(&self, name: &str) -> IoResult<Arc<dyn VolumeFile>> {
+    fn create(&self, name: &str) -> IoResult<Arc<dyn FileIo>> {
         Ok(Arc::new(self.open_file(name, OpenMode::New)?))
     }
 
-    fn open(&self, name: &str) -> IoResult<Arc<dyn VolumeFile>> {
+    fn open(&self, name: &str) -> IoResult<Arc<dyn FileIo>> {
         Ok(Arc::new(self.open_file(name, OpenMode::Existing)?))
     }
 
@@ -154,9 +154,9 @@ impl Volume for Directory {
 }
 
 #[derive(Debug)]
-struct File(OwnedFd);
+struct DirectoryFile(OwnedFd);
 
-impl VolumeFile for File {
+impl FileIo for DirectoryFile {
     fn bytes(&self) -> IoResult<u64> {
         Ok(millrace_sys::file_status(self.0.as_fd())?.bytes)
     }

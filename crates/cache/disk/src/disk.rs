@@ -4,26 +4,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_body::Waiter;
+use millrace_body::WaiterId;
 use millrace_http_cache::{Key, META_BYTES, SpaceTag};
 
-use super::fetching::Fetching;
-use super::format::{Id, Sealer};
-use super::identity::{Contents, Identity};
-use super::index::{Index, Known};
+use super::directory_io::{DirectoryIo, IoResult};
+use super::fetch_task::FetchTask;
+use super::format::{ResponseId, Sealer};
+use super::identity::{DirectoryContents, Identity};
+use super::index::{Index, IndexedRecord};
 use super::log::Log;
-use super::message::{Answer, Candidate, Cursor, Fetch, Host};
-use super::queue::{Job, Next, Options, PurgeAsker, PurgeJob, Queue};
-use super::rules::{Rules, Subject};
+use super::message::{Cursor, DiskCallbacks, DiskHit, FetchRequest, StoredResponse};
+use super::purge_rules::{PurgeRules, PurgeTarget};
+use super::queue::{DiskOptions, JobQueue, NextJob, PurgeJob, PurgeWaiter, WriteJob};
 use super::segments::{Segment, Segments};
-use super::shared::Shared;
-use super::tally::{Counters, Tally};
-use super::volume::{IoResult, Volume};
+use super::shared::DiskShared;
+use super::stats::{DiskStats, StatsCell};
 
 /// One disk.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<DiskShared>,
     /// Held by the one who writes, for as long as one job takes.
     pub(super) log: Arc<Mutex<Log>>,
 }
@@ -31,34 +31,38 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens one whose identity is written already. What is in it is looked for later.
     pub(super) fn open(
-        volume: Arc<dyn Volume>,
+        volume: Arc<dyn DirectoryIo>,
         bytes: u64,
         identity: &Identity,
-        contents: Contents,
+        contents: DirectoryContents,
         place: usize,
-        host: &Arc<dyn Host>,
-        options: &Options,
+        callbacks: &Arc<dyn DiskCallbacks>,
+        options: &DiskOptions,
     ) -> IoResult<Self> {
         let segments = Segments::default();
         for number in volume.list()?.iter().filter_map(|name| Segment::number_of(name)) {
-            debug_assert_eq!(contents, Contents::Kept, "what is not kept was removed before");
+            debug_assert_eq!(
+                contents,
+                DirectoryContents::Kept,
+                "what is not kept was removed before"
+            );
             let file = volume.open(&Segment::name(number))?;
             let bytes = file.bytes()?;
             segments.insert(Arc::new(Segment::new(number, file, bytes)));
         }
         let past = segments.numbers();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DiskShared {
             volume,
-            number: identity.directory,
+            directory: identity.directory,
             sealer: Sealer::new(identity.key, identity.directory),
             index: Index::new(!past.is_empty()),
-            rules: Rules::default(),
+            rules: PurgeRules::default(),
             segments,
-            queue: Queue::new(options.marks, options.readers == 0),
-            tally: Tally::default(),
+            queue: JobQueue::new(options.marks, options.readers == 0),
+            stats: StatsCell::default(),
             recovered: Mutex::default(),
-            host: host.clone(),
-            place,
+            callbacks: callbacks.clone(),
+            disk: place,
             is_recovering: AtomicBool::new(!past.is_empty()),
             body_bytes_max: bytes / super::limits::BODY_SHARE,
         });
@@ -66,148 +70,155 @@ impl Disk {
         Ok(Self { shared, log })
     }
 
-    pub(super) fn find(&self, key: Key) -> impl Iterator<Item = Candidate> {
+    pub(super) fn find(&self, key: Key) -> impl Iterator<Item = DiskHit> {
         let known = self.shared.index.shard(key).find(key);
-        known.into_iter().map(|known| self.candidate(known))
+        known.into_iter().map(|known| self.to_hit(known))
     }
 
-    pub(super) fn candidate(&self, known: Known) -> Candidate {
-        Candidate {
+    pub(super) fn to_hit(&self, known: IndexedRecord) -> DiskHit {
+        DiskHit {
             id: known.id,
             variant: known.variant,
             vary: known.vary,
             body_bytes: known.body_bytes,
-            disk: self.shared.place,
+            disk: self.shared.disk,
             at: known.at,
         }
     }
 
-    pub(super) fn has(&self, candidate: &Candidate) -> bool {
-        let known = self.shared.index.shard(candidate.id.key).known(candidate.id);
+    pub(super) fn has(&self, candidate: &DiskHit) -> bool {
+        let known = self.shared.index.shard(candidate.id.key).get(candidate.id);
         known.is_some_and(|known| known.at == candidate.at)
     }
 
     /// Takes an answer; gives it back where it is left out. What it would have replaced is gone in
     /// any case.
-    pub(super) fn store(&self, answer: Box<Answer>) -> Result<(), Box<Answer>> {
+    pub(super) fn store(&self, answer: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
         let shared = &self.shared;
-        let is_sound = answer.fixed().is_some() && answer.body.len() <= shared.body_bytes_max;
+        let is_sound =
+            answer.fixed_header().is_some() && answer.body.len() <= shared.body_bytes_max;
         let is_full = shared.index.is_full();
-        if !is_sound || is_full || shared.queue.is_above_skip(answer.bytes()) {
-            shared.tally.count(|counters| counters.stores_skipped += 1);
+        if !is_sound || is_full || shared.queue.must_skip(answer.bytes()) {
+            shared.stats.update(|counters| counters.stores_skipped += 1);
             self.forget(answer.id);
             return Err(answer);
         }
-        let number = shared.queue.number();
+        let number = shared.queue.next_store_number();
         let mut shard = shared.index.shard(answer.id.key);
-        let replaces = shard.queue(answer.id, number);
-        shared.queue.write(Job::Store { answer, number, replaces });
+        let replaces = shard.insert_queued(answer.id, number);
+        shared.queue.push_write(WriteJob::Store { answer, number, replaces });
         Ok(())
     }
 
     /// One answer is no longer to be had.
-    pub(super) fn forget(&self, id: Id) {
+    pub(super) fn forget(&self, id: ResponseId) {
         if self.shared.index.shard(id.key).has_key(id.key) {
-            self.purge(&Subject::Answer(id), false, None);
+            self.purge(&PurgeTarget::Response(id), false, None);
         }
     }
 
-    pub(super) fn update(&self, id: Id, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
+    pub(super) fn update(&self, id: ResponseId, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
         let shared = &self.shared;
-        if shared.queue.is_above_skip(0) {
+        if shared.queue.must_skip(0) {
             return self.forget(id);
         }
         let shard = shared.index.shard(id.key);
         if shard.has_key(id.key) {
-            shared.queue.write(Job::Update { id, meta, head: head.clone() });
+            shared.queue.push_write(WriteJob::Update { id, meta, head: head.clone() });
         }
     }
 
     /// Waits while the queue is above its second mark, if it may, and so long at most.
     pub(super) fn wait_for_room(&self, most: Duration) {
         if self.shared.queue.wait_for_room(most) {
-            self.shared.tally.count(|counters| counters.waits += 1);
+            self.shared.stats.update(|counters| counters.purge_waits += 1);
         }
     }
 
-    pub(super) fn purge(&self, subject: &Subject, is_soft: bool, asker: Option<Arc<PurgeAsker>>) {
+    pub(super) fn purge(
+        &self,
+        target: &PurgeTarget,
+        is_soft: bool,
+        requester: Option<Arc<PurgeWaiter>>,
+    ) {
         let shared = &self.shared;
-        let is_wanted = asker.is_some();
-        if !is_wanted && let Some(is_covered) = shared.queue.is_flooded() {
+        let is_wanted = requester.is_some();
+        if !is_wanted && let Some(is_covered) = shared.queue.overflow() {
             if !is_covered {
                 self.purge_all();
             }
             return;
         }
-        let job = || Job::Purge(PurgeJob { subject: subject.clone(), is_soft, asker });
-        let key = match subject {
-            Subject::Answer(id) => id.key,
-            Subject::Key(key) => *key,
-            Subject::Prefix(_) | Subject::Tag(_) | Subject::All => {
-                shared.rules.announce(subject, is_soft);
-                if *subject == Subject::All && !is_soft {
+        let job =
+            || WriteJob::Purge(PurgeJob { target: target.clone(), is_soft, waiter: requester });
+        let key = match target {
+            PurgeTarget::Response(id) => id.key,
+            PurgeTarget::Key(key) => *key,
+            PurgeTarget::Prefix(_) | PurgeTarget::Tag(_) | PurgeTarget::All => {
+                shared.rules.add_pending(target, is_soft);
+                if *target == PurgeTarget::All && !is_soft {
                     shared.index.clear();
                 }
-                return shared.queue.write(job());
+                return shared.queue.push_write(job());
             }
         };
         let mut shard = shared.index.shard(key);
-        let is_there = match subject {
+        let is_there = match target {
             _ if is_soft => shard.has_key(key),
-            Subject::Answer(id) => shard.remove(*id),
+            PurgeTarget::Response(id) => shard.remove(*id),
             _ => shard.remove_key(key),
         };
         // What was purged before may still have to be written: whoever asks waits for that too.
         if is_there || is_wanted {
             if is_soft {
-                shared.rules.announce(subject, is_soft);
+                shared.rules.add_pending(target, is_soft);
             }
-            shared.queue.write(job());
+            shared.queue.push_write(job());
         }
     }
 
     /// Everything is gone, which nobody waits for.
     fn purge_all(&self) {
-        let (shared, subject) = (&self.shared, Subject::All);
-        shared.rules.announce(&subject, false);
+        let (shared, target) = (&self.shared, PurgeTarget::All);
+        shared.rules.add_pending(&target, false);
         shared.index.clear();
-        shared.queue.write(Job::Purge(PurgeJob { subject, is_soft: false, asker: None }));
+        shared.queue.push_write(WriteJob::Purge(PurgeJob { target, is_soft: false, waiter: None }));
     }
 
     /// Takes a wish, or gives it back: the origin is to be asked.
-    pub(super) fn fetch(&self, fetch: Box<Fetch>) -> Result<(), Box<Fetch>> {
+    pub(super) fn fetch(&self, fetch: Box<FetchRequest>) -> Result<(), Box<FetchRequest>> {
         let shared = &self.shared;
-        if shared.queue.is_above_skip(0) {
-            shared.tally.count(|counters| counters.fetches_skipped += 1);
+        if shared.queue.must_skip(0) {
+            shared.stats.update(|counters| counters.fetches_skipped += 1);
             return Err(fetch);
         }
-        shared.queue.read(Fetching::new(*fetch));
+        shared.queue.push_fetch(FetchTask::new(*fetch));
         Ok(())
     }
 
     /// `disks`: how many there are.
-    pub(super) fn list(&self, cursor: Cursor, disks: usize, asker: Waiter) {
-        self.shared.queue.write(Job::List { cursor, disks, asker });
+    pub(super) fn list(&self, cursor: Cursor, disks: usize, requester: WaiterId) {
+        self.shared.queue.push_write(WriteJob::List { cursor, disks, requester });
     }
 
     /// One piece of work, without threads: a turn of a fetch, or what the writer does.
-    pub(super) fn work(&self) -> bool {
-        if let Next::Job(fetching) = self.shared.queue.next_read(false) {
-            fetching.turn(&self.shared);
+    pub(super) fn run_once(&self) -> bool {
+        if let NextJob::Job(task) = self.shared.queue.pop_fetch(false) {
+            task.run_turn(&self.shared);
             return true;
         }
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).work(None)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).run_once(None)
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn stats(&self) -> DiskStats {
         let shared = &self.shared;
-        Counters {
-            answers: shared.index.len() as u64,
+        DiskStats {
+            responses: shared.index.len() as u64,
             bytes: shared.segments.bytes(),
             segments: shared.segments.len() as u64,
-            queue: shared.queue.len() as u64,
+            queued_jobs: shared.queue.len() as u64,
             is_recovering: shared.is_recovering.load(Ordering::Acquire),
-            ..shared.tally.counters()
+            ..shared.stats.get()
         }
     }
 
@@ -219,18 +230,18 @@ impl Disk {
     }
 
     /// No more is fetched: those who wait for what was to be are told.
-    pub(super) fn end_fetches(&self) {
-        for fetching in self.shared.queue.end() {
-            fetching.leave(&self.shared);
+    pub(super) fn abandon_fetches(&self) {
+        for task in self.shared.queue.close() {
+            task.abandon(&self.shared);
         }
     }
 
     /// Ends: what is in the queue is written, and the open segment gets its summary.
-    pub(super) fn end(&self) {
+    pub(super) fn close(&self) {
         // Those that a thread put back when it ended.
-        self.end_fetches();
+        self.abandon_fetches();
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        while log.work(None) {}
+        while log.run_once(None) {}
         // Without a summary the segment is read as a whole at the next start.
         let _ = log.close();
     }

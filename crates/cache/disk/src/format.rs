@@ -13,13 +13,13 @@ use millrace_http_cache::{HashKey, Key, META_BYTES, SpaceTag, TagHash, VariantKe
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::limits::{
-    BODY_BYTES_MAX, CHUNK_BYTES, HEAD_BYTES_MAX, NAME_BYTES_MAX, SUMMARY_BYTES_MAX, TAGS_MAX, UNIT,
-    VARY_BYTES_MAX,
+    BODY_BYTES_MAX, CHUNK_BYTES, NAME_BYTES_MAX, RESPONSE_HEADER_BYTES_MAX, SUMMARY_BYTES_MAX,
+    TAGS_MAX, UNIT, VARY_BYTES_MAX,
 };
 
 /// Which stored answer: of all under a key, one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct Id {
+pub struct ResponseId {
     /// Its key.
     pub key: Key,
     /// What tells it from others under that key; the caller's choice, 0 where there are none. An
@@ -29,14 +29,14 @@ pub struct Id {
 
 /// Where a record begins. Those of one disk are written in the order of their positions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub(super) struct Position {
+pub(super) struct RecordPosition {
     /// The number of its segment; from 1 on.
     pub(super) segment: u32,
     /// Its offset there, in units.
     pub(super) unit: u32,
 }
 
-impl Position {
+impl RecordPosition {
     pub(super) fn offset(self) -> u64 {
         u64::from(self.unit) * UNIT
     }
@@ -44,19 +44,19 @@ impl Position {
 
 /// What a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// An answer.
     #[default]
-    Answer,
+    Response,
     /// Another head for the answer at `target`.
     Update,
     /// Something is no longer to be had.
-    Purge(Purged),
+    Purge(PurgeScope),
 }
 
 /// What a purge is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purged {
+pub(super) enum PurgeScope {
     /// One answer.
     Id,
     /// All answers of a key.
@@ -71,47 +71,47 @@ pub(super) enum Purged {
 
 /// The beginning of each record: what it is, and how long its parts are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Fixed {
-    pub(super) kind: Kind,
+pub(super) struct FixedHeader {
+    pub(super) kind: RecordKind,
     /// Of a purge: what it is about is only stale.
     pub(super) is_soft: bool,
     pub(super) has_variant: bool,
     pub(super) has_language: bool,
     pub(super) tags: u16,
     pub(super) vary_bytes: u32,
-    pub(super) head_bytes: u32,
+    pub(super) response_header_bytes: u32,
     pub(super) name_bytes: u32,
     pub(super) body_bytes: u64,
     /// Purges of this disk that were written before.
     pub(super) purges: u64,
     /// Of an update: the answer.
-    pub(super) target: Position,
+    pub(super) target: RecordPosition,
     /// Of a stored response: the space that its key's text names.
     pub(super) space: SpaceTag,
-    pub(super) id: Id,
+    pub(super) id: ResponseId,
 }
 
 /// Bytes of [`Fixed`] without its seal, and with it.
 pub(super) const FIXED_BYTES: usize = 80;
-pub(super) const SEALED_BYTES: usize = FIXED_BYTES + 8;
+pub(super) const SEALED_FIXED_BYTES: usize = FIXED_BYTES + 8;
 /// Bytes of the seal of a front, and of the end of a record.
 pub(super) const SEAL_BYTES: usize = 16;
 /// Bytes of a segment's header: where its first record begins.
-pub(super) const HEADER_BYTES: usize = 64;
+pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
 /// Bytes of what ends a segment that is closed.
-pub(super) const TAIL_BYTES: usize = 64;
+pub(super) const SEGMENT_TAIL_BYTES: usize = 64;
 
-const RECORD: [u8; 4] = *b"rec\x02";
-const SEGMENT: [u8; 8] = *b"mr-seg\x02\n";
-const SUMMARY: [u8; 8] = *b"mr-sum\x02\n";
+const RECORD_MAGIC: [u8; 4] = *b"rec\x02";
+const SEGMENT_MAGIC: [u8; 8] = *b"mr-seg\x02\n";
+const SUMMARY_MAGIC: [u8; 8] = *b"mr-sum\x02\n";
 
 const HAS_VARIANT: u8 = 1;
 const HAS_LANGUAGE: u8 = 2;
 const IS_SOFT: u8 = 4;
 
-impl Fixed {
+impl FixedHeader {
     /// One without any parts.
-    pub(super) fn new(kind: Kind, id: Id) -> Self {
+    pub(super) fn new(kind: RecordKind, id: ResponseId) -> Self {
         Self { kind, id, ..Self::default() }
     }
 
@@ -121,11 +121,11 @@ impl Fixed {
             | bit(HAS_LANGUAGE, self.has_language)
             | bit(IS_SOFT, self.is_soft);
         let mut bytes = [0; FIXED_BYTES];
-        bytes[..4].copy_from_slice(&RECORD);
+        bytes[..4].copy_from_slice(&RECORD_MAGIC);
         (bytes[4], bytes[5]) = (self.kind.number(), flags);
         bytes[6..8].copy_from_slice(&self.tags.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.vary_bytes.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.head_bytes.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.response_header_bytes.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.name_bytes.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.target.segment.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.target.unit.to_le_bytes());
@@ -140,44 +140,44 @@ impl Fixed {
     /// Reads what [`Fixed::to_bytes`] wrote; `None` of anything else.
     pub(super) fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Option<Self> {
         let fixed = Self {
-            kind: Kind::of(bytes[4])?,
+            kind: RecordKind::of(bytes[4])?,
             has_variant: bytes[5] & HAS_VARIANT != 0,
             has_language: bytes[5] & HAS_LANGUAGE != 0,
             is_soft: bytes[5] & IS_SOFT != 0,
-            tags: u16::from_le_bytes(part(bytes, 6)),
-            vary_bytes: u32::from_le_bytes(part(bytes, 8)),
-            head_bytes: u32::from_le_bytes(part(bytes, 12)),
-            name_bytes: u32::from_le_bytes(part(bytes, 16)),
-            target: Position {
-                segment: u32::from_le_bytes(part(bytes, 20)),
-                unit: u32::from_le_bytes(part(bytes, 24)),
+            tags: u16::from_le_bytes(array_at(bytes, 6)),
+            vary_bytes: u32::from_le_bytes(array_at(bytes, 8)),
+            response_header_bytes: u32::from_le_bytes(array_at(bytes, 12)),
+            name_bytes: u32::from_le_bytes(array_at(bytes, 16)),
+            target: RecordPosition {
+                segment: u32::from_le_bytes(array_at(bytes, 20)),
+                unit: u32::from_le_bytes(array_at(bytes, 24)),
             },
-            space: SpaceTag(u32::from_le_bytes(part(bytes, 28))),
-            body_bytes: u64::from_le_bytes(part(bytes, 32)),
-            purges: u64::from_le_bytes(part(bytes, 40)),
-            id: Id {
-                key: Key(u128::from_le_bytes(part(bytes, 48))),
-                variant: u128::from_le_bytes(part(bytes, 64)),
+            space: SpaceTag(u32::from_le_bytes(array_at(bytes, 28))),
+            body_bytes: u64::from_le_bytes(array_at(bytes, 32)),
+            purges: u64::from_le_bytes(array_at(bytes, 40)),
+            id: ResponseId {
+                key: Key(u128::from_le_bytes(array_at(bytes, 48))),
+                variant: u128::from_le_bytes(array_at(bytes, 64)),
             },
         };
-        (fixed.is_sound() && fixed.to_bytes() == *bytes).then_some(fixed)
+        (fixed.is_within_limits() && fixed.to_bytes() == *bytes).then_some(fixed)
     }
 
     /// Whether its parts are within their bounds.
-    pub(super) fn is_sound(&self) -> bool {
+    pub(super) fn is_within_limits(&self) -> bool {
         usize::from(self.tags) <= TAGS_MAX
             && self.vary_bytes as usize <= VARY_BYTES_MAX
-            && self.head_bytes as usize <= HEAD_BYTES_MAX
+            && self.response_header_bytes as usize <= RESPONSE_HEADER_BYTES_MAX
             && self.name_bytes as usize <= NAME_BYTES_MAX
             && self.body_bytes <= BODY_BYTES_MAX
             && (self.has_variant || !self.has_language)
-            && (self.kind == Kind::Answer || self.body_bytes == 0)
-            && (self.kind == Kind::Answer || self.space == SpaceTag::default())
-            && (self.kind != Kind::Purge(Purged::Tag) || self.tags == 1)
+            && (self.kind == RecordKind::Response || self.body_bytes == 0)
+            && (self.kind == RecordKind::Response || self.space == SpaceTag::default())
+            && (self.kind != RecordKind::Purge(PurgeScope::Tag) || self.tags == 1)
     }
 
     pub(super) fn is_purge(&self) -> bool {
-        matches!(self.kind, Kind::Purge(_))
+        matches!(self.kind, RecordKind::Purge(_))
     }
 
     fn meta_bytes(&self) -> usize {
@@ -193,12 +193,12 @@ impl Fixed {
     }
 
     /// Bytes before the body.
-    pub(super) fn front_bytes(&self) -> usize {
-        SEALED_BYTES
+    pub(super) fn record_header_bytes(&self) -> usize {
+        SEALED_FIXED_BYTES
             + self.meta_bytes()
             + self.variant_bytes()
             + self.vary_bytes as usize
-            + self.head_bytes as usize
+            + self.response_header_bytes as usize
             + self.name_bytes as usize
             + usize::from(self.tags) * 16
             + self.chunks() * 4
@@ -207,7 +207,7 @@ impl Fixed {
 
     /// Bytes from its beginning to the end of its end, without what fills its last unit.
     pub(super) fn record_bytes(&self) -> u64 {
-        self.front_bytes() as u64 + self.body_bytes + SEAL_BYTES as u64
+        self.record_header_bytes() as u64 + self.body_bytes + SEAL_BYTES as u64
     }
 
     /// Bytes of its item in a summary.
@@ -222,17 +222,17 @@ impl Fixed {
 }
 
 /// Each kind at its number less one.
-const KINDS: [Kind; 7] = [
-    Kind::Answer,
-    Kind::Update,
-    Kind::Purge(Purged::Id),
-    Kind::Purge(Purged::Key),
-    Kind::Purge(Purged::Prefix),
-    Kind::Purge(Purged::Tag),
-    Kind::Purge(Purged::All),
+const KINDS: [RecordKind; 7] = [
+    RecordKind::Response,
+    RecordKind::Update,
+    RecordKind::Purge(PurgeScope::Id),
+    RecordKind::Purge(PurgeScope::Key),
+    RecordKind::Purge(PurgeScope::Prefix),
+    RecordKind::Purge(PurgeScope::Tag),
+    RecordKind::Purge(PurgeScope::All),
 ];
 
-impl Kind {
+impl RecordKind {
     fn number(self) -> u8 {
         let place = KINDS.iter().position(|kind| *kind == self);
         place.expect("each kind has a number") as u8 + 1
@@ -245,12 +245,12 @@ impl Kind {
 
 /// The parts of a front behind its fixed beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct RecordParts<'a> {
     /// Empty of a purge.
     pub(super) meta: &'a [u8],
     pub(super) variant: Option<VariantKey>,
     pub(super) vary: &'a [u8],
-    pub(super) head: &'a [u8],
+    pub(super) response_header: &'a [u8],
     pub(super) name: &'a [u8],
     /// 16 bytes each.
     pub(super) tags: &'a [u8],
@@ -258,21 +258,28 @@ pub(super) struct Parts<'a> {
     pub(super) sums: &'a [u8],
 }
 
-impl Parts<'static> {
+impl RecordParts<'static> {
     /// Nothing but what every record has.
-    pub(super) const NONE: Self =
-        Self { meta: b"", variant: None, vary: b"", head: b"", name: b"", tags: b"", sums: b"" };
+    pub(super) const NONE: Self = Self {
+        meta: b"",
+        variant: None,
+        vary: b"",
+        response_header: b"",
+        name: b"",
+        tags: b"",
+        sums: b"",
+    };
 }
 
-impl<'a> Parts<'a> {
+impl<'a> RecordParts<'a> {
     /// Takes a front apart that has as many bytes as `fixed` says.
-    pub(super) fn of(fixed: &Fixed, front: &'a [u8]) -> Self {
-        let mut cut = Cut(&front[SEALED_BYTES..]);
+    pub(super) fn of(fixed: &FixedHeader, front: &'a [u8]) -> Self {
+        let mut cut = PartReader(&front[SEALED_FIXED_BYTES..]);
         Self {
             meta: cut.take(fixed.meta_bytes()),
             variant: cut.variant(fixed),
             vary: cut.take(fixed.vary_bytes as usize),
-            head: cut.take(fixed.head_bytes as usize),
+            response_header: cut.take(fixed.response_header_bytes as usize),
             name: cut.take(fixed.name_bytes as usize),
             tags: cut.take(usize::from(fixed.tags) * 16),
             sums: cut.take(fixed.chunks() * 4),
@@ -288,9 +295,9 @@ impl<'a> Parts<'a> {
 
 /// What a summary says of a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Item<'a> {
+pub(super) struct SummaryItem<'a> {
     pub(super) unit: u32,
-    pub(super) fixed: Fixed,
+    pub(super) fixed: FixedHeader,
     pub(super) variant: Option<VariantKey>,
     pub(super) vary: &'a [u8],
     /// Of a purge.
@@ -300,7 +307,7 @@ pub(super) struct Item<'a> {
 }
 
 /// Appends what a summary says of a record with this front.
-pub(super) fn put_item(out: &mut Vec<u8>, unit: u32, fixed: &Fixed, parts: &Parts<'_>) {
+pub(super) fn put_item(out: &mut Vec<u8>, unit: u32, fixed: &FixedHeader, parts: &RecordParts<'_>) {
     out.extend_from_slice(&unit.to_le_bytes());
     out.extend_from_slice(&fixed.to_bytes());
     put_variant(out, parts.variant);
@@ -312,16 +319,16 @@ pub(super) fn put_item(out: &mut Vec<u8>, unit: u32, fixed: &Fixed, parts: &Part
 }
 
 /// Takes the first item off; `None` where there is no sound one.
-pub(super) fn take_item<'a>(items: &mut &'a [u8]) -> Option<Item<'a>> {
+pub(super) fn take_item<'a>(items: &mut &'a [u8]) -> Option<SummaryItem<'a>> {
     let (unit, rest) = items.split_first_chunk()?;
-    let fixed = Fixed::from_bytes(rest.first_chunk()?)?;
+    let fixed = FixedHeader::from_bytes(rest.first_chunk()?)?;
     let (item, rest) = items.split_at_checked(fixed.item_bytes())?;
     *items = rest;
-    let mut cut = Cut(&item[4 + FIXED_BYTES..]);
+    let mut cut = PartReader(&item[4 + FIXED_BYTES..]);
     let variant = cut.variant(&fixed);
     let vary = cut.take(fixed.vary_bytes as usize);
     let name = cut.take(if fixed.is_purge() { fixed.name_bytes as usize } else { 0 });
-    Some(Item { unit: u32::from_le_bytes(*unit), fixed, variant, vary, name, tags: cut.0 })
+    Some(SummaryItem { unit: u32::from_le_bytes(*unit), fixed, variant, vary, name, tags: cut.0 })
 }
 
 /// Appends the two hashes of a variant, as far as it has them.
@@ -334,9 +341,9 @@ pub(super) fn put_variant(out: &mut Vec<u8>, variant: Option<VariantKey>) {
     }
 }
 
-struct Cut<'a>(&'a [u8]);
+struct PartReader<'a>(&'a [u8]);
 
-impl<'a> Cut<'a> {
+impl<'a> PartReader<'a> {
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count);
         self.0 = rest;
@@ -347,7 +354,7 @@ impl<'a> Cut<'a> {
         u128::from_le_bytes(self.take(16).try_into().expect("16 bytes were taken"))
     }
 
-    fn variant(&mut self, fixed: &Fixed) -> Option<VariantKey> {
+    fn variant(&mut self, fixed: &FixedHeader) -> Option<VariantKey> {
         fixed.has_variant.then(|| VariantKey {
             exact: self.number(),
             by_language: fixed.has_language.then(|| self.number()),
@@ -357,7 +364,7 @@ impl<'a> Cut<'a> {
 
 /// What a segment begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Header {
+pub(super) struct SegmentHeader {
     pub(super) segment: u32,
     /// Purges of this disk that were written before it.
     pub(super) purges: u64,
@@ -365,7 +372,7 @@ pub(super) struct Header {
 
 /// What a closed segment ends with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Tail {
+pub(super) struct SegmentTail {
     pub(super) segment: u32,
     /// CRC-32C of the items, which end where this begins.
     pub(super) sum: u32,
@@ -388,7 +395,7 @@ impl Sealer {
     }
 
     /// `what`: a letter for each use, so that a seal of the one is none of another.
-    fn seal(&self, what: u8, at: Position, bytes: &[u8]) -> [u8; SEAL_BYTES] {
+    fn seal(&self, what: u8, at: RecordPosition, bytes: &[u8]) -> [u8; SEAL_BYTES] {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         let mut label = [0; 24];
         label[..7].copy_from_slice(b"mr-disk");
@@ -402,62 +409,62 @@ impl Sealer {
     }
 
     /// Puts the fixed beginning of a record at `at`, with its seal.
-    pub(super) fn put_fixed(&self, out: &mut Vec<u8>, fixed: &Fixed, at: Position) {
+    pub(super) fn put_fixed(&self, out: &mut Vec<u8>, fixed: &FixedHeader, at: RecordPosition) {
         let bytes = fixed.to_bytes();
         out.extend_from_slice(&bytes);
         out.extend_from_slice(&self.seal(b'b', at, &bytes)[..8]);
     }
 
     /// Reads the beginning of a record at `at`.
-    pub(super) fn fixed(&self, bytes: &[u8], at: Position) -> Option<Fixed> {
-        let bytes = bytes.first_chunk::<SEALED_BYTES>()?;
-        if bytes[..4] != RECORD {
+    pub(super) fn read_fixed(&self, bytes: &[u8], at: RecordPosition) -> Option<FixedHeader> {
+        let bytes = bytes.first_chunk::<SEALED_FIXED_BYTES>()?;
+        if bytes[..4] != RECORD_MAGIC {
             return None;
         }
         let (fixed, seal) = bytes.split_first_chunk::<FIXED_BYTES>()?;
         if self.seal(b'b', at, fixed)[..8] != *seal {
             return None;
         }
-        Fixed::from_bytes(fixed)
+        FixedHeader::from_bytes(fixed)
     }
 
     /// Seals a front that is complete but for that.
-    pub(super) fn put_front_seal(&self, front: &mut Vec<u8>, at: Position) {
+    pub(super) fn put_header_seal(&self, front: &mut Vec<u8>, at: RecordPosition) {
         let seal = self.seal(b'f', at, front);
         front.extend_from_slice(&seal);
     }
 
     /// Whether a whole front is what was written at `at`.
-    pub(super) fn is_front(&self, front: &[u8], at: Position) -> bool {
+    pub(super) fn is_record_header(&self, front: &[u8], at: RecordPosition) -> bool {
         let Some((front, seal)) = front.split_last_chunk::<SEAL_BYTES>() else { return false };
         self.seal(b'f', at, front) == *seal
     }
 
     /// What ends the record with this front: written last.
-    pub(super) fn end(&self, front: &[u8], at: Position) -> [u8; SEAL_BYTES] {
+    pub(super) fn end_seal(&self, front: &[u8], at: RecordPosition) -> [u8; SEAL_BYTES] {
         self.seal(b'e', at, &front[front.len() - SEAL_BYTES..])
     }
 
-    pub(super) fn header(&self, header: &Header) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(&SEGMENT);
+    pub(super) fn header_bytes(&self, header: &SegmentHeader) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
         bytes[8..12].copy_from_slice(&header.segment.to_le_bytes());
         bytes[16..24].copy_from_slice(&header.purges.to_le_bytes());
         self.seal_block(b'h', header.segment, &mut bytes);
         bytes
     }
 
-    pub(super) fn read_header(&self, bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
-        let header = Header {
-            segment: u32::from_le_bytes(part(bytes, 8)),
-            purges: u64::from_le_bytes(part(bytes, 16)),
+    pub(super) fn read_header(&self, bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Option<SegmentHeader> {
+        let header = SegmentHeader {
+            segment: u32::from_le_bytes(array_at(bytes, 8)),
+            purges: u64::from_le_bytes(array_at(bytes, 16)),
         };
-        (self.header(&header) == *bytes).then_some(header)
+        (self.header_bytes(&header) == *bytes).then_some(header)
     }
 
-    pub(super) fn tail(&self, tail: &Tail) -> [u8; TAIL_BYTES] {
-        let mut bytes = [0; TAIL_BYTES];
-        bytes[..8].copy_from_slice(&SUMMARY);
+    pub(super) fn tail_bytes(&self, tail: &SegmentTail) -> [u8; SEGMENT_TAIL_BYTES] {
+        let mut bytes = [0; SEGMENT_TAIL_BYTES];
+        bytes[..8].copy_from_slice(&SUMMARY_MAGIC);
         bytes[8..12].copy_from_slice(&tail.segment.to_le_bytes());
         bytes[12..16].copy_from_slice(&tail.sum.to_le_bytes());
         bytes[16..24].copy_from_slice(&tail.bytes.to_le_bytes());
@@ -466,43 +473,44 @@ impl Sealer {
         bytes
     }
 
-    pub(super) fn read_tail(&self, bytes: &[u8; TAIL_BYTES]) -> Option<Tail> {
-        let tail = Tail {
-            segment: u32::from_le_bytes(part(bytes, 8)),
-            sum: u32::from_le_bytes(part(bytes, 12)),
-            bytes: u64::from_le_bytes(part(bytes, 16)),
-            purges: u64::from_le_bytes(part(bytes, 24)),
+    pub(super) fn read_tail(&self, bytes: &[u8; SEGMENT_TAIL_BYTES]) -> Option<SegmentTail> {
+        let tail = SegmentTail {
+            segment: u32::from_le_bytes(array_at(bytes, 8)),
+            sum: u32::from_le_bytes(array_at(bytes, 12)),
+            bytes: u64::from_le_bytes(array_at(bytes, 16)),
+            purges: u64::from_le_bytes(array_at(bytes, 24)),
         };
-        (self.tail(&tail) == *bytes && tail.bytes <= SUMMARY_BYTES_MAX).then_some(tail)
+        (self.tail_bytes(&tail) == *bytes && tail.bytes <= SUMMARY_BYTES_MAX).then_some(tail)
     }
 
     fn seal_block(&self, what: u8, segment: u32, bytes: &mut [u8; 64]) {
         let (block, seal) = bytes.split_at_mut(64 - SEAL_BYTES);
-        seal.copy_from_slice(&self.seal(what, Position { segment, unit: 0 }, block));
+        seal.copy_from_slice(&self.seal(what, RecordPosition { segment, unit: 0 }, block));
     }
 }
 
-fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("a range of N bytes has N bytes")
 }
 
-const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(UNIT) && TAIL_BYTES == 64);
+const _: () =
+    assert!((SEGMENT_HEADER_BYTES as u64).is_multiple_of(UNIT) && SEGMENT_TAIL_BYTES == 64);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const AT: Position = Position { segment: 7, unit: 9 };
+    const AT: RecordPosition = RecordPosition { segment: 7, unit: 9 };
 
     fn sealer() -> Sealer {
         Sealer::new(HashKey::new([3; 16]), 6)
     }
 
-    fn fixed() -> Fixed {
-        let id = Id { key: Key(1 << 100), variant: 5 };
-        let mut fixed = Fixed { purges: 77, ..Fixed::new(Kind::Answer, id) };
+    fn fixed() -> FixedHeader {
+        let id = ResponseId { key: Key(1 << 100), variant: 5 };
+        let mut fixed = FixedHeader { purges: 77, ..FixedHeader::new(RecordKind::Response, id) };
         (fixed.has_variant, fixed.has_language, fixed.tags) = (true, true, 2);
-        (fixed.vary_bytes, fixed.head_bytes, fixed.name_bytes) = (3, 4, 5);
+        (fixed.vary_bytes, fixed.response_header_bytes, fixed.name_bytes) = (3, 4, 5);
         fixed.body_bytes = CHUNK_BYTES as u64 + 1;
         fixed.space = SpaceTag(0x0102_0304);
         fixed
@@ -519,41 +527,59 @@ mod tests {
         front.extend_from_slice(b"abcheadnamet");
         front.extend_from_slice(&[2; 32]);
         front.extend_from_slice(b"12345678");
-        sealer().put_front_seal(&mut front, AT);
-        assert_eq!(front.len(), fixed.front_bytes());
-        assert_eq!(sealer().fixed(&front, AT), Some(fixed));
-        assert!(sealer().is_front(&front, AT));
-        let parts = Parts::of(&fixed, &front);
+        sealer().put_header_seal(&mut front, AT);
+        assert_eq!(front.len(), fixed.record_header_bytes());
+        assert_eq!(sealer().read_fixed(&front, AT), Some(fixed));
+        assert!(sealer().is_record_header(&front, AT));
+        let parts = RecordParts::of(&fixed, &front);
         assert_eq!(
-            (parts.variant, parts.vary, parts.head),
+            (parts.variant, parts.vary, parts.response_header),
             (Some(variant), &b"abc"[..], &b"head"[..])
         );
         assert_eq!((parts.name, parts.tags.len(), parts.sums.len()), (&b"namet"[..], 32, 8));
-        let elsewhere = Position { unit: 10, ..AT };
+        let elsewhere = RecordPosition { unit: 10, ..AT };
         assert!(
-            sealer().fixed(&front, elsewhere).is_none() && !sealer().is_front(&front, elsewhere)
+            sealer().read_fixed(&front, elsewhere).is_none()
+                && !sealer().is_record_header(&front, elsewhere)
         );
         for (key, directory) in [(4, 6), (3, 7)] {
             let other = Sealer::new(HashKey::new([key; 16]), directory);
-            assert!(other.fixed(&front, AT).is_none() && !other.is_front(&front, AT));
+            assert!(other.read_fixed(&front, AT).is_none() && !other.is_record_header(&front, AT));
         }
-        assert_ne!(sealer().end(&front, AT), sealer().end(&front, elsewhere));
+        assert_ne!(sealer().end_seal(&front, AT), sealer().end_seal(&front, elsewhere));
         for at in 0..front.len() {
             let mut flipped = front.clone();
             flipped[at] ^= 1;
-            assert!(!sealer().is_front(&flipped, AT), "byte {at}");
-            assert_eq!(sealer().fixed(&flipped, AT).is_none(), at < SEALED_BYTES, "byte {at}");
+            assert!(!sealer().is_record_header(&flipped, AT), "byte {at}");
+            assert_eq!(
+                sealer().read_fixed(&flipped, AT).is_none(),
+                at < SEALED_FIXED_BYTES,
+                "byte {at}"
+            );
         }
     }
 
     #[test]
     fn items_come_back_and_anything_else_is_none() {
-        let mut purge = Fixed { purges: 1, ..Fixed::new(Kind::Purge(Purged::Tag), fixed().id) };
+        let mut purge = FixedHeader {
+            purges: 1,
+            ..FixedHeader::new(RecordKind::Purge(PurgeScope::Tag), fixed().id)
+        };
         (purge.is_soft, purge.tags, purge.name_bytes) = (true, 1, 2);
         let variant = Some(VariantKey { exact: 8, by_language: Some(9) });
         let mut bytes = Vec::new();
-        put_item(&mut bytes, 3, &fixed(), &Parts { variant, vary: b"abc", ..Parts::NONE });
-        put_item(&mut bytes, 4, &purge, &Parts { name: b"na", tags: &[6; 16], ..Parts::NONE });
+        put_item(
+            &mut bytes,
+            3,
+            &fixed(),
+            &RecordParts { variant, vary: b"abc", ..RecordParts::NONE },
+        );
+        put_item(
+            &mut bytes,
+            4,
+            &purge,
+            &RecordParts { name: b"na", tags: &[6; 16], ..RecordParts::NONE },
+        );
         let mut rest = &bytes[..];
         let first = take_item(&mut rest).unwrap();
         assert_eq!((first.unit, first.fixed, first.variant), (3, fixed(), variant));
@@ -569,9 +595,9 @@ mod tests {
 
     #[test]
     fn headers_and_tails_come_back_and_anything_else_is_none() {
-        let header = Header { segment: 7, purges: 3 };
-        let tail = Tail { segment: 7, sum: 5, bytes: 1000, purges: 8 };
-        let (one, other) = (sealer().header(&header), sealer().tail(&tail));
+        let header = SegmentHeader { segment: 7, purges: 3 };
+        let tail = SegmentTail { segment: 7, sum: 5, bytes: 1000, purges: 8 };
+        let (one, other) = (sealer().header_bytes(&header), sealer().tail_bytes(&tail));
         assert_eq!(
             (sealer().read_header(&one), sealer().read_tail(&other)),
             (Some(header), Some(tail))

@@ -76,7 +76,7 @@ impl Identity {
 
 /// What is done with what is in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Contents {
+pub enum DirectoryContents {
     /// It is kept.
     Kept,
     /// There is nothing to keep: it has no identity, or none that can be read, or its last purge
@@ -85,29 +85,31 @@ pub enum Contents {
     /// It is dropped: it belongs to a cache with another key.
     OtherKey,
     /// It is dropped: it missed runs of the cache, and with them what was purged and replaced.
-    Missed,
+    MissedRuns,
 }
 
 /// What the directories of a cache are in the next run, and what is done with their contents.
 /// `fresh` is the key, random, that the cache has if it has none yet.
-pub(super) fn agree(
+pub(super) fn plan_run(
     found: &[Option<Identity>],
     fresh: HashKey,
     now_ms: u64,
-) -> (Vec<Identity>, Vec<Contents>) {
+) -> (Vec<Identity>, Vec<DirectoryContents>) {
     let oldest = found.iter().flatten().min_by_key(|identity| identity.made_ms);
     let key = oldest.map_or(fresh, |identity| identity.key);
     let made_ms = oldest.map_or(now_ms, |identity| identity.made_ms);
     let known: Vec<&Identity> = found.iter().flatten().filter(|one| one.key == key).collect();
     let run = known.iter().map(|identity| identity.run).max().unwrap_or(0) + 1;
-    let latest = known.iter().map(|identity| took_part(identity, &known)).max().unwrap_or(0);
-    let contents: Vec<Contents> = found
+    let latest = known.iter().map(|identity| last_run_of(identity, &known)).max().unwrap_or(0);
+    let contents: Vec<DirectoryContents> = found
         .iter()
         .map(|identity| match identity {
-            None => Contents::New,
-            Some(identity) if identity.key != key => Contents::OtherKey,
-            Some(identity) if took_part(identity, &known) < latest => Contents::Missed,
-            Some(_) => Contents::Kept,
+            None => DirectoryContents::New,
+            Some(identity) if identity.key != key => DirectoryContents::OtherKey,
+            Some(identity) if last_run_of(identity, &known) < latest => {
+                DirectoryContents::MissedRuns
+            }
+            Some(_) => DirectoryContents::Kept,
         })
         .collect();
     let numbers: Vec<u64> = found
@@ -115,7 +117,7 @@ pub(super) fn agree(
         .enumerate()
         .map(|(index, identity)| match identity {
             // One that was copied has the number of its model: then both are new.
-            Some(identity) if is_sole(identity, found) => identity.directory,
+            Some(identity) if has_unique_number(identity, found) => identity.directory,
             _ => number(fresh, index, now_ms),
         })
         .collect();
@@ -128,14 +130,14 @@ pub(super) fn agree(
 
 /// The last run that a directory really took part in. One that a member never heard of did not
 /// begin: everything stopped while it was written to one directory after the other.
-fn took_part(identity: &Identity, known: &[&Identity]) -> u64 {
+fn last_run_of(identity: &Identity, known: &[&Identity]) -> u64 {
     let never_heard = |other: &&&Identity| {
         identity.members.contains(&other.directory) && other.run < identity.run
     };
     identity.run - u64::from(known.iter().any(|other| never_heard(&other)))
 }
 
-fn is_sole(identity: &Identity, found: &[Option<Identity>]) -> bool {
+fn has_unique_number(identity: &Identity, found: &[Option<Identity>]) -> bool {
     let same = |other: &&Identity| other.directory == identity.directory;
     found.iter().flatten().filter(same).count() == 1
 }
@@ -159,8 +161,8 @@ mod tests {
         Some(Identity { key: KEY, directory, made_ms: 5, run, members: members.to_vec() })
     }
 
-    fn contents(found: &[Option<Identity>]) -> Vec<Contents> {
-        let (identities, contents) = agree(found, FRESH, 100);
+    fn contents(found: &[Option<Identity>]) -> Vec<DirectoryContents> {
+        let (identities, contents) = plan_run(found, FRESH, 100);
         assert!(identities.iter().all(|identity| identity.run == identities[0].run));
         assert!(found.iter().flatten().all(|before| before.run < identities[0].run));
         contents
@@ -181,12 +183,15 @@ mod tests {
 
     #[test]
     fn directories_that_were_there_all_the_time_are_kept() {
-        assert_eq!(contents(&[None, None]), [Contents::New; 2]);
-        assert_eq!(contents(&[one(1, 4, &[1, 2]), one(2, 4, &[1, 2])]), [Contents::Kept; 2]);
-        assert_eq!(contents(&[one(1, 4, &[1, 2])]), [Contents::Kept]);
+        assert_eq!(contents(&[None, None]), [DirectoryContents::New; 2]);
+        assert_eq!(
+            contents(&[one(1, 4, &[1, 2]), one(2, 4, &[1, 2])]),
+            [DirectoryContents::Kept; 2]
+        );
+        assert_eq!(contents(&[one(1, 4, &[1, 2])]), [DirectoryContents::Kept]);
         assert_eq!(
             contents(&[None, one(2, 4, &[1, 2])]),
-            [Contents::New, Contents::Kept],
+            [DirectoryContents::New, DirectoryContents::Kept],
             "one was emptied"
         );
     }
@@ -194,25 +199,34 @@ mod tests {
     #[test]
     fn one_that_missed_a_run_is_dropped() {
         let found = [one(1, 5, &[1]), one(2, 4, &[1, 2])];
-        assert_eq!(contents(&found), [Contents::Kept, Contents::Missed]);
+        assert_eq!(contents(&found), [DirectoryContents::Kept, DirectoryContents::MissedRuns]);
         let found = [one(1, 6, &[1, 2]), one(2, 6, &[1, 2]), one(3, 2, &[3])];
-        assert_eq!(contents(&found), [Contents::Kept, Contents::Kept, Contents::Missed]);
+        assert_eq!(
+            contents(&found),
+            [DirectoryContents::Kept, DirectoryContents::Kept, DirectoryContents::MissedRuns]
+        );
     }
 
     #[test]
     fn a_run_that_did_not_begin_was_not_missed() {
         let found = [one(1, 5, &[1, 2]), one(2, 4, &[1, 2])];
-        assert_eq!(contents(&found), [Contents::Kept; 2]);
+        assert_eq!(contents(&found), [DirectoryContents::Kept; 2]);
         let found = [one(1, 5, &[1, 2, 3]), one(2, 4, &[1, 2]), None];
-        assert_eq!(contents(&found), [Contents::Kept, Contents::Kept, Contents::New]);
+        assert_eq!(
+            contents(&found),
+            [DirectoryContents::Kept, DirectoryContents::Kept, DirectoryContents::New]
+        );
     }
 
     #[test]
     fn the_older_key_wins() {
         let other = Identity { key: FRESH, made_ms: 4, ..one(9, 1, &[9]).unwrap() };
         let found = [one(1, 5, &[1]), Some(other), one(1, 5, &[1])];
-        let (identities, contents) = agree(&found, HashKey::new([9; 16]), 100);
-        assert_eq!(contents, [Contents::OtherKey, Contents::Kept, Contents::OtherKey]);
+        let (identities, contents) = plan_run(&found, HashKey::new([9; 16]), 100);
+        assert_eq!(
+            contents,
+            [DirectoryContents::OtherKey, DirectoryContents::Kept, DirectoryContents::OtherKey]
+        );
         assert!(identities.iter().all(|one| one.key == FRESH && one.made_ms == 4 && one.run == 2));
         let numbers: std::collections::HashSet<u64> =
             identities.iter().map(|one| one.directory).collect();

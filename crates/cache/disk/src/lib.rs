@@ -21,35 +21,38 @@
 #![forbid(unsafe_code)]
 
 mod directory;
+mod directory_io;
 mod disk;
+mod disks;
 mod fetch;
-mod fetching;
+mod fetch_task;
 mod format;
-mod front;
 mod identity;
 mod index;
 pub mod limits;
 mod log;
 mod message;
+mod purge_rules;
 mod queue;
+mod record;
 mod recover;
-mod rules;
 mod segments;
 mod shared;
-mod sim;
-mod tally;
+mod sim_directory;
+mod stats;
 mod threads;
-mod tier;
-mod volume;
-mod work;
+mod writer;
 
 pub use directory::{Directory, DirectoryError};
-pub use format::Id;
-pub use identity::Contents;
-pub use message::{Answer, Answered, Candidate, Cursor, Fetch, Host, Miss, StoredHead};
-pub use queue::{Marks, Options};
-pub use rules::Subject;
-pub use sim::{SimFaults, SimVolume};
-pub use tally::Counters;
-pub use tier::{Disks, Error};
-pub use volume::{IoResult, Volume, VolumeFile};
+pub use directory_io::{DirectoryIo, FileIo, IoResult};
+pub use disks::{Disks, Error};
+pub use format::ResponseId;
+pub use identity::DirectoryContents;
+pub use message::{
+    Cursor, DiskCallbacks, DiskHit, DiskReply, FetchError, FetchRequest, StoredHeader,
+    StoredResponse,
+};
+pub use purge_rules::PurgeTarget;
+pub use queue::{DiskOptions, QueueMarks};
+pub use sim_directory::{SimDirectory, SimFaults};
+pub use stats::DiskStats;

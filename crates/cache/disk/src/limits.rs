@@ -35,7 +35,7 @@ pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// Bytes of a stored head, of the text of a key, of the names in `Vary`, and tags. Above: the answer
 /// is not stored.
-pub(super) const HEAD_BYTES_MAX: usize = 1 << 20;
+pub(super) const RESPONSE_HEADER_BYTES_MAX: usize = 1 << 20;
 pub(super) const NAME_BYTES_MAX: usize = 1 << 20;
 pub(super) const VARY_BYTES_MAX: usize = 64 << 10;
 pub(super) const TAGS_MAX: usize = 1024;
@@ -60,7 +60,7 @@ pub(super) const WINDOW_BYTES: usize = 1 << 20;
 pub(super) const SUMMARY_BYTES_MAX: u64 = 1 << 30;
 
 /// Answers that one disk keeps, at some 150 bytes of memory each. Above: no further are stored.
-pub(super) const ANSWERS_MAX: usize = 32 << 20;
+pub(super) const RESPONSES_MAX: usize = 32 << 20;
 
 /// Purges by tag or key, and those by prefix, that are remembered because there may be answers that
 /// they are about. Above: everything that was stored on the disk before is dropped.
@@ -77,13 +77,13 @@ pub(super) const PAUSE_STORES: u32 = 64;
 
 /// How often memory is asked for before a fetch is given up, and in the middle of a body that somebody
 /// reads before it is cut; a millisecond and more lies between.
-pub(super) const ROOM_TRIES_MAX: u32 = 1000;
-pub(super) const ROOM_TRIES_READ_MAX: u32 = 60_000;
+pub(super) const MEMORY_TRIES_MAX: u32 = 1000;
+pub(super) const MEMORY_TRIES_WITH_READER_MAX: u32 = 60_000;
 
 /// How long somebody waits because a queue is above its second mark. After that the disk is taken as
 /// stuck: what cannot be left out is queued all the same, up to [`JOBS_MAX`], and nobody waits before
 /// it has gone on.
-pub(super) const WAIT: Duration = Duration::from_secs(1);
+pub(super) const PURGE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Jobs of a disk that is stuck. Above: one purge of all that it has takes the place of every further
 /// one, but for those that operators wait for.

@@ -3,18 +3,18 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use iolite::{Aggregate, Refusal};
-use millrace_body::{Filler, Waiter};
+use iolite::{Aggregate, AllocError};
+use millrace_body::{Filler, WaiterId};
 use millrace_http_cache::{META_BYTES, Space, TagHash, VariantKey};
 
-use super::format::{Fixed, Id, Kind, Position};
+use super::format::{FixedHeader, RecordKind, RecordPosition, ResponseId};
 use super::limits::CHUNK_BYTES;
 
 /// An answer to be stored. Everything is held by count: nothing is copied before it is written.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct StoredResponse {
     /// Which it is.
-    pub id: Id,
+    pub id: ResponseId,
     /// What requests it fits, if it varies.
     pub variant: Option<VariantKey>,
     /// [`VaryNames::as_bytes`](millrace_http_cache::VaryNames::as_bytes), if it varies.
@@ -22,7 +22,7 @@ pub struct Answer {
     /// [`Meta::to_bytes`](millrace_http_cache::Meta::to_bytes), of no meaning here.
     pub meta: [u8; META_BYTES],
     /// Its head, of no meaning here.
-    pub head: Arc<[u8]>,
+    pub header: Arc<[u8]>,
     /// The text of its key.
     pub name: Arc<[u8]>,
     /// What it may be purged by besides.
@@ -31,28 +31,28 @@ pub struct Answer {
     pub body: Aggregate,
 }
 
-impl Answer {
+impl StoredResponse {
     /// What its record begins with; `None` where something is too long.
-    pub(super) fn fixed(&self) -> Option<Fixed> {
-        let mut fixed = Fixed::new(Kind::Answer, self.id);
+    pub(super) fn fixed_header(&self) -> Option<FixedHeader> {
+        let mut fixed = FixedHeader::new(RecordKind::Response, self.id);
         fixed.has_variant = self.variant.is_some();
         fixed.has_language = self.variant.is_some_and(|variant| variant.by_language.is_some());
         fixed.tags = self.tags.len().try_into().ok()?;
         fixed.vary_bytes = self.vary.as_ref().map_or(0, |vary| vary.len()).try_into().ok()?;
-        fixed.head_bytes = self.head.len().try_into().ok()?;
+        fixed.response_header_bytes = self.header.len().try_into().ok()?;
         fixed.name_bytes = self.name.len().try_into().ok()?;
         fixed.body_bytes = self.body.len();
         fixed.space = Space::tag_of(&self.name);
-        fixed.is_sound().then_some(fixed)
+        fixed.is_within_limits().then_some(fixed)
     }
 
     /// Bytes that it keeps from being used for anything else while it is in the queue.
     pub(super) fn bytes(&self) -> u64 {
-        self.body.len() + self.head.len() as u64 + self.name.len() as u64
+        self.body.len() + self.header.len() as u64 + self.name.len() as u64
     }
 
     /// CRC-32C of each chunk of its body, 4 bytes each.
-    pub(super) fn sums(&self) -> Vec<u8> {
+    pub(super) fn chunk_sums(&self) -> Vec<u8> {
         let mut sums = Vec::new();
         let (mut sum, mut count) = (0, 0);
         for slice in self.body.slices() {
@@ -75,9 +75,9 @@ impl Answer {
 
 /// A stored answer that may be fetched, as far as memory knows it.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct DiskHit {
     /// Which it is.
-    pub id: Id,
+    pub id: ResponseId,
     /// What requests it fits, if it varies.
     pub variant: Option<VariantKey>,
     /// The names of the fields that it varies by, if it does.
@@ -85,25 +85,25 @@ pub struct Candidate {
     /// The length of its body.
     pub body_bytes: u64,
     pub(super) disk: usize,
-    pub(super) at: Position,
+    pub(super) at: RecordPosition,
 }
 
 /// A wish to have what is stored.
 #[derive(Debug)]
-pub struct Fetch {
+pub struct FetchRequest {
     /// What.
-    pub candidate: Candidate,
+    pub candidate: DiskHit,
     /// Where its body goes; takes as many bytes as that has.
     pub filler: Filler,
     /// Who is told.
-    pub asker: Waiter,
+    pub requester: WaiterId,
 }
 
 /// What is said of a stored answer besides its body.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoredHead {
+pub struct StoredHeader {
     /// Which it is.
-    pub id: Id,
+    pub id: ResponseId,
     /// What requests it fits, if it varies.
     pub variant: Option<VariantKey>,
     /// The names of the fields that it varies by; empty if it does not.
@@ -111,7 +111,7 @@ pub struct StoredHead {
     /// Its numbers, to be checked by [`Meta::from_bytes`](millrace_http_cache::Meta::from_bytes).
     pub meta: [u8; META_BYTES],
     /// Its head.
-    pub head: Box<[u8]>,
+    pub header: Box<[u8]>,
     /// The text of its key.
     pub name: Box<[u8]>,
     /// What it may be purged by besides.
@@ -120,19 +120,19 @@ pub struct StoredHead {
     pub body_bytes: u64,
     /// It was made stale, by an operator or by a client's request: to be validated before it is used
     /// again.
-    pub is_outdated: bool,
+    pub is_stale: bool,
 }
 
 /// What became of a wish.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answered {
+pub enum DiskReply {
     /// Of a fetch: the head, and the beginning of the body was compared with its checksum and is
     /// with whoever reads. The rest follows, or the body is cut.
-    Fetched(Box<StoredHead>),
+    Fetched(Box<StoredHeader>),
     /// Of a fetch: nothing was given to anybody, and the filler was dropped.
-    NotFetched(Miss),
+    NotFetched(FetchError),
     /// Of a fetch that was told as [`Answered::Fetched`]: the body was cut.
-    Cut(Id),
+    Cut(ResponseId),
     /// Of a purge: it is done, here and for the process from the call on. `is_durable`: it will be
     /// even if the machine loses its power now.
     Purged {
@@ -140,7 +140,7 @@ pub enum Answered {
         is_durable: bool,
     },
     /// Of a listing: some heads, and where it goes on, if it does.
-    Listed(Vec<StoredHead>, Option<Cursor>),
+    Listed(Vec<StoredHeader>, Option<Cursor>),
 }
 
 /// Where a listing goes on: of no meaning to others.
@@ -153,25 +153,25 @@ pub struct Cursor {
 
 /// Why nothing was fetched. In each case the origin is asked, as if nothing were stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Miss {
+pub enum FetchError {
     /// It was purged, replaced or dropped meanwhile.
     Gone,
     /// What was read is not what was written, or could not be read. It will not be found again.
     Damaged,
     /// There was no memory for it.
-    NoRoom,
+    NoMemory,
 }
 
 /// What the disks ask of those who use them. Called on the disks' threads, without any lock of
 /// theirs.
-pub trait Host: Send + Sync + Debug {
+pub trait DiskCallbacks: Send + Sync + Debug {
     /// Somebody who waited for a body may go on.
-    fn wake(&self, waiter: Waiter);
+    fn wake(&self, waiter: WaiterId);
 
     /// There was no memory for a body that is being fetched. Gives whether it is worth to try
     /// again.
-    fn make_room(&self, refusal: Refusal) -> bool;
+    fn make_room(&self, error: AllocError) -> bool;
 
     /// What became of what `asker` wanted.
-    fn answered(&self, asker: Waiter, answered: Answered);
+    fn handle_reply(&self, requester: WaiterId, reply: DiskReply);
 }

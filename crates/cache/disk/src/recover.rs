@@ -11,23 +11,23 @@ use std::sync::{Arc, PoisonError};
 
 use millrace_http_cache::TagHash;
 
+use super::directory_io::{FileIo, IoResult, ensure_removed, read_exactly};
 use super::format::{
-    Fixed, HEADER_BYTES, Id, Item, Kind, Parts, Position, Purged, SEAL_BYTES, SEALED_BYTES,
-    TAIL_BYTES, put_item, take_item,
+    FixedHeader, PurgeScope, RecordKind, RecordParts, RecordPosition, ResponseId, SEAL_BYTES,
+    SEALED_FIXED_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_TAIL_BYTES, SummaryItem, put_item, take_item,
 };
-use super::front::Front;
 use super::limits::{CHUNK_BYTES, UNIT, VERIFIED_BYTES_MAX, WINDOW_BYTES};
 use super::log::Log;
-use super::rules::Subject;
+use super::purge_rules::PurgeTarget;
+use super::record::RecordHeader;
 use super::segments::Segment;
-use super::volume::{IoResult, VolumeFile, ensure_removed, read_exactly};
 
 /// Of how many segments, the newest, it is not known whether they were synced.
-const SYNCED_AGAIN: u32 = 2;
+const SEGMENTS_RESYNCED: u32 = 2;
 
 /// What is found in a segment.
 #[derive(Debug, Default)]
-struct Found {
+struct SegmentContents {
     /// Items as in a summary.
     items: Vec<u8>,
     /// Purges that were written before it, and before its end.
@@ -37,9 +37,9 @@ struct Found {
     lost_before: Option<u32>,
 }
 
-impl Found {
+impl SegmentContents {
     /// Says how many purges were before, by the header, or else by the first record.
-    fn begins(&mut self, purges_before: Option<u64>) {
+    fn set_purges_before(&mut self, purges_before: Option<u64>) {
         let first = || take_item(&mut &self.items[..]).map(|item| item.fixed.purges);
         self.purges_before = purges_before.or_else(first).unwrap_or(self.purges);
     }
@@ -47,57 +47,57 @@ impl Found {
 
 impl Log {
     /// Reads one segment of an earlier run; `false` where there is none left.
-    pub(super) fn recover(&mut self) -> bool {
-        let Some(number) = self.past.pop() else { return false };
-        self.past_read += 1;
+    pub(super) fn recover_next_segment(&mut self) -> bool {
+        let Some(number) = self.unread_segments.pop() else { return false };
+        self.segments_read += 1;
         let shared = self.shared.clone();
         if let Some(segment) = shared.segments.get(number) {
             self.recover_segment(&segment);
         }
-        if self.past.is_empty() {
-            shared.index.end_past();
+        if self.unread_segments.is_empty() {
+            shared.index.end_recovery();
             shared.is_recovering.store(false, Ordering::Release);
         }
         true
     }
 
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
-        let found = match self.look(segment) {
+        let found = match self.read_contents(segment) {
             Ok(Some(found)) => found,
             // It has nothing. If there were purges, the segment before it does not go on where the
             // one behind it begins.
             Ok(None) => return self.drop_segments(|number| number == segment.number),
             Err(_) => {
-                self.shared.tally.count(|counters| counters.read_errors += 1);
-                if self.expected.is_none() {
+                self.shared.stats.update(|counters| counters.read_errors += 1);
+                if self.expected_purges.is_none() {
                     // Of the last one nothing else says whether there were purges.
-                    return self.purges_were_lost(segment.number);
+                    return self.drop_after_lost_purge(segment.number);
                 }
                 return self.drop_segments(|number| number == segment.number);
             }
         };
-        if self.expected.is_some_and(|expected| found.purges < expected) {
-            return self.purges_were_lost(segment.number);
+        if self.expected_purges.is_some_and(|expected| found.purges < expected) {
+            return self.drop_after_lost_purge(segment.number);
         }
-        if self.expected.is_none() {
+        if self.expected_purges.is_none() {
             self.purges = found.purges;
         }
-        self.expected = Some(found.purges_before);
-        self.learn(segment, &found);
+        self.expected_purges = Some(found.purges_before);
+        self.add_to_index(segment, &found);
         if found.lost_before.is_some() {
-            self.purges_were_lost(segment.number - 1);
+            self.drop_after_lost_purge(segment.number - 1);
         } else if self.shared.index.is_full() {
             // What is not in the index could not be purged.
             self.drop_segments(|number| number <= segment.number);
-            self.past.clear();
+            self.unread_segments.clear();
         }
     }
 
     /// Drops everything from segment `last` on back.
-    fn purges_were_lost(&mut self, last: u32) {
-        self.shared.tally.count(|counters| counters.lost_purges += 1);
+    fn drop_after_lost_purge(&mut self, last: u32) {
+        self.shared.stats.update(|counters| counters.lost_purges += 1);
         self.drop_segments(|number| number <= last);
-        self.past.clear();
+        self.unread_segments.clear();
     }
 
     fn drop_segments(&mut self, which: impl Fn(u32) -> bool) {
@@ -106,66 +106,70 @@ impl Log {
             shared.segments.remove(number);
             // Nobody knows from now on what is in it, nor has it purged. If it stayed, the next start
             // would have to find nothing at all.
-            if self.owes_purge {
+            if self.has_unwritten_purge {
                 continue;
             }
             // The oldest first, each for good: what is left has the purges that it needs.
             let removed = ensure_removed(&*shared.volume, &Segment::name(number));
             let removed = removed.and_then(|()| shared.volume.sync());
-            self.owes_purge = removed.is_err();
+            self.has_unwritten_purge = removed.is_err();
         }
-        self.is_condemned_or_sound();
+        self.ensure_purge_recorded();
     }
 
     /// What is in a segment; `None` where there is nothing.
-    fn look(&mut self, segment: &Segment) -> IoResult<Option<Found>> {
-        let mut header = [0; HEADER_BYTES];
+    fn read_contents(&mut self, segment: &Segment) -> IoResult<Option<SegmentContents>> {
+        let mut header = [0; SEGMENT_HEADER_BYTES];
         let is_whole = read_exactly(&*segment.file, 0, &mut header)?;
         let header = is_whole.then(|| self.shared.sealer.read_header(&header)).flatten();
         let header = header.filter(|header| header.segment == segment.number);
         let purges_before = header.map(|header| header.purges);
-        if let Some(mut found) = self.summary(segment) {
+        if let Some(mut found) = self.read_summary(segment) {
             // A process that was killed may not have synced the last one, nor the one that it closed
             // before: what is served from now on must not be less durable than what comes.
-            if self.past_read <= SYNCED_AGAIN {
+            if self.segments_read <= SEGMENTS_RESYNCED {
                 self.count_error(&segment.file.sync());
             }
-            found.begins(purges_before);
+            found.set_purges_before(purges_before);
             return Ok(Some(found));
         }
         let (mut found, end) = self.scan(segment, purges_before)?;
         if purges_before.is_none() && found.items.is_empty() {
             return Ok(None);
         }
-        found.begins(purges_before);
+        found.set_purges_before(purges_before);
         self.summarize(segment, &found, end);
         Ok(Some(found))
     }
 
-    fn summary(&self, segment: &Segment) -> Option<Found> {
+    fn read_summary(&self, segment: &Segment) -> Option<SegmentContents> {
         let file = &*segment.file;
         let bytes = segment.bytes();
-        let at = bytes.checked_sub(TAIL_BYTES as u64)?;
-        let mut tail = [0; TAIL_BYTES];
+        let at = bytes.checked_sub(SEGMENT_TAIL_BYTES as u64)?;
+        let mut tail = [0; SEGMENT_TAIL_BYTES];
         read_exactly(file, at, &mut tail).ok().filter(|is_whole| *is_whole)?;
         let tail = self.shared.sealer.read_tail(&tail)?;
         let start = at.checked_sub(tail.bytes)?;
         let mut items = vec![0; tail.bytes as usize];
         read_exactly(file, start, &mut items).ok().filter(|is_whole| *is_whole)?;
         let is_sound = tail.segment == segment.number && crc32c::crc32c(&items) == tail.sum;
-        is_sound.then_some(Found { items, purges: tail.purges, ..Found::default() })
+        is_sound.then_some(SegmentContents {
+            items,
+            purges: tail.purges,
+            ..SegmentContents::default()
+        })
     }
 
     /// Reads a segment that has no summary; gives where its last record ends, too.
-    fn scan(&self, segment: &Segment, purges: Option<u64>) -> IoResult<(Found, u64)> {
+    fn scan(&self, segment: &Segment, purges: Option<u64>) -> IoResult<(SegmentContents, u64)> {
         let mut window = Window::new(&*segment.file, segment.bytes());
-        let mut found = Found::default();
+        let mut found = SegmentContents::default();
         let mut purges = purges;
-        let (mut offset, mut end) = (HEADER_BYTES as u64, HEADER_BYTES as u64);
+        let (mut offset, mut end) = (SEGMENT_HEADER_BYTES as u64, SEGMENT_HEADER_BYTES as u64);
         while offset < window.bytes {
             let Ok(unit) = u32::try_from(offset / UNIT) else { break };
-            let at = Position { segment: segment.number, unit };
-            let Some(record) = self.record(&mut window, at)? else {
+            let at = RecordPosition { segment: segment.number, unit };
+            let Some(record) = self.read_record(&mut window, at)? else {
                 offset += UNIT;
                 continue;
             };
@@ -183,12 +187,18 @@ impl Log {
     }
 
     /// The record that begins at a place, if one does.
-    fn record(&self, window: &mut Window<'_>, at: Position) -> IoResult<Option<Fixed>> {
+    fn read_record(
+        &self,
+        window: &mut Window<'_>,
+        at: RecordPosition,
+    ) -> IoResult<Option<FixedHeader>> {
         let sealer = &self.shared.sealer;
-        let Some(fixed) = window.get(at.offset(), SEALED_BYTES)? else { return Ok(None) };
-        let Some(fixed) = sealer.fixed(fixed, at) else { return Ok(None) };
-        let Some(front) = window.get(at.offset(), fixed.front_bytes())? else { return Ok(None) };
-        Ok(sealer.is_front(front, at).then_some(fixed))
+        let Some(fixed) = window.get(at.offset(), SEALED_FIXED_BYTES)? else { return Ok(None) };
+        let Some(fixed) = sealer.read_fixed(fixed, at) else { return Ok(None) };
+        let Some(front) = window.get(at.offset(), fixed.record_header_bytes())? else {
+            return Ok(None);
+        };
+        Ok(sealer.is_record_header(front, at).then_some(fixed))
     }
 
     /// Appends what a summary says of a record. Of an answer that is not whole: that there is no such
@@ -198,25 +208,32 @@ impl Log {
         &self,
         items: &mut Vec<u8>,
         window: &mut Window<'_>,
-        at: Position,
-        fixed: Fixed,
+        at: RecordPosition,
+        fixed: FixedHeader,
     ) -> IoResult<()> {
-        let bytes = window.get(at.offset(), fixed.front_bytes())?;
-        let front = Front { fixed, bytes: bytes.map(<[u8]>::to_vec).unwrap_or_default() };
-        if front.is(Kind::Answer) && !self.is_whole(window, at, &front)? {
-            let gone =
-                Fixed { purges: fixed.purges, ..Fixed::new(Kind::Purge(Purged::Id), fixed.id) };
-            put_item(items, at.unit, &gone, &Parts::NONE);
+        let bytes = window.get(at.offset(), fixed.record_header_bytes())?;
+        let front = RecordHeader { fixed, bytes: bytes.map(<[u8]>::to_vec).unwrap_or_default() };
+        if front.has_kind(RecordKind::Response) && !self.is_whole(window, at, &front)? {
+            let gone = FixedHeader {
+                purges: fixed.purges,
+                ..FixedHeader::new(RecordKind::Purge(PurgeScope::Id), fixed.id)
+            };
+            put_item(items, at.unit, &gone, &RecordParts::NONE);
         } else {
             put_item(items, at.unit, &fixed, &front.parts());
         }
         Ok(())
     }
 
-    fn is_whole(&self, window: &mut Window<'_>, at: Position, front: &Front) -> IoResult<bool> {
+    fn is_whole(
+        &self,
+        window: &mut Window<'_>,
+        at: RecordPosition,
+        front: &RecordHeader,
+    ) -> IoResult<bool> {
         let body = at.offset() + front.bytes.len() as u64;
         let body_bytes = front.fixed.body_bytes;
-        let end = self.shared.sealer.end(&front.bytes, at);
+        let end = self.shared.sealer.end_seal(&front.bytes, at);
         let written = window.get(body + body_bytes, SEAL_BYTES)?;
         if written != Some(&end[..]) {
             return Ok(false);
@@ -228,7 +245,7 @@ impl Log {
             let start = (chunk * CHUNK_BYTES) as u64;
             let bytes = (body_bytes - start).min(CHUNK_BYTES as u64) as usize;
             let sum = window.get(body + start, bytes)?.map(crc32c::crc32c);
-            if sum.is_none() || sum != front.sum(chunk) {
+            if sum.is_none() || sum != front.chunk_sum(chunk) {
                 return Ok(false);
             }
         }
@@ -237,7 +254,7 @@ impl Log {
 
     /// Gives a segment the summary that it lacks, so that it is read this once. Where that fails, it
     /// is read again at the next start.
-    fn summarize(&self, segment: &Segment, found: &Found, end: u64) {
+    fn summarize(&self, segment: &Segment, found: &SegmentContents, end: u64) {
         // What was lost has to be noticed again, should this start end before all is dropped.
         if found.lost_before.is_some() {
             return;
@@ -247,25 +264,26 @@ impl Log {
             .truncate(end)
             .and_then(|()| self.write_summary(segment, end, &found.items, found.purges))
             .and_then(|()| file.sync());
-        let bytes = if written.is_ok() { found.items.len() + TAIL_BYTES } else { 0 };
+        let bytes = if written.is_ok() { found.items.len() + SEGMENT_TAIL_BYTES } else { 0 };
         segment.set_bytes(end + bytes as u64);
     }
 
     /// Takes in what was found, the last record first.
-    fn learn(&self, segment: &Segment, found: &Found) {
+    fn add_to_index(&self, segment: &Segment, found: &SegmentContents) {
         let mut items = Vec::new();
         let mut rest = &found.items[..];
         while let Some(item) = take_item(&mut rest) {
             items.push(item);
         }
-        let mut ids: Vec<Id> = Vec::new();
+        let mut ids: Vec<ResponseId> = Vec::new();
         let mut spaces = Vec::new();
-        let is_kept = |item: &&Item<'_>| found.lost_before.is_none_or(|lost| item.unit >= lost);
+        let is_kept =
+            |item: &&SummaryItem<'_>| found.lost_before.is_none_or(|lost| item.unit >= lost);
         for item in items.iter().rev().filter(is_kept) {
-            if let Some((subject, is_soft)) = subject(item) {
-                let at = Position { segment: segment.number, unit: item.unit };
-                self.shared.rules.learn(&subject, is_soft, at);
-            } else if let Some(id) = self.shared.index.learn(segment.number, item) {
+            if let Some((target, is_soft)) = purge_rule(item) {
+                let at = RecordPosition { segment: segment.number, unit: item.unit };
+                self.shared.rules.add_recovered(&target, is_soft, at);
+            } else if let Some(id) = self.shared.index.add_recovered(segment.number, item) {
                 spaces.push(item.fixed.space);
                 ids.push(id);
             }
@@ -281,33 +299,33 @@ impl Log {
 }
 
 /// The rule that an item is, if it is one: not what the index follows.
-fn subject(item: &Item<'_>) -> Option<(Subject, bool)> {
+fn purge_rule(item: &SummaryItem<'_>) -> Option<(PurgeTarget, bool)> {
     let (fixed, is_soft) = (&item.fixed, item.fixed.is_soft);
-    let Kind::Purge(purged) = fixed.kind else { return None };
-    let subject = match purged {
-        Purged::Id if is_soft => Subject::Answer(fixed.id),
-        Purged::Key if is_soft => Subject::Key(fixed.id.key),
-        Purged::Id | Purged::Key => return None,
-        Purged::Prefix => Subject::Prefix(item.name.into()),
-        Purged::Tag => {
+    let RecordKind::Purge(purged) = fixed.kind else { return None };
+    let target = match purged {
+        PurgeScope::Id if is_soft => PurgeTarget::Response(fixed.id),
+        PurgeScope::Key if is_soft => PurgeTarget::Key(fixed.id.key),
+        PurgeScope::Id | PurgeScope::Key => return None,
+        PurgeScope::Prefix => PurgeTarget::Prefix(item.name.into()),
+        PurgeScope::Tag => {
             let tag = item.tags.first_chunk()?;
-            Subject::Tag(TagHash(u128::from_le_bytes(*tag)))
+            PurgeTarget::Tag(TagHash(u128::from_le_bytes(*tag)))
         }
-        Purged::All => Subject::All,
+        PurgeScope::All => PurgeTarget::All,
     };
-    Some((subject, is_soft))
+    Some((target, is_soft))
 }
 
 /// A file that is read from its beginning on, a stretch at a time.
 struct Window<'a> {
-    file: &'a dyn VolumeFile,
+    file: &'a dyn FileIo,
     bytes: u64,
     start: u64,
     buffer: Vec<u8>,
 }
 
 impl<'a> Window<'a> {
-    fn new(file: &'a dyn VolumeFile, bytes: u64) -> Self {
+    fn new(file: &'a dyn FileIo, bytes: u64) -> Self {
         Self { file, bytes, start: 0, buffer: Vec::new() }
     }
 

@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use super::format::Id;
-use super::volume::VolumeFile;
+use super::directory_io::FileIo;
+use super::format::ResponseId;
 
 /// A file of records. Who reads it holds it; one that was dropped is gone when nobody does.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) number: u32,
-    pub(super) file: Arc<dyn VolumeFile>,
+    pub(super) file: Arc<dyn FileIo>,
     /// Bytes of the file: the writer's alone, others only look at it as a figure.
     bytes: AtomicU64,
     /// The answers that were written there, dead or not.
-    ids: Mutex<Vec<Id>>,
+    ids: Mutex<Vec<ResponseId>>,
 }
 
 impl Segment {
-    pub(super) fn new(number: u32, file: Arc<dyn VolumeFile>, bytes: u64) -> Self {
+    pub(super) fn new(number: u32, file: Arc<dyn FileIo>, bytes: u64) -> Self {
         Self { number, file, bytes: AtomicU64::new(bytes), ids: Mutex::default() }
     }
 
@@ -31,17 +31,17 @@ impl Segment {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn add_id(&self, id: Id) {
+    pub(super) fn add_id(&self, id: ResponseId) {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
 
-    pub(super) fn set_ids(&self, mut ids: Vec<Id>) {
+    pub(super) fn set_ids(&self, mut ids: Vec<ResponseId>) {
         ids.shrink_to_fit();
         *self.ids.lock().unwrap_or_else(PoisonError::into_inner) = ids;
     }
 
     /// Those from `from` on, `most` at most.
-    pub(super) fn ids(&self, from: usize, most: usize) -> Vec<Id> {
+    pub(super) fn ids(&self, from: usize, most: usize) -> Vec<ResponseId> {
         let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         ids.iter().skip(from).take(most).copied().collect()
     }

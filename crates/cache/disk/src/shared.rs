@@ -6,33 +6,33 @@ use std::sync::{Arc, Mutex};
 
 use millrace_http_cache::SpaceTag;
 
-use super::format::{Id, Kind, Position, Sealer};
-use super::front::Front;
-use super::index::{Head, Index, Known};
-use super::message::{Host, Miss};
-use super::queue::{Job, PurgeJob, Queue};
-use super::rules::{Judged, Rules, Standing, Subject};
+use super::directory_io::{DirectoryIo, read_exactly};
+use super::format::{RecordKind, RecordPosition, ResponseId, Sealer};
+use super::index::{HeaderLocation, Index, IndexedRecord};
+use super::message::{DiskCallbacks, FetchError};
+use super::purge_rules::{PurgeRules, PurgeTarget, RecordStatus, RuleSubject};
+use super::queue::{JobQueue, PurgeJob, WriteJob};
+use super::record::RecordHeader;
 use super::segments::{Segment, Segments};
-use super::tally::Tally;
-use super::volume::{Volume, read_exactly};
+use super::stats::StatsCell;
 
 /// The state that the threads of a disk share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) volume: Arc<dyn Volume>,
+pub(super) struct DiskShared {
+    pub(super) volume: Arc<dyn DirectoryIo>,
     /// The directory's.
-    pub(super) number: u64,
+    pub(super) directory: u64,
     pub(super) sealer: Sealer,
     pub(super) index: Index,
-    pub(super) rules: Rules,
+    pub(super) rules: PurgeRules,
     pub(super) segments: Segments,
-    pub(super) queue: Queue,
-    pub(super) tally: Tally,
+    pub(super) queue: JobQueue,
+    pub(super) stats: StatsCell,
     /// How many responses of each space recovery has found so far.
     pub(super) recovered: Mutex<BTreeMap<SpaceTag, u64>>,
-    pub(super) host: Arc<dyn Host>,
+    pub(super) callbacks: Arc<dyn DiskCallbacks>,
     /// Its place among the disks.
-    pub(super) place: usize,
+    pub(super) disk: usize,
     /// Segments of earlier runs are still to be read. Set to `false` after the last was; pairs with
     /// the load in [`Disk::counters`](super::disk::Disk::counters).
     pub(super) is_recovering: AtomicBool,
@@ -42,50 +42,63 @@ pub(super) struct Shared {
 
 /// What was read of an answer before its body.
 #[derive(Debug)]
-pub(super) struct Fronts {
-    pub(super) front: Front,
+pub(super) struct RecordHeaders {
+    pub(super) record: RecordHeader,
     /// Of the record that has its present head, if that is another one.
-    pub(super) update: Option<Front>,
+    pub(super) update: Option<RecordHeader>,
     /// How the answer stands by the rules.
-    pub(super) standing: Standing,
+    pub(super) status: RecordStatus,
 }
 
-impl Shared {
+impl DiskShared {
     /// Reads a record of an answer whose segment is at hand, and the update of its head if there is
     /// one, up to the body; and asks the rules about it.
     ///
     /// # Errors
     /// [`Miss::Gone`]; and [`Miss::Damaged`], counted.
-    pub(super) fn read_known(&self, segment: &Segment, known: &Known) -> Result<Fronts, Miss> {
+    pub(super) fn read_headers(
+        &self,
+        segment: &Segment,
+        known: &IndexedRecord,
+    ) -> Result<RecordHeaders, FetchError> {
         let (id, at) = (known.id, known.at);
-        let front = self.read_front(segment, id, Head { at, front_bytes: known.front_bytes })?;
-        if !front.is(Kind::Answer) || front.fixed.body_bytes != known.body_bytes {
-            return Err(Miss::Damaged);
+        let front = self.read_record_header(
+            segment,
+            id,
+            HeaderLocation { at, header_bytes: known.header_bytes },
+        )?;
+        if !front.has_kind(RecordKind::Response) || front.fixed.body_bytes != known.body_bytes {
+            return Err(FetchError::Damaged);
         }
         let mut update = None;
         if let Some(head) = known.update {
-            let segment = self.segments.get(head.at.segment).ok_or(Miss::Gone)?;
-            let newer = self.read_front(&segment, id, head)?;
-            if !newer.is(Kind::Update) || newer.fixed.target != at {
-                return Err(Miss::Damaged);
+            let segment = self.segments.get(head.at.segment).ok_or(FetchError::Gone)?;
+            let newer = self.read_record_header(&segment, id, head)?;
+            if !newer.has_kind(RecordKind::Update) || newer.fixed.target != at {
+                return Err(FetchError::Damaged);
             }
             update = Some(newer);
         }
         let parts = front.parts();
         let head_at = known.update.map_or(at, |head| head.at);
-        let judged = Judged { id, at, head_at, name: parts.name, tags: parts.tags };
-        let standing = self.rules.standing(&judged);
-        Ok(Fronts { front, update, standing })
+        let record = RuleSubject { id, at, header_at: head_at, name: parts.name, tags: parts.tags };
+        let status = self.rules.status_of(&record);
+        Ok(RecordHeaders { record: front, update, status: status })
     }
 
-    fn read_front(&self, segment: &Segment, id: Id, head: Head) -> Result<Front, Miss> {
-        let mut bytes = vec![0; head.front_bytes as usize];
-        let fixed = self.read(segment, head.at.offset(), &mut bytes, |front| {
-            let fixed = self.sealer.fixed(front, head.at)?;
-            let is_it = fixed.id == id && fixed.front_bytes() == front.len();
-            (is_it && self.sealer.is_front(front, head.at)).then_some(fixed)
+    fn read_record_header(
+        &self,
+        segment: &Segment,
+        id: ResponseId,
+        head: HeaderLocation,
+    ) -> Result<RecordHeader, FetchError> {
+        let mut bytes = vec![0; head.header_bytes as usize];
+        let fixed = self.read_checked(segment, head.at.offset(), &mut bytes, |front| {
+            let fixed = self.sealer.read_fixed(front, head.at)?;
+            let is_it = fixed.id == id && fixed.record_header_bytes() == front.len();
+            (is_it && self.sealer.is_record_header(front, head.at)).then_some(fixed)
         })?;
-        Ok(Front { fixed, bytes })
+        Ok(RecordHeader { fixed, bytes })
     }
 
     /// Reads all of `bytes` from a place of a segment. Gives what `check` makes of them: `None`
@@ -93,31 +106,35 @@ impl Shared {
     ///
     /// # Errors
     /// [`Miss::Damaged`], counted.
-    pub(super) fn read<T>(
+    pub(super) fn read_checked<T>(
         &self,
         segment: &Segment,
         at: u64,
         bytes: &mut [u8],
         check: impl FnOnce(&[u8]) -> Option<T>,
-    ) -> Result<T, Miss> {
+    ) -> Result<T, FetchError> {
         let is_there = read_exactly(&*segment.file, at, bytes);
         let checked = if is_there == Ok(true) { check(bytes) } else { None };
         checked.ok_or_else(|| {
-            self.tally.count(|counters| match is_there {
-                Ok(_) => counters.damaged += 1,
+            self.stats.update(|counters| match is_there {
+                Ok(_) => counters.damaged_records += 1,
                 Err(_) => counters.read_errors += 1,
             });
-            Miss::Damaged
+            FetchError::Damaged
         })
     }
 
     /// An answer is not what it was, or cannot be read. It is written that it is gone: should the
     /// disk read it after all some day, nobody may know by then that it was purged meanwhile.
-    pub(super) fn give_up(&self, id: Id, at: Position) {
+    pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {
-            let subject = Subject::Answer(id);
-            self.queue.write(Job::Purge(PurgeJob { subject, is_soft: false, asker: None }));
+            let target = PurgeTarget::Response(id);
+            self.queue.push_write(WriteJob::Purge(PurgeJob {
+                target,
+                is_soft: false,
+                waiter: None,
+            }));
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::disk::Disk;
 use super::log::Log;
-use super::queue::Next;
-use super::shared::Shared;
+use super::queue::NextJob;
+use super::shared::DiskShared;
 
 /// How long what was written may wait to be synced.
 const SYNC: Duration = Duration::from_secs(5);
@@ -24,11 +24,11 @@ impl Threads {
         let mut threads = Self(Vec::new());
         for disk in disks {
             let log = disk.log.clone();
-            let started = spawn(format!("disk-{}", disk.shared.place), move || write(&log));
+            let started = spawn(format!("disk-{}", disk.shared.disk), move || write(&log));
             threads.add(started, disks)?;
             for _ in 0..readers {
                 let shared = disk.shared.clone();
-                let started = spawn(format!("disk-{}-read", shared.place), move || read(&shared));
+                let started = spawn(format!("disk-{}-read", shared.disk), move || read(&shared));
                 threads.add(started, disks)?;
             }
         }
@@ -39,7 +39,7 @@ impl Threads {
         match started {
             Ok(thread) => self.0.push(thread),
             Err(error) => {
-                disks.iter().for_each(Disk::end_fetches);
+                disks.iter().for_each(Disk::abandon_fetches);
                 return Err(error);
             }
         }
@@ -62,21 +62,21 @@ fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<JoinH
 
 fn write(log: &Mutex<Log>) {
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
-    while !log.has_ended() {
-        if !log.work(Some(SYNC)) {
-            log.sync_in_time();
+    while !log.is_drained() {
+        if !log.run_once(Some(SYNC)) {
+            log.sync_when_idle();
         }
     }
 }
 
-fn read(shared: &Arc<Shared>) {
+fn read(shared: &Arc<DiskShared>) {
     loop {
-        let fetching = match shared.queue.next_read(true) {
-            Next::Job(fetching) => fetching,
-            Next::Nothing => continue,
-            Next::End => return,
+        let task = match shared.queue.pop_fetch(true) {
+            NextJob::Job(task) => task,
+            NextJob::Empty => continue,
+            NextJob::Closed => return,
         };
-        if fetching.turn(shared) {
+        if task.run_turn(shared) {
             std::thread::sleep(ROOM);
         }
     }

@@ -7,7 +7,7 @@
 
 #[path = "common/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
-mod host;
+mod callbacks;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,9 +17,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host::{Told, waiter};
+use callbacks::{RecordingCallbacks, waiter};
 use iolite::Slab;
-use millrace_disk::{Answered, Directory, Disks, Host, Id, Options, Subject, Volume};
+use millrace_disk::{
+    Directory, DirectoryIo, DiskCallbacks, DiskOptions, DiskReply, Disks, PurgeTarget, ResponseId,
+};
 use millrace_http_cache::{HashKey, Key};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -72,13 +74,13 @@ fn read_journal(path: &Path) -> (BTreeMap<u64, Known>, u64) {
     (known, last)
 }
 
-fn id(key: u64) -> Id {
-    Id { key: Key(u128::from(key) << 64 | u128::from(key)), variant: 0 }
+fn id(key: u64) -> ResponseId {
+    ResponseId { key: Key(u128::from(key) << 64 | u128::from(key)), variant: 0 }
 }
 
 struct Victim {
     slab: Slab,
-    told: Arc<Told>,
+    callbacks: Arc<RecordingCallbacks>,
     disks: Disks,
     known: BTreeMap<u64, Known>,
     token: u64,
@@ -92,24 +94,26 @@ impl Victim {
         let (known, version) = read_journal(&home.join("journal"));
         let journal = File::options().create(true).append(true).open(home.join("journal"));
         let slab = Slab::on_heap(32 << 20).unwrap();
-        let told = Told::new(&slab);
-        let host: Arc<dyn Host> = told.clone();
-        let volumes = ["one", "two"].map(|name| {
+        let callbacks = RecordingCallbacks::new(&slab);
+        let disk_callbacks: Arc<dyn DiskCallbacks> = callbacks.clone();
+        let directories = ["one", "two"].map(|name| {
             let directory = Directory::open(&home.join(name)).unwrap();
-            (Arc::new(directory) as Arc<dyn Volume>, DISK_BYTES)
+            (Arc::new(directory) as Arc<dyn DirectoryIo>, DISK_BYTES)
         });
         let fresh = HashKey::new([7; 16]);
-        let disks = Disks::open(volumes.into(), &host, &Options::default(), fresh, 1).unwrap();
+        let disks =
+            Disks::open(directories.into(), &disk_callbacks, &DiskOptions::default(), fresh, 1)
+                .unwrap();
         let random = Pcg64Mcg::seed_from_u64(version);
         let journal = journal.unwrap();
-        Self { slab, told, disks, known, token: 0, random, journal, version }
+        Self { slab, callbacks, disks, known, token: 0, random, journal, version }
     }
 
     /// Waits for what is told; whoever waits for ever is killed for it.
-    fn wait(&self, token: u64, count: usize) -> Vec<Answered> {
+    fn wait(&self, token: u64, count: usize) -> Vec<DiskReply> {
         let mut all = Vec::new();
         while all.len() < count {
-            all.extend(self.told.take(token));
+            all.extend(self.callbacks.take(token));
             std::thread::sleep(Duration::from_micros(100));
         }
         all
@@ -119,13 +123,13 @@ impl Victim {
     fn look(&mut self, key: u64) -> bool {
         let Some(candidate) = self.disks.find(id(key).key).pop() else { return false };
         self.token += 1;
-        let fetched = host::fetch(&self.disks, &self.slab, candidate, self.token);
+        let fetched = callbacks::fetch(&self.disks, &self.slab, candidate, self.token);
         let Some(fetched) = fetched else { return false };
-        while !fetched.is_over(&self.told) {
+        while !fetched.is_over(&self.callbacks) {
             std::thread::sleep(Duration::from_micros(50));
         }
-        let Ok((head, is_whole)) = fetched.judge(&self.told) else { return false };
-        let (version, _, _) = host::read_head(&head);
+        let Ok((head, is_whole)) = fetched.judge(&self.callbacks) else { return false };
+        let (version, _, _) = callbacks::read_head(&head);
         let known = self.known.get(&key).copied().unwrap_or_default();
         assert!(
             (known.first..=known.last).contains(&version),
@@ -138,7 +142,7 @@ impl Victim {
     }
 
     fn look_at_all(&mut self) -> usize {
-        while self.disks.counters().iter().any(|disk| disk.is_recovering) {
+        while self.disks.stats().iter().any(|disk| disk.is_recovering) {
             std::thread::sleep(Duration::from_micros(100));
         }
         (0..KEYS).filter(|key| self.look(*key)).count()
@@ -149,22 +153,22 @@ impl Victim {
         match self.random.next_u64() % 40 {
             0 => {
                 self.token += 1;
-                let subject = if key.is_multiple_of(2) {
-                    Subject::Answer(id(key))
+                let target = if key.is_multiple_of(2) {
+                    PurgeTarget::Response(id(key))
                 } else {
-                    Subject::Key(id(key).key)
+                    PurgeTarget::Key(id(key).key)
                 };
-                self.disks.purge(&subject, false, waiter(self.token));
-                let told = self.wait(self.token, 1);
-                assert_eq!(told, [Answered::Purged { is_durable: true }]);
+                self.disks.purge(&target, false, waiter(self.token));
+                let callbacks = self.wait(self.token, 1);
+                assert_eq!(callbacks, [DiskReply::Purged { is_durable: true }]);
                 self.forget(key);
                 self.note(&format!("P {key} {}\n", self.version));
             }
             1 => {
                 self.token += 1;
-                host::sync(&self.disks, self.token);
-                let told = self.wait(self.token, 1);
-                assert_eq!(told, [Answered::Purged { is_durable: true }]);
+                callbacks::sync(&self.disks, self.token);
+                let callbacks = self.wait(self.token, 1);
+                assert_eq!(callbacks, [DiskReply::Purged { is_durable: true }]);
                 self.note(&format!("F {}\n", self.version));
             }
             2..=19 => drop(self.look(key)),
@@ -173,7 +177,7 @@ impl Victim {
                 self.note(&format!("S {key} {}\n", self.version));
                 let length = (self.random.next_u64() % 100_000) as usize;
                 let length = length >> (self.random.next_u64() % 8);
-                let answer = host::answer(&self.slab, id(key), self.version, length);
+                let answer = callbacks::answer(&self.slab, id(key), self.version, length);
                 let known = self.known.entry(key).or_default();
                 known.last = self.version;
                 // What it replaces is gone at once, whether it is taken or not.

@@ -6,15 +6,17 @@
 
 #[path = "common/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
-mod host;
+mod callbacks;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host::Told;
+use callbacks::RecordingCallbacks;
 use iolite::Slab;
-use millrace_disk::{Answered, Directory, Disks, Host, Id, Options, Volume};
+use millrace_disk::{
+    Directory, DirectoryIo, DiskCallbacks, DiskOptions, DiskReply, Disks, ResponseId,
+};
 use millrace_http_cache::{HashKey, Key};
 
 fn number(name: &str, default: u64) -> u64 {
@@ -22,43 +24,43 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Spread like hashes.
-fn id(number: u64) -> Id {
+fn id(number: u64) -> ResponseId {
     let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Id { key: Key(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(31))), variant: 0 }
+    ResponseId { key: Key(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(31))), variant: 0 }
 }
 
 struct Run {
     slab: Slab,
-    told: Arc<Told>,
+    callbacks: Arc<RecordingCallbacks>,
     disks: Disks,
 }
 
 fn open(home: &Path, bytes: u64) -> Run {
     let slab = Slab::on_heap(64 << 20).unwrap();
-    let told = Told::new(&slab);
-    let host: Arc<dyn Host> = told.clone();
-    let directory: Arc<dyn Volume> = Arc::new(Directory::open(home).unwrap());
-    let (options, fresh) = (Options::default(), HashKey::new([5; 16]));
-    let disks = Disks::open(vec![(directory, bytes)], &host, &options, fresh, 1).unwrap();
-    Run { slab, told, disks }
+    let callbacks = RecordingCallbacks::new(&slab);
+    let disk_callbacks: Arc<dyn DiskCallbacks> = callbacks.clone();
+    let directory: Arc<dyn DirectoryIo> = Arc::new(Directory::open(home).unwrap());
+    let (options, fresh) = (DiskOptions::default(), HashKey::new([5; 16]));
+    let disks = Disks::open(vec![(directory, bytes)], &disk_callbacks, &options, fresh, 1).unwrap();
+    Run { slab, callbacks, disks }
 }
 
 impl Run {
     /// Fetches one; gives whether it was there.
     fn fetch(&self, number: u64) -> bool {
         let Some(candidate) = self.disks.find(id(number).key).pop() else { return false };
-        let Some(fetched) = host::fetch(&self.disks, &self.slab, candidate, number) else {
+        let Some(fetched) = callbacks::fetch(&self.disks, &self.slab, candidate, number) else {
             return false;
         };
-        while !fetched.is_over(&self.told) {
+        while !fetched.is_over(&self.callbacks) {
             std::thread::yield_now();
         }
-        fetched.judge(&self.told).is_ok()
+        fetched.judge(&self.callbacks).is_ok()
     }
 
     fn sync(&self) {
-        host::sync(&self.disks, u64::MAX - 1);
-        while self.told.take(u64::MAX - 1) != [Answered::Purged { is_durable: true }] {
+        callbacks::sync(&self.disks, u64::MAX - 1);
+        while self.callbacks.take(u64::MAX - 1) != [DiskReply::Purged { is_durable: true }] {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -75,14 +77,14 @@ fn a_full_disk_is_served_at_once() {
     let run = open(&home, bytes);
     let begin = Instant::now();
     for number in 0..count {
-        let mut answer = host::answer(&run.slab, id(number), number, object as usize);
+        let mut answer = callbacks::answer(&run.slab, id(number), number, object as usize);
         while let Err(back) = run.disks.store(answer) {
             answer = back;
             std::thread::sleep(Duration::from_micros(200));
         }
     }
     run.sync();
-    let counters = run.disks.counters()[0];
+    let counters = run.disks.stats()[0];
     println!("stored {count} in {:?}: {counters:?}", begin.elapsed());
     drop(run);
     let begin = Instant::now();
@@ -96,14 +98,14 @@ fn a_full_disk_is_served_at_once() {
         }
         served.push(begin.elapsed());
     }
-    while run.disks.counters()[0].is_recovering {
+    while run.disks.stats()[0].is_recovering {
         std::thread::sleep(Duration::from_millis(1));
     }
     let known = begin.elapsed();
     println!("opened in {opened:?}, served in {served:?}, all known in {known:?}");
-    let answers = run.disks.counters()[0].answers;
-    println!("{answers} answers after, {} before", counters.answers);
-    assert_eq!(answers, counters.answers);
+    let answers = run.disks.stats()[0].responses;
+    println!("{answers} answers after, {} before", counters.responses);
+    assert_eq!(answers, counters.responses);
     drop(run);
     std::fs::remove_dir_all(&home).unwrap();
 }

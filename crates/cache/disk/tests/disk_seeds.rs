@@ -7,15 +7,16 @@
 
 #[path = "common/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
-mod host;
+mod callbacks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use host::{Fetched, Told, waiter};
+use callbacks::{Fetched, RecordingCallbacks, waiter};
 use iolite::Slab;
 use millrace_disk::{
-    Answered, Disks, Host, Id, Marks, Miss, Options, SimFaults, SimVolume, Subject, Volume,
+    DirectoryIo, DiskCallbacks, DiskOptions, DiskReply, Disks, FetchError, PurgeTarget, QueueMarks,
+    ResponseId, SimDirectory, SimFaults,
 };
 use millrace_http_cache::{HashKey, Key, META_BYTES, TagHash};
 use rand_core::{Rng, SeedableRng};
@@ -45,10 +46,10 @@ struct Life<'a> {
     seed: u64,
     random: Pcg64Mcg,
     slab: &'a Slab,
-    told: Arc<Told>,
-    volumes: Vec<SimVolume>,
+    callbacks: Arc<RecordingCallbacks>,
+    directories: Vec<SimDirectory>,
     disks: Option<Disks>,
-    models: BTreeMap<Id, Model>,
+    models: BTreeMap<ResponseId, Model>,
     version: u64,
     token: u64,
     has_flipped: bool,
@@ -76,23 +77,29 @@ impl Life<'_> {
         self.random.next_u64() % bound
     }
 
-    fn id(&mut self) -> Id {
+    fn id(&mut self) -> ResponseId {
         let number = self.below(KEYS);
         let key = Key(u128::from(number) << 64 | u128::from(number * 7));
         let variant = if number < 3 { u128::from(self.below(3)) } else { 0 };
-        Id { key, variant }
+        ResponseId { key, variant }
     }
 
     fn start(&mut self) {
-        let host: Arc<dyn Host> = self.told.clone();
-        let marks = Marks { skip: 20, wait: 24, skip_bytes: 1 << 20 };
-        let options = Options { marks, readers: 0 };
+        let callbacks: Arc<dyn DiskCallbacks> = self.callbacks.clone();
+        let marks = QueueMarks { skip: 20, wait: 24, skip_bytes: 1 << 20 };
+        let options = DiskOptions { marks, readers: 0 };
         for _ in 0..100 {
-            let volumes = self.volumes.iter();
-            let volumes =
-                volumes.map(|volume| (Arc::new(volume.clone()) as Arc<dyn Volume>, DISK_BYTES));
+            let directories = self.directories.iter();
+            let directories = directories
+                .map(|directory| (Arc::new(directory.clone()) as Arc<dyn DirectoryIo>, DISK_BYTES));
             let fresh = HashKey::new([self.seed as u8; 16]);
-            match Disks::open(volumes.collect(), &host, &options, fresh, 1000 + self.version) {
+            match Disks::open(
+                directories.collect(),
+                &callbacks,
+                &options,
+                fresh,
+                1000 + self.version,
+            ) {
                 Ok(disks) => return self.disks = Some(disks),
                 Err(error) => assert!(self.has_faults, "{error}"),
             }
@@ -105,7 +112,7 @@ impl Life<'_> {
     }
 
     fn work(&self) {
-        while self.disks().work() {}
+        while self.disks().run_once() {}
     }
 
     /// With `DISK_TELL`, says what happens.
@@ -116,7 +123,7 @@ impl Life<'_> {
     }
 
     fn is_dead(&self) -> bool {
-        self.volumes.iter().any(SimVolume::is_dead)
+        self.directories.iter().any(SimDirectory::is_dead)
     }
 
     /// Everything that was asked for is done.
@@ -139,7 +146,7 @@ impl Life<'_> {
             6..=8 => self.below(70_000) as usize,
             _ => self.below(140_000) as usize,
         };
-        let answer = host::answer(self.slab, id, version, length);
+        let answer = callbacks::answer(self.slab, id, version, length);
         let is_taken = self.disks().store(answer).is_ok();
         self.tell(|| format!("store {id:?} version {version}: {is_taken}"));
         let model = self.models.entry(id).or_default();
@@ -168,31 +175,31 @@ impl Life<'_> {
         (model.now, model.is_outdated) = (Some(version).filter(|_| is_there), false);
     }
 
-    fn find(&self, id: Id) -> Option<millrace_disk::Candidate> {
+    fn find(&self, id: ResponseId) -> Option<millrace_disk::DiskHit> {
         self.disks().find(id.key).into_iter().find(|candidate| candidate.id == id)
     }
 
     fn purge(&mut self) {
         let id = self.id();
-        let subject = match self.below(12) {
-            0..=3 => Subject::Answer(id),
-            4..=6 => Subject::Key(id.key),
-            7..=8 => {
-                Subject::Prefix(format!("http://g{}/", host::group_of(id.key)).into_bytes().into())
-            }
-            9..=10 => Subject::Tag(TagHash(u128::from(host::group_of(id.key)) + 1)),
-            _ => Subject::All,
+        let target = match self.below(12) {
+            0..=3 => PurgeTarget::Response(id),
+            4..=6 => PurgeTarget::Key(id.key),
+            7..=8 => PurgeTarget::Prefix(
+                format!("http://g{}/", callbacks::group_of(id.key)).into_bytes().into(),
+            ),
+            9..=10 => PurgeTarget::Tag(TagHash(u128::from(callbacks::group_of(id.key)) + 1)),
+            _ => PurgeTarget::All,
         };
-        let is_about = |other: &Id| match &subject {
-            Subject::Answer(one) => other == one,
-            Subject::Key(key) => other.key == *key,
-            Subject::Prefix(_) | Subject::Tag(_) => {
-                host::group_of(other.key) == host::group_of(id.key)
+        let is_about = |other: &ResponseId| match &target {
+            PurgeTarget::Response(one) => other == one,
+            PurgeTarget::Key(key) => other.key == *key,
+            PurgeTarget::Prefix(_) | PurgeTarget::Tag(_) => {
+                callbacks::group_of(other.key) == callbacks::group_of(id.key)
             }
-            Subject::All => true,
+            PurgeTarget::All => true,
         };
         if self.below(4) == 0
-            && let Subject::Answer(id) = subject
+            && let PurgeTarget::Response(id) = target
         {
             self.disks().forget(id);
             self.tell(|| format!("forget {id:?}"));
@@ -203,8 +210,8 @@ impl Life<'_> {
         }
         let is_soft = self.below(4) == 0;
         self.token += 1;
-        self.disks().purge(&subject, is_soft, waiter(self.token));
-        let about: Vec<Id> = self.models.keys().copied().filter(is_about).collect();
+        self.disks().purge(&target, is_soft, waiter(self.token));
+        let about: Vec<ResponseId> = self.models.keys().copied().filter(is_about).collect();
         if !is_soft {
             for id in &about {
                 let model = self.models.get_mut(id).unwrap();
@@ -212,10 +219,10 @@ impl Life<'_> {
             }
         }
         self.work();
-        let told = self.told.take(self.token);
-        let is_durable = told == [Answered::Purged { is_durable: true }];
-        self.tell(|| format!("purge {subject:?} soft {is_soft}: {is_durable}"));
-        assert!(is_durable || self.is_dead() || self.has_faults, "{told:?}");
+        let callbacks = self.callbacks.take(self.token);
+        let is_durable = callbacks == [DiskReply::Purged { is_durable: true }];
+        self.tell(|| format!("purge {target:?} soft {is_soft}: {is_durable}"));
+        assert!(is_durable || self.is_dead() || self.has_faults, "{callbacks:?}");
         for id in about {
             let model = self.models.get_mut(&id).unwrap();
             if is_soft {
@@ -230,12 +237,12 @@ impl Life<'_> {
 
     fn sync(&mut self) {
         self.token += 1;
-        host::sync(self.disks(), self.token);
+        callbacks::sync(self.disks(), self.token);
         self.settle();
-        let told = self.told.take(self.token);
-        self.tell(|| format!("sync {told:?}"));
+        let callbacks = self.callbacks.take(self.token);
+        self.tell(|| format!("sync {callbacks:?}"));
         // A disk that fails may have failed to sync what was before.
-        if told == [Answered::Purged { is_durable: true }] && !self.has_faults {
+        if callbacks == [DiskReply::Purged { is_durable: true }] && !self.has_faults {
             for model in self.models.values_mut().filter(|model| !model.is_unsure) {
                 model.after_power = model.now.into_iter().collect();
             }
@@ -243,10 +250,10 @@ impl Life<'_> {
     }
 
     /// Fetches an answer and looks at what comes.
-    fn fetch(&mut self, id: Id) {
+    fn fetch(&mut self, id: ResponseId) {
         let Some(candidate) = self.find(id) else { return };
         self.token += 1;
-        let fetched = host::fetch(self.disks(), self.slab, candidate, self.token);
+        let fetched = callbacks::fetch(self.disks(), self.slab, candidate, self.token);
         let Some(fetched) = fetched else { return };
         if self.below(2) == 0 {
             // Something happens before it is read: it is all the same what comes of it then.
@@ -259,9 +266,9 @@ impl Life<'_> {
     /// Gives which version it is.
     fn judge(&mut self, fetched: Fetched) -> Option<u64> {
         let id = fetched.id;
-        match fetched.judge(&self.told) {
+        match fetched.judge(&self.callbacks) {
             Ok((head, is_whole)) => {
-                let (version, _, _) = host::read_head(&head);
+                let (version, _, _) = callbacks::read_head(&head);
                 let model = &self.models[&id];
                 let may = |versions: &BTreeSet<u64>| versions.contains(&version);
                 let is_right = match model.now {
@@ -274,7 +281,7 @@ impl Life<'_> {
                     None => false,
                 };
                 assert!(is_right, "{id:?} version {version} of {model:?}");
-                assert!(!model.is_outdated || head.is_outdated, "{id:?} of {model:?}");
+                assert!(!model.is_outdated || head.is_stale, "{id:?} of {model:?}");
                 self.seen.hits += 1;
                 self.seen.hits_after_start += u64::from(model.is_unsure);
                 self.seen.cuts += u64::from(!is_whole);
@@ -282,7 +289,7 @@ impl Life<'_> {
                 Some(version)
             }
             Err(miss) => {
-                self.seen.damaged += u64::from(miss == Miss::Damaged);
+                self.seen.damaged += u64::from(miss == FetchError::Damaged);
                 None
             }
         }
@@ -297,7 +304,7 @@ impl Life<'_> {
                 let id = self.id();
                 self.fetch(id);
             }
-            14..=16 => drop(self.disks().work()),
+            14..=16 => drop(self.disks().run_once()),
             17 => self.settle(),
             18 => self.sync(),
             _ => self.trouble(),
@@ -306,28 +313,28 @@ impl Life<'_> {
 
     /// Something that is nobody's wish.
     fn trouble(&mut self) {
-        let place = self.below(self.volumes.len() as u64) as usize;
-        let volume = self.volumes[place].clone();
+        let place = self.below(self.directories.len() as u64) as usize;
+        let directory = self.directories[place].clone();
         match self.below(6) {
             0 if self.seed.is_multiple_of(3) => {
-                volume.flip();
+                directory.flip();
                 self.tell(|| "flip".into());
                 self.has_flipped = true;
             }
             1 if self.seed % 4 == 1 => {
                 let faults = SimFaults { short: 5, read_errors: 40, write_errors: 40 };
-                volume.set_faults(faults);
+                directory.set_faults(faults);
                 self.has_faults = true;
             }
-            2 => volume.set_faults(SimFaults { short: 3, ..SimFaults::default() }),
+            2 => directory.set_faults(SimFaults { short: 3, ..SimFaults::default() }),
             3 if self.seed % 5 == 2 => {
-                let bytes = volume.bytes();
-                volume.set_capacity(bytes + self.below(200_000));
+                let bytes = directory.bytes();
+                directory.set_capacity(bytes + self.below(200_000));
             }
-            4 => volume.set_capacity(4 * DISK_BYTES),
+            4 => directory.set_capacity(4 * DISK_BYTES),
             5 => {
                 let calls = self.below(30);
-                volume.die_after(calls);
+                directory.die_after(calls);
             }
             _ => {}
         }
@@ -340,16 +347,16 @@ impl Life<'_> {
             self.settle();
         }
         self.count();
-        let mut answers: u64 = self.disks().counters().iter().map(|one| one.answers).sum();
+        let mut answers: u64 = self.disks().stats().iter().map(|one| one.responses).sum();
         if how > 0 {
             // Nothing that is done from here on reaches a disk.
-            self.volumes.iter().for_each(|volume| volume.die_after(0));
+            self.directories.iter().for_each(|directory| directory.die_after(0));
         }
         drop(self.disks.take());
         let power_is_lost = how == 2;
         self.tell(|| format!("restart {how}"));
-        for volume in &self.volumes {
-            volume.restart(power_is_lost);
+        for directory in &self.directories {
+            directory.restart(power_is_lost);
         }
         for model in self.models.values_mut() {
             if power_is_lost {
@@ -368,23 +375,23 @@ impl Life<'_> {
         if self.below(3) == 0 {
             self.step();
         }
-        let ids: Vec<Id> = self.models.keys().copied().collect();
+        let ids: Vec<ResponseId> = self.models.keys().copied().collect();
         for id in ids {
             self.fetch(id);
         }
         self.work();
-        answers = self.disks().counters().iter().map(|one| one.answers).sum();
+        answers = self.disks().stats().iter().map(|one| one.responses).sum();
         self.seen.after_start += answers;
         self.learn();
     }
 
     /// What is found after a start is what there is from now on.
     fn learn(&mut self) {
-        let ids: Vec<Id> = self.models.keys().copied().collect();
+        let ids: Vec<ResponseId> = self.models.keys().copied().collect();
         for id in ids {
             let Some(candidate) = self.find(id) else { continue };
             self.token += 1;
-            let fetched = host::fetch(self.disks(), self.slab, candidate, self.token);
+            let fetched = callbacks::fetch(self.disks(), self.slab, candidate, self.token);
             self.work();
             let Some(version) = fetched.and_then(|fetched| self.judge(fetched)) else { continue };
             let model = self.models.get_mut(&id).unwrap();
@@ -395,8 +402,8 @@ impl Life<'_> {
     }
 
     fn count(&mut self) {
-        for counters in self.disks().counters() {
-            self.seen.dropped += counters.dropped;
+        for counters in self.disks().stats() {
+            self.seen.dropped += counters.dropped_segments;
             self.seen.rewritten += counters.rewritten;
             self.seen.lost_purges += counters.lost_purges;
         }
@@ -406,14 +413,14 @@ impl Life<'_> {
 fn live(seed: u64, slab: &Slab) -> Seen {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let count = 1 + random.next_u64() % 2;
-    let volumes =
-        (0..count).map(|place| SimVolume::new(seed * 10 + place, 4 * DISK_BYTES)).collect();
+    let directories =
+        (0..count).map(|place| SimDirectory::new(seed * 10 + place, 4 * DISK_BYTES)).collect();
     let mut life = Life {
         seed,
         random,
         slab,
-        told: Told::new(slab),
-        volumes,
+        callbacks: RecordingCallbacks::new(slab),
+        directories,
         disks: None,
         models: BTreeMap::new(),
         version: 0,

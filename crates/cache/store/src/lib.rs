@@ -4,14 +4,14 @@
 #![forbid(unsafe_code)]
 
 pub mod evict;
-mod heat;
+mod hot_bodies;
 mod index;
 mod object;
 
-pub use heat::{COPIED_BYTES, HOT_BYTES, HotCopies, LARGE_BYTES};
+pub use hot_bodies::{COPIED_BYTES, HOT_BYTES, HotCopies, LARGE_BYTES};
 pub use index::{
-    BRIEFLY_MS, Bounds, Cache, Claim, Cleared, Draft, Filling, Found, Purged, Question, Stat,
-    Unkept, Waker, Which,
+    Bounds, Cache, CacheStats, ClearReport, FetchLease, LookupRequest, LookupResult, NewEntry,
+    ObjectFiller, PurgeResult, Selector, StoreRefusal, UNCOLLAPSED_MS, Waker,
 };
-pub use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
+pub use millrace_body::{Body, BodyEnd, BodyRead, Filler, Reader, WaiterId};
 pub use object::Object;

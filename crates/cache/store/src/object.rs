@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millrace_http_cache::{Meta, Stored, TagHash, VariantKey};
 
-use millrace_body::{Body, End};
+use millrace_body::{Body, BodyEnd};
 
 /// A stored answer: its head, what decides about its reuse, and its body, which may still be on its
 /// way. Never changed, only replaced; those that replace it may share its body.
@@ -33,20 +33,20 @@ impl Object {
     }
 
     /// Its status line and end-to-end fields, each line with its end.
-    pub fn head(&self) -> &[u8] {
+    pub fn header(&self) -> &[u8] {
         &self.stored.head
     }
 
     /// The length of its body; `None` where nobody has said how much will come, and it still
     /// arrives, or was cut: what came is not all of it.
     pub fn length(&self) -> Option<u64> {
-        let is_whole = || self.body.end() == Some(End::Whole);
+        let is_whole = || self.body.end() == Some(BodyEnd::Whole);
         self.declared.or_else(|| is_whole().then(|| self.body.arrived()))
     }
 
     /// Whether what is missing of its body will never come.
     pub fn is_cut(&self) -> bool {
-        self.body.end() == Some(End::Cut)
+        self.body.end() == Some(BodyEnd::Cut)
     }
 
     /// The same with another head, after it was validated.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use iolite::limits::BLOCK_BYTES;
-use iolite::{Aggregate, Buffer, Kind, Refusal, Slab, Slice, Sum, Tended};
+use iolite::{Aggregate, AllocError, Buffer, MemoryKind, PrefaultOutcome, Slab, Slice, Sum};
 use millrace_sys::MappedRegion;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -155,10 +155,10 @@ fn fill() {
     });
     let slab = Slab::new(64 * BLOCK_BYTES).expect("a slab");
     for (what, kind, bytes) in [
-        ("store and drop 1 KB in warm memory", Kind::Copied, 1024),
-        ("store and drop 8 KB in warm memory", Kind::Copied, 8192),
-        ("store and drop 64 KB in warm memory", Kind::Referred, 64 * 1024),
-        ("store and drop 1 MB in warm memory", Kind::Referred, MEGABYTE),
+        ("store and drop 1 KB in warm memory", MemoryKind::Copied, 1024),
+        ("store and drop 8 KB in warm memory", MemoryKind::Copied, 8192),
+        ("store and drop 64 KB in warm memory", MemoryKind::ZeroCopy, 64 * 1024),
+        ("store and drop 1 MB in warm memory", MemoryKind::ZeroCopy, MEGABYTE),
     ] {
         let count = 16 * MEGABYTE / bytes;
         report(what, "us", || repeated(count, || stored(&slab, kind, &source[..bytes])));
@@ -172,12 +172,12 @@ fn fill() {
     }
     report("give back, find and make a block (helper)", "us/MB", || {
         // Every ready block is taken first, so that tending recycles the one that is spoiled.
-        let slice = stored(&slab, Kind::Referred, &source);
-        black_box(slice.file());
+        let slice = stored(&slab, MemoryKind::ZeroCopy, &source);
+        black_box(slice.sendfile_source());
         let held = take_ready(&slab);
         drop(slice);
         let cost = cost(|| {
-            assert_eq!(slab.tend(), Tended::Done);
+            assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted);
             megabytes
         });
         drop(held);
@@ -185,22 +185,22 @@ fn fill() {
     });
 }
 
-fn stored(slab: &Slab, kind: Kind, bytes: &[u8]) -> Slice {
+fn stored(slab: &Slab, kind: MemoryKind, bytes: &[u8]) -> Slice {
     loop {
         match slab.allocate(kind, bytes.len()..=bytes.len(), 0) {
             Ok(mut buffer) => {
                 buffer.write(bytes);
                 return buffer.freeze();
             }
-            Err(Refusal::Later) => drop(slab.tend()),
-            Err(refusal) => panic!("{refusal}"),
+            Err(AllocError::NotReady) => drop(slab.prefault()),
+            Err(error) => panic!("{error}"),
         }
     }
 }
 
 fn take_ready(slab: &Slab) -> Vec<Buffer> {
     let whole = BLOCK_BYTES..=BLOCK_BYTES;
-    std::iter::from_fn(|| slab.allocate(Kind::Referred, whole.clone(), 0).ok()).collect()
+    std::iter::from_fn(|| slab.allocate(MemoryKind::ZeroCopy, whole.clone(), 0).ok()).collect()
 }
 
 /// What it costs the sender to send, with a reader on the same machine.
@@ -272,7 +272,7 @@ fn sent(
 fn checksum() {
     let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
     for (name, bytes) in [("1 KB", 1024), ("8 KB", 8192), ("64 KB", 65_536), ("1 MB", MEGABYTE)] {
-        let slice = stored(&slab, Kind::Referred, &vec![0x5a; bytes]);
+        let slice = stored(&slab, MemoryKind::ZeroCopy, &vec![0x5a; bytes]);
         let count = 64 * MEGABYTE / bytes;
         report(&format!("{name}, Internet checksum computed"), "us", || {
             repeated(count, || Sum::of(black_box(&slice)))
@@ -297,11 +297,12 @@ fn codings() {
         .take(8192)
         .collect();
     for coding in Coding::ALL {
-        let coded = |slice: &Slice| slice.coded(coding, Kind::Copied, 0).expect("there is room");
+        let coded =
+            |slice: &Slice| slice.coded(coding, MemoryKind::Copied, 0).expect("there is room");
         report(&format!("8 KB of text, {} made", coding.name()), "us", || {
-            repeated(200, || coded(black_box(&stored(&slab, Kind::Copied, &text))))
+            repeated(200, || coded(black_box(&stored(&slab, MemoryKind::Copied, &text))))
         });
-        let slice = stored(&slab, Kind::Copied, &text);
+        let slice = stored(&slab, MemoryKind::Copied, &text);
         report(&format!("8 KB of text, {} found", coding.name()), "us", || {
             repeated(100_000, || coded(black_box(&slice)))
         });
@@ -312,7 +313,8 @@ fn codings() {
 fn share() {
     let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
     let bytes = vec![0x5a; 4096];
-    let (shared, own) = (stored(&slab, Kind::Copied, &bytes), stored(&slab, Kind::Copied, &bytes));
+    let (shared, own) =
+        (stored(&slab, MemoryKind::Copied, &bytes), stored(&slab, MemoryKind::Copied, &bytes));
     let hold = |slice: &Slice| repeated(200_000, || slice.clone());
     let store = |kind| repeated(20_000, || stored(&slab, kind, &bytes));
     report("hold a slice, alone", "us", || hold(&shared));
@@ -320,9 +322,9 @@ fn share() {
     report("hold a slice, another holds it too", "us", || {
         beside(|| hold(&shared), || hold(&shared))
     });
-    report("store and drop 4 KB, alone", "us", || store(Kind::Copied));
+    report("store and drop 4 KB, alone", "us", || store(MemoryKind::Copied));
     report("store and drop 4 KB, another stores too", "us", || {
-        beside(|| store(Kind::Copied), || store(Kind::Copied))
+        beside(|| store(MemoryKind::Copied), || store(MemoryKind::Copied))
     });
 }
 
@@ -350,19 +352,19 @@ fn beside(other: impl Fn() -> f64 + Sync, work: impl Fn() -> f64) -> f64 {
 fn churn() {
     for (sent, kept) in [(0, 0), (30, 0), (30, 30), (100, 30)] {
         let mut store = Store::new(sent, kept);
-        let capacity = store.slab.counters().capacity as f64;
+        let capacity = store.slab.stats().capacity as f64;
         while (store.stored as f64) < 3.0 * capacity {
             store.put();
         }
-        let warm = (store.stored, store.copied, store.lost, store.slab.counters().recycled);
+        let warm = (store.stored, store.copied, store.lost, store.slab.stats().recycled);
         let (mut used, mut count) = (0.0, 0.0);
         while (store.stored as f64) < 8.0 * capacity {
             store.put();
-            used += store.slab.counters().live as f64 / capacity;
+            used += store.slab.stats().live as f64 / capacity;
             count += 1.0;
         }
         let stored = (store.stored - warm.0) as f64;
-        let recycled = (store.slab.counters().recycled - warm.3) * BLOCK_BYTES as u64;
+        let recycled = (store.slab.stats().recycled - warm.3) * BLOCK_BYTES as u64;
         println!(
             "  {sent:>3} % sent, {kept:>2} % kept: {:>3.0} % held; for a byte stored {:.2} copied, \
              {:.2} lost, {:.2} recycled",
@@ -415,13 +417,13 @@ impl Store {
                     buffer.write(&self.bytes[..rest]);
                     body.append(buffer.freeze());
                 }
-                Err(Refusal::Later) => drop(self.slab.tend()),
-                Err(Refusal::Full) => self.drop_oldest(),
-                Err(Refusal::Scattered) => self.gather(),
+                Err(AllocError::NotReady) => drop(self.slab.prefault()),
+                Err(AllocError::Full) => self.drop_oldest(),
+                Err(AllocError::Fragmented) => self.evacuate(),
             }
         }
         if self.percent(self.sent) {
-            body.slices().for_each(|slice| _ = black_box(slice.file()));
+            body.slices().for_each(|slice| _ = black_box(slice.sendfile_source()));
         }
         self.stored += length as u64;
         self.objects.insert(tag, body);
@@ -438,8 +440,8 @@ impl Store {
     }
 
     /// Empties the block that is the cheapest to empty.
-    fn gather(&mut self) {
-        let Some(tags) = self.slab.condemn() else { return self.drop_oldest() };
+    fn evacuate(&mut self) {
+        let Some(tags) = self.slab.start_evacuation() else { return self.drop_oldest() };
         for tag in tags {
             let Some(body) = self.objects.remove(&tag) else { continue };
             if let Ok(copy) = body.copy(&self.slab, kind_of(body.len()), tag) {
@@ -452,6 +454,6 @@ impl Store {
     }
 }
 
-fn kind_of(length: u64) -> Kind {
-    if length < 8192 { Kind::Copied } else { Kind::Referred }
+fn kind_of(length: u64) -> MemoryKind {
+    if length < 8192 { MemoryKind::Copied } else { MemoryKind::ZeroCopy }
 }

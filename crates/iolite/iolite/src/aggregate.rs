@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::buffer::Buffer;
-use crate::error::Refusal;
-use crate::kind::Kind;
+use crate::error::AllocError;
 use crate::limits::COPY_UNITS_MIN;
+use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
@@ -16,7 +16,7 @@ use crate::slice::Slice;
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
     /// None is empty, each begins where the one before ends, and the first at `start`.
-    pieces: VecDeque<Piece>,
+    parts: VecDeque<PositionedSlice>,
     /// The place of the first byte, on a scale on which pieces keep their places whatever is put
     /// in front of them or taken away there. So a position is found by halving.
     start: i64,
@@ -25,7 +25,7 @@ pub struct Aggregate {
 }
 
 #[derive(Clone, Debug)]
-struct Piece {
+struct PositionedSlice {
     start: i64,
     slice: Slice,
 }
@@ -48,13 +48,13 @@ impl Aggregate {
 
     /// The slices in their order, none of them empty.
     pub fn slices(&self) -> impl DoubleEndedIterator<Item = &Slice> + Clone {
-        self.pieces.iter().map(|piece| &piece.slice)
+        self.parts.iter().map(|part| &part.slice)
     }
 
     /// The slice that a position is in, and where in it; `None` at the end and beyond.
     pub fn at(&self, position: u64) -> Option<(&Slice, usize)> {
         let (index, within) = self.find(position)?;
-        Some((&self.pieces[index].slice, within))
+        Some((&self.parts[index].slice, within))
     }
 
     /// Puts a slice at the end. One that continues the last slice, in the same memory, makes that
@@ -65,9 +65,9 @@ impl Aggregate {
         }
         let start = self.start + self.length as i64;
         self.length += slice.len() as u64;
-        match self.pieces.back_mut() {
+        match self.parts.back_mut() {
             Some(last) if last.slice.is_followed_by(&slice) => last.slice.extend(&slice),
-            _ => self.pieces.push_back(Piece { start, slice }),
+            _ => self.parts.push_back(PositionedSlice { start, slice }),
         }
     }
 
@@ -78,12 +78,12 @@ impl Aggregate {
         }
         self.start -= slice.len() as i64;
         self.length += slice.len() as u64;
-        self.pieces.push_front(Piece { start: self.start, slice });
+        self.parts.push_front(PositionedSlice { start: self.start, slice });
     }
 
     /// Puts all of another at the end.
     pub fn concatenate(&mut self, other: Self) {
-        other.pieces.into_iter().for_each(|piece| self.append(piece.slice));
+        other.parts.into_iter().for_each(|part| self.append(part.slice));
     }
 
     /// Keeps the first `length` bytes; all, if there are no more.
@@ -104,13 +104,13 @@ impl Aggregate {
     pub fn split_off(&mut self, position: u64) -> Self {
         assert!(position <= self.length);
         let cut = self.start + position as i64;
-        let mut rest = Self { pieces: VecDeque::new(), start: cut, length: self.length - position };
+        let mut rest = Self { parts: VecDeque::new(), start: cut, length: self.length - position };
         if let Some((index, within)) = self.find(position) {
-            rest.pieces = self.pieces.split_off(index);
+            rest.parts = self.parts.split_off(index);
             if within > 0 {
-                let first = &mut rest.pieces[0];
+                let first = &mut rest.parts[0];
                 let before = first.slice.slice(0..within);
-                self.pieces.push_back(Piece { start: first.start, slice: before });
+                self.parts.push_back(PositionedSlice { start: first.start, slice: before });
                 first.slice = first.slice.slice(within..first.slice.len());
                 first.start = cut;
             }
@@ -163,21 +163,21 @@ impl Aggregate {
         position: u64,
         bytes: &[u8],
         slab: &Slab,
-        kind: Kind,
+        kind: MemoryKind,
         tag: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AllocError> {
         let end = position + bytes.len() as u64;
         assert!(end <= self.length);
         // First all memory is taken, so that a refusal changes nothing.
         let mut fresh = VecDeque::new();
-        self.each_part(position..end, |slice, within, from| {
+        self.for_each_part(position..end, |slice, within, from| {
             if !slice.is_sole() {
                 let changed = &bytes[from..from + within.len()];
                 fresh.push_back((position + from as u64, copy_of(&[changed], slab, kind, tag)?));
             }
             Ok(())
         })?;
-        self.each_part(position..end, |slice, within, from| {
+        self.for_each_part(position..end, |slice, within, from| {
             if let Some(place) = slice.get_mut() {
                 place[within.clone()].copy_from_slice(&bytes[from..from + within.len()]);
             }
@@ -191,15 +191,15 @@ impl Aggregate {
 
     /// Goes over the slices in which a range lies: each, the part of the range in it, and where
     /// that is within the range.
-    fn each_part(
+    fn for_each_part(
         &mut self,
         range: Range<u64>,
-        mut visit: impl FnMut(&mut Slice, Range<usize>, usize) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        mut visit: impl FnMut(&mut Slice, Range<usize>, usize) -> Result<(), AllocError>,
+    ) -> Result<(), AllocError> {
         let mut position = range.start;
         while position < range.end {
             let (index, within) = self.find(position).expect("it is before the end");
-            let slice = &mut self.pieces[index].slice;
+            let slice = &mut self.parts[index].slice;
             let count = ((slice.len() - within) as u64).min(range.end - position) as usize;
             visit(slice, within..within + count, (position - range.start) as usize)?;
             position += count as u64;
@@ -212,7 +212,7 @@ impl Aggregate {
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn copy(&self, slab: &Slab, kind: Kind, tag: u64) -> Result<Self, Refusal> {
+    pub fn copy(&self, slab: &Slab, kind: MemoryKind, tag: u64) -> Result<Self, AllocError> {
         let parts: Vec<&[u8]> = self.slices().map(|slice| &**slice).collect();
         copy_of(&parts, slab, kind, tag)
     }
@@ -228,9 +228,9 @@ impl Aggregate {
             return None;
         }
         let place = self.start + position as i64;
-        let is_before = |piece: &Piece| piece.start + piece.slice.len() as i64 <= place;
-        let index = self.pieces.partition_point(is_before);
-        Some((index, (place - self.pieces[index].start) as usize))
+        let is_before = |part: &PositionedSlice| part.start + part.slice.len() as i64 <= place;
+        let index = self.parts.partition_point(is_before);
+        Some((index, (place - self.parts[index].start) as usize))
     }
 }
 
@@ -238,9 +238,9 @@ impl Aggregate {
 pub(crate) fn copy_of(
     parts: &[&[u8]],
     slab: &Slab,
-    kind: Kind,
+    kind: MemoryKind,
     tag: u64,
-) -> Result<Aggregate, Refusal> {
+) -> Result<Aggregate, AllocError> {
     let mut copy = Aggregate::new();
     let mut rest: usize = parts.iter().map(|part| part.len()).sum();
     let mut buffer: Option<Buffer> = None;
@@ -256,7 +256,7 @@ pub(crate) fn copy_of(
             };
             let count = filling.write(part);
             (part, rest) = (&part[count..], rest - count);
-            if filling.spare().is_empty() {
+            if filling.unfilled().is_empty() {
                 copy.append(buffer.take().expect("it was filled").freeze());
             }
         }
@@ -279,7 +279,7 @@ impl From<Slice> for Aggregate {
 mod tests {
     use super::*;
     use crate::limits::SLAB_BYTES_MIN;
-    use crate::samples::slice;
+    use crate::test_slices::slice;
 
     fn words(slab: &Slab) -> Aggregate {
         let mut words = Aggregate::from(slice(slab, b"two "));
@@ -306,13 +306,13 @@ mod tests {
         assert_eq!(turned.to_vec(), b"e t");
         turned.replace(1..2, rest);
         assert_eq!(turned.to_vec(), b"eo threet");
-        assert_eq!(slab.counters().runs, 3, "no byte was copied");
+        assert_eq!(slab.stats().extents, 3, "no byte was copied");
     }
 
     #[test]
     fn slices_of_one_buffer_are_joined_again() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
-        let mut buffer = slab.allocate(Kind::Copied, 1..=600, 0).unwrap();
+        let mut buffer = slab.allocate(MemoryKind::Copied, 1..=600, 0).unwrap();
         let mut filled = Aggregate::new();
         for part in [&b"a"[..], b"", b"bc", b"def"] {
             let start = buffer.len();
@@ -327,21 +327,21 @@ mod tests {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut changed = words(&slab);
         let kept = changed.at(4).unwrap().0.clone();
-        changed.write(2, b"E-TWO-T", &slab, Kind::Copied, 0).unwrap();
+        changed.write(2, b"E-TWO-T", &slab, MemoryKind::Copied, 0).unwrap();
         assert_eq!(changed.to_vec(), b"onE-TWO-Three");
         assert_eq!(&*kept, b"two ");
-        assert_eq!((slab.counters().runs, changed.slices().count()), (4, 3));
-        changed.write(5, b"w", &slab, Kind::Copied, 0).unwrap();
-        assert_eq!((slab.counters().runs, changed.slices().count()), (4, 3), "in place");
+        assert_eq!((slab.stats().extents, changed.slices().count()), (4, 3));
+        changed.write(5, b"w", &slab, MemoryKind::Copied, 0).unwrap();
+        assert_eq!((slab.stats().extents, changed.slices().count()), (4, 3), "in place");
         let snapshot = changed.clone();
-        changed.write(5, b"WO", &slab, Kind::Copied, 0).unwrap();
-        assert_eq!((changed.slices().count(), slab.counters().runs), (5, 5));
+        changed.write(5, b"WO", &slab, MemoryKind::Copied, 0).unwrap();
+        assert_eq!((changed.slices().count(), slab.stats().extents), (5, 5));
         assert_eq!(snapshot.to_vec(), b"onE-TwO-Three");
         assert_eq!(changed.to_vec(), b"onE-TWO-Three");
-        let copy = changed.copy(&slab, Kind::Referred, 0);
-        assert_eq!(copy.unwrap_err(), Refusal::Later, "the other block is not ready");
-        assert_eq!(slab.tend(), crate::Tended::Done);
-        let copy = changed.copy(&slab, Kind::Referred, 0).unwrap();
+        let copy = changed.copy(&slab, MemoryKind::ZeroCopy, 0);
+        assert_eq!(copy.unwrap_err(), AllocError::NotReady, "the other block is not ready");
+        assert_eq!(slab.prefault(), crate::PrefaultOutcome::Prefaulted);
+        let copy = changed.copy(&slab, MemoryKind::ZeroCopy, 0).unwrap();
         assert_eq!((copy.to_vec(), copy.slices().count()), (changed.to_vec(), 1));
     }
 
@@ -351,14 +351,16 @@ mod tests {
         let mut bytes = words(&slab);
         let snapshot = bytes.clone();
         let mut held = Vec::new();
-        while let Ok(buffer) = slab.allocate(Kind::Copied, 1..=Kind::Copied.bytes_max(), 0) {
+        while let Ok(buffer) =
+            slab.allocate(MemoryKind::Copied, 1..=MemoryKind::Copied.bytes_max(), 0)
+        {
             held.push(buffer);
-            slab.tend();
+            slab.prefault();
         }
-        assert_eq!(bytes.write(0, b"O", &slab, Kind::Copied, 0), Err(Refusal::Full));
+        assert_eq!(bytes.write(0, b"O", &slab, MemoryKind::Copied, 0), Err(AllocError::Full));
         assert_eq!((bytes.to_vec(), bytes.slices().count()), (b"one two three".to_vec(), 3));
         drop(snapshot);
-        bytes.write(0, b"O", &slab, Kind::Copied, 0).unwrap();
+        bytes.write(0, b"O", &slab, MemoryKind::Copied, 0).unwrap();
         assert_eq!(bytes.to_vec(), b"One two three");
     }
 }

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use crate::aggregate::{Aggregate, copy_of};
-use crate::error::Refusal;
-use crate::kind::Kind;
+use crate::error::AllocError;
+use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
@@ -82,15 +82,15 @@ impl Slice {
     pub fn coded(
         &self,
         coding: Coding,
-        kind: Kind,
+        kind: MemoryKind,
         tag: u64,
-    ) -> Result<Option<Aggregate>, Refusal> {
+    ) -> Result<Option<Aggregate>, AllocError> {
         let coded = match self.variant(coding.number()) {
             Some(found) => found,
             None => {
                 let made = code(&[self], coding, self.slab(), kind, tag)?;
                 // Two threads may both have made it; either is right.
-                self.keep_variant(coding.number(), made.clone());
+                self.store_variant(coding.number(), made.clone());
                 made
             }
         };
@@ -105,7 +105,12 @@ impl Aggregate {
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn coded(&self, coding: Coding, kind: Kind, tag: u64) -> Result<Option<Self>, Refusal> {
+    pub fn coded(
+        &self,
+        coding: Coding,
+        kind: MemoryKind,
+        tag: u64,
+    ) -> Result<Option<Self>, AllocError> {
         let mut slices = self.slices();
         match (slices.next(), slices.next()) {
             (None, _) => Ok(None),
@@ -124,9 +129,9 @@ fn code(
     parts: &[&[u8]],
     coding: Coding,
     slab: &Slab,
-    kind: Kind,
+    kind: MemoryKind,
     tag: u64,
-) -> Result<Aggregate, Refusal> {
+) -> Result<Aggregate, AllocError> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let coded = coding.code(parts);
     if coded.len() >= length {
@@ -141,7 +146,7 @@ mod tests {
 
     use super::*;
     use crate::limits::SLAB_BYTES_MIN;
-    use crate::samples::slice;
+    use crate::test_slices::slice;
 
     fn decoded(coding: Coding, coded: &Aggregate) -> Vec<u8> {
         let coded = coded.to_vec();
@@ -164,25 +169,28 @@ mod tests {
         let text = b"all work and no play ".repeat(100);
         let mut whole = slice(&slab, &text);
         for (at, coding) in Coding::ALL.into_iter().enumerate() {
-            let before = slab.counters();
-            let coded = whole.coded(coding, Kind::Copied, 0).unwrap().unwrap();
+            let before = slab.stats();
+            let coded = whole.coded(coding, MemoryKind::Copied, 0).unwrap().unwrap();
             assert!(coded.len() < text.len() as u64 / 10, "{coding:?}: {}", coded.len());
             assert_eq!(decoded(coding, &coded), text, "{coding:?}");
-            let made = slab.counters();
-            assert_eq!((made.derived, made.found), (at as u64 + 1, before.found));
-            let again = whole.clone().coded(coding, Kind::Copied, 0).unwrap().unwrap();
-            let references = |it: &Aggregate| it.slices().map(Slice::reference).collect::<Vec<_>>();
+            let made = slab.stats();
+            assert_eq!(
+                (made.forms_computed, made.forms_reused),
+                (at as u64 + 1, before.forms_reused)
+            );
+            let again = whole.clone().coded(coding, MemoryKind::Copied, 0).unwrap().unwrap();
+            let references = |it: &Aggregate| it.slices().map(Slice::id).collect::<Vec<_>>();
             assert_eq!(references(&again), references(&coded), "{coding:?}: the very same");
             assert_eq!(
-                (slab.counters().derived, slab.counters().found),
-                (made.derived, made.found + 1)
+                (slab.stats().forms_computed, slab.stats().forms_reused),
+                (made.forms_computed, made.forms_reused + 1)
             );
         }
         whole.get_mut().unwrap()[0] = b'A';
-        let changed = whole.coded(Coding::Gzip, Kind::Copied, 0).unwrap().unwrap();
+        let changed = whole.coded(Coding::Gzip, MemoryKind::Copied, 0).unwrap().unwrap();
         assert_eq!(decoded(Coding::Gzip, &changed)[..4], *b"All ");
         drop((whole, changed));
-        assert_eq!(slab.counters().runs, 0, "what was made goes with what it was made of");
+        assert_eq!(slab.stats().extents, 0, "what was made goes with what it was made of");
     }
 
     #[test]
@@ -190,12 +198,12 @@ mod tests {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let short = slice(&slab, b"x");
         for coding in Coding::ALL {
-            assert!(short.coded(coding, Kind::Copied, 0).unwrap().is_none());
-            let before = slab.counters();
-            assert!(short.coded(coding, Kind::Copied, 0).unwrap().is_none());
+            assert!(short.coded(coding, MemoryKind::Copied, 0).unwrap().is_none());
+            let before = slab.stats();
+            assert!(short.coded(coding, MemoryKind::Copied, 0).unwrap().is_none());
             assert_eq!(
-                (slab.counters().derived, slab.counters().found),
-                (before.derived, before.found + 1)
+                (slab.stats().forms_computed, slab.stats().forms_reused),
+                (before.forms_computed, before.forms_reused + 1)
             );
         }
     }
@@ -204,10 +212,10 @@ mod tests {
     fn several_slices_are_coded_as_one() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut both = Aggregate::from(slice(&slab, &[b'a'; 500]));
-        assert!(Aggregate::new().coded(Coding::Gzip, Kind::Copied, 0).unwrap().is_none());
+        assert!(Aggregate::new().coded(Coding::Gzip, MemoryKind::Copied, 0).unwrap().is_none());
         both.append(slice(&slab, &[b'b'; 500]));
         for coding in Coding::ALL {
-            let coded = both.coded(coding, Kind::Copied, 0).unwrap().unwrap();
+            let coded = both.coded(coding, MemoryKind::Copied, 0).unwrap().unwrap();
             assert_eq!(decoded(coding, &coded), both.to_vec());
         }
     }
@@ -216,12 +224,12 @@ mod tests {
     fn a_full_slab_says_so_and_keeps_nothing() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let whole = slice(&slab, &[b'a'; 4000]);
-        let mut taken = Vec::new();
-        while let Ok(buffer) = slab.allocate(Kind::Copied, 1..=32_768, 0) {
-            taken.push(buffer);
+        let mut held = Vec::new();
+        while let Ok(buffer) = slab.allocate(MemoryKind::Copied, 1..=32_768, 0) {
+            held.push(buffer);
         }
-        assert!(whole.coded(Coding::Gzip, Kind::Copied, 0).is_err());
-        drop(taken);
-        assert!(whole.coded(Coding::Gzip, Kind::Copied, 0).unwrap().is_some());
+        assert!(whole.coded(Coding::Gzip, MemoryKind::Copied, 0).is_err());
+        drop(held);
+        assert!(whole.coded(Coding::Gzip, MemoryKind::Copied, 0).unwrap().is_some());
     }
 }

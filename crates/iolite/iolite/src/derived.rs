@@ -15,18 +15,18 @@ pub type Digest = [u8; 32];
 
 /// The derived forms of one run's slices. They go with the run, or when it changes.
 #[derive(Debug, Default)]
-pub(crate) struct Forms(Mutex<Vec<Entry>>);
+pub(crate) struct DerivedForms(Mutex<Vec<DerivedEntry>>);
 
 /// One form of `length` bytes from `start` on in the run.
 #[derive(Debug)]
-struct Entry {
+struct DerivedEntry {
     start: u32,
     length: u32,
-    form: Form,
+    form: DerivedForm,
 }
 
 #[derive(Debug)]
-enum Form {
+enum DerivedForm {
     Sum(Sum),
     Crc32c(u32),
     Digest(Digest),
@@ -34,8 +34,8 @@ enum Form {
     Variant(u32, Aggregate),
 }
 
-impl Forms {
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+impl DerivedForms {
+    fn entries(&self) -> MutexGuard<'_, Vec<DerivedEntry>> {
         self.0.lock().expect("nobody panics who holds this lock")
     }
 }
@@ -43,30 +43,35 @@ impl Forms {
 impl Slice {
     /// The sum of the Internet checksum; computed once.
     pub fn sum(&self) -> Sum {
-        let get = |form: &Form| if let Form::Sum(sum) = form { Some(*sum) } else { None };
-        self.derive(get, || Sum::of(self), Form::Sum)
+        let get =
+            |form: &DerivedForm| if let DerivedForm::Sum(sum) = form { Some(*sum) } else { None };
+        self.derive(get, || Sum::of(self), DerivedForm::Sum)
     }
 
     /// The CRC-32C (RFC 3720 appendix B.4); computed once.
     pub fn crc32c(&self) -> u32 {
-        let get = |form: &Form| if let Form::Crc32c(crc) = form { Some(*crc) } else { None };
-        self.derive(get, || crc32c::crc32c(self), Form::Crc32c)
+        let get = |form: &DerivedForm| {
+            if let DerivedForm::Crc32c(crc) = form { Some(*crc) } else { None }
+        };
+        self.derive(get, || crc32c::crc32c(self), DerivedForm::Crc32c)
     }
 
     /// The digest; computed once.
     pub fn digest(&self) -> Digest {
-        let get = |form: &Form| if let Form::Digest(digest) = form { Some(*digest) } else { None };
-        self.derive(get, || <Sha256 as sha2::Digest>::digest(&self[..]).into(), Form::Digest)
+        let get = |form: &DerivedForm| {
+            if let DerivedForm::Digest(digest) = form { Some(*digest) } else { None }
+        };
+        self.derive(get, || <Sha256 as sha2::Digest>::digest(&self[..]).into(), DerivedForm::Digest)
     }
 
     /// What was kept by [`Slice::keep_variant`] under that number.
     pub fn variant(&self, number: u32) -> Option<Aggregate> {
         let found = self.find(|form| match form {
-            Form::Variant(of, variant) if *of == number => Some(variant.clone()),
+            DerivedForm::Variant(of, variant) if *of == number => Some(variant.clone()),
             _ => None,
         });
-        let tally = &self.slab().shared().tally;
-        tally.found.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        let counters = &self.slab().shared().counters;
+        counters.forms_reused.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
         found
     }
 
@@ -75,57 +80,59 @@ impl Slice {
     /// there is one already, if there are [`FORMS_MAX`] forms, or if any of it is of memory that
     /// was taken before that of the slice. What is computed from bytes is always younger than they
     /// are; so nothing can keep itself.
-    pub fn keep_variant(&self, number: u32, variant: Aggregate) -> bool {
-        let generation = self.run.generation;
-        if variant.slices().any(|slice| slice.reference().generation <= generation) {
+    pub fn store_variant(&self, number: u32, variant: Aggregate) -> bool {
+        let generation = self.extent.generation;
+        if variant.slices().any(|slice| slice.id().generation <= generation) {
             return false;
         }
         // A variant that is not kept is dropped by the caller's frame, when no lock is held.
-        let same = |form: &Form| matches!(form, Form::Variant(of, _) if *of == number);
+        let same =
+            |form: &DerivedForm| matches!(form, DerivedForm::Variant(of, _) if *of == number);
         let mut variant = Some(variant);
-        let mut entries = self.run.forms::<Forms>().entries();
-        if entries.len() < FORMS_MAX && !entries.iter().any(|of| self.owns(of) && same(&of.form)) {
+        let mut entries = self.extent.get_or_init_forms::<DerivedForms>().entries();
+        if entries.len() < FORMS_MAX && !entries.iter().any(|of| self.matches(of) && same(&of.form))
+        {
             let (start, length) = (self.start, self.len() as u32);
-            let form = variant.take().map(|variant| Form::Variant(number, variant));
-            entries.extend(form.map(|form| Entry { start, length, form }));
+            let form = variant.take().map(|variant| DerivedForm::Variant(number, variant));
+            entries.extend(form.map(|form| DerivedEntry { start, length, form }));
         }
         drop(entries);
-        let kept = variant.is_none();
-        let tally = &self.slab().shared().tally;
-        tally.derived.fetch_add(u64::from(kept), Ordering::Relaxed);
-        kept
+        let forms = variant.is_none();
+        let counters = &self.slab().shared().counters;
+        counters.forms_computed.fetch_add(u64::from(forms), Ordering::Relaxed);
+        forms
     }
 
     /// Finds a form, or computes it and keeps it if there is room. Two threads may both compute
     /// it, which is better than that one waits for the other.
     fn derive<T: Copy>(
         &self,
-        get: impl Fn(&Form) -> Option<T>,
+        get: impl Fn(&DerivedForm) -> Option<T>,
         compute: impl FnOnce() -> T,
-        wrap: impl FnOnce(T) -> Form,
+        wrap: impl FnOnce(T) -> DerivedForm,
     ) -> T {
-        let tally = &self.slab().shared().tally;
+        let counters = &self.slab().shared().counters;
         if let Some(found) = self.find(&get) {
-            tally.found.fetch_add(1, Ordering::Relaxed);
+            counters.forms_reused.fetch_add(1, Ordering::Relaxed);
             return found;
         }
         let value = compute();
-        tally.derived.fetch_add(1, Ordering::Relaxed);
-        let mut entries = self.run.forms::<Forms>().entries();
-        let known = entries.iter().any(|of| self.owns(of) && get(&of.form).is_some());
+        counters.forms_computed.fetch_add(1, Ordering::Relaxed);
+        let mut entries = self.extent.get_or_init_forms::<DerivedForms>().entries();
+        let known = entries.iter().any(|of| self.matches(of) && get(&of.form).is_some());
         if !known && entries.len() < FORMS_MAX {
             let (start, length) = (self.start, self.len() as u32);
-            entries.push(Entry { start, length, form: wrap(value) });
+            entries.push(DerivedEntry { start, length, form: wrap(value) });
         }
         value
     }
 
-    fn find<T>(&self, get: impl Fn(&Form) -> Option<T>) -> Option<T> {
-        let entries = self.run.known_forms::<Forms>()?.entries();
-        entries.iter().filter(|of| self.owns(of)).find_map(|of| get(&of.form))
+    fn find<T>(&self, get: impl Fn(&DerivedForm) -> Option<T>) -> Option<T> {
+        let entries = self.extent.forms::<DerivedForms>()?.entries();
+        entries.iter().filter(|of| self.matches(of)).find_map(|of| get(&of.form))
     }
 
-    fn owns(&self, entry: &Entry) -> bool {
+    fn matches(&self, entry: &DerivedEntry) -> bool {
         (entry.start, entry.length as usize) == (self.start, self.len())
     }
 }
@@ -153,9 +160,9 @@ impl Aggregate {
         if let (Some(only), None) = (slices.next(), slices.next()) {
             return only.digest();
         }
-        let tally = &self.slices().next().map(|slice| &slice.slab().shared().tally);
-        if let Some(tally) = tally {
-            tally.derived.fetch_add(1, Ordering::Relaxed);
+        let counters = &self.slices().next().map(|slice| &slice.slab().shared().counters);
+        if let Some(counters) = counters {
+            counters.forms_computed.fetch_add(1, Ordering::Relaxed);
         }
         let mut digest = <Sha256 as sha2::Digest>::new();
         self.slices().for_each(|slice| sha2::Digest::update(&mut digest, &slice[..]));
@@ -168,13 +175,13 @@ mod tests {
     use super::*;
     use crate::Slab;
     use crate::limits::SLAB_BYTES_MIN;
-    use crate::samples::slice;
+    use crate::test_slices::slice;
 
     #[test]
     fn what_was_computed_is_found_until_the_bytes_change() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut whole = slice(&slab, b"123456789");
-        let known = |slab: &Slab| (slab.counters().derived, slab.counters().found);
+        let known = |slab: &Slab| (slab.stats().forms_computed, slab.stats().forms_reused);
         assert_eq!((whole.crc32c(), known(&slab)), (0xe306_9283, (1, 0)));
         let (again, part) = (whole.clone(), whole.slice(0..4));
         assert_eq!((again.crc32c(), known(&slab)), (0xe306_9283, (1, 1)));
@@ -195,9 +202,9 @@ mod tests {
             assert_eq!(whole.slice(0..length).sum(), Sum::of(&[7; 300][..length]));
         }
         assert_eq!(whole.slice(0..99).sum(), Sum::of(&[7; 99]));
-        assert_eq!((slab.counters().derived, slab.counters().found), (101, 0));
+        assert_eq!((slab.stats().forms_computed, slab.stats().forms_reused), (101, 0));
         assert_eq!(whole.slice(0..1).sum(), Sum::of(&[7]));
-        assert_eq!(slab.counters().found, 1);
+        assert_eq!(slab.stats().forms_reused, 1);
     }
 
     #[test]
@@ -206,16 +213,16 @@ mod tests {
         let (older, whole) = (slice(&slab, b"older"), slice(&slab, b"plain"));
         let variant = Aggregate::from(slice(&slab, b"coded"));
         assert!(whole.variant(1).is_none());
-        assert!(whole.keep_variant(1, variant.clone()));
-        assert!(!whole.keep_variant(1, variant.clone()), "there is one");
+        assert!(whole.store_variant(1, variant.clone()));
+        assert!(!whole.store_variant(1, variant.clone()), "there is one");
         assert!(whole.variant(2).is_none() && whole.slice(0..1).variant(1).is_none());
         assert_eq!(whole.clone().variant(1).unwrap().to_vec(), b"coded");
-        assert!(!whole.keep_variant(2, Aggregate::from(whole.clone())), "it would keep itself");
-        assert!(!whole.keep_variant(2, Aggregate::from(older.clone())));
+        assert!(!whole.store_variant(2, Aggregate::from(whole.clone())), "it would keep itself");
+        assert!(!whole.store_variant(2, Aggregate::from(older.clone())));
         drop((variant, older));
-        assert_eq!(slab.counters().runs, 2);
+        assert_eq!(slab.stats().extents, 2);
         drop(whole);
-        assert_eq!(slab.counters().runs, 0);
+        assert_eq!(slab.stats().extents, 0);
     }
 
     #[test]
@@ -227,11 +234,11 @@ mod tests {
         assert_eq!(both.sum(), Sum::of(b"one and other"));
         assert_eq!(both.crc32c(), crc32c::crc32c(b"one and other"));
         assert_eq!(both.digest(), <Sha256 as sha2::Digest>::digest(b"one and other")[..]);
-        let before = slab.counters();
+        let before = slab.stats();
         assert_eq!(
-            (both.sum(), slab.counters().derived),
-            (Sum::of(b"one and other"), before.derived)
+            (both.sum(), slab.stats().forms_computed),
+            (Sum::of(b"one and other"), before.forms_computed)
         );
-        assert_eq!(slab.counters().found, before.found + 2);
+        assert_eq!(slab.stats().forms_reused, before.forms_reused + 2);
     }
 }

@@ -39,27 +39,27 @@ impl std::error::Error for Error {}
 
 /// Why memory was not given. Nothing is wrong: a slab is bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum AllocError {
     /// Nearly all of it is in use: there will be some when slices are dropped.
     Full,
     /// Much of it is held by nobody, but is spoiled, in pieces, or in blocks of the other kind: to
     /// drop any slices may bring nothing. [`Slab::condemn`] says which bring a whole block.
     ///
     /// [`Slab::condemn`]: crate::Slab::condemn
-    Scattered,
+    Fragmented,
     /// There is some, but it is not ready yet: [`Slab::tend`](crate::Slab::tend) has fallen behind.
     /// Sound to try again in a moment; nothing has to be dropped.
-    Later,
+    NotReady,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "all memory of the slab is in use",
-            Self::Scattered => "free memory of the slab is scattered",
-            Self::Later => "memory of the slab is not ready yet",
+            Self::Fragmented => "free memory of the slab is scattered",
+            Self::NotReady => "memory of the slab is not ready yet",
         })
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for AllocError {}

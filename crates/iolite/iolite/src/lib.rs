@@ -24,38 +24,38 @@
 //! never sends anything itself.
 
 mod aggregate;
-mod area;
-mod areas;
 mod blocks;
 mod buffer;
 mod checksum;
 #[cfg(feature = "codings")]
 mod coding;
-mod counters;
 mod derived;
 mod error;
-mod helper;
-mod kind;
+mod extent;
+mod free_list;
 pub mod limits;
 mod memory;
-mod reference;
-mod run;
+mod memory_kind;
+mod prefault;
+mod segment;
 mod slab;
 mod slice;
+mod slice_id;
+mod stats;
 
 #[cfg(test)]
-mod samples;
+mod test_slices;
 
 pub use aggregate::Aggregate;
-pub use buffer::{Buffer, Extent};
+pub use buffer::{Buffer, BufferView};
 pub use checksum::Sum;
 #[cfg(feature = "codings")]
 pub use coding::Coding;
-pub use counters::Counters;
 pub use derived::Digest;
-pub use error::{Error, Refusal};
-pub use helper::Helper;
-pub use kind::Kind;
-pub use reference::Reference;
-pub use slab::{Slab, Tended};
+pub use error::{AllocError, Error};
+pub use memory_kind::MemoryKind;
+pub use prefault::PrefaultThread;
+pub use slab::{PrefaultOutcome, Slab};
 pub use slice::Slice;
+pub use slice_id::SliceId;
+pub use stats::SlabStats;

@@ -7,20 +7,20 @@ use std::ptr::NonNull;
 use millrace_sys::{Errno, MappedRegion};
 
 use crate::error::Error;
-use crate::limits::{BLOCK_BYTES, SEGMENT_BYTES};
+use crate::limits::{BLOCK_BYTES, FILE_BYTES};
 
 /// What a block is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pages {
+pub(crate) enum PageSize {
     /// A huge page, or the heap.
-    Large,
+    Huge,
     /// Pages of 4 KB.
     Small,
 }
 
 /// A slab's memory. Who may write where is decided elsewhere; this keeps it mapped.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct SlabMemory {
     start: NonNull<u8>,
     bytes: usize,
     backing: Backing,
@@ -36,19 +36,19 @@ enum Backing {
 }
 
 // SAFETY: the memory belongs to this value, wherever it is.
-unsafe impl Send for Memory {}
+unsafe impl Send for SlabMemory {}
 // SAFETY: the methods that take `&self` hand out addresses, or make system calls that change no
 // byte of a block that somebody holds something of.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for SlabMemory {}
 
-impl Memory {
+impl SlabMemory {
     /// Files of `bytes` altogether, a multiple of [`BLOCK_BYTES`]; without memory yet.
     pub(crate) fn in_files(bytes: usize) -> Result<Self, Error> {
         let failed = |call| move |error| Error::Kernel(call, error);
         let mut region = MappedRegion::reserve(bytes).map_err(failed("mmap"))?;
         let mut files = Vec::new();
-        for at in (0..bytes).step_by(SEGMENT_BYTES) {
-            let size = SEGMENT_BYTES.min(bytes - at);
+        for at in (0..bytes).step_by(FILE_BYTES) {
+            let size = FILE_BYTES.min(bytes - at);
             let file = millrace_sys::create_memory_file("iolite", size as u64)
                 .map_err(failed("memfd_create"))?;
             region.map(at, file.as_fd(), size).map_err(failed("mmap"))?;
@@ -76,7 +76,7 @@ impl Memory {
 
     /// The file that the byte at `offset` is in, and where in it; `None` on the heap.
     pub(crate) fn file(&self, offset: u64) -> Option<(BorrowedFd<'_>, u64)> {
-        let segment = SEGMENT_BYTES as u64;
+        let segment = FILE_BYTES as u64;
         match &self.backing {
             Backing::Files { files, .. } => {
                 Some((files[(offset / segment) as usize].as_fd(), offset % segment))
@@ -88,16 +88,16 @@ impl Memory {
     /// Gives a block memory, as one huge page if the kernel lets us. One small page is made first
     /// because there is nothing to be collapsed otherwise; the rest is added by collapsing, which
     /// costs half as much as to populate and then to collapse.
-    pub(crate) fn make(&self, block: u32) -> Result<Pages, Errno> {
+    pub(crate) fn populate(&self, block: u32) -> Result<PageSize, Errno> {
         let Backing::Files { region, .. } = &self.backing else {
-            return Ok(Pages::Large);
+            return Ok(PageSize::Huge);
         };
         let at = block as usize * BLOCK_BYTES;
         region.populate(at, 4096)?;
         let collapsed = region.collapse(at, BLOCK_BYTES);
         // What was not collapsed gets its small pages here, and what was is mapped.
         region.populate(at, BLOCK_BYTES)?;
-        Ok(if collapsed.is_ok() { Pages::Large } else { Pages::Small })
+        Ok(if collapsed.is_ok() { PageSize::Huge } else { PageSize::Small })
     }
 
     /// Gives a block that nobody holds anything of back to the kernel. What sockets still refer to
@@ -111,7 +111,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for SlabMemory {
     fn drop(&mut self) {
         if let Backing::Heap(layout) = self.backing {
             // SAFETY: this is what was allocated with that layout; whoever has an address of it
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "files in memory")]
     fn offsets_lead_to_files_across_segments() {
-        let memory = Memory::in_files(SEGMENT_BYTES + BLOCK_BYTES).unwrap();
-        let offset = SEGMENT_BYTES as u64 + 5;
-        memory.make((SEGMENT_BYTES / BLOCK_BYTES) as u32).unwrap();
+        let memory = SlabMemory::in_files(FILE_BYTES + BLOCK_BYTES).unwrap();
+        let offset = FILE_BYTES as u64 + 5;
+        memory.populate((FILE_BYTES / BLOCK_BYTES) as u32).unwrap();
         // SAFETY: it is mapped, and nobody else has it.
         unsafe { memory.address(offset).write(42) };
         let (file, at) = memory.file(offset).unwrap();

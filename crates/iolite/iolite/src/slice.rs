@@ -4,15 +4,15 @@ use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::reference::{POOL, Reference};
-use crate::run::Run;
+use crate::extent::Extent;
 use crate::slab::Slab;
+use crate::slice_id::{POOL, SliceId};
 
 /// Bytes that never change, and that stay where they are as long as this is held. To clone it is
 /// to count.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    pub(crate) run: Arc<Run>,
+    pub(crate) extent: Arc<Extent>,
     /// `start + length <= filled` of the run.
     pub(crate) start: u32,
     length: u32,
@@ -21,17 +21,17 @@ pub struct Slice {
 const _: () = assert!(size_of::<Slice>() == 16);
 
 impl Slice {
-    pub(crate) fn new(run: Arc<Run>, start: usize, length: usize) -> Self {
-        Self { run, start: start as u32, length: length as u32 }
+    pub(crate) fn new(extent: Arc<Extent>, start: usize, length: usize) -> Self {
+        Self { extent: extent, start: start as u32, length: length as u32 }
     }
 
     /// What it is known by.
-    pub fn reference(&self) -> Reference {
-        Reference {
+    pub fn id(&self) -> SliceId {
+        SliceId {
             pool: POOL,
             length: self.length,
-            offset: self.run.offset + u64::from(self.start),
-            generation: self.run.generation,
+            offset: self.extent.offset + u64::from(self.start),
+            generation: self.extent.generation,
         }
     }
 
@@ -41,20 +41,20 @@ impl Slice {
     /// When the range goes beyond it.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len());
-        Self::new(self.run.clone(), self.start as usize + range.start, range.len())
+        Self::new(self.extent.clone(), self.start as usize + range.start, range.len())
     }
 
     /// The file that the bytes are in, and their offset there, to be sent from by reference
     /// (sendfile(2)); `None` for memory that is sent by copy. From now on the memory is not written
     /// to again before it was given back to the kernel. The file is for sending alone: never give
     /// it away, write to it or map it.
-    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        self.run.file(self.start as usize)
+    pub fn sendfile_source(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.extent.sendfile_source(self.start as usize)
     }
 
     /// Whether any of the memory that was taken with it may have been sent by reference.
-    pub fn is_sent(&self) -> bool {
-        self.run.is_sent()
+    pub fn was_sent(&self) -> bool {
+        self.extent.was_sent()
     }
 
     /// The bytes, to be changed in place, for a sole holder: no other slice, buffer or extent is of
@@ -65,21 +65,21 @@ impl Slice {
         if !self.is_sole() {
             return None;
         }
-        let run = Arc::get_mut(&mut self.run)?;
-        run.renew();
+        let extent = Arc::get_mut(&mut self.extent)?;
+        extent.renew_generation();
         // SAFETY: the range is inside the run, nobody else holds it, and `self`, through which
         // alone another could come to be, is borrowed for change.
-        Some(unsafe { run.bytes_mut(self.start as usize, self.length as usize) })
+        Some(unsafe { extent.bytes_mut(self.start as usize, self.length as usize) })
     }
 
     /// Whether [`Slice::get_mut`] would give the bytes.
     pub(crate) fn is_sole(&mut self) -> bool {
-        Arc::get_mut(&mut self.run).is_some_and(|run| !run.is_sent())
+        Arc::get_mut(&mut self.extent).is_some_and(|extent| !extent.was_sent())
     }
 
     /// Whether `next` is of the same memory and begins where this ends.
     pub(crate) fn is_followed_by(&self, next: &Self) -> bool {
-        Arc::ptr_eq(&self.run, &next.run) && self.start + self.length == next.start
+        Arc::ptr_eq(&self.extent, &next.extent) && self.start + self.length == next.start
     }
 
     /// Takes in `next`, which follows it.
@@ -90,7 +90,7 @@ impl Slice {
 
     /// The slab that it is of.
     pub fn slab(&self) -> &Slab {
-        &self.run.slab
+        &self.extent.slab
     }
 }
 
@@ -98,22 +98,22 @@ impl Deref for Slice {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.run.bytes(self.start as usize, self.length as usize)
+        self.extent.bytes(self.start as usize, self.length as usize)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::Kind;
     use crate::limits::SLAB_BYTES_MIN;
-    use crate::samples::slice;
+    use crate::memory_kind::MemoryKind;
+    use crate::test_slices::slice;
 
     #[test]
     fn slices_go_to_other_threads() {
         fn shared<T: Send + Sync>() {}
         shared::<Slice>();
-        shared::<crate::Extent>();
+        shared::<crate::BufferView>();
         shared::<crate::Aggregate>();
         shared::<Slab>();
         shared::<crate::Buffer>();
@@ -125,37 +125,37 @@ mod tests {
         let whole = slice(&slab, b"0123456789");
         let part = whole.slice(2..5);
         assert_eq!(&*part, b"234");
-        let reference = part.reference();
+        let reference = part.id();
         assert_eq!((reference.pool, reference.length), (0, 3));
-        assert_eq!(reference.offset, whole.reference().offset + 2);
+        assert_eq!(reference.offset, whole.id().offset + 2);
         drop(whole);
         assert!(slab.is_current(&reference));
-        assert!(!slab.is_current(&Reference { pool: 1, ..reference }));
-        assert!(!slab.is_current(&Reference { length: 1 << 30, ..reference }));
-        assert!(!slab.is_current(&Reference { offset: u64::MAX / 2, ..reference }));
+        assert!(!slab.is_current(&SliceId { pool: 1, ..reference }));
+        assert!(!slab.is_current(&SliceId { length: 1 << 30, ..reference }));
+        assert!(!slab.is_current(&SliceId { offset: u64::MAX / 2, ..reference }));
         drop(part);
         assert!(!slab.is_current(&reference));
         let next = slice(&slab, b"xyxyxyxyxy");
-        assert_eq!(next.reference().offset, reference.offset - 2, "it is used again at once");
-        assert!(next.reference().generation > reference.generation);
-        assert!(!slab.is_current(&reference) && slab.is_current(&next.reference()));
+        assert_eq!(next.id().offset, reference.offset - 2, "it is used again at once");
+        assert!(next.id().generation > reference.generation);
+        assert!(!slab.is_current(&reference) && slab.is_current(&next.id()));
     }
 
     #[test]
     fn only_a_sole_holder_changes_bytes() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
-        let mut buffer = slab.allocate(Kind::Copied, 5..=5, 0).unwrap();
+        let mut buffer = slab.allocate(MemoryKind::Copied, 5..=5, 0).unwrap();
         buffer.write(b"bytes");
         let mut part = buffer.slice(0..2);
         assert!(part.get_mut().is_none(), "the buffer may grow");
-        let extent = buffer.extent();
+        let extent = buffer.view();
         drop(buffer);
         assert!(part.get_mut().is_none(), "somebody may read it");
         drop(extent);
-        let before = part.reference();
+        let before = part.id();
         part.get_mut().unwrap().copy_from_slice(b"BY");
         assert_eq!(&*part, b"BY");
-        assert!(!slab.is_current(&before) && slab.is_current(&part.reference()));
+        assert!(!slab.is_current(&before) && slab.is_current(&part.id()));
         let clone = part.clone();
         assert!(part.get_mut().is_none());
         drop(clone);

@@ -2,7 +2,7 @@
 //! nobody sees a change of somebody else's.
 
 use iolite::limits::SLAB_BYTES_MIN;
-use iolite::{Aggregate, Kind, Refusal, Slab, Slice, Sum};
+use iolite::{Aggregate, AllocError, MemoryKind, Slab, Slice, Sum};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -30,7 +30,7 @@ impl Play {
         let mut buffer = loop {
             match self.slab.allocate(kind, room..=room, 0) {
                 Ok(buffer) => break buffer,
-                Err(Refusal::Later) => drop(self.slab.tend()),
+                Err(AllocError::NotReady) => drop(self.slab.prefault()),
                 Err(_) => {
                     let gone = self.below(self.pairs.len());
                     drop(self.pairs.swap_remove(gone));
@@ -41,8 +41,8 @@ impl Play {
         (buffer.freeze(), bytes)
     }
 
-    fn kind(&mut self) -> Kind {
-        if self.below(4) == 0 { Kind::Referred } else { Kind::Copied }
+    fn kind(&mut self) -> MemoryKind {
+        if self.below(4) == 0 { MemoryKind::ZeroCopy } else { MemoryKind::Copied }
     }
 
     /// A range within `length`.
@@ -148,7 +148,7 @@ fn aggregates_are_what_vectors_would_be() {
         play.check();
         let slab = play.slab.clone();
         drop(play);
-        let counters = slab.counters();
-        assert_eq!((counters.live, counters.spoiled, counters.runs), (0, 0, 0));
+        let counters = slab.stats();
+        assert_eq!((counters.live, counters.tainted, counters.extents), (0, 0, 0));
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use iolite::limits::BLOCK_BYTES;
-use iolite::{Buffer, Kind, Refusal, Slab, Slice, Tended};
+use iolite::{AllocError, Buffer, MemoryKind, PrefaultOutcome, Slab, Slice};
 
 const OBJECT_BYTES: usize = 60_000;
 
@@ -28,15 +28,16 @@ fn connections() -> [(OwnedFd, OwnedFd); 2] {
 /// A slice of bytes that depend on where they are and on `seed`.
 fn object(slab: &Slab, seed: u8, tag: u64) -> Slice {
     let bytes: Vec<u8> = (0..OBJECT_BYTES).map(|at| (at / 7) as u8 ^ seed).collect();
-    let mut buffer =
-        slab.allocate(Kind::Referred, OBJECT_BYTES..=OBJECT_BYTES, tag).expect("there is room");
+    let mut buffer = slab
+        .allocate(MemoryKind::ZeroCopy, OBJECT_BYTES..=OBJECT_BYTES, tag)
+        .expect("there is room");
     assert_eq!(buffer.write(&bytes), OBJECT_BYTES);
     buffer.freeze()
 }
 
 /// Sends as much of a slice as the socket takes, by reference, and gives a copy of that.
 fn send(socket: &OwnedFd, slice: &Slice) -> Vec<u8> {
-    let (file, offset) = slice.file().expect("the slab is in files");
+    let (file, offset) = slice.sendfile_source().expect("the slab is in files");
     let mut sent = 0;
     while sent < slice.len() {
         let rest = slice.len() - sent;
@@ -54,15 +55,15 @@ fn send(socket: &OwnedFd, slice: &Slice) -> Vec<u8> {
 fn overwrite_everything(slab: &Slab) -> Vec<Buffer> {
     let mut taken = Vec::new();
     loop {
-        match slab.allocate(Kind::Referred, 1..=BLOCK_BYTES, 0) {
+        match slab.allocate(MemoryKind::ZeroCopy, 1..=BLOCK_BYTES, 0) {
             Ok(mut buffer) => {
-                buffer.spare().fill(0xee);
+                buffer.unfilled().fill(0xee);
                 let all = buffer.capacity();
                 buffer.advance(all);
                 taken.push(buffer);
             }
-            Err(Refusal::Later) => assert_eq!(slab.tend(), Tended::Done),
-            Err(Refusal::Full | Refusal::Scattered) => return taken,
+            Err(AllocError::NotReady) => assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted),
+            Err(AllocError::Full | AllocError::Fragmented) => return taken,
         }
     }
 }
@@ -79,15 +80,14 @@ fn what_is_still_to_be_read_keeps_its_bytes_while_its_memory_is_used_again() {
     for (near, far) in connections() {
         let slab = Slab::new(4 * BLOCK_BYTES).unwrap();
         let objects: Vec<Slice> = (0..3).map(|seed| object(&slab, seed, 0)).collect();
-        let places: Vec<u64> = objects.iter().map(|object| object.reference().offset).collect();
+        let places: Vec<u64> = objects.iter().map(|object| object.id().offset).collect();
         let expected: Vec<u8> = objects.iter().flat_map(|object| send(&near, object)).collect();
         assert!(expected.len() > OBJECT_BYTES / 2, "{} bytes were sent", expected.len());
         drop(objects);
         let taken = overwrite_everything(&slab);
-        let counters = slab.counters();
-        assert_eq!((counters.recycled, counters.live), (1, counters.capacity));
-        let blocks: Vec<u64> =
-            taken.iter().map(|buffer| buffer.slice(0..1).reference().offset).collect();
+        let stats = slab.stats();
+        assert_eq!((stats.recycled, stats.live), (1, stats.capacity));
+        let blocks: Vec<u64> = taken.iter().map(|buffer| buffer.slice(0..1).id().offset).collect();
         let whole = BLOCK_BYTES as u64;
         assert!(places.iter().all(|place| blocks.contains(&(place - place % whole))));
         drop(near);
@@ -102,17 +102,17 @@ fn a_block_is_not_recycled_before_its_last_slice_is_dropped() {
     let (gone, kept) = (object(&slab, 1, 0), object(&slab, 2, 0));
     let expected = send(&near, &gone);
     drop(gone);
-    let spoiled = OBJECT_BYTES.next_multiple_of(4096) as u64;
-    assert_eq!(slab.counters().spoiled, spoiled);
+    let tainted = OBJECT_BYTES.next_multiple_of(4096) as u64;
+    assert_eq!(slab.stats().tainted, tainted);
     let taken = overwrite_everything(&slab);
-    let counters = slab.counters();
-    assert_eq!((counters.recycled, counters.spoiled), (0, spoiled));
-    assert_eq!(counters.live + spoiled, counters.capacity);
+    let stats = slab.stats();
+    assert_eq!((stats.recycled, stats.tainted), (0, tainted));
+    assert_eq!(stats.live + tainted, stats.capacity);
     assert!(kept.iter().enumerate().all(|(at, byte)| *byte == (at / 7) as u8 ^ 2));
     drop((near, taken));
     assert!(read_all(far) == expected);
     drop(kept);
-    assert_eq!((slab.counters().spoiled, slab.counters().queued_blocks), (0, 1));
+    assert_eq!((slab.stats().tainted, slab.stats().queued_blocks), (0, 1));
 }
 
 #[test]
@@ -120,16 +120,16 @@ fn what_was_never_sent_is_used_again_at_once() {
     let slab = Slab::new(2 * BLOCK_BYTES).unwrap();
     for round in 1..10 {
         let slice = object(&slab, round, 0);
-        assert_eq!((slice.reference().offset, slice.is_sent()), (0, false));
+        assert_eq!((slice.id().offset, slice.was_sent()), (0, false));
         // Memory that is sent by copy has no file.
-        let mut buffer = slab.allocate(Kind::Copied, 10..=10, 0);
-        while matches!(buffer, Err(Refusal::Later)) {
-            assert_eq!(slab.tend(), Tended::Done);
-            buffer = slab.allocate(Kind::Copied, 10..=10, 0);
+        let mut buffer = slab.allocate(MemoryKind::Copied, 10..=10, 0);
+        while matches!(buffer, Err(AllocError::NotReady)) {
+            assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted);
+            buffer = slab.allocate(MemoryKind::Copied, 10..=10, 0);
         }
-        assert!(buffer.unwrap().freeze().file().is_none());
+        assert!(buffer.unwrap().freeze().sendfile_source().is_none());
     }
-    assert_eq!((slab.counters().recycled, slab.counters().spoiled), (0, 0));
+    assert_eq!((slab.stats().recycled, slab.stats().tainted), (0, 0));
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn a_condemned_block_comes_back_when_its_holders_have_copies() {
     let mut held = Vec::new();
     let mut tag = 0;
     // Each second object is sent and dropped, until nothing is left but what that spoiled.
-    let refusal = loop {
-        match slab.allocate(Kind::Referred, OBJECT_BYTES..=OBJECT_BYTES, tag) {
+    let error = loop {
+        match slab.allocate(MemoryKind::ZeroCopy, OBJECT_BYTES..=OBJECT_BYTES, tag) {
             Ok(mut buffer) => {
                 buffer.write(&[tag as u8; OBJECT_BYTES]);
                 let slice = buffer.freeze();
@@ -153,17 +153,17 @@ fn a_condemned_block_comes_back_when_its_holders_have_copies() {
                 }
                 tag += 1;
             }
-            Err(Refusal::Later) => assert_eq!(slab.tend(), Tended::Done),
-            Err(refusal) => break refusal,
+            Err(AllocError::NotReady) => assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted),
+            Err(error) => break error,
         }
     };
-    assert_eq!(refusal, Refusal::Scattered);
-    let tags = slab.condemn().expect("half of each block is spoiled");
+    assert_eq!(error, AllocError::Fragmented);
+    let tags = slab.start_evacuation().expect("half of each block is spoiled");
     assert!(tags.len() > 10 && tags.iter().all(|tag| tag % 2 == 1), "{tags:?}");
-    assert_eq!(slab.condemn(), None, "one at a time, of four");
+    assert_eq!(slab.start_evacuation(), None, "one at a time, of four");
     held.retain(|(tag, _)| !tags.contains(tag));
-    assert_eq!((slab.counters().queued_blocks, slab.counters().condemned_blocks), (1, 0));
-    assert_eq!(slab.tend(), Tended::Done);
+    assert_eq!((slab.stats().queued_blocks, slab.stats().evacuating_blocks), (1, 0));
+    assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted);
     let fresh = object(&slab, 9, 0);
     assert!(held.iter().all(|(tag, slice)| slice.iter().all(|byte| *byte == *tag as u8)));
     drop((fresh, near));

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MIN};
-use iolite::{Aggregate, Helper, Kind, Refusal, Slab};
+use iolite::{Aggregate, AllocError, MemoryKind, PrefaultThread, Slab};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -30,7 +30,7 @@ struct Object {
 struct Worker<'a> {
     slab: &'a Slab,
     /// Tags of what has to be dropped, by all workers.
-    condemned: &'a Mutex<Vec<u64>>,
+    evacuating: &'a Mutex<Vec<u64>>,
     random: Pcg64Mcg,
     held: VecDeque<Object>,
     near: TcpStream,
@@ -63,7 +63,7 @@ impl Worker<'_> {
     fn store(&mut self, tag: u64) {
         let max = if self.below(3) == 0 { 400_000 } else { 20_000 };
         let length = 1 + self.below(max);
-        let kind = if length < 8192 { Kind::Copied } else { Kind::Referred };
+        let kind = if length < 8192 { MemoryKind::Copied } else { MemoryKind::ZeroCopy };
         let bytes: Vec<u8> = (0..length).map(|at| byte(tag, at)).collect();
         let mut body = Aggregate::new();
         while body.len() < length as u64 {
@@ -73,19 +73,19 @@ impl Worker<'_> {
                     buffer.write(rest);
                     body.append(buffer.freeze());
                 }
-                Err(Refusal::Later) => std::thread::yield_now(),
-                Err(refusal) => self.make_room(refusal),
+                Err(AllocError::NotReady) => std::thread::yield_now(),
+                Err(error) => self.make_room(error),
             }
         }
         self.held.push_back(Object { tag, body });
     }
 
-    fn make_room(&mut self, refusal: Refusal) {
-        if refusal == Refusal::Scattered {
-            let tags = self.slab.condemn().unwrap_or_default();
-            let mut condemned = self.condemned.lock().expect("no worker panicked");
-            condemned.extend(tags);
-            self.held.retain(|object| !condemned.contains(&object.tag));
+    fn make_room(&mut self, error: AllocError) {
+        if error == AllocError::Fragmented {
+            let tags = self.slab.start_evacuation().unwrap_or_default();
+            let mut evacuating = self.evacuating.lock().expect("no worker panicked");
+            evacuating.extend(tags);
+            self.held.retain(|object| !evacuating.contains(&object.tag));
         }
         let _ = self.held.pop_front();
         // Others may have it all.
@@ -96,7 +96,7 @@ impl Worker<'_> {
     fn send(&mut self, picked: usize) {
         let Object { tag, body } = &self.held[picked];
         let (tag, first) = (*tag, body.at(0).expect("no object is empty").0);
-        let Some((file, offset)) = first.file() else { return };
+        let Some((file, offset)) = first.sendfile_source() else { return };
         match millrace_sys::sendfile(self.near.as_fd(), file, offset, first.len()) {
             Ok(count) => self.unread.push_back((tag, count)),
             Err(_) => self.read(),
@@ -125,10 +125,10 @@ fn readers_follow_a_buffer_while_it_is_filled() {
     let parts = if cfg!(miri) { 40 } else { 10_000 };
     let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("it is large enough");
     let wanted = PART * parts..=PART * parts;
-    let mut buffer = slab.allocate(Kind::Referred, wanted, 0).expect("a block is ready");
+    let mut buffer = slab.allocate(MemoryKind::ZeroCopy, wanted, 0).expect("a block is ready");
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
-            let extent = buffer.extent();
+            let extent = buffer.view();
             scope.spawn(move || {
                 let mut seen = 0;
                 while seen < PART * parts {
@@ -149,18 +149,18 @@ fn readers_follow_a_buffer_while_it_is_filled() {
     let whole = buffer.freeze();
     assert_eq!(whole.len(), PART * parts);
     drop(whole);
-    assert_eq!((slab.counters().live, slab.counters().runs), (0, 0));
+    assert_eq!((slab.stats().live, slab.stats().extents), (0, 0));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "sockets and files in memory")]
 fn workers_share_a_slab_that_is_always_full() {
     let slab = Slab::new(10 * BLOCK_BYTES).unwrap();
-    let helper = Helper::start(&slab).unwrap();
-    let (condemned, done) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+    let thread = PrefaultThread::start(&slab).unwrap();
+    let (evacuating, done) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for number in 1..=WORKERS {
-            let (slab, condemned, done) = (&slab, &condemned, &done);
+            let (slab, evacuating, done) = (&slab, &evacuating, &done);
             scope.spawn(move || {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -168,14 +168,17 @@ fn workers_share_a_slab_that_is_always_full() {
                 let (far, _) = listener.accept().unwrap();
                 let (random, held) = (Pcg64Mcg::seed_from_u64(number), VecDeque::new());
                 let unread = VecDeque::new();
-                Worker { slab, condemned, random, held, near, far, unread }.play(number, done);
+                Worker { slab, evacuating, random, held, near, far, unread }.play(number, done);
             });
         }
     });
     assert_eq!(done.into_inner(), WORKERS as usize);
-    drop(helper);
-    let end = slab.counters();
-    assert_eq!((end.live, end.runs, end.spoiled, end.free, end.condemned_blocks), (0, 0, 0, 0, 0));
+    drop(thread);
+    let end = slab.stats();
+    assert_eq!(
+        (end.live, end.extents, end.tainted, end.free, end.evacuating_blocks),
+        (0, 0, 0, 0, 0)
+    );
     assert_eq!(end.ready_blocks + end.queued_blocks + end.empty_blocks, 10);
-    assert!(end.recycled > 0 && end.refused_full + end.refused_scattered > 0, "{end:?}");
+    assert!(end.recycled > 0 && end.refused_full + end.refused_fragmented > 0, "{end:?}");
 }

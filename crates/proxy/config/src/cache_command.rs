@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches};
-use millrace_store::Which;
+use millrace_store::Selector;
 
 use super::error::ConfigError;
 use super::options::ValueType;
@@ -206,11 +206,11 @@ fn check_query(action: &CacheAction, query: &[(&'static str, String)]) -> Result
     for (name, text) in query {
         let bytes = text.as_bytes();
         let (problem, expected) = match *name {
-            "url" if Which::url(bytes).is_none() => ("is not a URL", format!("{SITE}/PATH")),
-            "prefix" if Which::prefix(bytes).is_none() => {
+            "url" if Selector::url(bytes).is_none() => ("is not a URL", format!("{SITE}/PATH")),
+            "prefix" if Selector::prefix(bytes).is_none() => {
                 ("is not the beginning of a URL", format!("{SITE}, and the beginning of a path"))
             }
-            "site" if !Which::is_site(bytes) => ("is not a site", SITE.to_owned()),
+            "site" if !Selector::is_site(bytes) => ("is not a site", SITE.to_owned()),
             "limit" => {
                 let number = value::number(text);
                 match number.and_then(|number| value::within(number, 1, LIST_OBJECTS_MAX)) {

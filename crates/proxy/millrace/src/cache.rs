@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use iolite::{Helper, Slab};
+use iolite::{PrefaultThread, Slab};
 use millrace_config::Config;
 use millrace_disk::Disks;
 use millrace_http_cache::HashKey;
@@ -26,7 +26,7 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
         bytes: settings.memory_bytes,
         object_bytes: settings.object_bytes_max(&config.limits),
         variants: usize::try_from(config.limits.variants).unwrap_or(usize::MAX),
-        tends: false,
+        prefaults: false,
     };
     let mut random = [0; 16];
     millrace_sys::fill_random(&mut random);
@@ -36,7 +36,7 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
     let cache = Cache::new(slab, hash, bounds);
     cache.copy_hot(copies);
     if settings.always_reads_disks {
-        cache.reread_disks();
+        cache.always_reread_disks();
     }
     Ok(Some(cache))
 }
@@ -45,12 +45,14 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
 ///
 /// # Errors
 /// When there can be no further thread.
-pub(crate) fn start_prefault(cache: Option<&Arc<Cache>>) -> Result<Option<Helper>, ProgramError> {
+pub(crate) fn start_prefault(
+    cache: Option<&Arc<Cache>>,
+) -> Result<Option<PrefaultThread>, ProgramError> {
     let Some(cache) = cache else { return Ok(None) };
-    let helper = Helper::start(cache.slab());
+    let helper = PrefaultThread::start(cache.slab());
     let failed = |error| ProgramError::system("cannot start the cache's thread", error);
     let helper = helper.map_err(failed)?;
-    if cache.slab().counters().small_blocks > 0 {
+    if cache.slab().stats().small_page_blocks > 0 {
         console::log("the cache has no huge pages: its hits cost more");
     }
     Ok(Some(helper))

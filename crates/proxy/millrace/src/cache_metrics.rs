@@ -1,7 +1,7 @@
 //! The numbers of the cache: one table for the metrics page and for `cache stat`.
 
 use millrace_proxy::counters::CounterKind;
-use millrace_store::Stat;
+use millrace_store::CacheStats;
 
 /// A number of the cache.
 pub(crate) struct CacheMetric {
@@ -10,7 +10,7 @@ pub(crate) struct CacheMetric {
     pub(crate) help: &'static str,
     pub(crate) kind: CounterKind,
     pub(crate) unit: CacheUnit,
-    pub(crate) read: fn(&Stat) -> u64,
+    pub(crate) read: fn(&CacheStats) -> u64,
 }
 
 /// The unit of a number.
@@ -21,17 +21,17 @@ pub(crate) enum CacheUnit {
 }
 
 /// A count that may decrease, without its help text.
-const fn gauge(name: &'static str, read: fn(&Stat) -> u64) -> CacheMetric {
+const fn gauge(name: &'static str, read: fn(&CacheStats) -> u64) -> CacheMetric {
     CacheMetric { name, help: "", kind: CounterKind::Gauge, unit: CacheUnit::Count, read }
 }
 
 /// A number of bytes, without its help text.
-const fn bytes(name: &'static str, read: fn(&Stat) -> u64) -> CacheMetric {
+const fn bytes(name: &'static str, read: fn(&CacheStats) -> u64) -> CacheMetric {
     CacheMetric { name, help: "", kind: CounterKind::Gauge, unit: CacheUnit::Bytes, read }
 }
 
 /// A count that never decreases, without its help text.
-const fn counter(name: &'static str, read: fn(&Stat) -> u64) -> CacheMetric {
+const fn counter(name: &'static str, read: fn(&CacheStats) -> u64) -> CacheMetric {
     CacheMetric { name, help: "", kind: CounterKind::Counter, unit: CacheUnit::Count, read }
 }
 
@@ -58,22 +58,22 @@ pub(crate) const CACHE_METRICS: &[CacheMetric] = &[
     bytes("memory_live_bytes", |it| it.slab.live).help("Part of that memory that is in use."),
     bytes("memory_free_bytes", |it| it.slab.free)
         .help("Part of that memory that is free and ready to be written."),
-    bytes("memory_tainted_bytes", |it| it.slab.spoiled).help(
+    bytes("memory_tainted_bytes", |it| it.slab.tainted).help(
         "Part of that memory that was sent by reference and cannot be reused before its whole \
          block is recycled.",
     ),
-    gauge("memory_small_page_blocks", |it| it.slab.small_blocks)
+    gauge("memory_small_page_blocks", |it| it.slab.small_page_blocks)
         .help("Blocks of that memory without huge pages."),
     counter("memory_blocks_recycled", |it| it.slab.recycled)
         .help("Blocks of that memory returned to the kernel."),
     counter("memory_allocation_failures", |it| {
-        it.slab.refused_full + it.slab.refused_scattered + it.slab.refused_later
+        it.slab.refused_full + it.slab.refused_fragmented + it.slab.refused_not_ready
     })
     .help("Bodies for which no memory was available at once."),
-    gauge("disk_objects", |it| it.disks.answers)
+    gauge("disk_objects", |it| it.disks.responses)
         .help("Responses that are on disk or queued for writing."),
     bytes("disk_bytes", |it| it.disks.bytes).help("Size of the files on the disks."),
-    gauge("disk_queue", |it| it.disks.queue).help("Operations that wait for a disk."),
+    gauge("disk_queue", |it| it.disks.queued_jobs).help("Operations that wait for a disk."),
     gauge("disk_recovering", |it| it.disks.is_recovering.into())
         .help("1 while millrace scans the disks for responses of earlier processes, otherwise 0."),
     counter("disk_fetched", |it| it.disks.fetched).help("Responses read from a disk into memory."),
@@ -84,18 +84,18 @@ pub(crate) const CACHE_METRICS: &[CacheMetric] = &[
         "Responses not written to a disk because it was busy, had just failed, or the response was \
          too long.",
     ),
-    counter("disk_waits", |it| it.disks.waits)
+    counter("disk_waits", |it| it.disks.purge_waits)
         .help("Times that a thread waited for a disk to record a removal."),
-    counter("disk_fetches_obsolete", |it| it.disks.gone)
+    counter("disk_fetches_obsolete", |it| it.disks.fetches_gone)
         .help("Responses that were purged or replaced while a disk read them."),
-    counter("disk_records_damaged", |it| it.disks.damaged)
+    counter("disk_records_damaged", |it| it.disks.damaged_records)
         .help("Records on disks that differ from what was written."),
     counter("disk_read_errors", |it| it.disks.read_errors).help("Failed disk reads."),
     counter("disk_write_errors", |it| it.disks.write_errors)
         .help("Failed disk writes, except those on a full file system."),
-    counter("disk_full", |it| it.disks.full)
+    counter("disk_full", |it| it.disks.writes_without_space)
         .help("Disk writes that failed because the file system was full."),
-    counter("disk_segments_dropped", |it| it.disks.dropped)
+    counter("disk_segments_dropped", |it| it.disks.dropped_segments)
         .help("Segments of disks that were dropped to make room."),
     counter("disk_rewritten", |it| it.disks.rewritten).help(
         "Responses that were written again when their segment was dropped, because clients had \

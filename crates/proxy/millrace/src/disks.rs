@@ -7,11 +7,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use millrace_config::{Config, Disk};
-use millrace_disk::{Contents, Directory, DirectoryError, Options, Volume};
+use millrace_disk::{Directory, DirectoryContents, DirectoryError, DirectoryIo, DiskOptions};
 use millrace_engine::{EventWaker, PeerMailboxes, Token};
 use millrace_http_cache::SpaceTag;
 use millrace_proxy::WorkerMessage;
-use millrace_store::{Cache, Waiter, Waker};
+use millrace_store::{Cache, WaiterId, Waker};
 
 use crate::console;
 use crate::program_error::ProgramError;
@@ -45,7 +45,7 @@ impl DiskWaker {
 }
 
 impl Waker for DiskWaker {
-    fn wake(&self, waiter: Waiter) {
+    fn wake(&self, waiter: WaiterId) {
         let letters = self.0.get().expect("whoever waits runs");
         for _ in 0..WAKE_TRIES_MAX {
             let mut letters = threads::lock(letters);
@@ -179,7 +179,7 @@ fn spaces(config: &Config) -> Vec<SpaceTag> {
 /// Waits until the contents of all disks are known or the deadline is over, and returns whether
 /// they are known. Polls at the given interval.
 fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> bool {
-    while cache.disk_counters().iter().any(|disk| disk.is_recovering) {
+    while cache.disk_stats().iter().any(|disk| disk.is_recovering) {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return false;
         }
@@ -188,7 +188,7 @@ fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> 
     true
 }
 
-type Volumes = Vec<(Arc<dyn Volume>, u64)>;
+type Volumes = Vec<(Arc<dyn DirectoryIo>, u64)>;
 
 /// Locks all of them, or none.
 fn lock(disks: &[Disk]) -> Result<Volumes, (&Disk, DirectoryError)> {
@@ -212,8 +212,8 @@ fn describe_error(disk: &Disk, error: DirectoryError) -> String {
 
 /// What waits to be written keeps its memory: disks that are stuck may keep a quarter of what the
 /// cache has, all of them together.
-fn options(bytes: u64, disks: usize) -> Options {
-    let mut options = Options::default();
+fn options(bytes: u64, disks: usize) -> DiskOptions {
+    let mut options = DiskOptions::default();
     let most = bytes / STUCK_SHARE / disks.max(1) as u64;
     options.marks.skip_bytes = options.marks.skip_bytes.min(most);
     options
@@ -236,10 +236,10 @@ fn attach(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], waker: &Arc<Disk
     for (disk, contents) in disks.iter().zip(contents) {
         let folder = disk.folder.display();
         let what = match contents {
-            Contents::Kept => continue,
-            Contents::New => "begins empty: it is new, or was not left as it has to be",
-            Contents::OtherKey => "belonged to another cache: what was on it is dropped",
-            Contents::Missed => "was away for a while: what was on it is dropped",
+            DirectoryContents::Kept => continue,
+            DirectoryContents::New => "begins empty: it is new, or was not left as it has to be",
+            DirectoryContents::OtherKey => "belonged to another cache: what was on it is dropped",
+            DirectoryContents::MissedRuns => "was away for a while: what was on it is dropped",
         };
         console::log(&format!("disk {folder} {what}"));
     }
@@ -254,6 +254,6 @@ mod tests {
         let skip_bytes = |bytes, disks| options(bytes, disks).marks.skip_bytes;
         assert_eq!(skip_bytes(32 << 20, 1), 8 << 20);
         assert_eq!(skip_bytes(128 << 20, 2), 16 << 20);
-        assert_eq!(skip_bytes(64 << 30, 2), Options::default().marks.skip_bytes);
+        assert_eq!(skip_bytes(64 << 30, 2), DiskOptions::default().marks.skip_bytes);
     }
 }

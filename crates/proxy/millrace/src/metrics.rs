@@ -365,7 +365,7 @@ struct CacheCollector(Arc<Cache>);
 
 impl Collector for CacheCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stat = self.0.stat();
+        let stat = self.0.stats();
         for row in CACHE_METRICS {
             let name = format!("{PREFIX}cache_{}", row.name);
             let family = describe(&mut encoder, &name, row.kind, row.help)?;
@@ -534,7 +534,7 @@ mod tests {
 
     fn cache() -> Arc<Cache> {
         let bytes = 4 << 20;
-        let bounds = Bounds { bytes, object_bytes: bytes, variants: 1, tends: true };
+        let bounds = Bounds { bytes, object_bytes: bytes, variants: 1, prefaults: true };
         let slab = Slab::on_heap(bytes as usize).unwrap();
         Cache::new(slab, HashKey::new([0; 16]), bounds)
     }

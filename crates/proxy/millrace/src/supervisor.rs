@@ -76,7 +76,7 @@ pub(crate) struct Running {
     log: LogSink,
     disks: Disks,
     /// Makes memory ready for the cache as long as it lives.
-    _prefault: Option<iolite::Helper>,
+    _prefault: Option<iolite::PrefaultThread>,
 }
 
 impl Running {

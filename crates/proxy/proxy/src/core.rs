@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, PeerMailboxes, Table, Timers, TokenKind};
 use millrace_splice::Pipes;
-use millrace_store::{Cache, Waiter};
+use millrace_store::{Cache, WaiterId};
 
 use crate::auth::Authenticator;
 use crate::cached::{CacheWaits, fill::Fill};
@@ -150,12 +150,12 @@ impl<E: Engine> Core<E> {
     }
 
     /// Returns the waiter through which the cache wakes an exchange or a fill of this worker.
-    pub(crate) fn waiter(&self, key: Key, kind: TokenKind) -> Waiter {
-        Waiter { worker: self.index as u16, token: key.token(kind).to_bits() }
+    pub(crate) fn waiter(&self, key: Key, kind: TokenKind) -> WaiterId {
+        WaiterId { worker: self.index as u16, token: key.token(kind).to_bits() }
     }
 
     /// Queues wake-ups for objects that waited for the cache.
-    pub(crate) fn wake(&mut self, waiters: impl IntoIterator<Item = Waiter>) {
+    pub(crate) fn wake(&mut self, waiters: impl IntoIterator<Item = WaiterId>) {
         self.wakes.add(self.index, &mut self.mail, waiters);
     }
 

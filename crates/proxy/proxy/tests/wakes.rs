@@ -99,7 +99,7 @@ impl Fixture {
             responds: false,
         };
         let mibs = 4 << 20;
-        let bounds = Bounds { bytes: mibs, object_bytes: 1 << 20, variants: 4, tends: true };
+        let bounds = Bounds { bytes: mibs, object_bytes: 1 << 20, variants: 4, prefaults: true };
         let slab = Slab::on_heap(mibs as usize).unwrap();
         let cache = Cache::new(slab, HashKey::new([7; 16]), bounds);
         let shared =

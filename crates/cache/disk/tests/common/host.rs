@@ -3,50 +3,51 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use iolite::{Aggregate, Kind, Refusal, Slab, Tended};
-use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
+use iolite::{Aggregate, AllocError, MemoryKind, PrefaultOutcome, Slab};
+use millrace_body::{Body, BodyEnd, BodyRead, Filler, Reader, WaiterId};
 use millrace_disk::{
-    Answer, Answered, Candidate, Cursor, Disks, Fetch, Host, Id, Miss, StoredHead, Subject,
+    Cursor, DiskCallbacks, DiskHit, DiskReply, Disks, FetchError, FetchRequest, PurgeTarget,
+    ResponseId, StoredHeader, StoredResponse,
 };
 use millrace_http_cache::{Key, META_BYTES, TagHash};
 
 /// Keeps what it is told.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct RecordingCallbacks {
     slab: Slab,
-    told: Mutex<HashMap<u64, Vec<Answered>>>,
+    callbacks: Mutex<HashMap<u64, Vec<DiskReply>>>,
 }
 
-impl Told {
+impl RecordingCallbacks {
     pub(crate) fn new(slab: &Slab) -> Arc<Self> {
-        Arc::new(Self { slab: slab.clone(), told: Mutex::default() })
+        Arc::new(Self { slab: slab.clone(), callbacks: Mutex::default() })
     }
 
-    pub(crate) fn take(&self, asker: u64) -> Vec<Answered> {
-        self.told.lock().unwrap().remove(&asker).unwrap_or_default()
+    pub(crate) fn take(&self, requester: u64) -> Vec<DiskReply> {
+        self.callbacks.lock().unwrap().remove(&requester).unwrap_or_default()
     }
 }
 
-impl Host for Told {
-    fn wake(&self, _waiter: Waiter) {}
+impl DiskCallbacks for RecordingCallbacks {
+    fn wake(&self, _waiter: WaiterId) {}
 
-    fn make_room(&self, _refusal: Refusal) -> bool {
+    fn make_room(&self, _refusal: AllocError) -> bool {
         // A helper may be at it, and somebody may let go.
-        let _: Tended = self.slab.tend();
+        let _: PrefaultOutcome = self.slab.prefault();
         true
     }
 
-    fn answered(&self, asker: Waiter, answered: Answered) {
-        self.told.lock().unwrap().entry(asker.token).or_default().push(answered);
+    fn handle_reply(&self, requester: WaiterId, reply: DiskReply) {
+        self.callbacks.lock().unwrap().entry(requester.token).or_default().push(reply);
     }
 }
 
-pub(crate) fn waiter(token: u64) -> Waiter {
-    Waiter { worker: 0, token }
+pub(crate) fn waiter(token: u64) -> WaiterId {
+    WaiterId { worker: 0, token }
 }
 
 /// The bytes of a version of an answer: nobody else has the same.
-pub(crate) fn body_of(id: Id, version: u64, length: usize) -> Vec<u8> {
+pub(crate) fn body_of(id: ResponseId, version: u64, length: usize) -> Vec<u8> {
     let mut state = (id.key.0 as u64) ^ (id.variant as u64).rotate_left(32) ^ (version << 20);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
@@ -60,16 +61,19 @@ pub(crate) fn body_of(id: Id, version: u64, length: usize) -> Vec<u8> {
 /// Bytes in memory of the slab, in pieces.
 pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
     let mut all = Aggregate::new();
-    for part in bytes.chunks(Kind::Copied.bytes_max()) {
+    for part in bytes.chunks(MemoryKind::Copied.bytes_max()) {
         loop {
-            match slab.allocate(Kind::Copied, part.len()..=part.len(), 0) {
+            match slab.allocate(MemoryKind::Copied, part.len()..=part.len(), 0) {
                 Ok(mut buffer) => {
                     buffer.write(part);
                     break all.append(buffer.freeze());
                 }
-                Err(refusal) => {
-                    let tended = slab.tend();
-                    assert!(refusal == Refusal::Later || tended != Tended::Idle, "{refusal}");
+                Err(error) => {
+                    let tended = slab.prefault();
+                    assert!(
+                        error == AllocError::NotReady || tended != PrefaultOutcome::Idle,
+                        "{error}"
+                    );
                 }
             }
         }
@@ -78,14 +82,19 @@ pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
 }
 
 /// An answer whose head says which version it is.
-pub(crate) fn answer(slab: &Slab, id: Id, version: u64, length: usize) -> Box<Answer> {
+pub(crate) fn answer(
+    slab: &Slab,
+    id: ResponseId,
+    version: u64,
+    length: usize,
+) -> Box<StoredResponse> {
     let group = group_of(id.key);
-    Box::new(Answer {
+    Box::new(StoredResponse {
         id,
         variant: None,
         vary: None,
         meta: [version as u8; META_BYTES],
-        head: format!("v{version} l{length} u0").into_bytes().into(),
+        header: format!("v{version} l{length} u0").into_bytes().into(),
         name: name_of(id.key).into(),
         tags: [TagHash(u128::from(group) + 1)].into(),
         body: aggregate(slab, &body_of(id, version, length)),
@@ -102,8 +111,8 @@ pub(crate) fn name_of(key: Key) -> Vec<u8> {
 }
 
 /// Version, length and update of a head.
-pub(crate) fn read_head(head: &StoredHead) -> (u64, usize, u64) {
-    let text = std::str::from_utf8(&head.head).unwrap();
+pub(crate) fn read_head(head: &StoredHeader) -> (u64, usize, u64) {
+    let text = std::str::from_utf8(&head.header).unwrap();
     let number = |part: &str| part[1..].parse::<u64>().unwrap();
     let numbers: Vec<u64> = text.split(' ').map(number).collect();
     (numbers[0], numbers[1] as usize, numbers[2])
@@ -111,54 +120,52 @@ pub(crate) fn read_head(head: &StoredHead) -> (u64, usize, u64) {
 
 /// A fetch that was begun.
 pub(crate) struct Fetched {
-    pub(crate) id: Id,
+    pub(crate) id: ResponseId,
     token: u64,
     body: Arc<Body>,
     reader: Reader,
 }
 
 /// Begins to fetch an answer; `None` where there is too much to do.
-pub(crate) fn fetch(
-    disks: &Disks,
-    slab: &Slab,
-    candidate: Candidate,
-    token: u64,
-) -> Option<Fetched> {
+pub(crate) fn fetch(disks: &Disks, slab: &Slab, candidate: DiskHit, token: u64) -> Option<Fetched> {
     let bytes = candidate.body_bytes;
-    let kind = if bytes < 8192 { Kind::Copied } else { Kind::Referred };
+    let kind = if bytes < 8192 { MemoryKind::Copied } else { MemoryKind::ZeroCopy };
     let filler = Filler::new(slab, kind, Some(bytes), 0);
     let body = filler.body().clone();
     let reader = Reader::new(body.clone(), 0).unwrap();
-    let (id, asker) = (candidate.id, waiter(token));
-    disks.fetch(Box::new(Fetch { candidate, filler, asker })).ok()?;
+    let (id, requester) = (candidate.id, waiter(token));
+    disks.fetch(Box::new(FetchRequest { candidate, filler, requester: requester })).ok()?;
     Some(Fetched { id, token, body, reader })
 }
 
 impl Fetched {
     /// Whether nothing is under way any more.
-    pub(crate) fn is_over(&self, told: &Told) -> bool {
-        self.body.end().is_some() && told.told.lock().unwrap().contains_key(&self.token)
+    pub(crate) fn is_over(&self, callbacks: &RecordingCallbacks) -> bool {
+        self.body.end().is_some() && callbacks.callbacks.lock().unwrap().contains_key(&self.token)
     }
 
     /// Looks at what came of it, once nothing is under way. Gives what was fetched, and whether all
     /// of it was. Panics at any byte that is wrong.
-    pub(crate) fn judge(mut self, told: &Told) -> Result<(StoredHead, bool), Miss> {
+    pub(crate) fn judge(
+        mut self,
+        callbacks: &RecordingCallbacks,
+    ) -> Result<(StoredHeader, bool), FetchError> {
         let mut all = Vec::new();
         let end = loop {
             match self.reader.read(usize::MAX >> 1, waiter(0)).0 {
-                Read::Bytes(slice) => all.extend_from_slice(&slice),
-                Read::Wait => panic!("{:?} is under way", self.id),
-                Read::End(end) => break end,
+                BodyRead::Bytes(slice) => all.extend_from_slice(&slice),
+                BodyRead::Wait => panic!("{:?} is under way", self.id),
+                BodyRead::End(end) => break end,
             }
         };
-        let mut answers = told.take(self.token);
-        answers.retain(|answered| *answered != Answered::Cut(self.id));
+        let mut answers = callbacks.take(self.token);
+        answers.retain(|reply| *reply != DiskReply::Cut(self.id));
         assert_eq!(answers.len(), 1, "who asks is told once");
         match answers.into_iter().next().unwrap() {
-            Answered::Fetched(head) => {
+            DiskReply::Fetched(head) => {
                 let (version, length, _) = read_head(&head);
                 let whole = body_of(self.id, version, length);
-                let is_whole = end == End::Whole;
+                let is_whole = end == BodyEnd::Whole;
                 let name = name_of(self.id.key);
                 assert_eq!(
                     (head.id, &*head.name, head.body_bytes),
@@ -170,9 +177,9 @@ impl Fetched {
                 assert_eq!(self.body.end(), Some(end));
                 Ok((*head, is_whole))
             }
-            Answered::NotFetched(miss) => {
+            DiskReply::NotFetched(miss) => {
                 assert!(all.is_empty(), "nothing is given before it is told");
-                assert_eq!(end, End::Cut);
+                assert_eq!(end, BodyEnd::Cut);
                 Err(miss)
             }
             other => panic!("{other:?}"),
@@ -182,19 +189,23 @@ impl Fetched {
 
 /// Begins what has everything that was stored before survive the machine: a purge, of nothing, that
 /// is waited for. `asker` is told by [`Answered::Purged`].
-pub(crate) fn sync(disks: &Disks, asker: u64) {
-    disks.purge(&Subject::Key(Key(u128::MAX)), false, waiter(asker));
+pub(crate) fn sync(disks: &Disks, requester: u64) {
+    disks.purge(&PurgeTarget::Key(Key(u128::MAX)), false, waiter(requester));
 }
 
 /// Everything that a listing tells.
-pub(crate) fn list(disks: &Disks, told: &Told, mut work: impl FnMut()) -> Vec<StoredHead> {
+pub(crate) fn list(
+    disks: &Disks,
+    callbacks: &RecordingCallbacks,
+    mut work: impl FnMut(),
+) -> Vec<StoredHeader> {
     let mut all = Vec::new();
     let mut cursor = Some(Cursor::default());
     while let Some(at) = cursor {
         disks.list(at, waiter(u64::MAX));
         work();
-        match told.take(u64::MAX).pop() {
-            Some(Answered::Listed(heads, next)) => {
+        match callbacks.take(u64::MAX).pop() {
+            Some(DiskReply::Listed(heads, next)) => {
                 all.extend(heads);
                 cursor = next;
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU8;
 
 /// What is held for its caller.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct EvictionEntry {
     pub(super) size: u64,
     pub(super) key: u64,
     /// In the caller's seconds.
@@ -16,16 +16,16 @@ pub(super) struct Entry {
     /// Since it entered its queue, less what it spent on staying: `hits <= HITS_MAX`. Whoever loads
     /// or stores it needs no order with anything else: a lost hit is as good as one that came late.
     pub(super) hits: AtomicU8,
-    pub(super) place: Place,
+    pub(super) queue: QueueKind,
 }
 
 /// Where an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum QueueKind {
     /// The handle of no object.
-    Nowhere,
+    None,
     Probation,
     Main,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 40);
+const _: () = assert!(size_of::<EvictionEntry>() <= 40);

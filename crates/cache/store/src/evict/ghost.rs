@@ -8,24 +8,24 @@
 #[derive(Debug)]
 pub(super) struct Ghost {
     /// A power of two of them.
-    buckets: Vec<[Slot; WAYS]>,
+    buckets: Vec<[GhostSlot; WAYS]>,
 }
 
 /// What is remembered of one object.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct GhostSlot {
     /// Bits of the key that do not choose the bucket; 0 in an empty slot.
     tag: u32,
     /// The tick when it was last known to be asked for.
     pub(super) stamp: u32,
     /// What had left its queue when it did, in KB.
     pub(super) mileage: u32,
-    pub(super) origin: Origin,
+    pub(super) origin: EvictedFrom,
 }
 
 /// Where an object was when it had to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
+pub(super) enum EvictedFrom {
     Probation,
     Main,
     /// It was never let in, or went for a reason that tells nothing of its queue.
@@ -33,9 +33,9 @@ pub(super) enum Origin {
 }
 
 const WAYS: usize = 8;
-const EMPTY: Slot = Slot { tag: 0, stamp: 0, mileage: 0, origin: Origin::Elsewhere };
+const EMPTY: GhostSlot = GhostSlot { tag: 0, stamp: 0, mileage: 0, origin: EvictedFrom::Elsewhere };
 
-const _: () = assert!(size_of::<Slot>() <= 16);
+const _: () = assert!(size_of::<GhostSlot>() <= 16);
 
 impl Ghost {
     /// Room for about `objects`, at least 64.
@@ -45,14 +45,14 @@ impl Ghost {
     }
 
     /// What is remembered of `key`.
-    pub(super) fn get(&self, key: u64) -> Option<Slot> {
-        let (bucket, tag) = self.place(key);
+    pub(super) fn get(&self, key: u64) -> Option<GhostSlot> {
+        let (bucket, tag) = self.locate(key);
         self.buckets[bucket].iter().find(|slot| slot.tag == tag).copied()
     }
 
     /// Remembers `key`, in the place of what was remembered of it before.
-    pub(super) fn put(&mut self, key: u64, stamp: u32, mileage: u32, origin: Origin) {
-        let (bucket, tag) = self.place(key);
+    pub(super) fn put(&mut self, key: u64, stamp: u32, mileage: u32, origin: EvictedFrom) {
+        let (bucket, tag) = self.locate(key);
         let slots = &mut self.buckets[bucket];
         let newest = slots.iter().fold(stamp, |newest, slot| {
             if (slot.stamp.wrapping_sub(newest) as i32) > 0 { slot.stamp } else { newest }
@@ -64,12 +64,12 @@ impl Ghost {
                 _ => u64::from(newest.wrapping_sub(slots[at].stamp)),
             })
             .expect("a bucket has slots");
-        slots[at] = Slot { tag, stamp, mileage, origin };
+        slots[at] = GhostSlot { tag, stamp, mileage, origin };
     }
 
     /// Forgets `key`.
     pub(super) fn forget(&mut self, key: u64) {
-        let (bucket, tag) = self.place(key);
+        let (bucket, tag) = self.locate(key);
         for slot in &mut self.buckets[bucket] {
             if slot.tag == tag {
                 *slot = EMPTY;
@@ -79,7 +79,7 @@ impl Ghost {
 
     /// The bucket of a key, and its tag there. The lowest byte of the key is left out, because it
     /// may have chosen the shard.
-    fn place(&self, key: u64) -> (usize, u32) {
+    fn locate(&self, key: u64) -> (usize, u32) {
         ((key >> 8) as usize & (self.buckets.len() - 1), ((key >> 32) as u32).max(1))
     }
 }
@@ -94,7 +94,7 @@ mod tests {
         // All in bucket 0; the ticks pass through the wrap.
         let key = |at: u32| u64::from(at + 1) << 32;
         for at in 0..=WAYS as u32 {
-            ghost.put(key(at), (u32::MAX - 3).wrapping_add(at), 0, Origin::Main);
+            ghost.put(key(at), (u32::MAX - 3).wrapping_add(at), 0, EvictedFrom::Main);
         }
         assert!(ghost.get(key(0)).is_none());
         for at in 1..=WAYS as u32 {
@@ -107,7 +107,7 @@ mod tests {
     fn a_key_has_one_slot() {
         let mut ghost = Ghost::new(1);
         for stamp in 0..20 {
-            ghost.put(5 << 40, stamp, 0, Origin::Probation);
+            ghost.put(5 << 40, stamp, 0, EvictedFrom::Probation);
         }
         assert_eq!(ghost.get(5 << 40).expect("just put").stamp, 19);
         ghost.forget(5 << 40);

@@ -39,21 +39,21 @@ mod entry;
 mod ghost;
 mod queue;
 mod shards;
-mod together;
+mod shared_state;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use entry::{Entry, Place};
-use ghost::{Ghost, Origin, Slot};
-use queue::{NONE, Queue, Weights};
-use together::Together;
+use entry::{EvictionEntry, QueueKind};
+use ghost::{EvictedFrom, Ghost, GhostSlot};
+use queue::{EvictionQueue, NONE, Weights};
+use shared_state::SharedState;
 
 pub use shards::SHARDS_MAX;
 
 /// So many shards may pass their turn before one has to let something go: see
 /// [`Eviction::evict_ripe`].
-pub const PASSES_MAX: usize = 1;
+pub const SHARDS_SKIPPED_MAX: usize = 1;
 
 /// The expiry of an entry that never expires.
 pub const NEVER: u32 = u32::MAX;
@@ -63,32 +63,32 @@ pub const NEVER: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Eviction {
     /// By handle.
-    entries: Vec<Entry>,
-    probation: Queue,
-    main: Queue,
+    entries: Vec<EvictionEntry>,
+    probation: EvictionQueue,
+    main: EvictionQueue,
     probation_weights: Weights,
     main_weights: Weights,
     ghost: Ghost,
     /// What all shards know.
-    together: Arc<Together>,
+    shared: Arc<SharedState>,
     /// Whether there are other shards.
     has_others: bool,
     /// What was taken in so far. It wraps.
     inserts: u32,
     /// Bytes that all shards may hold together.
     capacity: u64,
-    counts: Counts,
+    stats: EvictionStats,
 }
 
 /// What an [`Eviction`] did since it was made, and what it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counts {
+pub struct EvictionStats {
     /// Entries held.
     pub entries: u64,
     /// Objects refused because nobody had asked for them twice and they were large.
     pub refused: u64,
     /// Entries that came back soon enough to go into the main queue at once.
-    pub known: u64,
+    pub promoted: u64,
     /// Entries let go, expired ones among them.
     pub evicted: u64,
     /// Entries let go because they had expired.
@@ -101,33 +101,33 @@ const HITS_MAX: u8 = 3;
 /// bounds what is done under the shard's lock.
 const MOVES_MAX: u32 = 64;
 /// Above this part of the capacity an object is stored only when it is asked for again.
-const LARGE: u64 = 32;
+const LARGE_DIVISOR: u64 = 32;
 /// After so many inserts the weights follow the mean size.
-const WEIGH_EVERY: u32 = 64;
+const WEIGHTS_UPDATE_INSERTS: u32 = 64;
 /// Bytes of the capacity for each object that is remembered: 16 bytes each, 0.4 % in all.
-const GHOST_UNIT: u64 = 4096;
+const BYTES_PER_GHOST: u64 = 4096;
 
 impl Eviction {
     /// For a cache of `capacity` bytes that has no other shards: see [`Eviction::shards`].
     pub fn new(capacity: u64) -> Self {
-        Self::within(capacity, 1, Arc::new(Together::new()))
+        Self::with_shared(capacity, 1, Arc::new(SharedState::new()))
     }
 
     /// One of `shards` shards (at least 1) that hold `capacity` bytes together.
-    fn within(capacity: u64, shards: u32, together: Arc<Together>) -> Self {
+    fn with_shared(capacity: u64, shards: u32, shared: Arc<SharedState>) -> Self {
         let main_weights = Weights::new(1);
         Self {
             entries: Vec::new(),
-            probation: Queue::new(),
-            main: Queue::new(),
+            probation: EvictionQueue::new(),
+            main: EvictionQueue::new(),
             probation_weights: main_weights.root(),
             main_weights,
-            ghost: Ghost::new(capacity / GHOST_UNIT / u64::from(shards.max(1))),
-            together,
+            ghost: Ghost::new(capacity / BYTES_PER_GHOST / u64::from(shards.max(1))),
+            shared: shared,
             has_others: shards > 1,
             inserts: 0,
             capacity,
-            counts: Counts::default(),
+            stats: EvictionStats::default(),
         }
     }
 
@@ -137,24 +137,24 @@ impl Eviction {
     }
 
     /// What was done and what is held.
-    pub fn counts(&self) -> Counts {
-        self.counts
+    pub fn stats(&self) -> EvictionStats {
+        self.stats
     }
 
     /// Whether an object of `size` bytes is worth storing. One that is not is remembered, so that
     /// it may be when it is asked for again. `key` is the index's keyed hash of the object's key,
     /// all 64 bits of it random.
     pub fn admit(&mut self, key: u64, size: u64) -> bool {
-        if size <= self.capacity / LARGE {
+        if size <= self.capacity / LARGE_DIVISOR {
             return true;
         }
-        let known = self.ghost.get(key).is_some_and(|slot| self.is_due(slot, size));
+        let known = self.ghost.get(key).is_some_and(|slot| self.belongs_in_main(slot, size));
         if known && size <= self.capacity {
             return true;
         }
-        self.together.advance();
-        self.ghost.put(key, self.together.tick(), 0, Origin::Elsewhere);
-        self.counts.refused += 1;
+        self.shared.advance();
+        self.ghost.put(key, self.shared.tick(), 0, EvictedFrom::Elsewhere);
+        self.stats.refused += 1;
         false
     }
 
@@ -163,31 +163,31 @@ impl Eviction {
     /// [`Eviction::evict`]: when nothing can be made of the object any more, or [`NEVER`]. Nothing
     /// is let go here; the caller compares [`Eviction::bytes`] with what there is room for.
     pub fn insert(&mut self, handle: u32, key: u64, size: u64, expires: u32) {
-        self.together.advance();
+        self.shared.advance();
         self.inserts = self.inserts.wrapping_add(1);
-        if self.inserts.is_multiple_of(WEIGH_EVERY) || self.inserts.is_power_of_two() {
-            self.weigh();
+        if self.inserts.is_multiple_of(WEIGHTS_UPDATE_INSERTS) || self.inserts.is_power_of_two() {
+            self.update_weights();
         }
         let slot = self.ghost.get(key);
         if let Some(slot) = slot {
             match slot.origin {
-                Origin::Probation => self.together.learn_from_probation(slot.mileage),
-                Origin::Main => self.together.learn_from_main(slot.mileage),
-                Origin::Elsewhere => {}
+                EvictedFrom::Probation => self.shared.learn_from_probation(slot.mileage),
+                EvictedFrom::Main => self.shared.learn_from_main(slot.mileage),
+                EvictedFrom::Elsewhere => {}
             }
             self.ghost.forget(key);
         }
-        let known = slot.is_some_and(|slot| self.is_due(slot, size));
-        self.counts.known += u64::from(known);
-        self.counts.entries += 1;
+        let known = slot.is_some_and(|slot| self.belongs_in_main(slot, size));
+        self.stats.promoted += u64::from(known);
+        self.stats.entries += 1;
 
         let index = handle as usize;
         if index >= self.entries.len() {
-            self.entries.resize_with(index + 1, Entry::default);
+            self.entries.resize_with(index + 1, EvictionEntry::default);
         }
-        assert!(self.entries[index].place == Place::Nowhere, "handle {handle} is in use");
-        self.entries[index] = Entry { size, key, expires, ..Entry::default() };
-        self.put(handle, if known { Place::Main } else { Place::Probation }, 0);
+        assert!(self.entries[index].queue == QueueKind::None, "handle {handle} is in use");
+        self.entries[index] = EvictionEntry { size, key, expires, ..EvictionEntry::default() };
+        self.enqueue(handle, if known { QueueKind::Main } else { QueueKind::Probation }, 0);
     }
 
     /// The object was asked for and served.
@@ -201,16 +201,16 @@ impl Eviction {
 
     /// The object is gone for a reason of the caller's: purged, replaced, broken.
     pub fn remove(&mut self, handle: u32) {
-        self.take(handle);
-        self.counts.entries -= 1;
+        self.dequeue(handle);
+        self.stats.entries -= 1;
     }
 
     /// The object has another size now: its body grew, or its head changed.
     pub fn resize(&mut self, handle: u32, size: u64) {
         let hits = self.entries[handle as usize].hits.load(Ordering::Relaxed);
-        let place = self.take(handle);
+        let kind = self.dequeue(handle);
         self.entries[handle as usize].size = size;
-        self.put(handle, place, hits);
+        self.enqueue(handle, kind, hits);
     }
 
     /// Lets one entry go and names it: the caller's handle is free again. One that expired by `now`
@@ -221,112 +221,112 @@ impl Eviction {
 
     /// The same, but `None` as well if there are other shards, and the entry whose turn it is here has
     /// not the age at which entries of all shards go.
-    pub fn evict_ripe(&mut self, now: u32) -> Option<u32> {
+    pub fn evict_if_ripe(&mut self, now: u32) -> Option<u32> {
         self.evict_if(now, self.has_others)
     }
 
     fn evict_if(&mut self, now: u32, has_to_be_ripe: bool) -> Option<u32> {
         let mut moves = 0;
         loop {
-            let tick = self.together.tick();
+            let tick = self.shared.tick();
             let from_probation = self.main.is_empty()
-                || (self.together.probation_is_large() && !self.probation.is_empty());
+                || (self.shared.is_probation_oversized() && !self.probation.is_empty());
             let (queue, weights) = if from_probation {
                 (&self.probation, &self.probation_weights)
             } else {
                 (&self.main, &self.main_weights)
             };
-            let queue::Candidate { handle, score } =
-                queue.candidate(&self.entries, weights, tick, now)?;
+            let queue::Victim { handle, score } =
+                queue.victim(&self.entries, weights, tick, now)?;
             let entry = &mut self.entries[handle as usize];
             let hits = *entry.hits.get_mut();
             let expired = entry.expires <= now;
             if hits > 0 && !expired && moves < MOVES_MAX {
                 moves += 1;
-                self.take(handle);
+                self.dequeue(handle);
                 // It enters main with nothing, and stays there for one hit a round.
-                self.put(handle, Place::Main, if from_probation { 0 } else { hits - 1 });
+                self.enqueue(handle, QueueKind::Main, if from_probation { 0 } else { hits - 1 });
                 continue;
             }
-            let side = if from_probation { &self.together.probation } else { &self.together.main };
-            let is_ripe = expired || side.horizon().is_none_or(|horizon| score >= horizon);
+            let totals = if from_probation { &self.shared.probation } else { &self.shared.main };
+            let is_ripe = expired || totals.horizon().is_none_or(|horizon| score >= horizon);
             if has_to_be_ripe && !is_ripe {
                 return None;
             }
-            self.let_go(handle, score, hits, expired);
+            self.evict_entry(handle, score, hits, expired);
             return Some(handle);
         }
     }
 
     /// Removes the entry and remembers it.
-    fn let_go(&mut self, handle: u32, score: u64, hits: u8, expired: bool) {
-        let place = self.take(handle);
-        let Entry { size, key, stamp, .. } = self.entries[handle as usize];
-        self.counts.entries -= 1;
-        self.counts.evicted += 1;
+    fn evict_entry(&mut self, handle: u32, score: u64, hits: u8, expired: bool) {
+        let kind = self.dequeue(handle);
+        let EvictionEntry { size, key, stamp, .. } = self.entries[handle as usize];
+        self.stats.entries -= 1;
+        self.stats.evicted += 1;
         if expired {
             // Its time was over, not its turn. What was hit will be asked for again.
-            self.counts.expired += 1;
+            self.stats.expired += 1;
             if hits > 0 {
-                self.ghost.put(key, self.together.tick(), 0, Origin::Elsewhere);
+                self.ghost.put(key, self.shared.tick(), 0, EvictedFrom::Elsewhere);
             }
             return;
         }
-        let (side, origin) = match place {
-            Place::Main => (&self.together.main, Origin::Main),
-            _ => (&self.together.probation, Origin::Probation),
+        let (totals, origin) = match kind {
+            QueueKind::Main => (&self.shared.main, EvictedFrom::Main),
+            _ => (&self.shared.probation, EvictedFrom::Probation),
         };
-        self.ghost.put(key, stamp, side.let_go(score, size), origin);
+        self.ghost.put(key, stamp, totals.record_eviction(score, size), origin);
     }
 
     /// Whether an object that was asked for at the time of `slot` is asked for often enough for
     /// main. An entry stays there if it is hit within the horizon; asked for is half of that, since
     /// one short interval says little of the next one.
-    fn is_due(&self, slot: Slot, size: u64) -> bool {
-        let age = self.together.tick().wrapping_sub(slot.stamp);
-        let horizon = self.together.main.horizon();
+    fn belongs_in_main(&self, slot: GhostSlot, size: u64) -> bool {
+        let age = self.shared.tick().wrapping_sub(slot.stamp);
+        let horizon = self.shared.main.horizon();
         horizon.is_none_or(|horizon| self.main_weights.score(age, size) <= horizon / 2)
     }
 
     /// Makes the weights fit: the size from which on larger objects are hardly worse than smaller
     /// ones is the mean of what is held.
-    fn weigh(&mut self) {
-        self.main_weights = Weights::new(self.together.mean().max(1));
+    fn update_weights(&mut self) {
+        self.main_weights = Weights::new(self.shared.mean_entry_bytes().max(1));
         self.probation_weights = self.main_weights.root();
     }
 
     /// Appends an entry that is nowhere to a queue, from now on with `hits`.
-    fn put(&mut self, handle: u32, place: Place, hits: u8) {
+    fn enqueue(&mut self, handle: u32, kind: QueueKind, hits: u8) {
         let entry = &mut self.entries[handle as usize];
-        entry.stamp = self.together.tick();
-        entry.place = place;
+        entry.stamp = self.shared.tick();
+        entry.queue = kind;
         *entry.hits.get_mut() = hits;
-        let (together, size) = (&self.together, entry.size);
-        let (queue, side) = match place {
-            Place::Probation => (&mut self.probation, &together.probation),
-            Place::Main => (&mut self.main, &together.main),
-            Place::Nowhere => unreachable!("an entry is put somewhere"),
+        let (shared, size) = (&self.shared, entry.size);
+        let (queue, totals) = match kind {
+            QueueKind::Probation => (&mut self.probation, &shared.probation),
+            QueueKind::Main => (&mut self.main, &shared.main),
+            QueueKind::None => unreachable!("an entry is put somewhere"),
         };
-        together.put(side, size);
+        shared.add_entry(totals, size);
         queue.push(&mut self.entries, handle);
     }
 
     /// Takes an entry out of its queue, and says which that was.
-    fn take(&mut self, handle: u32) -> Place {
-        let place = std::mem::replace(&mut self.entries[handle as usize].place, Place::Nowhere);
-        let (together, size) = (&self.together, self.entries[handle as usize].size);
-        let (queue, side) = match place {
-            Place::Probation => (&mut self.probation, &together.probation),
-            Place::Main => (&mut self.main, &together.main),
-            Place::Nowhere => panic!("handle {handle} is not in use"),
+    fn dequeue(&mut self, handle: u32) -> QueueKind {
+        let kind = std::mem::replace(&mut self.entries[handle as usize].queue, QueueKind::None);
+        let (shared, size) = (&self.shared, self.entries[handle as usize].size);
+        let (queue, totals) = match kind {
+            QueueKind::Probation => (&mut self.probation, &shared.probation),
+            QueueKind::Main => (&mut self.main, &shared.main),
+            QueueKind::None => panic!("handle {handle} is not in use"),
         };
-        together.take(side, size);
+        shared.remove_entry(totals, size);
         queue.unlink(&mut self.entries, handle);
-        place
+        kind
     }
 }
 
-impl Default for Entry {
+impl Default for EvictionEntry {
     /// Nobody's.
     fn default() -> Self {
         Self {
@@ -337,7 +337,7 @@ impl Default for Entry {
             previous: NONE,
             next: NONE,
             hits: AtomicU8::new(0),
-            place: Place::Nowhere,
+            queue: QueueKind::None,
         }
     }
 }
@@ -431,12 +431,12 @@ mod tests {
     fn a_large_object_is_stored_when_it_is_asked_for_again() {
         let capacity = 1 << 20;
         let mut eviction = Eviction::new(capacity);
-        assert!(eviction.admit(key(1), capacity / LARGE));
-        assert!(!eviction.admit(key(1), capacity / LARGE + 1));
-        assert!(eviction.admit(key(1), capacity / LARGE + 1));
+        assert!(eviction.admit(key(1), capacity / LARGE_DIVISOR));
+        assert!(!eviction.admit(key(1), capacity / LARGE_DIVISOR + 1));
+        assert!(eviction.admit(key(1), capacity / LARGE_DIVISOR + 1));
         assert!(!eviction.admit(key(2), capacity + 1));
         assert!(!eviction.admit(key(2), capacity + 1), "there is never room for it");
-        assert_eq!(eviction.counts().refused, 3);
+        assert_eq!(eviction.stats().refused, 3);
     }
 
     #[test]
@@ -445,9 +445,12 @@ mod tests {
         for object in 0..11 {
             store(&mut eviction, object, 1_000);
         }
-        assert_eq!(eviction.counts(), Counts { entries: 10, evicted: 1, ..Counts::default() });
+        assert_eq!(
+            eviction.stats(),
+            EvictionStats { entries: 10, evicted: 1, ..EvictionStats::default() }
+        );
         store(&mut eviction, 0, 1_000);
-        assert_eq!(eviction.counts().known, 1);
+        assert_eq!(eviction.stats().promoted, 1);
         // It is in main, where newcomers do not reach it.
         for object in 11..100 {
             assert!(!store(&mut eviction, object, 1_000).contains(&0), "at {object}");
@@ -466,7 +469,7 @@ mod tests {
         assert_ne!(eviction.evict(59), Some(3));
         assert_eq!(eviction.evict(60), Some(3));
         assert_eq!(eviction.evict(61), Some(0));
-        assert_eq!(eviction.counts().expired, 2);
+        assert_eq!(eviction.stats().expired, 2);
     }
 
     #[test]
@@ -530,7 +533,7 @@ mod tests {
                     assert!(held.remove(&gone).is_some(), "seed {seed}, turn {turn}: {gone}");
                 }
                 assert_eq!(eviction.bytes(), held.values().sum::<u64>(), "seed {seed}");
-                assert_eq!(eviction.counts().entries, held.len() as u64, "seed {seed}");
+                assert_eq!(eviction.stats().entries, held.len() as u64, "seed {seed}");
             }
             while let Some(gone) = eviction.evict(u32::MAX) {
                 assert!(held.remove(&gone).is_some(), "seed {seed}: {gone}");

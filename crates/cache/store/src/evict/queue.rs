@@ -4,7 +4,7 @@
 //! between classes the one that is oldest *for its size* is, by a weight for each class. So a queue
 //! has one victim at any time, found by looking at one entry a class.
 
-use super::entry::Entry;
+use super::entry::EvictionEntry;
 
 /// No entry.
 pub(super) const NONE: u32 = u32::MAX;
@@ -18,8 +18,8 @@ pub(super) struct Weights([u64; CLASSES]);
 
 /// Entries in the order in which they came, class by class.
 #[derive(Debug)]
-pub(super) struct Queue {
-    lists: [List; CLASSES],
+pub(super) struct EvictionQueue {
+    lists: [SizeClassList; CLASSES],
     /// Bit `class` is set while that list has entries.
     occupied: u64,
     /// The sizes of all entries, added up.
@@ -28,13 +28,13 @@ pub(super) struct Queue {
 
 /// A list linked through [`Entry::previous`] (older) and [`Entry::next`] (newer).
 #[derive(Clone, Copy, Debug)]
-struct List {
+struct SizeClassList {
     oldest: u32,
     newest: u32,
 }
 
 /// Whose turn it is to go.
-pub(super) struct Candidate {
+pub(super) struct Victim {
     pub(super) handle: u32,
     /// Its age, weighted: see [`Weights`].
     pub(super) score: u64,
@@ -60,13 +60,17 @@ impl Weights {
 
     /// `age` of an object of `size` bytes, weighted.
     pub(super) fn score(&self, age: u32, size: u64) -> u64 {
-        u64::from(age) * self.0[class(size)]
+        u64::from(age) * self.0[size_class(size)]
     }
 }
 
-impl Queue {
+impl EvictionQueue {
     pub(super) fn new() -> Self {
-        Self { lists: [List { oldest: NONE, newest: NONE }; CLASSES], occupied: 0, bytes: 0 }
+        Self {
+            lists: [SizeClassList { oldest: NONE, newest: NONE }; CLASSES],
+            occupied: 0,
+            bytes: 0,
+        }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -78,9 +82,9 @@ impl Queue {
     }
 
     /// Appends the entry, which is in no queue, as the newest of its class.
-    pub(super) fn push(&mut self, entries: &mut [Entry], handle: u32) {
+    pub(super) fn push(&mut self, entries: &mut [EvictionEntry], handle: u32) {
         let size = entries[handle as usize].size;
-        let list = &mut self.lists[class(size)];
+        let list = &mut self.lists[size_class(size)];
         let before = std::mem::replace(&mut list.newest, handle);
         if before == NONE {
             list.oldest = handle;
@@ -89,14 +93,14 @@ impl Queue {
         }
         let entry = &mut entries[handle as usize];
         (entry.previous, entry.next) = (before, NONE);
-        self.occupied |= 1 << class(size);
+        self.occupied |= 1 << size_class(size);
         self.bytes += size;
     }
 
     /// Takes the entry, which is in this queue, out of it.
-    pub(super) fn unlink(&mut self, entries: &mut [Entry], handle: u32) {
-        let Entry { size, previous, next, .. } = entries[handle as usize];
-        let list = &mut self.lists[class(size)];
+    pub(super) fn unlink(&mut self, entries: &mut [EvictionEntry], handle: u32) {
+        let EvictionEntry { size, previous, next, .. } = entries[handle as usize];
+        let list = &mut self.lists[size_class(size)];
         if previous == NONE {
             list.oldest = next;
         } else {
@@ -108,21 +112,21 @@ impl Queue {
             entries[next as usize].previous = previous;
         }
         if list.oldest == NONE {
-            self.occupied &= !(1 << class(size));
+            self.occupied &= !(1 << size_class(size));
         }
         self.bytes -= size;
     }
 
     /// The entry that is oldest for its size, or one at the end of a list that expired by `now`.
     /// `None` if the queue is empty.
-    pub(super) fn candidate(
+    pub(super) fn victim(
         &self,
-        entries: &[Entry],
+        entries: &[EvictionEntry],
         weights: &Weights,
         tick: u32,
         now: u32,
-    ) -> Option<Candidate> {
-        let mut found: Option<Candidate> = None;
+    ) -> Option<Victim> {
+        let mut found: Option<Victim> = None;
         let mut left = self.occupied;
         while left != 0 {
             let class = left.trailing_zeros() as usize;
@@ -133,16 +137,16 @@ impl Queue {
             let age = tick.wrapping_sub(entry.stamp).saturating_add(1);
             let score = u64::from(age) * weights.0[class];
             if entry.expires <= now {
-                return Some(Candidate { handle, score });
+                return Some(Victim { handle, score });
             }
             if found.as_ref().is_none_or(|found| score >= found.score) {
-                found = Some(Candidate { handle, score });
+                found = Some(Victim { handle, score });
             }
         }
         found
     }
 }
 
-fn class(size: u64) -> usize {
+fn size_class(size: u64) -> usize {
     (size.max(1).ilog2() as usize).min(CLASSES - 1)
 }

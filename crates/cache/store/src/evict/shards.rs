@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Eviction, Together};
+use super::{Eviction, SharedState};
 
 /// The most shards that [`Eviction::shards_for`] gives.
 pub const SHARDS_MAX: u32 = 256;
@@ -30,13 +30,13 @@ impl Eviction {
     /// The shards of a cache of `capacity` bytes, as many as [`Eviction::shards_for`] says: which
     /// one an object belongs to is for the caller to say, by its key.
     pub fn shards(capacity: u64) -> Vec<Self> {
-        Self::cut(capacity, Self::shards_for(capacity))
+        Self::split(capacity, Self::shards_for(capacity))
     }
 
     /// The same for `count` shards, at least one.
-    pub fn cut(capacity: u64, count: u32) -> Vec<Self> {
-        let together = Arc::new(Together::new());
-        (0..count).map(|_| Self::within(capacity, count, together.clone())).collect()
+    pub fn split(capacity: u64, count: u32) -> Vec<Self> {
+        let shared = Arc::new(SharedState::new());
+        (0..count).map(|_| Self::with_shared(capacity, count, shared.clone())).collect()
     }
 }
 
@@ -66,14 +66,14 @@ mod tests {
     /// than what went there; the first, alone of its kind, may not.
     #[test]
     fn a_shard_passes_while_its_entries_are_young() {
-        let mut shards = Eviction::cut(1 << 20, 2);
+        let mut shards = Eviction::split(1 << 20, 2);
         let [old, young] = &mut shards[..] else { panic!("two") };
         for handle in 0..100 {
             old.insert(handle, u64::from(handle) << 32, 1_000, NEVER);
         }
-        assert!(old.evict_ripe(0).is_some(), "nothing is known of an age before the first went");
+        assert!(old.evict_if_ripe(0).is_some(), "nothing is known of an age before the first went");
         young.insert(0, 1 << 60, 1_000, NEVER);
-        assert_eq!(young.evict_ripe(0), None);
+        assert_eq!(young.evict_if_ripe(0), None);
         assert_eq!(young.evict(0), Some(0));
         assert_eq!(young.evict(0), None);
 
@@ -82,7 +82,7 @@ mod tests {
             alone.insert(handle, u64::from(handle) << 32, 1_000, NEVER);
         }
         for _ in 0..100 {
-            assert!(alone.evict_ripe(0).is_some());
+            assert!(alone.evict_if_ripe(0).is_some());
         }
     }
 }

@@ -3,65 +3,65 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use millrace_body::Waiter;
+use millrace_body::WaiterId;
 use millrace_http_cache::{Forward, Key, RequestDirectives, Reuse, reuse};
 use millrace_http1::OriginRequest;
 
 use super::cache::Cache;
-use super::claim::Claim;
-use super::shard::{Entry, Fetch, Shard};
+use super::fetch_lease::FetchLease;
+use super::shard::{KeyEntry, PendingFetch, Shard};
 use crate::object::Object;
 
 /// Who asks for what.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct LookupRequest<'a> {
     /// What is asked for.
     pub key: Key,
     /// The request as its origin would receive it, for the fields that objects vary by.
     pub request: &'a OriginRequest<'a>,
     /// What it asks of caches; the default where the route does not heed that.
-    pub asked: &'a RequestDirectives,
+    pub directives: &'a RequestDirectives,
     /// The time of day, milliseconds since 1970.
     pub now_ms: u64,
     /// Who is to be woken; `None` where nobody waits.
-    pub waiter: Option<Waiter>,
+    pub waiter: Option<WaiterId>,
     /// Whether others may wait for what comes: it is all of what they ask for.
-    pub claims: bool,
+    pub takes_lease: bool,
     /// Whether what is stale may be validated for its own sake, while this client gets it.
-    pub refreshes: bool,
+    pub may_refresh: bool,
     /// Whether disks are asked too: not by who has waited for one already.
-    pub asks_disks: bool,
+    pub uses_disks: bool,
 }
 
 /// What there is for a request.
 #[derive(Debug)]
-pub enum Found {
+pub enum LookupResult {
     /// An answer that may be used now.
     Stored(Arc<Object>),
     /// An answer that may be used now, while it is validated: by whoever gets the claim. `None`:
     /// somebody does so already.
-    Stale(Arc<Object>, Option<Claim>),
+    Stale(Arc<Object>, Option<FetchLease>),
     /// An answer that has to be validated first.
     Validate {
         /// The answer.
         object: Arc<Object>,
         /// Whether it may be used if the origin fails.
-        is_spare: bool,
+        is_stale_fallback: bool,
         /// `None`: nobody else waits for what comes.
-        claim: Option<Claim>,
+        lease: Option<FetchLease>,
     },
     /// Nothing: the origin is to be asked.
-    Nothing {
+    Miss {
         /// Why.
         why: Forward,
         /// `None`: nobody else waits for what comes.
-        claim: Option<Claim>,
+        lease: Option<FetchLease>,
     },
     /// Somebody fetches it, and why the origin has to be asked: the waiter is kept, and is woken to
     /// ask again.
     Wait(Forward),
     /// A disk has it: likewise. `is_own`: it was asked for this very request.
-    Comes {
+    PendingDisk {
         /// Who asks again need not ask the disks.
         is_own: bool,
     },
@@ -72,121 +72,131 @@ pub enum Found {
 
 impl Cache {
     /// What there is for a request.
-    pub fn lookup(self: &Arc<Self>, question: &Question<'_>) -> Found {
-        let Question { key, request, asked, now_ms, .. } = *question;
-        let mut shard = self.shard(key);
-        if self.beneath.rereads() {
-            self.let_go(&mut shard, question);
+    pub fn lookup(self: &Arc<Self>, lookup: &LookupRequest<'_>) -> LookupResult {
+        let LookupRequest { key, request, directives, now_ms, .. } = *lookup;
+        let mut shard = self.lock_shard(key);
+        if self.disk_tier.always_rereads() {
+            self.drop_for_reread(&mut shard, lookup);
         }
         let Shard { keys, eviction, .. } = &mut *shard;
         let Some(entry) = keys.get_mut(&key) else {
-            return self.nothing(&mut shard, question);
+            return self.miss(&mut shard, lookup);
         };
-        self.recent.heed(entry);
+        self.invalidations.apply_to_entry(entry);
         let Some(slot) = entry.find(&self.hash, request) else {
-            return self.nothing(&mut shard, question);
+            return self.miss(&mut shard, lookup);
         };
         let object = &slot.object;
-        match reuse(object.meta(), asked, now_ms) {
+        match reuse(object.meta(), directives, now_ms) {
             Reuse::Fresh { .. } | Reuse::Stale { .. } => {
                 eviction.hit(slot.handle);
-                Found::Stored(object.clone())
+                LookupResult::Stored(object.clone())
             }
             Reuse::StaleWhileRevalidate { .. } => {
                 eviction.hit(slot.handle);
                 let object = object.clone();
-                let words = entry.words(&self.hash, request);
-                let is_free = entry.fetch(words).is_none();
-                let claim =
-                    (is_free && question.refreshes).then(|| self.claim(entry, question, words));
-                Found::Stale(object, claim)
+                let words = entry.vary_key(&self.hash, request);
+                let is_free = entry.fetch_to_join(words).is_none();
+                let lease =
+                    (is_free && lookup.may_refresh).then(|| self.grant_lease(entry, lookup, words));
+                LookupResult::Stale(object, lease)
             }
             Reuse::Validate { is_spare, .. } => {
                 eviction.hit(slot.handle);
                 let object = object.clone();
                 // A client that wants it validated now gets no answer that was asked for before.
-                let is_own = asked.no_cache || asked.max_age_s.is_some();
+                let is_own = directives.no_cache || directives.max_age_s.is_some();
                 let may_wait = !is_own && !object.meta().is_fresh(now_ms);
-                match self.claim_or_wait(entry, question, may_wait) {
-                    Ok(claim) => Found::Validate { object, is_spare, claim },
-                    Err(waits) => waits.found(Forward::Stale),
+                match self.lease_or_wait(entry, lookup, may_wait) {
+                    Ok(lease) => {
+                        LookupResult::Validate { object, is_stale_fallback: is_spare, lease }
+                    }
+                    Err(wait) => wait.result(Forward::Stale),
                 }
             }
-            Reuse::OnlyIfCached => Found::OnlyIfCached,
+            Reuse::OnlyIfCached => LookupResult::OnlyIfCached,
         }
     }
 
     /// There is nothing for the request in memory.
-    fn nothing(self: &Arc<Self>, shard: &mut Shard, question: &Question<'_>) -> Found {
-        if self.bring(shard, question) {
-            return Found::Comes { is_own: true };
+    fn miss(self: &Arc<Self>, shard: &mut Shard, lookup: &LookupRequest<'_>) -> LookupResult {
+        if self.start_load(shard, lookup) {
+            return LookupResult::PendingDisk { is_own: true };
         }
-        if question.asked.only_if_cached {
-            return Found::OnlyIfCached;
+        if lookup.directives.only_if_cached {
+            return LookupResult::OnlyIfCached;
         }
-        let Some(entry) = shard.keys.get_mut(&question.key) else {
-            let claim = match question.claims {
+        let Some(entry) = shard.keys.get_mut(&lookup.key) else {
+            let lease = match lookup.takes_lease {
                 true => {
-                    let entry = shard.keys.entry(question.key).or_default();
-                    Some(self.claim(entry, question, None))
+                    let entry = shard.keys.entry(lookup.key).or_default();
+                    Some(self.grant_lease(entry, lookup, None))
                 }
                 false => None,
             };
-            return Found::Nothing { why: Forward::UriMiss, claim };
+            return LookupResult::Miss { why: Forward::UriMiss, lease };
         };
         let why = if entry.objects.is_empty() { Forward::UriMiss } else { Forward::VaryMiss };
-        match self.claim_or_wait(entry, question, true) {
-            Ok(claim) => Found::Nothing { why, claim },
-            Err(waits) => waits.found(why),
+        match self.lease_or_wait(entry, lookup, true) {
+            Ok(lease) => LookupResult::Miss { why, lease },
+            Err(wait) => wait.result(why),
         }
     }
 
     /// The claim if nobody has it; otherwise none, or the place among those who wait for who has.
-    fn claim_or_wait(
+    fn lease_or_wait(
         self: &Arc<Self>,
-        entry: &mut Entry,
-        question: &Question<'_>,
+        entry: &mut KeyEntry,
+        lookup: &LookupRequest<'_>,
         may_wait: bool,
-    ) -> Result<Option<Claim>, Waits> {
-        if question.now_ms < entry.pass_until_ms {
+    ) -> Result<Option<FetchLease>, LeaseWait> {
+        if lookup.now_ms < entry.hit_for_pass_until_ms {
             return Ok(None);
         }
-        let words = entry.words(&self.hash, question.request);
-        if may_wait && question.waiter.is_none() {
-            entry.give_up_disks(words);
+        let words = entry.vary_key(&self.hash, lookup.request);
+        if may_wait && lookup.waiter.is_none() {
+            entry.mark_disk_loads_timed_out(words);
         }
-        let Some(fetch) = entry.fetch(words) else {
-            return Ok(question.claims.then(|| self.claim(entry, question, words)));
+        let Some(fetch) = entry.fetch_to_join(words) else {
+            return Ok(lookup.takes_lease.then(|| self.grant_lease(entry, lookup, words)));
         };
-        match question.waiter.filter(|_| may_wait && !fetch.is_outdated) {
+        match lookup.waiter.filter(|_| may_wait && !fetch.is_outdated) {
             Some(waiter) => {
                 fetch.waiters.push(waiter);
-                Err(Waits { is_for_disk: fetch.is_of_disk })
+                Err(LeaseWait { is_for_disk: fetch.is_disk_load })
             }
             None => Ok(None),
         }
     }
 
-    fn claim(
+    fn grant_lease(
         self: &Arc<Self>,
-        entry: &mut Entry,
-        question: &Question<'_>,
+        entry: &mut KeyEntry,
+        lookup: &LookupRequest<'_>,
         words: Option<u128>,
-    ) -> Claim {
-        let number = self.claims.fetch_add(1, Ordering::Relaxed);
-        entry.fetches.push(Fetch { number, words, ..Fetch::default() });
-        Claim::new(self.clone(), question.key, number)
+    ) -> FetchLease {
+        let number = self.last_lease.fetch_add(1, Ordering::Relaxed);
+        entry.fetches.push(PendingFetch {
+            lease: number,
+            vary_key: words,
+            ..PendingFetch::default()
+        });
+        FetchLease::new(self.clone(), lookup.key, number)
     }
 }
 
 /// The waiter was kept.
-struct Waits {
+struct LeaseWait {
     is_for_disk: bool,
 }
 
-impl Waits {
+impl LeaseWait {
     /// For whom there would be no answer without the origin, and `why`.
-    fn found(self, why: Forward) -> Found {
-        if self.is_for_disk { Found::Comes { is_own: false } } else { Found::Wait(why) }
+    fn result(self, why: Forward) -> LookupResult {
+        if self.is_for_disk {
+            LookupResult::PendingDisk { is_own: false }
+        } else {
+            LookupResult::Wait(why)
+        }
     }
 }

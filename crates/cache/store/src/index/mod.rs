@@ -4,30 +4,30 @@
 //! clones a count and looks at numbers. Nobody waits here: who has to leaves a waiter behind,
 //! and whoever changes what he waits for gets it back and wakes him.
 
-mod beneath;
+mod admin;
 mod cache;
-mod claim;
 mod clear;
-mod filling;
+mod disk_state;
+mod disk_tier;
+mod fetch_lease;
+mod invalidation_table;
+mod invalidations;
 mod lookup;
-mod numbers;
-mod operate;
+mod object_filler;
 mod publish;
-mod recent;
+mod selector;
 mod shard;
-mod tier;
 mod update;
-mod which;
 
-pub use beneath::Waker;
+pub use admin::{CacheStats, PurgeResult};
 pub use cache::{Bounds, Cache};
-pub use claim::{BRIEFLY_MS, Claim};
-pub use clear::Cleared;
-pub use filling::Filling;
-pub use lookup::{Found, Question};
-pub use operate::{Purged, Stat};
-pub use publish::{Draft, Unkept};
-pub use which::Which;
+pub use clear::ClearReport;
+pub use disk_tier::Waker;
+pub use fetch_lease::{FetchLease, UNCOLLAPSED_MS};
+pub use lookup::{LookupRequest, LookupResult};
+pub use object_filler::ObjectFiller;
+pub use publish::{NewEntry, StoreRefusal};
+pub use selector::Selector;
 
 #[cfg(test)]
 mod tests;

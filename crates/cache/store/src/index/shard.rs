@@ -4,65 +4,65 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-use millrace_body::{Body, Waiter};
+use millrace_body::{Body, WaiterId};
 use millrace_http_cache::{HashKey, Key, KeyHasher, VariantKey, VaryNames};
 use millrace_http1::OriginRequest;
 
-use super::numbers::Numbers;
+use super::invalidation_table::InvalidationTable;
 use crate::evict::{Eviction, NEVER};
 use crate::object::Object;
 
 #[derive(Debug)]
 pub(super) struct Shard {
-    pub(super) keys: HashMap<Key, Entry, BuildHasherDefault<KeyHasher>>,
+    pub(super) keys: HashMap<Key, KeyEntry, BuildHasherDefault<KeyHasher>>,
     /// By handle: under which key the object is.
     handles: Vec<Option<Key>>,
     /// Handles that are nobody's.
     free: Vec<u32>,
     pub(super) eviction: Eviction,
     /// What of it is counted in [`Cache::held`](super::cache::Cache).
-    pub(super) counted: u64,
+    pub(super) counted_bytes: u64,
     /// Keys with [`Entry::pass_until_ms`], in the order in which that was noted.
-    passes: VecDeque<Key>,
+    hit_for_pass_keys: VecDeque<Key>,
     /// Of each key, when it was made invalid: what is on its way without a claim, of which nobody
     /// knows here, is told by it when it comes.
-    pub(super) outdated: Numbers<Key, OUTDATED_MAX>,
+    pub(super) invalidated_keys: InvalidationTable<Key, INVALIDATED_KEYS_MAX>,
 }
 
 /// What is known of a key. There is none about which nothing is known.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct KeyEntry {
     /// The newest last.
-    pub(super) objects: Vec<Slot>,
-    pub(super) fetches: Vec<Fetch>,
+    pub(super) objects: Vec<ObjectSlot>,
+    pub(super) fetches: Vec<PendingFetch>,
     /// Until when its answers are taken as being for one client each; 0: they are not.
-    pub(super) pass_until_ms: u64,
+    pub(super) hit_for_pass_until_ms: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ObjectSlot {
     pub(super) handle: u32,
     pub(super) object: Arc<Object>,
     /// The number of the last invalidation by a tag that it is known to have heeded; the highest
     /// where it carries no tag.
-    pub(super) heeded: u64,
+    pub(super) applied_seq: u64,
     /// A disk has its body under its id.
     pub(super) is_on_disk: bool,
 }
 
 /// Somebody fetches, and others wait.
 #[derive(Debug, Default)]
-pub(super) struct Fetch {
-    pub(super) number: u64,
+pub(super) struct PendingFetch {
+    pub(super) lease: u64,
     /// What the request says in the fields by which the newest object varies. That may be another
     /// one soon: then who waits for nothing looks again.
-    pub(super) words: Option<u128>,
-    pub(super) waiters: Vec<Waiter>,
+    pub(super) vary_key: Option<u128>,
+    pub(super) waiters: Vec<WaiterId>,
     pub(super) is_outdated: bool,
     /// It is a disk that fetches.
-    pub(super) is_of_disk: bool,
+    pub(super) is_disk_load: bool,
     /// Somebody waited for it as long as he may: that is no reason for others to do so too.
-    pub(super) is_late: bool,
+    pub(super) has_timed_out: bool,
 }
 
 impl Shard {
@@ -72,9 +72,9 @@ impl Shard {
             handles: Vec::new(),
             free: Vec::new(),
             eviction,
-            counted: 0,
-            passes: VecDeque::new(),
-            outdated: Numbers::default(),
+            counted_bytes: 0,
+            hit_for_pass_keys: VecDeque::new(),
+            invalidated_keys: InvalidationTable::default(),
         }
     }
 
@@ -102,36 +102,36 @@ impl Shard {
         object: Arc<Object>,
         size: u64,
         since: u64,
-    ) -> &mut [Slot] {
+    ) -> &mut [ObjectSlot] {
         let expires = expires(&object);
         self.eviction.insert(handle, key.0 as u64, size, expires);
         let entry = self.keys.entry(key).or_default();
-        entry.pass_until_ms = 0;
-        let heeded = heeded(&object, since);
-        entry.objects.push(Slot { handle, object, heeded, is_on_disk: false });
+        entry.hit_for_pass_until_ms = 0;
+        let heeded = initial_applied_seq(&object, since);
+        entry.objects.push(ObjectSlot { handle, object, applied_seq: heeded, is_on_disk: false });
         &mut entry.objects
     }
 
     /// Takes those objects of a key out that `is_gone` says.
-    pub(super) fn take_out(
+    pub(super) fn remove_objects(
         &mut self,
         key: Key,
-        mut is_gone: impl FnMut(&Slot) -> bool,
-    ) -> Vec<Slot> {
+        mut is_gone: impl FnMut(&ObjectSlot) -> bool,
+    ) -> Vec<ObjectSlot> {
         let Some(entry) = self.keys.get_mut(&key) else { return Vec::new() };
-        let gone: Vec<Slot> = entry.objects.extract_if(.., |slot| is_gone(slot)).collect();
+        let gone: Vec<ObjectSlot> = entry.objects.extract_if(.., |slot| is_gone(slot)).collect();
         for slot in &gone {
             self.eviction.remove(slot.handle);
             self.free_handle(slot.handle);
         }
-        self.forget_if_empty(key);
+        self.remove_key_if_empty(key);
         gone
     }
 
     /// Takes the object out whose turn it is; none, where the shard `may_pass`, if it is too early.
     pub(super) fn evict(&mut self, now_s: u32, may_pass: bool) -> Option<Arc<Object>> {
         let handle = match may_pass {
-            true => self.eviction.evict_ripe(now_s)?,
+            true => self.eviction.evict_if_ripe(now_s)?,
             false => self.eviction.evict(now_s)?,
         };
         let key = self.handles[handle as usize].expect("a handle in use names a key");
@@ -139,7 +139,7 @@ impl Shard {
         let place = entry.objects.iter().position(|slot| slot.handle == handle);
         let slot = entry.objects.remove(place.expect("a handle names an object of its key"));
         self.free_handle(handle);
-        self.forget_if_empty(key);
+        self.remove_key_if_empty(key);
         Some(slot.object)
     }
 
@@ -154,47 +154,47 @@ impl Shard {
     }
 
     /// The object that has this body.
-    pub(super) fn slot_of(&mut self, key: Key, body: &Arc<Body>) -> Option<&mut Slot> {
+    pub(super) fn slot_of(&mut self, key: Key, body: &Arc<Body>) -> Option<&mut ObjectSlot> {
         let entry = self.keys.get_mut(&key)?;
         entry.objects.iter_mut().find(|slot| Arc::ptr_eq(&slot.object.body, body))
     }
 
     /// Notes that answers under a key are for one client each.
-    pub(super) fn note_pass(&mut self, key: Key, until_ms: u64) {
+    pub(super) fn mark_hit_for_pass(&mut self, key: Key, until_ms: u64) {
         let entry = self.keys.entry(key).or_default();
-        let is_new = entry.pass_until_ms == 0;
-        entry.pass_until_ms = until_ms;
+        let is_new = entry.hit_for_pass_until_ms == 0;
+        entry.hit_for_pass_until_ms = until_ms;
         if is_new {
-            self.passes.push_back(key);
+            self.hit_for_pass_keys.push_back(key);
         }
-        if self.passes.len() > PASSES_MAX
-            && let Some(oldest) = self.passes.pop_front()
+        if self.hit_for_pass_keys.len() > HIT_FOR_PASS_MAX
+            && let Some(oldest) = self.hit_for_pass_keys.pop_front()
         {
             if let Some(entry) = self.keys.get_mut(&oldest) {
-                entry.pass_until_ms = 0;
+                entry.hit_for_pass_until_ms = 0;
             }
-            self.forget_if_empty(oldest);
+            self.remove_key_if_empty(oldest);
         }
     }
 
-    pub(super) fn forget_if_empty(&mut self, key: Key) {
-        if self.keys.get(&key).is_some_and(Entry::is_empty) {
+    pub(super) fn remove_key_if_empty(&mut self, key: Key) {
+        if self.keys.get(&key).is_some_and(KeyEntry::is_empty) {
             self.keys.remove(&key);
         }
     }
 }
 
-impl Entry {
+impl KeyEntry {
     fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.fetches.is_empty() && self.pass_until_ms == 0
+        self.objects.is_empty() && self.fetches.is_empty() && self.hit_for_pass_until_ms == 0
     }
 
     /// The object that fits a request: a whole one before a part, a newer one before an older.
-    pub(super) fn find(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<&Slot> {
-        let mut words = Words { hash, request, last: None };
+    pub(super) fn find(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<&ObjectSlot> {
+        let mut words = VaryMatcher { hash, request, last: None };
         let mut part = None;
         for slot in self.objects.iter().rev() {
-            if slot.object.is_cut() || !words.fit(&slot.object) {
+            if slot.object.is_cut() || !words.matches(&slot.object) {
                 continue;
             }
             if slot.object.meta().extent.is_none() {
@@ -206,34 +206,36 @@ impl Entry {
     }
 
     /// What a request says in the fields by which the newest object varies.
-    pub(super) fn words(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<u128> {
+    pub(super) fn vary_key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<u128> {
         let newest = self.objects.iter().rev().find_map(|slot| slot.object.stored.vary.as_ref());
         newest.map(|names| names.words(hash, request))
     }
 
     /// Who fetches what requests with these words ask for, if it is worth to wait for him.
-    pub(super) fn fetch(&mut self, words: Option<u128>) -> Option<&mut Fetch> {
-        self.fetches.iter_mut().find(|fetch| fetch.words == words && !fetch.is_late)
+    pub(super) fn fetch_to_join(&mut self, words: Option<u128>) -> Option<&mut PendingFetch> {
+        self.fetches.iter_mut().find(|fetch| fetch.vary_key == words && !fetch.has_timed_out)
     }
 
     /// Nobody begins to wait any more for what a disk was asked with these words: it may be stuck.
     /// An origin that is slow is waited for all the same, which spares it requests.
-    pub(super) fn give_up_disks(&mut self, words: Option<u128>) {
-        let of_disk = self.fetches.iter_mut().filter(|fetch| fetch.is_of_disk);
-        of_disk.filter(|fetch| fetch.words == words).for_each(|fetch| fetch.is_late = true);
+    pub(super) fn mark_disk_loads_timed_out(&mut self, words: Option<u128>) {
+        let of_disk = self.fetches.iter_mut().filter(|fetch| fetch.is_disk_load);
+        of_disk
+            .filter(|fetch| fetch.vary_key == words)
+            .for_each(|fetch| fetch.has_timed_out = true);
     }
 }
 
 /// What a request says in the fields of the objects that are looked at one after the other, which
 /// mostly are the same.
-struct Words<'a> {
+struct VaryMatcher<'a> {
     hash: &'a HashKey,
     request: &'a OriginRequest<'a>,
     last: Option<(&'a VaryNames, VariantKey)>,
 }
 
-impl<'a> Words<'a> {
-    fn fit(&mut self, object: &'a Object) -> bool {
+impl<'a> VaryMatcher<'a> {
+    fn matches(&mut self, object: &'a Object) -> bool {
         let Some(names) = &object.stored.vary else { return true };
         let Some(variant) = &object.variant else { return false };
         let known = self.last.filter(|(last, _)| *last == names).map(|(_, words)| words);
@@ -244,7 +246,7 @@ impl<'a> Words<'a> {
 }
 
 /// What [`Slot::heeded`] is at first, where everything up to the number `since` was heeded.
-pub(super) fn heeded(object: &Object, since: u64) -> u64 {
+pub(super) fn initial_applied_seq(object: &Object, since: u64) -> u64 {
     if object.tags.is_empty() { u64::MAX } else { since }
 }
 
@@ -262,8 +264,8 @@ fn expires(object: &Object) -> u32 {
 
 /// Keys of a shard about which it is remembered that nothing is stored. An attacker who asks for
 /// ever new ones displaces only these.
-const PASSES_MAX: usize = 4096;
+const HIT_FOR_PASS_MAX: usize = 4096;
 
 /// Keys of a shard that were made invalid and are told apart: as many unsafe requests may succeed
 /// in a shard while an answer is fetched, before it has to be validated for want of knowledge.
-const OUTDATED_MAX: usize = 1024;
+const INVALIDATED_KEYS_MAX: usize = 1024;

@@ -1,13 +1,13 @@
 //! The index as its users see it: who finds what, who fetches, who waits.
 
+mod admin;
 mod disks;
-mod operate;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use iolite::Slab;
-use millrace_body::{Read, Reader, Waiter};
+use millrace_body::{BodyRead, Reader, WaiterId};
 use millrace_http_cache::{
     Extent, Forward, HashKey, Key, Policy, Receipt, Received, RequestDirectives, Scheme, Stored,
     TagHash, store, tag_hash,
@@ -19,12 +19,12 @@ use crate::object::Object;
 
 const HASH: HashKey = HashKey::new([7; 16]);
 const NOW_MS: u64 = 1_700_000_000_000;
-const ME: Waiter = Waiter { worker: 0, token: 1 };
-const OTHER: Waiter = Waiter { worker: 1, token: 2 };
+const ME: WaiterId = WaiterId { worker: 0, token: 1 };
+const OTHER: WaiterId = WaiterId { worker: 1, token: 2 };
 const LIMITS: HeadLimits = HeadLimits { bytes_max: 8192, fields_max: 100, target_bytes_max: 4096 };
 
 fn cache() -> Arc<Cache> {
-    let bounds = Bounds { bytes: 8 << 20, object_bytes: 1 << 20, variants: 4, tends: true };
+    let bounds = Bounds { bytes: 8 << 20, object_bytes: 1 << 20, variants: 4, prefaults: true };
     Cache::new(Slab::on_heap(8 << 20).unwrap(), HASH, bounds)
 }
 
@@ -46,7 +46,7 @@ fn key(number: u32) -> Key {
     Key::of_text(&HASH, &number.to_be_bytes())
 }
 
-fn ask(cache: &Arc<Cache>, key: Key, fields: &str, waiter: Option<Waiter>) -> Found {
+fn ask(cache: &Arc<Cache>, key: Key, fields: &str, waiter: Option<WaiterId>) -> LookupResult {
     ask_at(cache, key, fields, waiter, NOW_MS)
 }
 
@@ -54,22 +54,30 @@ fn ask_at(
     cache: &Arc<Cache>,
     key: Key,
     fields: &str,
-    waiter: Option<Waiter>,
+    waiter: Option<WaiterId>,
     now_ms: u64,
-) -> Found {
+) -> LookupResult {
     let request = request(fields);
-    let asked = RequestDirectives::of(&request);
-    let (claims, refreshes, asks_disks) = (true, true, true);
+    let directives = RequestDirectives::of(&request);
+    let (takes_lease, may_refresh, uses_disks) = (true, true, true);
     let request = &OriginRequest::as_received(&request);
-    let asked = &asked;
-    cache.lookup(&Question { key, request, asked, now_ms, waiter, claims, refreshes, asks_disks })
+    let directives = &directives;
+    cache.lookup(&LookupRequest {
+        key,
+        request,
+        directives: directives,
+        now_ms,
+        waiter,
+        takes_lease: takes_lease,
+        may_refresh: may_refresh,
+        uses_disks: uses_disks,
+    })
 }
 
-fn claim(found: Found) -> Claim {
+fn lease(found: LookupResult) -> FetchLease {
     match found {
-        Found::Nothing { claim: Some(claim), .. } | Found::Validate { claim: Some(claim), .. } => {
-            claim
-        }
+        LookupResult::Miss { lease: Some(lease), .. }
+        | LookupResult::Validate { lease: Some(lease), .. } => lease,
         other => panic!("no claim in {other:?}"),
     }
 }
@@ -88,7 +96,7 @@ fn update_by_head(cache: &Arc<Cache>, request: &RequestHead, answer: &AnswerHead
     cache.update_by_head(key(1), &OriginRequest::as_received(request), &received, since);
 }
 
-fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
+fn entry_to_store(wants: &str, says: &str, declared: Option<u64>) -> NewEntry {
     let (request, answer) = (request(wants), answer(says));
     let stored = stored(&request, &answer);
     let variant = stored
@@ -96,55 +104,58 @@ fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
         .as_ref()
         .map(|names| names.key_of_answer(&HASH, &OriginRequest::as_received(&request), &answer));
     let name = b"http://a/"[..].into();
-    Draft { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_change: 0 }
+    NewEntry { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_invalidation: 0 }
 }
 
 /// Of an answer that is fresh for a minute.
 pub(super) fn meta() -> millrace_http_cache::Meta {
-    draft("", "", None).stored.meta
+    entry_to_store("", "", None).stored.meta
 }
 
-fn fill(filling: &mut Filling, mut bytes: &[u8]) -> Vec<Waiter> {
+fn fill(filler_of_object: &mut ObjectFiller, mut bytes: &[u8]) -> Vec<WaiterId> {
     let mut woken = Vec::new();
     while !bytes.is_empty() {
-        let spare = filling.spare(NOW_MS).unwrap();
+        let spare = filler_of_object.unfilled(NOW_MS).unwrap();
         let count = spare.len().min(bytes.len());
         spare[..count].copy_from_slice(&bytes[..count]);
         bytes = &bytes[count..];
-        woken.extend(filling.advance(count, NOW_MS));
+        woken.extend(filler_of_object.advance(count, NOW_MS));
     }
     woken
 }
 
 fn put(cache: &Arc<Cache>, key: Key, wants: &str, says: &str, bytes: &[u8]) -> Arc<Object> {
-    let draft = draft(wants, says, Some(bytes.len() as u64));
-    let (filling, _) = cache.publish(key, None, draft, NOW_MS);
-    let mut filling = filling.expect("small enough");
-    let _ = fill(&mut filling, bytes);
-    let object = filling.object().clone();
-    let _ = filling.finish(NOW_MS);
+    let entry_to_store = entry_to_store(wants, says, Some(bytes.len() as u64));
+    let (filler_of_object, _) = cache.publish(key, None, entry_to_store, NOW_MS);
+    let mut filler_of_object = filler_of_object.expect("small enough");
+    let _ = fill(&mut filler_of_object, bytes);
+    let object = filler_of_object.object().clone();
+    let _ = filler_of_object.finish(NOW_MS);
     object
 }
 
-fn body(found: Found) -> Vec<u8> {
-    let Found::Stored(object) = found else { panic!("not stored: {found:?}") };
+fn body(found: LookupResult) -> Vec<u8> {
+    let LookupResult::Stored(object) = found else { panic!("not stored: {found:?}") };
     object.body.bytes().expect("it is whole").to_vec()
 }
 
 #[test]
 fn one_fetches_and_the_others_wait_and_read_along() {
     let cache = cache();
-    let claim = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { claim: None, .. }));
-    let (filling, woken) = cache.publish(key(1), Some(claim), draft("", "", Some(4)), NOW_MS);
+    let lease = lease(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { lease: None, .. }));
+    let (filler_of_object, woken) =
+        cache.publish(key(1), Some(lease), entry_to_store("", "", Some(4)), NOW_MS);
     assert_eq!(woken, [OTHER]);
-    let mut filling = filling.unwrap();
-    let Found::Stored(object) = ask(&cache, key(1), "", Some(OTHER)) else { panic!("not found") };
+    let mut filler_of_object = filler_of_object.unwrap();
+    let LookupResult::Stored(object) = ask(&cache, key(1), "", Some(OTHER)) else {
+        panic!("not found")
+    };
     let mut reader = Reader::new(object.body.clone(), 0).unwrap();
-    assert!(matches!(reader.read(9, OTHER), (Read::Wait, None)));
-    assert_eq!(fill(&mut filling, b"abcd"), [OTHER]);
-    assert_eq!(filling.finish(NOW_MS), []);
+    assert!(matches!(reader.read(9, OTHER), (BodyRead::Wait, None)));
+    assert_eq!(fill(&mut filler_of_object, b"abcd"), [OTHER]);
+    assert_eq!(filler_of_object.finish(NOW_MS), []);
     assert_eq!(body(ask(&cache, key(1), "", Some(OTHER))), b"abcd");
 }
 
@@ -155,19 +166,20 @@ fn workers_that_ask_at_once_fetch_once() {
     const KEYS: u32 = 2000;
     let barrier = std::sync::Barrier::new(2);
     let (start, cache) = (&barrier, &cache());
-    let fetched = |me: Waiter| {
+    let fetched = |me: WaiterId| {
         (0..KEYS).map(key).filter(move |&key| {
             start.wait();
             match ask(cache, key, "", Some(me)) {
-                Found::Nothing { claim: Some(claim), .. } => {
-                    let draft = draft("", "", Some(4));
-                    let (filling, _) = cache.publish(key, Some(claim), draft, NOW_MS);
-                    let mut filling = filling.expect("small enough");
-                    let _ = fill(&mut filling, b"abcd");
-                    let _ = filling.finish(NOW_MS);
+                LookupResult::Miss { lease: Some(lease), .. } => {
+                    let entry_to_store = entry_to_store("", "", Some(4));
+                    let (filler_of_object, _) =
+                        cache.publish(key, Some(lease), entry_to_store, NOW_MS);
+                    let mut filler_of_object = filler_of_object.expect("small enough");
+                    let _ = fill(&mut filler_of_object, b"abcd");
+                    let _ = filler_of_object.finish(NOW_MS);
                     true
                 }
-                found => !matches!(found, Found::Wait(_) | Found::Stored(_)),
+                found => !matches!(found, LookupResult::Wait(_) | LookupResult::Stored(_)),
             }
         })
     };
@@ -181,32 +193,38 @@ fn workers_that_ask_at_once_fetch_once() {
 #[test]
 fn a_claim_that_brings_nothing_goes_to_the_next() {
     let cache = cache();
-    let first = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
+    let first = lease(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
     assert_eq!(first.release(), [OTHER]);
-    drop(claim(ask(&cache, key(1), "", Some(OTHER))));
-    assert!(cache.lock(0).keys.is_empty(), "nothing is left of a key of which nothing is known");
+    drop(lease(ask(&cache, key(1), "", Some(OTHER))));
+    assert!(
+        cache.lock_shard_at(0).keys.is_empty(),
+        "nothing is left of a key of which nothing is known"
+    );
 }
 
 #[test]
 fn nobody_waits_for_what_is_not_for_a_cache() {
     let cache = cache();
-    let first = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
-    assert_eq!(first.pass(NOW_MS + 100), [OTHER]);
+    let first = lease(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    assert_eq!(first.release_as_private(NOW_MS + 100), [OTHER]);
     for _ in 0..2 {
-        assert!(matches!(ask(&cache, key(1), "", Some(ME)), Found::Nothing { claim: None, .. }));
+        assert!(matches!(
+            ask(&cache, key(1), "", Some(ME)),
+            LookupResult::Miss { lease: None, .. }
+        ));
     }
-    drop(claim(ask_at(&cache, key(1), "", Some(ME), NOW_MS + 100)));
+    drop(lease(ask_at(&cache, key(1), "", Some(ME), NOW_MS + 100)));
 }
 
 #[test]
 fn who_leaves_is_not_woken() {
     let cache = cache();
-    let claim = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
-    cache.forget(key(1), OTHER);
-    assert_eq!(claim.release(), []);
+    let lease = lease(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    cache.remove_waiter(key(1), OTHER);
+    assert_eq!(lease.release(), []);
 }
 
 #[test]
@@ -217,42 +235,43 @@ fn variants_are_found_by_what_they_vary_by() {
     assert_eq!(body(ask(&cache, key(1), "X: 1\r\n", None)), b"one");
     assert_eq!(body(ask(&cache, key(1), "X: 2\r\n", None)), b"two");
     let third = ask(&cache, key(1), "X: 3\r\n", Some(ME));
-    assert!(matches!(third, Found::Nothing { why: Forward::VaryMiss, claim: Some(_) }));
+    assert!(matches!(third, LookupResult::Miss { why: Forward::VaryMiss, lease: Some(_) }));
     // Who asks for another variant does not wait for that one.
-    drop(claim(ask(&cache, key(1), "X: 4\r\n", Some(ME))));
-    assert!(matches!(ask(&cache, key(1), "X: 3\r\n", Some(ME)), Found::Wait(_)));
+    drop(lease(ask(&cache, key(1), "X: 4\r\n", Some(ME))));
+    assert!(matches!(ask(&cache, key(1), "X: 3\r\n", Some(ME)), LookupResult::Wait(_)));
     put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"new");
     assert_eq!(body(ask(&cache, key(1), "X: 1\r\n", None)), b"new");
     for number in 3..9 {
         put(&cache, key(1), &format!("X: {number}\r\n"), "Vary: X\r\n", b"more");
     }
-    let count = cache.shard(key(1)).keys[&key(1)].objects.len();
+    let count = cache.lock_shard(key(1)).keys[&key(1)].objects.len();
     assert_eq!(count, 4, "no more than the bound");
 }
 
 #[test]
 fn what_was_cut_short_is_not_found() {
     let cache = cache();
-    let (filling, _) = cache.publish(key(1), None, draft("", "", Some(9)), NOW_MS);
-    let mut filling = filling.unwrap();
-    let _ = fill(&mut filling, b"abc");
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)));
-    let body = filling.body().clone();
+    let (filler_of_object, _) =
+        cache.publish(key(1), None, entry_to_store("", "", Some(9)), NOW_MS);
+    let mut filler_of_object = filler_of_object.unwrap();
+    let _ = fill(&mut filler_of_object, b"abc");
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)));
+    let body = filler_of_object.body().clone();
     let mut reader = Reader::new(body, 3).unwrap();
-    assert!(matches!(reader.read(9, ME), (Read::Wait, None)));
-    assert_eq!(filling.cut(), [ME]);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { .. }));
+    assert!(matches!(reader.read(9, ME), (BodyRead::Wait, None)));
+    assert_eq!(filler_of_object.cut(), [ME]);
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { .. }));
 }
 
 #[test]
 fn what_came_of_a_cut_body_is_not_its_length() {
     let cache = cache();
-    let (filling, _) = cache.publish(key(1), None, draft("", "", None), NOW_MS);
-    let mut filling = filling.unwrap();
-    let _ = fill(&mut filling, b"abc");
-    let object = filling.object().clone();
+    let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store("", "", None), NOW_MS);
+    let mut filler_of_object = filler_of_object.unwrap();
+    let _ = fill(&mut filler_of_object, b"abc");
+    let object = filler_of_object.object().clone();
     assert_eq!(object.length(), None);
-    let _ = filling.cut();
+    let _ = filler_of_object.cut();
     assert!(object.is_cut() && object.length().is_none());
     assert_eq!(put(&cache, key(2), "", "", b"abc").length(), Some(3));
 }
@@ -261,14 +280,15 @@ fn what_came_of_a_cut_body_is_not_its_length() {
 fn a_cache_that_is_cleared_says_what_was_left() {
     let cache = cache();
     put(&cache, key(1), "", "", b"abc");
-    let (filling, _) = cache.publish(key(2), None, draft("", "", Some(9)), NOW_MS);
-    let held = claim(ask(&cache, key(3), "", None));
-    assert!(matches!(ask(&cache, key(3), "", Some(OTHER)), Found::Wait(_)));
-    let left = Cleared { objects: 2, unfinished: 1, claims: 1, waiters: 1, bytes_astray: 0 };
+    let (filler_of_object, _) =
+        cache.publish(key(2), None, entry_to_store("", "", Some(9)), NOW_MS);
+    let held = lease(ask(&cache, key(3), "", None));
+    assert!(matches!(ask(&cache, key(3), "", Some(OTHER)), LookupResult::Wait(_)));
+    let left = ClearReport { objects: 2, unfinished: 1, leases: 1, waiters: 1, leaked_bytes: 0 };
     assert_eq!(cache.clear(), left);
-    drop((filling, held));
-    assert_eq!(cache.clear(), Cleared::default());
-    assert_eq!(cache.slab().counters().live, 0);
+    drop((filler_of_object, held));
+    assert_eq!(cache.clear(), ClearReport::default());
+    assert_eq!(cache.slab().stats().live, 0);
 }
 
 #[test]
@@ -280,79 +300,85 @@ fn old_objects_make_room_for_new_ones() {
     }
     let held = cache.shards.iter().map(|it| it.lock().unwrap().eviction.bytes()).sum::<u64>();
     assert!(held <= 8 << 20, "{held}");
-    let found = (0..100).filter(|&it| matches!(ask(&cache, key(it), "", None), Found::Stored(_)));
+    let found =
+        (0..100).filter(|&it| matches!(ask(&cache, key(it), "", None), LookupResult::Stored(_)));
     assert!((30..=42).contains(&found.count()));
 }
 
 #[test]
 fn a_body_that_grows_too_long_is_passed_on_only() {
     let cache = cache();
-    let (filling, _) = cache.publish(key(1), None, draft("", "", None), NOW_MS);
-    let mut filling = filling.unwrap();
-    let mut reader = Reader::new(filling.body().clone(), 0).unwrap();
+    let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store("", "", None), NOW_MS);
+    let mut filler_of_object = filler_of_object.unwrap();
+    let mut reader = Reader::new(filler_of_object.body().clone(), 0).unwrap();
     let mut read = 0;
     for _ in 0..40 {
-        let _ = fill(&mut filling, &[1; 100_000]);
-        while let (Read::Bytes(slice), _) = reader.read(1 << 20, ME) {
+        let _ = fill(&mut filler_of_object, &[1; 100_000]);
+        while let (BodyRead::Bytes(slice), _) = reader.read(1 << 20, ME) {
             read += slice.len();
         }
     }
-    assert!(!filling.is_kept() && read == 4_000_000);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { .. }));
-    assert!(cache.slab().counters().live < 1 << 20, "what was read was let go");
-    assert_eq!(filling.finish(NOW_MS), [ME]);
+    assert!(!filler_of_object.is_kept() && read == 4_000_000);
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { .. }));
+    assert!(cache.slab().stats().live < 1 << 20, "what was read was let go");
+    assert_eq!(filler_of_object.finish(NOW_MS), [ME]);
 }
 
 #[test]
 fn what_is_invalid_is_validated_first_and_so_is_what_was_on_its_way() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"old");
-    cache.invalidate(key(1), cache.number());
+    cache.invalidate(key(1), cache.invalidation_seq());
     let found = ask(&cache, key(1), "", Some(ME));
-    let Found::Validate { object, is_spare: false, claim: Some(claim) } = found else {
+    let LookupResult::Validate { object, is_stale_fallback: false, lease: Some(lease) } = found
+    else {
         panic!("{found:?}")
     };
     assert!(Arc::ptr_eq(&object.body, &old.body));
-    cache.invalidate(key(1), cache.number());
+    cache.invalidate(key(1), cache.invalidation_seq());
     // What was asked for before the second invalidation may be older than that.
-    let (filling, _) = cache.publish(key(1), Some(claim), draft("", "", Some(0)), NOW_MS);
-    let _ = filling.unwrap().finish(NOW_MS);
-    assert!(matches!(ask(&cache, key(1), "", Some(ME)), Found::Validate { .. }));
+    let (filler_of_object, _) =
+        cache.publish(key(1), Some(lease), entry_to_store("", "", Some(0)), NOW_MS);
+    let _ = filler_of_object.unwrap().finish(NOW_MS);
+    assert!(matches!(ask(&cache, key(1), "", Some(ME)), LookupResult::Validate { .. }));
 }
 
 /// Readers have all of it: an answer goes to its client without the cache.
 #[test]
 fn what_finds_no_memory_is_not_stored_and_nobody_waits_for_it() {
-    let bounds = Bounds { bytes: 8 << 20, object_bytes: 8 << 20, variants: 4, tends: true };
+    let bounds = Bounds { bytes: 8 << 20, object_bytes: 8 << 20, variants: 4, prefaults: true };
     let slab = Slab::on_heap(iolite::limits::SLAB_BYTES_MIN).unwrap();
     let cache = Cache::new(slab, HASH, bounds);
     let mut readers = Vec::new();
     for number in 2.. {
-        let (filling, _) = cache.publish(key(number), None, draft("", "", None), NOW_MS);
-        let Ok(mut filling) = filling else { break };
-        readers.push(Reader::new(filling.body().clone(), 0).unwrap());
-        while let Ok(spare) = filling.spare(NOW_MS) {
+        let (filler_of_object, _) =
+            cache.publish(key(number), None, entry_to_store("", "", None), NOW_MS);
+        let Ok(mut filler_of_object) = filler_of_object else { break };
+        readers.push(Reader::new(filler_of_object.body().clone(), 0).unwrap());
+        while let Ok(spare) = filler_of_object.unfilled(NOW_MS) {
             let count = spare.len();
-            let _ = filling.advance(count, NOW_MS);
+            let _ = filler_of_object.advance(count, NOW_MS);
         }
     }
     assert!(
-        !cache.holds(key(2), readers[0].body()),
+        !cache.has_body(key(2), readers[0].body()),
         "what was cut is not stored, though it is read"
     );
-    let claim = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
-    let before = cache.memory_missed();
-    let (filling, woken) = cache.publish(key(1), Some(claim), draft("", "", Some(20_000)), NOW_MS);
-    assert_eq!((filling.err(), woken), (Some(Unkept::Memory), vec![OTHER]));
-    assert_eq!(cache.memory_missed(), before + 1);
+    let lease = lease(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    let before = cache.alloc_failures();
+    let (filler_of_object, woken) =
+        cache.publish(key(1), Some(lease), entry_to_store("", "", Some(20_000)), NOW_MS);
+    assert_eq!((filler_of_object.err(), woken), (Some(StoreRefusal::Memory), vec![OTHER]));
+    assert_eq!(cache.alloc_failures(), before + 1);
     let found = ask(&cache, key(1), "", Some(OTHER));
-    assert!(matches!(found, Found::Nothing { claim: None, .. }), "{found:?}");
+    assert!(matches!(found, LookupResult::Miss { lease: None, .. }), "{found:?}");
     readers.clear();
-    let (filling, _) = cache.publish(key(1), None, draft("", "", Some(20_000)), NOW_MS);
-    let filling = filling.expect("there is memory again");
-    assert!(cache.holds(key(1), filling.body()));
-    assert_eq!(cache.memory_missed(), before + 1);
+    let (filler_of_object, _) =
+        cache.publish(key(1), None, entry_to_store("", "", Some(20_000)), NOW_MS);
+    let filler_of_object = filler_of_object.expect("there is memory again");
+    assert!(cache.has_body(key(1), filler_of_object.body()));
+    assert_eq!(cache.alloc_failures(), before + 1);
 }
 
 /// RFC 9111 section 4.4: of a fetch that nobody waits for, no entry knows.
@@ -360,50 +386,54 @@ fn what_finds_no_memory_is_not_stored_and_nobody_waits_for_it() {
 fn what_was_on_its_way_without_a_claim_is_validated_too() {
     let cache = cache();
     let bring = |since| {
-        let draft = Draft { since, ..draft("", "ETag: \"a\"\r\n", Some(0)) };
-        let (filling, _) = cache.publish(key(1), None, draft, NOW_MS);
-        let _ = filling.unwrap().finish(NOW_MS);
+        let entry_to_store = NewEntry { since, ..entry_to_store("", "ETag: \"a\"\r\n", Some(0)) };
+        let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store, NOW_MS);
+        let _ = filler_of_object.unwrap().finish(NOW_MS);
     };
-    let since = cache.number();
+    let since = cache.invalidation_seq();
     cache.invalidate(key(2), since);
     bring(since);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)), "that was another");
-    cache.invalidate(key(1), cache.number());
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)), "that was another");
+    cache.invalidate(key(1), cache.invalidation_seq());
     bring(since);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Validate { .. }));
-    bring(cache.number());
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)), "asked for after it");
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
+    bring(cache.invalidation_seq());
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)), "asked for after it");
 }
 
 #[test]
 fn what_a_change_brings_is_good_unless_another_came_first() {
     let cache = cache();
     let bring = |since, own_change| {
-        let draft = Draft { since, own_change, ..draft("", "ETag: \"a\"\r\n", Some(0)) };
-        let (filling, _) = cache.publish(key(1), None, draft, NOW_MS);
-        let _ = filling.unwrap().finish(NOW_MS);
+        let entry_to_store = NewEntry {
+            since,
+            own_invalidation: own_change,
+            ..entry_to_store("", "ETag: \"a\"\r\n", Some(0))
+        };
+        let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store, NOW_MS);
+        let _ = filler_of_object.unwrap().finish(NOW_MS);
     };
-    let since = cache.number();
+    let since = cache.invalidation_seq();
     let own_change = cache.invalidate(key(1), since);
     assert!(own_change > since);
     bring(since, own_change);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)));
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)));
     assert_eq!(cache.invalidate(key(1), since), 0, "who knows which of the two came first");
     bring(since, 0);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Validate { .. }));
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
 }
 
 #[test]
 fn a_head_that_was_on_its_way_does_not_undo_what_was_made_invalid() {
     let cache = cache();
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
-    let since = cache.number();
+    let since = cache.invalidation_seq();
     cache.invalidate(key(1), since);
     let (request, answer) = (request(""), answer("ETag: \"a\"\r\nContent-Length: 4\r\n"));
     update_by_head(&cache, &request, &answer, since);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Validate { .. }));
-    update_by_head(&cache, &request, &answer, cache.number());
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)));
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
+    update_by_head(&cache, &request, &answer, cache.invalidation_seq());
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)));
 }
 
 #[test]
@@ -413,15 +443,15 @@ fn a_validated_object_shares_its_body() {
     let new = cache.update(
         key(1),
         &old,
-        draft("", "X: new\r\n", None).stored,
+        entry_to_store("", "X: new\r\n", None).stored,
         (&OriginRequest::as_received(&request("")), &answer("")),
         0,
     );
     assert!(Arc::ptr_eq(&old.body, &new.body));
-    let Found::Stored(found) = ask(&cache, key(1), "", None) else { panic!("gone") };
+    let LookupResult::Stored(found) = ask(&cache, key(1), "", None) else { panic!("gone") };
     assert!(Arc::ptr_eq(&found, &new));
     assert_eq!(cache.remove(key(1)), 1);
-    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { .. }));
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { .. }));
 }
 
 fn by(request: &RequestHead, says: &str) -> (Stored, AnswerHead) {
@@ -437,9 +467,9 @@ fn a_304_that_brings_vary_holds_for_who_asked_section_4_1() {
     let (stored, answer) = by(&german, "ETag: \"a\"\r\nVary: Accept-Language\r\n");
     cache.update(key(1), &old, stored, (&OriginRequest::as_received(&german), &answer), 0);
     let ask = |fields| ask(&cache, key(1), fields, None);
-    assert!(matches!(ask("Accept-Language: de\r\n"), Found::Stored(_)));
+    assert!(matches!(ask("Accept-Language: de\r\n"), LookupResult::Stored(_)));
     for other in ["Accept-Language: fr\r\n", ""] {
-        assert!(matches!(ask(other), Found::Nothing { why: Forward::VaryMiss, .. }), "{other}");
+        assert!(matches!(ask(other), LookupResult::Miss { why: Forward::VaryMiss, .. }), "{other}");
     }
 }
 
@@ -449,9 +479,9 @@ fn a_head_that_brings_vary_has_all_ask_again() {
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let answer = answer("ETag: \"a\"\r\nContent-Length: 4\r\nVary: Accept-Language\r\n");
     let request = request("Accept-Language: de\r\n");
-    update_by_head(&cache, &request, &answer, cache.number());
+    update_by_head(&cache, &request, &answer, cache.invalidation_seq());
     let found = ask(&cache, key(1), "Accept-Language: de\r\n", None);
-    assert!(matches!(found, Found::Validate { .. }), "{found:?}");
+    assert!(matches!(found, LookupResult::Validate { .. }), "{found:?}");
 }
 
 #[test]
@@ -459,7 +489,7 @@ fn what_a_304_says_of_tags_holds() {
     let cache = cache();
     let request = request("");
     let update = |says: &str| {
-        let (Found::Stored(old) | Found::Validate { object: old, .. }) =
+        let (LookupResult::Stored(old) | LookupResult::Validate { object: old, .. }) =
             ask(&cache, key(1), "", None)
         else {
             panic!("not stored")
@@ -470,11 +500,11 @@ fn what_a_304_says_of_tags_holds() {
             &old,
             stored,
             (&OriginRequest::as_received(&request), &answer),
-            cache.number(),
+            cache.invalidation_seq(),
         )
     };
     let tag = |text: &[u8]| tag_hash(&HASH, None, text);
-    let is_fresh = || matches!(ask(&cache, key(1), "", None), Found::Stored(_));
+    let is_fresh = || matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_));
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     cache.invalidate_tag(tag(b"x"));
     update("ETag: \"a\"\r\nSurrogate-Key: x\r\n");
@@ -491,25 +521,25 @@ fn what_a_304_says_of_tags_holds() {
 fn a_head_that_grows_counts() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
-    let before = cache.held.load(Ordering::Relaxed);
+    let before = cache.held_bytes.load(Ordering::Relaxed);
     let request = request("");
     let (stored, answer) = by(&request, &format!("X: {}\r\n", "x".repeat(4000)));
-    let grown = (stored.head.len() - old.head().len()) as u64;
+    let grown = (stored.head.len() - old.header().len()) as u64;
     cache.update(key(1), &old, stored, (&OriginRequest::as_received(&request), &answer), 0);
-    assert_eq!(cache.held.load(Ordering::Relaxed), before + grown);
+    assert_eq!(cache.held_bytes.load(Ordering::Relaxed), before + grown);
 }
 
 #[test]
 fn a_part_that_is_not_as_long_as_its_range_is_not_found() {
     for (came, is_kept) in [(&b"01234"[..], true), (b"0123", false), (b"012345", false)] {
         let cache = cache();
-        let mut draft = draft("", "ETag: \"a\"\r\n", None);
-        draft.stored.meta.extent = Some(Extent { first: 0, last: 4, complete: Some(9) });
-        let (filling, _) = cache.publish(key(1), None, draft, NOW_MS);
-        let mut filling = filling.unwrap();
-        let _ = fill(&mut filling, came);
-        let _ = filling.finish(NOW_MS);
+        let mut entry_to_store = entry_to_store("", "ETag: \"a\"\r\n", None);
+        entry_to_store.stored.meta.extent = Some(Extent { first: 0, last: 4, complete: Some(9) });
+        let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store, NOW_MS);
+        let mut filler_of_object = filler_of_object.unwrap();
+        let _ = fill(&mut filler_of_object, came);
+        let _ = filler_of_object.finish(NOW_MS);
         let found = ask(&cache, key(1), "Range: bytes=0-4\r\n", None);
-        assert_eq!(matches!(found, Found::Stored(_)), is_kept, "{found:?}");
+        assert_eq!(matches!(found, LookupResult::Stored(_)), is_kept, "{found:?}");
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use millrace_disk::Subject;
+use millrace_disk::PurgeTarget;
 use millrace_http_cache::{
     Freshened, Key, Received, Space, Stored, TagHash, VaryNames, freshen_by_head, updated_tags,
 };
 use millrace_http1::{AnswerHead, OriginRequest};
 
 use super::cache::Cache;
-use super::shard::heeded;
+use super::shard::initial_applied_seq;
 use crate::object::Object;
 
 impl Cache {
@@ -30,23 +30,23 @@ impl Cache {
             new.variant = vary.map(|names| names.key_of_answer(&self.hash, request, answer));
         }
         let space = Space::in_text(&old.name);
-        if let Some(tags) = updated_tags(&self.hash, &space, request.head(), answer, new.head()) {
+        if let Some(tags) = updated_tags(&self.hash, &space, request.head(), answer, new.header()) {
             new.tags = tags;
         }
         let new = Arc::new(new);
-        let mut shard = self.shard(key);
+        let mut shard = self.lock_shard(key);
         if let Some(slot) = shard.slot_of(key, &old.body)
             && Arc::ptr_eq(&slot.object, old)
         {
             slot.object = new.clone();
             if new.tags != old.tags {
-                slot.heeded = heeded(&new, since);
+                slot.applied_seq = initial_applied_seq(&new, since);
             }
-            let is_other = self.keep_update(key, old, slot);
+            let is_other = self.update_on_disk(key, old, slot);
             let handle = slot.handle;
             if let Some(length) = new.length() {
                 shard.eviction.resize(handle, length + new.overhead());
-                self.count(&mut shard);
+                self.update_held_bytes(&mut shard);
             }
             drop(shard);
             if is_other {
@@ -65,7 +65,7 @@ impl Cache {
         received: &Received<'_>,
         since: u64,
     ) {
-        let shard = self.shard(key);
+        let shard = self.lock_shard(key);
         let Some(entry) = shard.keys.get(&key) else { return };
         let Some(slot) = entry.find(&self.hash, request) else { return };
         let old = slot.object.clone();
@@ -80,11 +80,17 @@ impl Cache {
         let stored = match freshened {
             // It does not undo what came while it was under way.
             Freshened::Updated(mut stored) if is_same_vary() => {
-                if self.shard(key).outdated.has(&[key], since) {
+                if self.lock_shard(key).invalidated_keys.has_any_since(&[key], since) {
                     stored.meta.invalidate();
                 }
                 let now_ms = receipt.response_ms;
-                self.recent.apply(&mut stored.meta, since, &old.name, &old.tags, now_ms);
+                self.invalidations.apply_since(
+                    &mut stored.meta,
+                    since,
+                    &old.name,
+                    &old.tags,
+                    now_ms,
+                );
                 stored
             }
             // What it varies by now, it may have varied by when it was asked for with other words.
@@ -103,11 +109,11 @@ impl Cache {
     /// asked for the change. Gives the `own_change` of what it answers: 0 where another
     /// change came before this one, and may be newer than its answer.
     pub fn invalidate(&self, key: Key, since: u64) -> u64 {
-        let _step = self.beneath.tell(&[Subject::Key(key)], false);
-        let mut shard = self.shard(key);
-        let is_first = !shard.outdated.has(&[key], since);
-        let number = self.recent.next();
-        shard.outdated.add(key, number);
+        let _step = self.disk_tier.begin_purge_step(&[PurgeTarget::Key(key)], false);
+        let mut shard = self.lock_shard(key);
+        let is_first = !shard.invalidated_keys.has_any_since(&[key], since);
+        let number = self.invalidations.next_seq();
+        shard.invalidated_keys.add(key, number);
         if let Some(entry) = shard.keys.get_mut(&key) {
             for slot in &mut entry.objects {
                 Arc::make_mut(&mut slot.object).stored.meta.invalidate();
@@ -120,7 +126,7 @@ impl Cache {
     /// What carries the tag may not be used any more before it was validated, nor what is being
     /// fetched now. Costs the same however much is stored: each object heeds it when it is found.
     pub fn invalidate_tag(&self, tag: TagHash) {
-        let _step = self.beneath.tell(&[Subject::Tag(tag)], true);
-        self.recent.invalidate(tag);
+        let _step = self.disk_tier.begin_purge_step(&[PurgeTarget::Tag(tag)], true);
+        self.invalidations.invalidate_tag(tag);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use millrace_http_cache::Flags;
-use millrace_store::{Cache, End, Object, Purged, Which};
+use millrace_store::{BodyEnd, Cache, Object, PurgeResult, Selector};
 use serde_json::{Map, Value, json};
 
 use super::Admin;
@@ -31,7 +31,7 @@ pub(super) fn list(
     let cache = cache(admin)?;
     let query = Query::parse(request.query, &["prefix", "limit", "format"])?;
     let is_text = wants_text(&query)?;
-    let which = query.get("prefix").map_or(Ok(Which::All), parse_prefix)?;
+    let which = query.get("prefix").map_or(Ok(Selector::All), parse_prefix)?;
     let max = query.get("limit").map_or(Ok(LIST_OBJECTS), parse_limit)?;
     let (objects, mut is_more) = find(cache, &which, max);
     let now_ms = now_ms();
@@ -93,7 +93,7 @@ pub(super) fn stat(
     admin: &Admin,
     request: &AdminRequest<'_>,
 ) -> Result<AdminResponse, AdminResponse> {
-    let stat = cache(admin)?.stat();
+    let stat = cache(admin)?.stats();
     let query = Query::parse(request.query, &["format"])?;
     let rows = CACHE_METRICS.iter().map(|row| (row, (row.read)(&stat)));
     Ok(match wants_text(&query)? {
@@ -126,7 +126,7 @@ pub(super) fn purge(
     let query = Query::parse(request.query, NAMES)?;
     let (is_text, is_soft) = (wants_text(&query)?, query.flag("soft")?);
     let which = parse_selection(cache, &query)?;
-    let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
+    let PurgeResult { count, is_durable } = cache.purge(&which, is_soft, now_ms());
     let how = if is_soft { "made stale" } else { "purged" };
     // What was asked for, as far as a line can show it.
     console::log(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
@@ -159,7 +159,7 @@ pub(super) fn purge(
 }
 
 /// What is stored, by name, and where: `memory` or `disk`. Of what is in both, the first.
-fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
+fn find(cache: &Cache, which: &Selector, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
     let (objects, mut is_more) = cache.list(which, max);
     let mut found: Vec<_> = objects.into_iter().map(|object| (object, "memory")).collect();
     if !is_more {
@@ -171,7 +171,7 @@ fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static
     (found, is_more)
 }
 
-fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Which, AdminResponse> {
+fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Selector, AdminResponse> {
     let wrong = "one of url=URL, prefix=URL, tag=TAG, group=GROUP with site=URL, and all is needed";
     if query.get("site").is_some() != query.get("group").is_some() {
         return Err(bad_request("group=GROUP and site=URL belong together"));
@@ -179,28 +179,29 @@ fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Which, AdminRespo
     let mut found = Vec::new();
     found.extend(query.get("url").map(parse_url).transpose()?);
     found.extend(query.get("prefix").map(parse_prefix).transpose()?);
-    found.extend(query.get("tag").map(|text| Which::tag(cache.hash(), text)));
+    found.extend(query.get("tag").map(|text| Selector::tag(cache.hash(), text)));
     if let (Some(site), Some(text)) = (query.get("site"), query.get("group")) {
-        let group = Which::group(cache.hash(), site, text);
+        let group = Selector::group(cache.hash(), site, text);
         found
             .push(group.ok_or_else(|| bad_request("invalid site (expected: http://HOST[:PORT])"))?);
     }
     if query.flag("all")? {
-        found.push(Which::All);
+        found.push(Selector::All);
     }
-    match <[Which; 1]>::try_from(found) {
+    match <[Selector; 1]>::try_from(found) {
         Ok([which]) => Ok(which),
         Err(_) => Err(bad_request(wrong)),
     }
 }
 
-fn parse_url(text: &[u8]) -> Result<Which, AdminResponse> {
-    Which::url(text).ok_or_else(|| bad_request("invalid url (expected: http://HOST[:PORT]/PATH)"))
+fn parse_url(text: &[u8]) -> Result<Selector, AdminResponse> {
+    Selector::url(text)
+        .ok_or_else(|| bad_request("invalid url (expected: http://HOST[:PORT]/PATH)"))
 }
 
-fn parse_prefix(text: &[u8]) -> Result<Which, AdminResponse> {
+fn parse_prefix(text: &[u8]) -> Result<Selector, AdminResponse> {
     let wrong = "invalid prefix (expected: http://HOST[:PORT], and the beginning of a path)";
-    Which::prefix(text).ok_or_else(|| bad_request(wrong))
+    Selector::prefix(text).ok_or_else(|| bad_request(wrong))
 }
 
 fn parse_limit(text: &[u8]) -> Result<usize, AdminResponse> {
@@ -278,7 +279,7 @@ impl ObjectSummary {
             parts: parts.collect(),
             status: meta.status,
             bytes: object.length(),
-            is_whole: object.body.end() == Some(End::Whole),
+            is_whole: object.body.end() == Some(BodyEnd::Whole),
             age_s: meta.age_s(now_ms),
             ttl_s: meta.ttl_s(now_ms),
             state,
@@ -339,7 +340,7 @@ impl ObjectSummary {
 
 /// The lines of a stored head, without what a terminal would take as an order.
 fn header_lines(object: &Object) -> impl Iterator<Item = String> {
-    let lines = object.head().split(|byte| *byte == b'\n');
+    let lines = object.header().split(|byte| *byte == b'\n');
     let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let clean = |line: &[u8]| {
         let text = String::from_utf8_lossy(line).into_owned();

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use iolite::limits::SLAB_BYTES_MIN;
-use iolite::{Kind, Slab, Slice};
+use iolite::{MemoryKind, Slab, Slice};
 use millrace_engine::Error;
 use millrace_proxy::congestion::NEARBY;
 use millrace_sys::Errno;
@@ -58,9 +58,9 @@ pub(crate) fn measure_sending(sizes: &[usize], timeout: Duration) -> Result<Vec<
 
 fn body(bytes: usize) -> Result<Slice, Error> {
     let slab = Slab::new(SLAB_BYTES_MIN).map_err(|_| Error::OutOfMemory)?;
-    let buffer = slab.allocate(Kind::Referred, bytes..=bytes, 0);
+    let buffer = slab.allocate(MemoryKind::ZeroCopy, bytes..=bytes, 0);
     let mut buffer = buffer.map_err(|_| Error::OutOfMemory)?;
-    buffer.spare().fill(b'm');
+    buffer.unfilled().fill(b'm');
     buffer.advance(bytes);
     Ok(buffer.freeze())
 }
@@ -115,7 +115,11 @@ impl SendBench {
 
     /// Sends from `at` on what the socket takes: how many bytes.
     fn send_some(&mut self, slice: &Slice, at: usize, by_reference: bool) -> Result<usize, Error> {
-        let file = if by_reference { Some(slice.file().ok_or(Error::OutOfMemory)?) } else { None };
+        let file = if by_reference {
+            Some(slice.sendfile_source().ok_or(Error::OutOfMemory)?)
+        } else {
+            None
+        };
         let socket = self.server.as_fd();
         let mut sent = at;
         while sent < slice.len() {

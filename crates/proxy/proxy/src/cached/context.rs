@@ -10,7 +10,7 @@ use millrace_http_cache::{
     CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site,
 };
 use millrace_http1::{OriginRequest, destination};
-use millrace_store::{Cache, Claim, Object, Waiter};
+use millrace_store::{Cache, FetchLease, Object, WaiterId};
 
 use crate::cached::reader::CachedReader;
 
@@ -37,7 +37,7 @@ pub(crate) struct CacheContext {
     /// together.
     pub(crate) waited_since: Option<Instant>,
     /// The lease under which this exchange fetches for others too.
-    pub(crate) lease: Option<Claim>,
+    pub(crate) lease: Option<FetchLease>,
     /// The stored object: the response, or what is to be validated or completed.
     pub(crate) object: Option<Arc<Object>>,
     /// Whether the request to the origin validates the stored object.
@@ -129,14 +129,14 @@ impl CacheContext {
     /// body, and its memory cannot be reused while it is read.
     pub(crate) fn reads_removed(&self, cache: &Cache) -> bool {
         let (Some(key), Some(reader)) = (self.key, &self.reader) else { return false };
-        !cache.holds(key, reader.body())
+        !cache.has_body(key, reader.body())
     }
 
     /// Makes a stored object the response. If its body is still arriving, the exchange gets a
     /// reader at once, since the beginning of a body that is only passed on may be discarded before
     /// the exchange has its turn. Returns false if the beginning was discarded already, or if the
     /// body is cut.
-    pub(crate) fn serve_stored(&mut self, object: Arc<Object>, waiter: Waiter) -> bool {
+    pub(crate) fn serve_stored(&mut self, object: Arc<Object>, waiter: WaiterId) -> bool {
         if object.body.bytes().is_none() {
             let reader = CachedReader::new(&object.body, None, waiter);
             let Some(reader) = reader.filter(|_| !object.is_cut()) else { return false };

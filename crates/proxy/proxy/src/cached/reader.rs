@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use millrace_engine::{Instant, SharedBytes};
 use millrace_http_cache::ByteRange;
-use millrace_store::{Body, End, Read, Reader, Waiter};
+use millrace_store::{Body, BodyEnd, BodyRead, Reader, WaiterId};
 
 /// A reader of a cached body for one client.
 #[derive(Debug)]
 pub(crate) struct CachedReader {
     reader: Reader,
-    waiter: Waiter,
+    waiter: WaiterId,
     /// Whether the kernel may refer to the cache's memory. Memory to which the kernel refers cannot
     /// be reused at once after its object was evicted.
     may_zero_copy: bool,
@@ -22,7 +22,7 @@ pub(crate) struct CachedReader {
     /// The parts after the present one, in order.
     parts: VecDeque<ResponsePart>,
     /// The fill that waited for this reader to make progress.
-    fill_waiter: Option<Waiter>,
+    fill_waiter: Option<WaiterId>,
     /// How many bytes of the body had arrived at the last check, and since when their number has
     /// not changed.
     arrived_at: Option<(u64, Instant)>,
@@ -43,13 +43,17 @@ pub(crate) enum NextChunk {
     /// No byte has arrived; the waiter will be woken.
     Wait,
     /// The body has ended.
-    End(End),
+    End(BodyEnd),
 }
 
 impl CachedReader {
     /// Creates a reader of a whole body or of one range. Returns `None` if the beginning was
     /// discarded already.
-    pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: Waiter) -> Option<Self> {
+    pub(crate) fn new(
+        body: &Arc<Body>,
+        range: Option<ByteRange>,
+        waiter: WaiterId,
+    ) -> Option<Self> {
         let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
         let reader = Reader::new(body.clone(), at)?;
         let follows = VecDeque::new();
@@ -75,7 +79,7 @@ impl CachedReader {
     pub(crate) fn of_parts(
         body: &Arc<Body>,
         pieces: VecDeque<ResponsePart>,
-        waiter: Waiter,
+        waiter: WaiterId,
     ) -> Option<Self> {
         Some(Self { remaining: 0, parts: pieces, ..Self::new(body, None, waiter)? })
     }
@@ -84,13 +88,13 @@ impl CachedReader {
     pub(crate) fn next(&mut self, max: u64) -> NextChunk {
         while self.remaining == 0 {
             match self.parts.pop_front() {
-                None => return NextChunk::End(End::Whole),
+                None => return NextChunk::End(BodyEnd::Whole),
                 Some(ResponsePart::Text(text)) => return NextChunk::Text(text),
                 Some(ResponsePart::Range(range)) => {
                     // The body is stored, so a reader may begin anywhere.
                     let body = self.reader.body().clone();
                     let Some(reader) = Reader::new(body, range.first) else {
-                        return NextChunk::End(End::Cut);
+                        return NextChunk::End(BodyEnd::Cut);
                     };
                     (self.reader, self.remaining) = (reader, range.length());
                 }
@@ -101,15 +105,15 @@ impl CachedReader {
         let (read, woken) = self.reader.read(max, self.waiter);
         self.fill_waiter = self.fill_waiter.or(woken);
         match read {
-            Read::Bytes(slice) => {
+            BodyRead::Bytes(slice) => {
                 if self.remaining != u64::MAX {
                     self.remaining -= slice.len() as u64;
                 }
                 let may_be_referred = self.may_zero_copy;
                 NextChunk::Slice(CachedSlice { bytes: slice, may_zero_copy: may_be_referred })
             }
-            Read::Wait => NextChunk::Wait,
-            Read::End(end) => NextChunk::End(end),
+            BodyRead::Wait => NextChunk::Wait,
+            BodyRead::End(end) => NextChunk::End(end),
         }
     }
 
@@ -144,14 +148,14 @@ impl CachedReader {
     }
 
     /// Takes the waiter of the fill, which may have room now.
-    pub(crate) fn take_fill_waiter(&mut self) -> Option<Waiter> {
+    pub(crate) fn take_fill_waiter(&mut self) -> Option<WaiterId> {
         self.fill_waiter.take()
     }
 
     /// Ends the reading. Returns the waiter of the fill to wake.
-    pub(crate) fn close(self) -> Option<Waiter> {
+    pub(crate) fn close(self) -> Option<WaiterId> {
         let woken = self.fill_waiter;
-        self.reader.leave().or(woken)
+        self.reader.close().or(woken)
     }
 }
 
@@ -176,7 +180,7 @@ impl SharedBytes for CachedSlice {
 
     fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         // A caller that gets the file will refer to its memory.
-        if self.may_zero_copy { self.bytes.file() } else { None }
+        if self.may_zero_copy { self.bytes.sendfile_source() } else { None }
     }
 
     fn clone_box(&self) -> Box<dyn SharedBytes> {

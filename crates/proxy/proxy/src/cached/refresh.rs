@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{Forward, Key as CacheKey};
 use millrace_http1::Framing;
-use millrace_store::{Claim, Object};
+use millrace_store::{FetchLease, Object};
 
 use crate::cached::{CacheContext, waiting};
 use crate::core::Core;
@@ -25,7 +25,7 @@ pub(crate) fn begin<E: Engine>(
     of: Key,
     asked_for: CacheKey,
     object: Arc<Object>,
-    claim: Claim,
+    claim: FetchLease,
 ) {
     if core.cache_waits.refreshes == REFRESHES_MAX {
         return core.wake(claim.release());
@@ -47,7 +47,7 @@ pub(crate) fn begin<E: Engine>(
     exchange.caching = CacheContext {
         // An object that was purged since the lookup must not be replaced because of a 304. A
         // response to a request that is sent from now on is newer than the purge.
-        change_number: core.cache().number(),
+        change_number: core.cache().invalidation_seq(),
         key: Some(asked_for),
         object: Some(object),
         lease: Some(claim),

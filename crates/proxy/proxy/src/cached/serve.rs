@@ -131,7 +131,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
 
     /// Writes the status and the stored fields. Returns the framing of the body.
     fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
-        let (meta, head) = (self.object.meta(), self.object.head());
+        let (meta, head) = (self.object.meta(), self.object.header());
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
         let length = self.object.length();

@@ -12,7 +12,9 @@ use millrace_http_cache::{
 use millrace_http1::{
     AnswerHead, Framing, Method, Name, OriginRequest, RequestHead, destination, path,
 };
-use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
+use millrace_store::{
+    Cache, FetchLease, NewEntry, Object, ObjectFiller, StoreRefusal, UNCOLLAPSED_MS,
+};
 
 use crate::cached::{ResponseSource, fill, now_ms, waiting};
 use crate::core::{Core, ExchangeParts};
@@ -227,7 +229,7 @@ fn new_entry(
     StoreContext { cache, route, .. }: StoreContext<'_>,
     stored: Stored,
     declared: Option<u64>,
-) -> Draft {
+) -> NewEntry {
     let Exchange { request, response, caching, .. } = exchange;
     let sent = &exchange.origin_request();
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, response));
@@ -240,7 +242,7 @@ fn new_entry(
     };
     let name = object_name(sent, route);
     let (since, own_change) = (caching.change_number, caching.own_invalidation);
-    Draft { stored, variant, declared, name, tags, since, own_change }
+    NewEntry { stored, variant, declared, name, tags, since, own_invalidation: own_change }
 }
 
 /// Publishes a new entry. Returns `None` if it does not fit into the cache.
@@ -248,8 +250,8 @@ fn publish<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     StoreContext { cache, receipt, cache_key, .. }: StoreContext<'_>,
-    draft: Draft,
-) -> Option<Filling> {
+    draft: NewEntry,
+) -> Option<ObjectFiller> {
     let caching = &mut core.exchange(key).caching;
     let (filling, woken) =
         cache.publish(cache_key, caching.lease.take(), draft, receipt.response_ms);
@@ -259,8 +261,8 @@ fn publish<E: Engine>(
         Ok(filling) => filling,
         Err(unkept) => {
             caching.store_refusal = Some(match unkept {
-                Unkept::Size => "size",
-                Unkept::Memory => "memory",
+                StoreRefusal::Size => "size",
+                StoreRefusal::Memory => "memory",
             });
             return None;
         }
@@ -305,8 +307,8 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     core.counters.cache_validated.add(1);
     // Other requests would get a personal response of their own too, so none may wait for another.
     let woken = match is_personal {
-        true => claim.map(|claim| claim.pass(receipt.response_ms + BRIEFLY_MS)),
-        false => claim.map(Claim::release),
+        true => claim.map(|claim| claim.release_as_private(receipt.response_ms + UNCOLLAPSED_MS)),
+        false => claim.map(FetchLease::release),
     };
     core.wake(woken.into_iter().flatten());
     side::finish(core, key);
@@ -339,7 +341,7 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     if serves {
         end_upload(core, key);
         // Waiting requests may be served the same response.
-        let released = core.exchange(key).caching.lease.take().map(Claim::release);
+        let released = core.exchange(key).caching.lease.take().map(FetchLease::release);
         core.wake(released.into_iter().flatten());
     }
     serves
@@ -369,8 +371,9 @@ fn refuse_to_store<E: Engine>(
         || refusal.is_of_request()
         || matches!(status, 304 | 412 | 416)
         || status >= 500;
-    let pass_ms = if is_passing { pass_ms.min(BRIEFLY_MS) } else { pass_ms };
-    let woken = caching.lease.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
+    let pass_ms = if is_passing { pass_ms.min(UNCOLLAPSED_MS) } else { pass_ms };
+    let woken =
+        caching.lease.take().map(|claim| claim.release_as_private(now_ms.saturating_add(pass_ms)));
     core.wake(woken.into_iter().flatten());
 }
 

@@ -1,7 +1,7 @@
 //! Exchanges that wait for another exchange's fetch of the same response.
 
 use millrace_engine::{Engine, Instant, Key, TokenKind};
-use millrace_store::Claim;
+use millrace_store::FetchLease;
 
 use crate::core::Core;
 
@@ -16,7 +16,7 @@ pub(crate) fn cancel_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let waiter = core.waiter(key, TokenKind::Exchange);
     if end_wait(core, key) {
         let requested = core.exchange(key).caching.key.expect("a waiting exchange has a key");
-        core.cache().forget(requested, waiter);
+        core.cache().remove_waiter(requested, waiter);
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn leave_cache<E: Engine>(core: &mut Core<E>, key: Key) {
 fn leave_cache_now<E: Engine>(core: &mut Core<E>, key: Key) {
     cancel_wait(core, key);
     let caching = &mut core.exchange(key).caching;
-    let released = caching.lease.take().map(Claim::release);
+    let released = caching.lease.take().map(FetchLease::release);
     let left = caching.reader.take().and_then(|reader| reader.close());
     if released.is_some() || left.is_some() {
         core.wake(released.into_iter().flatten().chain(left));

@@ -105,7 +105,7 @@ pub(crate) fn is_short<E: Engine>(core: &Core<E>) -> bool {
 
 /// Times that a body found no memory in the cache, in any worker.
 pub(crate) fn cache_memory_misses<E: Engine>(core: &Core<E>) -> u64 {
-    core.shared.cache.as_ref().map_or(0, |cache| cache.memory_missed())
+    core.shared.cache.as_ref().map_or(0, |cache| cache.alloc_failures())
 }
 
 /// Accepts again where that was paused and there is room by now.

@@ -10,7 +10,7 @@ use millrace_http_cache::{
     remainder,
 };
 use millrace_http1::{Method, Name, RequestHead, has_token};
-use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
+use millrace_store::{Cache, FetchLease, LookupRequest, LookupResult, Object, WaiterId};
 
 use crate::cached::{key_of, now_ms, refresh, waiting};
 use crate::core::{Core, ExchangeParts};
@@ -43,7 +43,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let due = wait_deadline(exchange, engine.now());
     let caching = &mut exchange.caching;
     match found {
-        Found::Stored(object) => {
+        LookupResult::Stored(object) => {
             if !caching.serve_stored(object, waiter) {
                 return retry(core, key, None);
             }
@@ -51,7 +51,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             caching.is_collapsed = caching.waited_for.is_some() && !caching.is_from_disk;
             NextStep::Advance(Stage::Deliver)
         }
-        Found::Stale(object, claim) => {
+        LookupResult::Stale(object, claim) => {
             if !caching.serve_stored(object.clone(), waiter) {
                 return retry(core, key, claim);
             }
@@ -63,22 +63,23 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             }
             NextStep::Advance(Stage::Deliver)
         }
-        Found::Validate { object, is_spare, claim } => {
+        LookupResult::Validate { object, is_stale_fallback: is_spare, lease: claim } => {
             counters.cache_misses.add(1);
             caching.forward = Some(why_validate(object.meta(), now_ms(engine)));
             (caching.object, caching.lease) = (Some(object), claim);
             caching.is_stale_fallback = is_spare;
             NextStep::Advance(Stage::Fetch)
         }
-        Found::Nothing { why, claim } => {
+        LookupResult::Miss { why, lease: claim } => {
             counters.cache_misses.add(1);
             (caching.forward, caching.lease) = (Some(why), claim);
             NextStep::Advance(Stage::Fetch)
         }
-        Found::Wait(_) | Found::Comes { .. } => {
-            caching.is_from_disk = matches!(found, Found::Comes { .. });
-            caching.has_queried_disks |= matches!(found, Found::Comes { is_own: true });
-            if let Found::Wait(why) = found {
+        LookupResult::Wait(_) | LookupResult::PendingDisk { .. } => {
+            caching.is_from_disk = matches!(found, LookupResult::PendingDisk { .. });
+            caching.has_queried_disks |=
+                matches!(found, LookupResult::PendingDisk { is_own: true });
+            if let LookupResult::Wait(why) = found {
                 counters.cache_collapsed.add(1);
                 caching.waited_for = Some(why);
             }
@@ -87,13 +88,13 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             cache_waits.collapsed.insert((due, key));
             NextStep::Wait
         }
-        Found::OnlyIfCached => NextStep::End(Reason::OnlyIfCached),
+        LookupResult::OnlyIfCached => NextStep::End(Reason::OnlyIfCached),
     }
 }
 
 /// Returns the result of the lookup, adapted to what this client may get. `None` if the request
 /// goes to the origin and the reason is already recorded.
-fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
+fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> {
     let waiter = core.waiter(key, TokenKind::Exchange);
     let ExchangeParts { engine, exchange, client, shared, counters, .. } =
         core.parts_with_client(key);
@@ -103,22 +104,28 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     let found = look_up(exchange, cache, may_wait, is_first, now_ms(engine))?;
     let Exchange { request, caching, plan, .. } = &mut *exchange;
     let (object, claim) = match found {
-        Found::Nothing { why, claim } if has_conditions(request, *plan) => {
-            core.wake(claim.map(Claim::release).into_iter().flatten());
-            return Some(Found::Nothing { why, claim: None });
+        LookupResult::Miss { why, lease: claim } if has_conditions(request, *plan) => {
+            core.wake(claim.map(FetchLease::release).into_iter().flatten());
+            return Some(LookupResult::Miss { why, lease: None });
         }
-        Found::Validate { object, is_spare, claim } => {
+        LookupResult::Validate { object, is_stale_fallback: is_spare, lease: claim } => {
             let is_absent = lacks_part(request, &object, cache);
             if !is_absent || !wants_range(request) {
                 // A part is no stale fallback for another part.
                 let is_spare = is_spare && !is_absent;
-                return Some(Found::Validate { object, is_spare, claim });
+                return Some(LookupResult::Validate {
+                    object,
+                    is_stale_fallback: is_spare,
+                    lease: claim,
+                });
             }
             // This client needs another part, so the stored one is not validated.
             (object, claim)
         }
-        Found::Stored(object) if lacks_part(request, &object, cache) => (object, None),
-        Found::Stale(object, claim) if lacks_part(request, &object, cache) => (object, claim),
+        LookupResult::Stored(object) if lacks_part(request, &object, cache) => (object, None),
+        LookupResult::Stale(object, claim) if lacks_part(request, &object, cache) => {
+            (object, claim)
+        }
         other => return Some(other),
     };
     // A part is stored, but not the requested one.
@@ -126,7 +133,7 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     caching.forward = Some(Forward::Partial);
     if wants_range(request) {
         // The fetch of this part serves no other request, so the lease is released.
-        core.wake(claim.map(Claim::release).into_iter().flatten());
+        core.wake(claim.map(FetchLease::release).into_iter().flatten());
         return None;
     }
     caching.lease = claim;
@@ -145,8 +152,8 @@ fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
 
 /// Repeats the lookup. Another worker has just removed the object, because it was too long to be
 /// stored or its body was cut.
-fn retry<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<Claim>) -> NextStep {
-    let released = claim.map(Claim::release);
+fn retry<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<FetchLease>) -> NextStep {
+    let released = claim.map(FetchLease::release);
     core.wake(released.into_iter().flatten());
     begin(core, key)
 }
@@ -161,10 +168,10 @@ fn wait_deadline(exchange: &Exchange, now: Instant) -> Instant {
 fn look_up(
     exchange: &mut Exchange,
     cache: &Arc<Cache>,
-    waiter: Option<Waiter>,
+    waiter: Option<WaiterId>,
     is_first: bool,
     now_ms: u64,
-) -> Option<Found> {
+) -> Option<LookupResult> {
     let is_bound = origin::pinned::requires_pinning(exchange);
     let Exchange { request, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
@@ -182,7 +189,7 @@ fn look_up(
         caching.forward = Some(Forward::Bypass);
         return None;
     };
-    caching.change_number = cache.number();
+    caching.change_number = cache.invalidation_seq();
     if let Some(why) = bypass(request, &route.policy) {
         let is_method = why == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
@@ -199,15 +206,15 @@ fn look_up(
     let claims = is_for_others && may_claim(request, &asked, &route.policy);
     let asks_disks = !caching.has_queried_disks;
     let asked = &asked;
-    Some(cache.lookup(&Question {
+    Some(cache.lookup(&LookupRequest {
         key,
         request: &sent,
-        asked,
+        directives: asked,
         now_ms,
         waiter,
-        claims,
-        refreshes,
-        asks_disks,
+        takes_lease: claims,
+        may_refresh: refreshes,
+        uses_disks: asks_disks,
     }))
 }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 use millrace_engine::{Engine, Instant, SharedBytes};
 use millrace_http1::Framing;
 use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
-use millrace_store::{COPIED_BYTES, End};
+use millrace_store::{BodyEnd, COPIED_BYTES};
 
 use crate::cached::reader::{CachedReader, NextChunk};
 use crate::conn::wire::Wire;
@@ -326,7 +326,7 @@ impl Transfer {
         header: &[u8],
     ) -> Result<TransferState, BodyError> {
         let next = match self.body.certain_payload() {
-            Some(0) => NextChunk::End(End::Whole),
+            Some(0) => NextChunk::End(BodyEnd::Whole),
             known => reader.next(known.unwrap_or(u64::MAX)),
         };
         let owed = std::mem::take(&mut self.owes_line_end);
@@ -345,7 +345,7 @@ impl Transfer {
             NextChunk::Slice(slice) => iov.payload = slice.bytes(),
             NextChunk::Text(text) => iov.payload = text,
             NextChunk::Wait => {}
-            NextChunk::End(End::Whole) => {
+            NextChunk::End(BodyEnd::Whole) => {
                 let had_rest = !matches!(self.body, BodyProgress::Complete);
                 let is_all = matches!(
                     self.body,
@@ -357,7 +357,7 @@ impl Transfer {
                 self.body = BodyProgress::Complete;
                 iov.trailers = (had_rest && self.sends_chunks).then_some(&[][..]);
             }
-            NextChunk::End(End::Cut) => return Err(self.fail(BodyError::Cut)),
+            NextChunk::End(BodyEnd::Cut) => return Err(self.fail(BodyError::Cut)),
         }
         let count = iov.payload.len();
         self.body.skip(count as u64);

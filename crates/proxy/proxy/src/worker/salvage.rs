@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use millrace_engine::{Engine, MailboxReceiver, PeerMailboxes, Wake};
-use millrace_store::Waiter;
+use millrace_store::WaiterId;
 
 use crate::core::Core;
 use crate::counters::Counters;
@@ -55,8 +55,8 @@ impl<E: Engine> Worker<E> {
         // Waiters for a lease or a body of these exchanges and fills become abandoned waiters.
         drop((exchanges, fills));
         if let Some(cache) = &shared.cache {
-            let abandoned = cache.take_orphans().into_iter().chain(wakes.take_unsent());
-            cache.leave_orphans(wake_others(&mut mail, index, abandoned));
+            let abandoned = cache.take_abandoned_waiters().into_iter().chain(wakes.take_unsent());
+            cache.add_abandoned_waiters(wake_others(&mut mail, index, abandoned));
         }
         Salvage { engine, inbox, mail, messages, connections }
     }
@@ -68,7 +68,7 @@ impl<E: Engine> Worker<E> {
         let late = core.wakes.take_unsent();
         let missed = wake_others(&mut core.mail, core.index, late.into_iter());
         if let Some(cache) = &core.shared.cache {
-            cache.leave_orphans(missed);
+            cache.add_abandoned_waiters(missed);
         }
     }
 
@@ -77,7 +77,7 @@ impl<E: Engine> Worker<E> {
     pub fn adopt_messages(&mut self, messages: VecDeque<WorkerMessage<E::DetachedFd>>) {
         self.messages = messages;
         self.core.counters.worker_restarts.add(1);
-        let abandoned = self.core.shared.cache.as_ref().map(|cache| cache.take_orphans());
+        let abandoned = self.core.shared.cache.as_ref().map(|cache| cache.take_abandoned_waiters());
         self.core.wake(abandoned.into_iter().flatten());
     }
 }
@@ -88,8 +88,8 @@ impl<E: Engine> Worker<E> {
 fn wake_others<T: Send, W: Wake>(
     mail: &mut PeerMailboxes<WorkerMessage<T>, W>,
     index: usize,
-    orphans: impl Iterator<Item = Waiter>,
-) -> Vec<Waiter> {
+    orphans: impl Iterator<Item = WaiterId>,
+) -> Vec<WaiterId> {
     let mut wakes = WakeQueue::default();
     wakes.add(index, mail, orphans);
     mail.flush();

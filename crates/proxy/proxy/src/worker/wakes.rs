@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use millrace_engine::{PeerMailboxes, Token, Wake};
-use millrace_store::Waiter;
+use millrace_store::WaiterId;
 
 use crate::worker::message::WorkerMessage;
 
@@ -14,7 +14,7 @@ pub(crate) struct WakeQueue {
     /// Objects of this worker, in the order in which they were woken.
     pub(crate) local: VecDeque<Token>,
     /// Waiters of other workers whose mailbox was full.
-    unsent: Vec<Waiter>,
+    unsent: Vec<WaiterId>,
 }
 
 impl WakeQueue {
@@ -23,7 +23,7 @@ impl WakeQueue {
         &mut self,
         index: usize,
         mail: &mut PeerMailboxes<WorkerMessage<D>, W>,
-        waiters: impl IntoIterator<Item = Waiter>,
+        waiters: impl IntoIterator<Item = WaiterId>,
     ) {
         for waiter in waiters {
             let (worker, token) = (usize::from(waiter.worker), Token::from_bits(waiter.token));
@@ -36,7 +36,7 @@ impl WakeQueue {
     }
 
     /// Takes the wake-ups that found a full mailbox.
-    pub(crate) fn take_unsent(&mut self) -> Vec<Waiter> {
+    pub(crate) fn take_unsent(&mut self) -> Vec<WaiterId> {
         std::mem::take(&mut self.unsent)
     }
 

@@ -7,7 +7,7 @@ use foyer_memory::{
     Cache as Foyer, CacheBuilder, CacheProperties, EvictionConfig, LfuConfig, LruConfig,
     S3FifoConfig, SieveConfig,
 };
-use millrace_store::evict::{Eviction, NEVER, PASSES_MAX};
+use millrace_store::evict::{Eviction, NEVER, SHARDS_SKIPPED_MAX};
 
 /// A hasher without a random key: each run is the same.
 type Hasher = BuildHasherDefault<DefaultHasher>;
@@ -99,7 +99,7 @@ impl Ours {
     pub fn new(capacity: u64, shards: u32) -> Self {
         let shard = |eviction| OursShard { eviction, objects: Vec::new(), free: Vec::new() };
         Self {
-            shards: Eviction::cut(capacity, shards).into_iter().map(shard).collect(),
+            shards: Eviction::split(capacity, shards).into_iter().map(shard).collect(),
             places: HashMap::default(),
             capacity,
             used: 0,
@@ -108,13 +108,13 @@ impl Ours {
     }
 
     fn evict(&mut self) {
-        for passed in 0..self.shards.len() + PASSES_MAX {
+        for passed in 0..self.shards.len() + SHARDS_SKIPPED_MAX {
             let turn = self.turn;
             self.turn = (turn + 1) % self.shards.len();
             let shard = &mut self.shards[turn];
             let before = shard.eviction.bytes();
-            let gone = match passed < PASSES_MAX {
-                true => shard.eviction.evict_ripe(0),
+            let gone = match passed < SHARDS_SKIPPED_MAX {
+                true => shard.eviction.evict_if_ripe(0),
                 false => shard.eviction.evict(0),
             };
             if let Some(handle) = gone {

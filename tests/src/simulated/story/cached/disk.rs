@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_disk::{Options, SimFaults, SimVolume, Volume};
+use millrace_disk::{DirectoryIo, DiskOptions, SimDirectory, SimFaults};
 use millrace_engine::{Instant, Token};
 use millrace_proxy::WorkerMessage;
 use millrace_sim::World;
-use millrace_store::{Cache, Waiter, Waker};
+use millrace_store::{Cache, WaiterId, Waker};
 
 use super::super::super::reload::Posts;
 use super::DiskPlan;
@@ -16,21 +16,21 @@ use super::DiskPlan;
 /// A disk and what works for it in the present process.
 pub(super) struct Disk {
     plan: DiskPlan,
-    volume: SimVolume,
+    volume: SimDirectory,
     bell: Arc<Bell>,
     cache: Option<Arc<Cache>>,
     /// When the next piece of work is done, if there is any.
     next: Instant,
     /// Who is to be woken and could not be: a mailbox was full.
-    late: Vec<Waiter>,
+    late: Vec<WaiterId>,
 }
 
 /// Whoever waits for the disk and may go on.
 #[derive(Debug, Default)]
-struct Bell(Mutex<Vec<Waiter>>);
+struct Bell(Mutex<Vec<WaiterId>>);
 
 impl Waker for Bell {
-    fn wake(&self, waiter: Waiter) {
+    fn wake(&self, waiter: WaiterId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(waiter);
     }
 }
@@ -44,15 +44,15 @@ const WRITES_MAX: u64 = 8;
 
 impl Disk {
     pub(super) fn new(plan: DiskPlan, seed: u64, world: &World) -> Self {
-        let volume = SimVolume::new(seed, plan.capacity);
+        let volume = SimDirectory::new(seed, plan.capacity);
         let (bell, late) = (Arc::default(), Vec::new());
         Self { plan, volume, bell, cache: None, next: world.now(), late }
     }
 
     /// A process begins to use it. One whose disk cannot be used goes on without.
     pub(super) fn begin(&mut self, cache: &Arc<Cache>, world: &World) {
-        let volume: Arc<dyn Volume> = Arc::new(self.volume.clone());
-        let options = Options { readers: 0, ..Options::default() };
+        let volume: Arc<dyn DirectoryIo> = Arc::new(self.volume.clone());
+        let options = DiskOptions { readers: 0, ..DiskOptions::default() };
         let now_ms = world.time_of_day().as_millis() as u64;
         let volumes = vec![(volume, self.plan.bytes)];
         self.volume.set_faults(SimFaults::default());
@@ -63,7 +63,7 @@ impl Disk {
             Err(error) => return world.log_event(&format!("the disk cannot be used: {error}")),
         }
         if self.plan.rereads {
-            cache.reread_disks();
+            cache.always_reread_disks();
         }
         self.cache = Some(cache.clone());
     }
@@ -74,7 +74,7 @@ impl Disk {
         if let Some(cache) = &self.cache {
             if world.now() < self.next {
                 look = Some(self.next);
-            } else if cache.work_disks() {
+            } else if cache.run_disk_work() {
                 let pause = Duration::from_millis(1 + world.random() % PIECE_MS_MAX);
                 self.next = world.now() + pause;
                 look = Some(self.next);
@@ -103,11 +103,11 @@ impl Disk {
         self.volume.die_after(world.random() % WRITES_MAX);
         // What is to be read fails from then on, so nothing of the old process is left in its cache.
         let mut pieces = 0;
-        while pieces < PIECES_MAX && !self.volume.is_dead() && cache.work_disks() {
+        while pieces < PIECES_MAX && !self.volume.is_dead() && cache.run_disk_work() {
             pieces += 1;
         }
         self.volume.die_after(0);
-        while pieces < 2 * PIECES_MAX && cache.work_disks() {
+        while pieces < 2 * PIECES_MAX && cache.run_disk_work() {
             pieces += 1;
         }
         cache.close_disks();
@@ -131,7 +131,7 @@ impl Disk {
     pub(super) fn end(&mut self) {
         let Some(cache) = self.cache.take() else { return };
         for _ in 0..PIECES_MAX {
-            if !cache.work_disks() {
+            if !cache.run_disk_work() {
                 break;
             }
         }

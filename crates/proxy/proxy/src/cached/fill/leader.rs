@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use millrace_engine::{Instant, Key, Table};
 use millrace_splice::{Course, Plan, Thresholds};
-use millrace_store::Filling;
+use millrace_store::ObjectFiller;
 
 use crate::exchange::Exchange;
 use crate::transfer::{TransferState, body_progress::BodyProgress};
@@ -67,10 +67,10 @@ impl Leader {
         self.behind_since.is_some_and(|since| now.since(since) >= SLOW_LEADER_AFTER)
     }
 
-    fn next_source(&self, filling: &Filling, exchanges: &Table<Box<Exchange>>) -> FillSource {
+    fn next_source(&self, filling: &ObjectFiller, exchanges: &Table<Box<Exchange>>) -> FillSource {
         let Some(exchange) = exchanges.get(self.exchange) else { return FillSource::Direct };
         let Some(reader) = &exchange.caching.reader else { return FillSource::Direct };
-        if !filling.is_kept() || filling.readers() != 1 || !reader.reads_whole_body() {
+        if !filling.is_kept() || filling.reader_count() != 1 || !reader.reads_whole_body() {
             return FillSource::Direct;
         }
         let is_ready = exchange.download.state() == TransferState::AwaitingSource
@@ -83,7 +83,7 @@ impl Leader {
 /// `place`. Removes the leader if it is served from the cache from now on.
 pub(super) fn choose_source(
     place: &mut Option<Leader>,
-    filling: &Filling,
+    filling: &ObjectFiller,
     exchanges: &Table<Box<Exchange>>,
     rest: u64,
     now: Instant,

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use iolite::Aggregate;
 use millrace_engine::{Engine, Instant, Table};
-use millrace_store::{Filling, Waiter};
+use millrace_store::{ObjectFiller, WaiterId};
 
 use crate::conn::recv_buffer::RecvBuffer;
 use crate::exchange::Exchange;
@@ -38,7 +38,7 @@ pub(crate) struct Fill {
     /// The use of the origin connection.
     pub(crate) origin_use: OriginUse,
     pub(crate) id: OriginId,
-    pub(crate) filling: Filling,
+    pub(crate) filling: ObjectFiller,
     pub(crate) body: BodyProgress,
     /// Whether the connection may serve other requests afterwards.
     pub(crate) is_reusable: bool,
@@ -72,7 +72,7 @@ impl Fill {
 
     /// Checks whether the readers, or their absence, stop the fill from receiving more. Registers
     /// `waiter` with the readers.
-    pub(crate) fn check_readers(&mut self, waiter: Waiter) -> Option<FillPause> {
+    pub(crate) fn check_readers(&mut self, waiter: WaiterId) -> Option<FillPause> {
         let goes_on = self.continues_unread && self.filling.is_kept();
         if goes_on || self.body.is_complete() {
             return None;
@@ -80,10 +80,10 @@ impl Fill {
         let most = self.snapshot.limits().fill_ahead_bytes;
         let ahead_max = self.ahead_max.or(Some(most).filter(|_| !self.filling.is_kept()));
         // All bytes between the fastest reader and one this far behind would stay in memory.
-        self.filling.cut_behind(READER_LAG_FACTOR * most);
+        self.filling.cut_slow_readers(READER_LAG_FACTOR * most);
         // Registers even if the fill does not have to wait: it has to notice when its last reader
         // leaves.
-        match self.filling.ahead(0, waiter) {
+        match self.filling.lead_or_wait(0, waiter) {
             None => Some(FillPause::Cut),
             Some(ahead) if ahead_max.is_some_and(|max| ahead >= max) => {
                 Some(FillPause::NeedsReaders)
@@ -116,7 +116,7 @@ impl Fill {
         &mut self,
         input: &mut RecvBuffer,
         now_ms: u64,
-    ) -> (Vec<Waiter>, bool) {
+    ) -> (Vec<WaiterId>, bool) {
         let mut woken = Vec::new();
         if matches!(self.body, BodyProgress::Length(length) if length <= input.bytes().len() as u64)
         {
@@ -134,7 +134,7 @@ impl Fill {
         input: &mut RecvBuffer,
         now_ms: u64,
     ) -> Result<usize, FillPause> {
-        let spare = self.filling.spare(now_ms).map_err(|_| FillPause::NeedsMemory)?;
+        let spare = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let bytes = input.bytes_mut();
         let part = bytes.len().min(spare.len());
         let taken = self.body.advance(&mut bytes[..part]);
@@ -155,7 +155,7 @@ impl Fill {
     ) -> Result<usize, FillPause> {
         let comes =
             usize::try_from(self.body.certain_payload().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let spare = self.filling.spare(now_ms).map_err(|_| FillPause::NeedsMemory)?;
+        let spare = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let most = spare.len().min(comes);
         match connection.wire.try_receive_into(engine, &mut spare[..most]) {
             None => Err(FillPause::NeedsWatch),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use iolite::Aggregate;
 use millrace_engine::{Buffer, Engine, Instant, Key, TokenKind};
-use millrace_store::Filling;
+use millrace_store::ObjectFiller;
 
 use crate::cached::fill::{Fill, FillPause, FillSource, PART_AHEAD_BYTES, TURN_BYTES_MAX};
 use crate::cached::{
@@ -21,7 +21,7 @@ use crate::transfer::body_progress::BodyProgress;
 pub(crate) fn begin<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    filling: Filling,
+    filling: ObjectFiller,
     after: Option<Aggregate>,
 ) {
     let body = filling.body().clone();
@@ -66,7 +66,7 @@ pub(crate) fn begin<E: Engine>(
 fn new_fill<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    filling: Filling,
+    filling: ObjectFiller,
     after: Option<Aggregate>,
 ) -> Fill {
     let since = core.engine.now();
@@ -143,7 +143,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
             }
             FillSource::AfterLeader => {
                 // The leader's progress wakes the fill.
-                fill.filling.ahead(0, waiter);
+                fill.filling.lead_or_wait(0, waiter);
                 Err(FillPause::NeedsReaders)
             }
             FillSource::ByReceive => Err(FillPause::NeedsReceive),

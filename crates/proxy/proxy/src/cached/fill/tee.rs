@@ -22,7 +22,7 @@ impl Fill {
         now_ms: u64,
     ) -> Result<usize, FillPause> {
         let rest = self.body.certain_payload().unwrap_or(u64::MAX).min(PIPE_BYTES as u64) as usize;
-        let spare = self.filling.spare(now_ms).map_err(|_| FillPause::NeedsMemory)?;
+        let spare = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let max = spare.len().min(rest);
         let Some([mut pipe, mut aside]) = take_two_pipes(path.engine, path.pipes) else {
             self.leader = None;

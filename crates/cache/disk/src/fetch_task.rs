@@ -1,0 +1,55 @@
+//! A fetch as it stands between two turns.
+
+use std::sync::Arc;
+
+use millrace_body::{Filler, WaiterId};
+
+use super::format::{RecordPosition, ResponseId};
+use super::message::{FetchRequest, StoredHeader};
+use super::record::RecordHeader;
+use super::segments::Segment;
+
+/// A fetch that is not over.
+#[derive(Debug)]
+pub(super) struct FetchTask {
+    pub(super) id: ResponseId,
+    pub(super) at: RecordPosition,
+    pub(super) requester: WaiterId,
+    /// `None` once it has ended.
+    pub(super) filler: Option<Filler>,
+    /// Once its front was read.
+    pub(super) opened: Option<OpenRecord>,
+    /// Bytes of the body that were given.
+    pub(super) delivered: u64,
+    /// What was compared already and did not fit into memory yet.
+    pub(super) unplaced: Vec<u8>,
+    /// How often in a row there was no memory.
+    pub(super) tries: u32,
+    pub(super) has_reported: bool,
+}
+
+/// An answer whose front was read.
+#[derive(Debug)]
+pub(super) struct OpenRecord {
+    pub(super) segment: Arc<Segment>,
+    pub(super) record: RecordHeader,
+    /// Where its body begins in the segment.
+    pub(super) body_at: u64,
+    pub(super) header: Box<StoredHeader>,
+}
+
+impl FetchTask {
+    pub(super) fn new(fetch: FetchRequest) -> Self {
+        Self {
+            id: fetch.candidate.id,
+            at: fetch.candidate.at,
+            requester: fetch.requester,
+            filler: Some(fetch.filler),
+            opened: None,
+            delivered: 0,
+            unplaced: Vec::new(),
+            tries: 0,
+            has_reported: false,
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What was purged in a way that no index can follow: by prefix, by tag, everything, and whatever
+//! is only to be stale. Such a *rule* is about all records that were written before it.
+//!
+//! Segments go in the order they were written. So when a rule's segment goes, everything that it
+//! was about has gone before, and the rule goes too: nothing is ever cleaned up.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use millrace_http_cache::{Key, TagHash};
+
+use super::format::{RecordPosition, ResponseId};
+use super::limits::{PREFIX_RULES_MAX, TAG_RULES_MAX};
+
+/// What is purged.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum PurgeTarget {
+    /// One stored answer.
+    Response(ResponseId),
+    /// All answers of a key.
+    Key(Key),
+    /// All answers whose key's text begins so.
+    Prefix(Box<[u8]>),
+    /// All answers with a tag.
+    Tag(TagHash),
+    /// Everything.
+    All,
+}
+
+/// How an answer stands by the rules.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum RecordStatus {
+    Valid,
+    /// It was made stale.
+    Stale,
+    /// It was purged.
+    Purged,
+}
+
+/// A record, as rules look at it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RuleSubject<'a> {
+    pub(super) id: ResponseId,
+    /// Where it was written, and where its present head was.
+    pub(super) at: RecordPosition,
+    pub(super) header_at: RecordPosition,
+    pub(super) name: &'a [u8],
+    pub(super) tags: &'a [u8],
+}
+
+/// The rules of a disk.
+#[derive(Debug, Default)]
+pub(super) struct PurgeRules(RwLock<RuleTable>);
+
+#[derive(Debug, Default)]
+struct RuleTable {
+    /// By subject, and whether it is soft; no prefixes.
+    exact: HashMap<(PurgeTarget, bool), RuleReach>,
+    prefixes: Vec<(Box<[u8]>, bool, RuleReach)>,
+}
+
+/// What a rule is about: everything that was written before.
+#[derive(Clone, Copy, Debug, Default)]
+struct RuleReach {
+    at: RecordPosition,
+    /// Rules that are not written yet: they are about everything that is written by now.
+    pending: u32,
+}
+
+impl RuleReach {
+    fn covers(self, at: RecordPosition) -> bool {
+        self.pending > 0 || at < self.at
+    }
+}
+
+impl PurgeRules {
+    /// From now on the rule counts, though it is not written yet.
+    pub(super) fn add_pending(&self, target: &PurgeTarget, is_soft: bool) {
+        self.write().reach_mut(target, is_soft).pending += 1;
+    }
+
+    /// A rule that was announced was written at `at`, or could not be, and `at` is what would be
+    /// written next.
+    pub(super) fn commit(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
+        let mut inner = self.write();
+        let reach = inner.reach_mut(target, is_soft);
+        reach.pending = reach.pending.saturating_sub(1);
+        reach.at = reach.at.max(at);
+        inner.enforce_bounds();
+    }
+
+    /// A rule that was found on the disk.
+    pub(super) fn add_recovered(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
+        let mut inner = self.write();
+        let reach = inner.reach_mut(target, is_soft);
+        reach.at = reach.at.max(at);
+        inner.enforce_bounds();
+    }
+
+    /// Forgets what is about segments before `oldest` alone.
+    pub(super) fn prune(&self, oldest: u32) {
+        let keeps = |reach: &RuleReach| reach.pending > 0 || reach.at.segment >= oldest;
+        let mut inner = self.write();
+        inner.exact.retain(|_, reach| keeps(reach));
+        inner.prefixes.retain(|(_, _, reach)| keeps(reach));
+    }
+
+    /// How a record stands.
+    pub(super) fn status_of(&self, record: &RuleSubject<'_>) -> RecordStatus {
+        let inner = self.read();
+        if inner.exact.is_empty() && inner.prefixes.is_empty() {
+            return RecordStatus::Valid;
+        }
+        let mut status = RecordStatus::Valid;
+        let mut look = |target: PurgeTarget| {
+            for is_soft in [false, true] {
+                let target = (target.clone(), is_soft);
+                if let Some(reach) = inner.exact.get(&target) {
+                    status = status.max(record.status_under(*reach, is_soft));
+                }
+            }
+        };
+        look(PurgeTarget::All);
+        look(PurgeTarget::Key(record.id.key));
+        look(PurgeTarget::Response(record.id));
+        let (tags, _) = record.tags.as_chunks::<16>();
+        tags.iter().for_each(|tag| look(PurgeTarget::Tag(TagHash(u128::from_le_bytes(*tag)))));
+        for (prefix, is_soft, reach) in &inner.prefixes {
+            if record.name.starts_with(prefix) {
+                status = status.max(record.status_under(*reach, *is_soft));
+            }
+        }
+        status
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, RuleTable> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, RuleTable> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RuleSubject<'_> {
+    fn status_under(&self, reach: RuleReach, is_soft: bool) -> RecordStatus {
+        match is_soft {
+            false if reach.covers(self.at) => RecordStatus::Purged,
+            // A head that came later says what is fresh.
+            true if reach.covers(self.header_at) => RecordStatus::Stale,
+            _ => RecordStatus::Valid,
+        }
+    }
+}
+
+impl RuleTable {
+    fn reach_mut(&mut self, target: &PurgeTarget, is_soft: bool) -> &mut RuleReach {
+        let PurgeTarget::Prefix(prefix) = target else {
+            return self.exact.entry((target.clone(), is_soft)).or_default();
+        };
+        let place = self.prefixes.iter().position(|rule| rule.0 == *prefix && rule.1 == is_soft);
+        let place = place.unwrap_or_else(|| {
+            self.prefixes.push((prefix.clone(), is_soft, RuleReach::default()));
+            self.prefixes.len() - 1
+        });
+        &mut self.prefixes[place].2
+    }
+
+    /// With too many rules, one takes the place of all that are written: everything before the last
+    /// of them is dead.
+    fn enforce_bounds(&mut self) {
+        if self.exact.len() <= TAG_RULES_MAX && self.prefixes.len() <= PREFIX_RULES_MAX {
+            return;
+        }
+        let marks = self.exact.values().chain(self.prefixes.iter().map(|rule| &rule.2));
+        let last = marks.map(|reach| reach.at).max().unwrap_or_default();
+        self.exact.retain(|_, reach| reach.pending > 0);
+        self.prefixes.retain(|(_, _, reach)| reach.pending > 0);
+        self.reach_mut(&PurgeTarget::All, false).at = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(unit: u32) -> RecordPosition {
+        RecordPosition { segment: 1, unit }
+    }
+
+    fn record(written: u32, head: u32) -> RuleSubject<'static> {
+        let id = ResponseId { key: Key(5), variant: 0 };
+        RuleSubject {
+            id,
+            at: at(written),
+            header_at: at(head),
+            name: b"http://a/b",
+            tags: &[1; 32],
+        }
+    }
+
+    #[test]
+    fn a_rule_is_about_what_was_before() {
+        let tag = TagHash(u128::from_le_bytes([1; 16]));
+        for target in [
+            PurgeTarget::All,
+            PurgeTarget::Key(Key(5)),
+            PurgeTarget::Prefix(b"http://a/"[..].into()),
+            PurgeTarget::Tag(tag),
+        ] {
+            let rules = PurgeRules::default();
+            assert_eq!(rules.status_of(&record(1, 1)), RecordStatus::Valid);
+            rules.add_pending(&target, true);
+            assert_eq!(rules.status_of(&record(900, 900)), RecordStatus::Stale);
+            rules.commit(&target, true, at(100));
+            assert_eq!(rules.status_of(&record(99, 99)), RecordStatus::Stale);
+            assert_eq!(rules.status_of(&record(99, 101)), RecordStatus::Valid, "it was validated");
+            rules.add_recovered(&target, false, at(50));
+            assert_eq!(rules.status_of(&record(49, 101)), RecordStatus::Purged);
+            assert_eq!(rules.status_of(&record(51, 51)), RecordStatus::Stale);
+            assert_eq!(rules.status_of(&record(101, 101)), RecordStatus::Valid);
+            rules.prune(2);
+            assert_eq!(rules.status_of(&record(1, 1)), RecordStatus::Valid, "there is none such");
+        }
+    }
+
+    #[test]
+    fn others_are_not_meant() {
+        let rules = PurgeRules::default();
+        rules.add_recovered(&PurgeTarget::Key(Key(6)), false, at(u32::MAX));
+        rules.add_recovered(&PurgeTarget::Prefix(b"http://a/c"[..].into()), false, at(u32::MAX));
+        rules.add_recovered(&PurgeTarget::Tag(TagHash(9)), false, at(u32::MAX));
+        assert_eq!(rules.status_of(&record(1, 1)), RecordStatus::Valid);
+    }
+
+    #[test]
+    fn two_that_are_announced_are_settled_one_by_one() {
+        let rules = PurgeRules::default();
+        rules.add_pending(&PurgeTarget::All, false);
+        rules.add_pending(&PurgeTarget::All, false);
+        rules.commit(&PurgeTarget::All, false, at(10));
+        assert_eq!(rules.status_of(&record(20, 20)), RecordStatus::Purged);
+        rules.commit(&PurgeTarget::All, false, at(15));
+        assert_eq!(rules.status_of(&record(20, 20)), RecordStatus::Valid);
+    }
+
+    #[test]
+    fn too_many_rules_are_one() {
+        let rules = PurgeRules::default();
+        for number in 0..=PREFIX_RULES_MAX as u32 {
+            let prefix = number.to_le_bytes().to_vec().into();
+            rules.add_recovered(&PurgeTarget::Prefix(prefix), false, at(number));
+        }
+        assert_eq!(rules.status_of(&record(5, 5)), RecordStatus::Purged);
+        assert_eq!(rules.status_of(&record(5000, 5000)), RecordStatus::Valid);
+    }
+}

@@ -1,0 +1,69 @@
+//! The front of a record that was read, and a record before it is written.
+
+use super::format::{FixedHeader, RecordKind, RecordParts};
+use super::limits::CHUNK_BYTES;
+use super::message::StoredHeader;
+
+/// A front that is what was written there.
+#[derive(Debug)]
+pub(super) struct RecordHeader {
+    pub(super) fixed: FixedHeader,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// A record before it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewRecord<'a> {
+    pub(super) fixed: FixedHeader,
+    pub(super) parts: RecordParts<'a>,
+    pub(super) body: &'a [&'a [u8]],
+}
+
+impl RecordHeader {
+    pub(super) fn parts(&self) -> RecordParts<'_> {
+        RecordParts::of(&self.fixed, &self.bytes)
+    }
+
+    /// The same as what is to be written, without its body.
+    pub(super) fn to_new_record(&self) -> NewRecord<'_> {
+        NewRecord { fixed: self.fixed, parts: self.parts(), body: &[] }
+    }
+
+    /// The sum of a chunk of the body.
+    pub(super) fn chunk_sum(&self, chunk: usize) -> Option<u32> {
+        let (sums, _) = self.parts().sums.as_chunks::<4>();
+        sums.get(chunk).map(|sum| u32::from_le_bytes(*sum))
+    }
+
+    /// Whether these bytes are the body.
+    pub(super) fn matches_body(&self, body: &[u8]) -> bool {
+        let mut chunks = body.chunks(CHUNK_BYTES).enumerate();
+        body.len() as u64 == self.fixed.body_bytes
+            && chunks.all(|(chunk, bytes)| self.chunk_sum(chunk) == Some(crc32c::crc32c(bytes)))
+    }
+
+    /// What it says, with the numbers and the head of `update` if there is one.
+    pub(super) fn stored_header(
+        &self,
+        update: Option<&Self>,
+        is_outdated: bool,
+    ) -> Box<StoredHeader> {
+        let parts = self.parts();
+        let newest = update.map_or(parts, Self::parts);
+        Box::new(StoredHeader {
+            id: self.fixed.id,
+            variant: parts.variant,
+            vary: parts.vary.into(),
+            meta: newest.meta.try_into().expect("what is no purge has its numbers"),
+            header: newest.response_header.into(),
+            name: parts.name.into(),
+            tags: RecordParts::tag_hashes(parts.tags).collect(),
+            body_bytes: self.fixed.body_bytes,
+            is_stale: is_outdated,
+        })
+    }
+
+    pub(super) fn has_kind(&self, kind: RecordKind) -> bool {
+        self.fixed.kind == kind
+    }
+}

@@ -1,0 +1,441 @@
+//! A simulated directory: in memory, of one seed, and as unkind as real ones may be.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_sys::Errno;
+
+use super::directory_io::{DirectoryIo, FileIo, IoResult};
+
+/// What a disk writes as a whole or not at all.
+const SECTOR: usize = 512;
+
+/// Troubles, each at every so-manieth call by chance; 0: never.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SimFaults {
+    /// Fewer bytes are written or read than were asked for.
+    pub short: u32,
+    /// EIO of a read.
+    pub read_errors: u32,
+    /// EIO of a write, a sync, or a change of names.
+    pub write_errors: u32,
+}
+
+/// A [`Volume`] that exists in memory. Clones are the same one. What becomes of it is decided by
+/// its seed and by the calls alone.
+#[derive(Clone, Debug)]
+pub struct SimDirectory(Arc<Mutex<SimState>>);
+
+#[derive(Debug, Default)]
+struct SimState {
+    random: SimRandom,
+    /// By number, as names may change.
+    nodes: BTreeMap<u64, SimInode>,
+    names: BTreeMap<String, u64>,
+    /// As they are on the disk.
+    synced_names: BTreeMap<String, u64>,
+    next: u64,
+    capacity: u64,
+    faults: SimFaults,
+    /// Calls until the process dies.
+    calls_left: Option<u64>,
+    /// Nothing happens any more, before the next start.
+    is_dead: bool,
+    /// The start that open files are of.
+    start: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct SimInode {
+    bytes: Vec<u8>,
+    /// As it is on the disk, and what was done since.
+    synced: Vec<u8>,
+    unsynced: Vec<UnsyncedChange>,
+}
+
+#[derive(Clone, Debug)]
+enum UnsyncedChange {
+    Write(usize, Vec<u8>),
+    Cut(usize),
+}
+
+impl SimDirectory {
+    /// An empty one for so many bytes.
+    pub fn new(seed: u64, capacity: u64) -> Self {
+        let inner = SimState { random: SimRandom(seed), capacity, ..SimState::default() };
+        Self(Arc::new(Mutex::new(inner)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SimState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The troubles from now on.
+    pub fn set_faults(&self, faults: SimFaults) {
+        self.lock().faults = faults;
+    }
+
+    /// Somebody else takes room, or gives it back.
+    pub fn set_capacity(&self, capacity: u64) {
+        self.lock().capacity = capacity;
+    }
+
+    /// The process dies (SIGKILL) during the call after so many more that write: a write that is
+    /// under way stops anywhere.
+    pub fn die_after(&self, calls: u64) {
+        self.lock().calls_left = Some(calls);
+    }
+
+    /// Whether it did.
+    pub fn is_dead(&self) -> bool {
+        self.lock().is_dead
+    }
+
+    /// Everything that was open is closed, and what was written stays; but not all of it if the
+    /// power was lost: then of what was not synced some sectors are there and some are not, in any
+    /// order.
+    pub fn restart(&self, power_is_lost: bool) {
+        let mut inner = self.lock();
+        if power_is_lost {
+            inner.lose_power();
+        }
+        inner.start += 1;
+        (inner.is_dead, inner.calls_left) = (false, None);
+        let names: Vec<u64> = inner.names.values().copied().collect();
+        inner.nodes.retain(|number, _| names.contains(number));
+    }
+
+    /// One bit, anywhere, is no longer what it was.
+    pub fn flip(&self) {
+        let mut inner = self.lock();
+        let total: usize = inner.named().map(|node| node.bytes.len()).sum();
+        if total == 0 {
+            return;
+        }
+        let (mut at, bit) = (inner.random.below(total as u64) as usize, inner.random.below(8));
+        let numbers: Vec<u64> = inner.names.values().copied().collect();
+        for number in numbers {
+            let Some(node) = inner.nodes.get_mut(&number) else { continue };
+            if let Some(byte) = node.bytes.get_mut(at) {
+                *byte ^= 1 << bit;
+                // It is the medium that failed.
+                if let Some(byte) = node.synced.get_mut(at) {
+                    *byte ^= 1 << bit;
+                }
+                return;
+            }
+            at -= node.bytes.len();
+        }
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.lock().used()
+    }
+
+    fn file(&self, number: u64) -> Arc<dyn FileIo> {
+        let start = self.lock().start;
+        Arc::new(SimFile { volume: self.clone(), number, start })
+    }
+}
+
+impl SimState {
+    fn named(&self) -> impl Iterator<Item = &SimInode> {
+        self.names.values().filter_map(|number| self.nodes.get(number))
+    }
+
+    fn node(&mut self, number: u64) -> IoResult<&mut SimInode> {
+        self.nodes.get_mut(&number).ok_or(Errno::IO)
+    }
+
+    fn used(&self) -> u64 {
+        self.named().map(|node| node.bytes.len() as u64).sum()
+    }
+
+    fn chance(&mut self, one_in: u32) -> bool {
+        one_in > 0 && self.random.below(u64::from(one_in)) == 0
+    }
+
+    /// Before a call that writes: `Ok(true)` where the process dies in it.
+    fn before_write(&mut self) -> IoResult<bool> {
+        if self.is_dead {
+            return Err(Errno::IO);
+        }
+        if let Some(left) = &mut self.calls_left {
+            if *left == 0 {
+                self.is_dead = true;
+                return Ok(true);
+            }
+            *left -= 1;
+        }
+        let one_in = self.faults.write_errors;
+        if self.chance(one_in) { Err(Errno::IO) } else { Ok(false) }
+    }
+
+    fn before_read(&mut self) -> IoResult<()> {
+        let one_in = self.faults.read_errors;
+        if self.is_dead || self.chance(one_in) { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// A change of names, which happens or does not.
+    fn change_names(&mut self, change: impl FnOnce(&mut Self)) -> IoResult<()> {
+        let dies = self.before_write()?;
+        if !dies || self.chance(2) {
+            change(self);
+        }
+        if dies { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    fn lose_power(&mut self) {
+        // Names change in the order in which they were changed, or each by itself.
+        let mut names = self.synced_names.clone();
+        for (name, number) in self.names.clone() {
+            if self.synced_names.get(&name) != Some(&number) && self.chance(2) {
+                names.insert(name, number);
+            }
+        }
+        for name in self.synced_names.clone().into_keys() {
+            if !self.names.contains_key(&name) && self.chance(2) {
+                names.remove(&name);
+            }
+        }
+        self.names.clone_from(&names);
+        self.synced_names = names;
+        for node in self.nodes.values_mut() {
+            let mut bytes = std::mem::take(&mut node.synced);
+            for change in node.unsynced.drain(..) {
+                match change {
+                    UnsyncedChange::Cut(length) if self.random.below(2) == 0 => {
+                        bytes.truncate(length)
+                    }
+                    UnsyncedChange::Cut(_) => {}
+                    UnsyncedChange::Write(at, written) => {
+                        tear(&mut self.random, &mut bytes, at, &written)
+                    }
+                }
+            }
+            node.synced.clone_from(&bytes);
+            node.bytes = bytes;
+        }
+    }
+}
+
+/// Writes what of a write reached the disk: all, nothing, or some of its sectors.
+fn tear(dice: &mut SimRandom, bytes: &mut Vec<u8>, at: usize, written: &[u8]) {
+    let how = dice.below(4);
+    let mut done = 0;
+    while done < written.len() {
+        let count = (SECTOR - (at + done) % SECTOR).min(written.len() - done);
+        let is_there = match how {
+            0 => true,
+            1 => false,
+            _ => dice.below(2) == 0,
+        };
+        if is_there {
+            put(bytes, at + done, &written[done..done + count]);
+        }
+        done += count;
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, at: usize, written: &[u8]) {
+    let end = at + written.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[at..end].copy_from_slice(written);
+}
+
+impl DirectoryIo for SimDirectory {
+    fn list(&self) -> IoResult<Vec<String>> {
+        let mut inner = self.lock();
+        inner.before_read()?;
+        Ok(inner.names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> IoResult<Arc<dyn FileIo>> {
+        let mut inner = self.lock();
+        if inner.names.contains_key(name) {
+            return Err(Errno::EXIST);
+        }
+        let number = inner.next;
+        inner.next += 1;
+        inner.change_names(|inner| {
+            inner.nodes.insert(number, SimInode::default());
+            inner.names.insert(name.into(), number);
+        })?;
+        drop(inner);
+        Ok(self.file(number))
+    }
+
+    fn open(&self, name: &str) -> IoResult<Arc<dyn FileIo>> {
+        let mut inner = self.lock();
+        inner.before_read()?;
+        let number = *inner.names.get(name).ok_or(Errno::NOENT)?;
+        drop(inner);
+        Ok(self.file(number))
+    }
+
+    fn remove(&self, name: &str) -> IoResult<()> {
+        let mut inner = self.lock();
+        if !inner.names.contains_key(name) {
+            return Err(if inner.is_dead { Errno::IO } else { Errno::NOENT });
+        }
+        inner.change_names(|inner| {
+            inner.names.remove(name);
+        })
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> IoResult<()> {
+        let mut inner = self.lock();
+        if inner.used() + bytes.len() as u64 > inner.capacity && !inner.is_dead {
+            return Err(Errno::NOSPC);
+        }
+        let number = inner.next;
+        inner.next += 1;
+        inner.change_names(|inner| {
+            let (bytes, synced) = (bytes.to_vec(), bytes.to_vec());
+            inner.nodes.insert(number, SimInode { bytes, synced, unsynced: Vec::new() });
+            inner.names.insert(name.into(), number);
+            inner.synced_names = inner.names.clone();
+        })
+    }
+
+    fn sync(&self) -> IoResult<()> {
+        self.lock().change_names(|inner| inner.synced_names = inner.names.clone())
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    volume: SimDirectory,
+    number: u64,
+    start: u64,
+}
+
+impl SimFile {
+    /// The volume, if this file was opened since it was started.
+    fn inner(&self) -> IoResult<MutexGuard<'_, SimState>> {
+        let inner = self.volume.lock();
+        if inner.start == self.start { Ok(inner) } else { Err(Errno::IO) }
+    }
+}
+
+impl FileIo for SimFile {
+    fn bytes(&self) -> IoResult<u64> {
+        let mut inner = self.inner()?;
+        inner.before_read()?;
+        Ok(inner.node(self.number)?.bytes.len() as u64)
+    }
+
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> IoResult<usize> {
+        let mut inner = self.inner()?;
+        inner.before_read()?;
+        let one_in = inner.faults.short;
+        let is_short = inner.chance(one_in);
+        let node = inner.node(self.number)?;
+        let there = node.bytes.get(at as usize..).unwrap_or_default();
+        let mut count = there.len().min(bytes.len());
+        if is_short {
+            count = count.div_ceil(2);
+        }
+        bytes[..count].copy_from_slice(&there[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, at: u64, parts: &[IoSlice<'_>]) -> IoResult<usize> {
+        let mut inner = self.inner()?;
+        let dies = inner.before_write()?;
+        let mut bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let one_in = inner.faults.short;
+        if dies || inner.chance(one_in) {
+            let count = inner.random.below(bytes.len() as u64 + 1) as usize;
+            bytes.truncate(if dies { count } else { count.max(1).min(bytes.len()) });
+        }
+        let room = inner.capacity.saturating_sub(inner.used());
+        let node = inner.node(self.number)?;
+        let room = node.bytes.len() as u64 + room;
+        bytes.truncate(room.saturating_sub(at) as usize);
+        if bytes.is_empty() && !dies {
+            return Err(Errno::NOSPC);
+        }
+        put(&mut node.bytes, at as usize, &bytes);
+        let count = bytes.len();
+        node.unsynced.push(UnsyncedChange::Write(at as usize, bytes));
+        if dies { Err(Errno::IO) } else { Ok(count) }
+    }
+
+    fn truncate(&self, bytes: u64) -> IoResult<()> {
+        let mut inner = self.inner()?;
+        if inner.before_write()? {
+            return Err(Errno::IO);
+        }
+        let node = inner.node(self.number)?;
+        node.bytes.resize(bytes as usize, 0);
+        node.unsynced.push(UnsyncedChange::Cut(bytes as usize));
+        Ok(())
+    }
+
+    fn sync(&self) -> IoResult<()> {
+        let mut inner = self.inner()?;
+        if inner.before_write()? {
+            return Err(Errno::IO);
+        }
+        let node = inner.node(self.number)?;
+        node.synced.clone_from(&node.bytes);
+        node.unsynced.clear();
+        Ok(())
+    }
+}
+
+/// SplitMix64: enough for dice.
+#[derive(Debug, Default)]
+struct SimRandom(u64);
+
+impl SimRandom {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_synced_survives_and_what_was_not_may() {
+        let mut seen = [false; 2];
+        for seed in 0..20 {
+            let volume = SimDirectory::new(seed, 1 << 20);
+            let file = volume.create("a").unwrap();
+            file.write_at(0, &[IoSlice::new(&[1; 2000])]).unwrap();
+            file.sync().unwrap();
+            volume.sync().unwrap();
+            file.write_at(2000, &[IoSlice::new(&[2; 2000])]).unwrap();
+            volume.restart(true);
+            assert!(file.bytes().is_err(), "it was closed");
+            let file = volume.open("a").unwrap();
+            let mut bytes = vec![0; 4000];
+            let count = file.read_at(0, &mut bytes).unwrap();
+            assert!(count >= 2000 && bytes[..2000] == [1; 2000]);
+            seen[usize::from(bytes[2000..] == [2; 2000])] = true;
+        }
+        assert_eq!(seen, [true; 2]);
+    }
+
+    #[test]
+    fn a_full_disk_takes_what_fits() {
+        let volume = SimDirectory::new(1, 100);
+        let file = volume.create("a").unwrap();
+        let parts = [IoSlice::new(&[1; 80]), IoSlice::new(&[2; 80])];
+        assert_eq!(file.write_at(0, &parts), Ok(100));
+        assert_eq!(file.write_at(100, &parts), Err(Errno::NOSPC));
+        volume.remove("a").unwrap();
+        assert_eq!(volume.create("b").unwrap().write_at(0, &parts[..1]), Ok(80));
+    }
+}

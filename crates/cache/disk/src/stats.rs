@@ -1,0 +1,87 @@
+//! What is counted of a disk.
+
+use std::sync::{Mutex, PoisonError};
+
+/// What a disk did since it was opened, and what it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskStats {
+    /// Answers that can be fetched, or are in the queue.
+    pub responses: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Its segments.
+    pub segments: u64,
+    /// Jobs in its queue.
+    pub queued_jobs: u64,
+    /// What earlier runs stored is not all found yet.
+    pub is_recovering: bool,
+    /// Answers that were written.
+    pub stored: u64,
+    /// Answers that were not written: the queue was above its first mark, or the disk had failed a
+    /// moment ago.
+    pub stores_skipped: u64,
+    /// Answers of which the head, and the beginning of the body, was given.
+    pub fetched: u64,
+    /// Fetches that were left to the origin: the queue was above its first mark.
+    pub fetches_skipped: u64,
+    /// Fetches that came too late.
+    pub fetches_gone: u64,
+    /// Records that were not what had been written.
+    pub damaged_records: u64,
+    /// Reads and writes that failed, without those for want of room.
+    pub read_errors: u64,
+    /// See above.
+    pub write_errors: u64,
+    /// Writes for which the file system had no room.
+    pub writes_without_space: u64,
+    /// Purges that waited: the queue was above its second mark.
+    pub purge_waits: u64,
+    /// Segments that were dropped to make room.
+    pub dropped_segments: u64,
+    /// Answers that were written again when their segment was dropped.
+    pub rewritten: u64,
+    /// Times that everything older was dropped because a purge had been lost.
+    pub lost_purges: u64,
+}
+
+impl std::ops::Add for DiskStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            responses: self.responses + other.responses,
+            bytes: self.bytes + other.bytes,
+            segments: self.segments + other.segments,
+            queued_jobs: self.queued_jobs + other.queued_jobs,
+            is_recovering: self.is_recovering || other.is_recovering,
+            stored: self.stored + other.stored,
+            stores_skipped: self.stores_skipped + other.stores_skipped,
+            fetched: self.fetched + other.fetched,
+            fetches_skipped: self.fetches_skipped + other.fetches_skipped,
+            fetches_gone: self.fetches_gone + other.fetches_gone,
+            damaged_records: self.damaged_records + other.damaged_records,
+            read_errors: self.read_errors + other.read_errors,
+            write_errors: self.write_errors + other.write_errors,
+            writes_without_space: self.writes_without_space + other.writes_without_space,
+            purge_waits: self.purge_waits + other.purge_waits,
+            dropped_segments: self.dropped_segments + other.dropped_segments,
+            rewritten: self.rewritten + other.rewritten,
+            lost_purges: self.lost_purges + other.lost_purges,
+        }
+    }
+}
+
+/// The counters that only ever go up, while a disk works.
+#[derive(Debug, Default)]
+pub(super) struct StatsCell(Mutex<DiskStats>);
+
+impl StatsCell {
+    pub(super) fn update(&self, count: impl FnOnce(&mut DiskStats)) {
+        count(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What was counted; nothing of what the disk has.
+    pub(super) fn get(&self) -> DiskStats {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

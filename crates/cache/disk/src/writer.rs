@@ -1,0 +1,312 @@
+//! What the writer does with a job.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use millrace_http_cache::META_BYTES;
+use millrace_sys::Errno;
+
+use super::directory_io::{IoResult, ensure_removed};
+use super::format::{PurgeScope, RecordKind, RecordParts, RecordPosition, ResponseId};
+use super::identity::IDENTITY;
+use super::index::{HeaderLocation, IndexedRecord};
+use super::limits::COPY_BYTES;
+use super::log::{Log, record_without_body};
+use super::message::{Cursor, DiskReply, StoredHeader, StoredResponse};
+use super::purge_rules::PurgeTarget;
+use super::queue::{NextJob, PurgeJob, WriteJob};
+use super::record::NewRecord;
+
+/// Purges that are written and synced together, at most.
+const PURGE_BATCH_MAX: usize = 64;
+/// Heads of one step of a listing.
+const LISTED_MAX: usize = 100;
+
+impl Log {
+    /// Does one piece of work: a segment of earlier runs, or a job. With nothing to do it waits for
+    /// a job, `wait` at most. `false`: there was nothing to do.
+    pub(super) fn run_once(&mut self, wait: Option<Duration>) -> bool {
+        // The last segment first: before it was read, nobody knows how many purges there were.
+        let mut recovers = false;
+        while self.expected_purges.is_none() && self.recover_next_segment() {
+            recovers = true;
+        }
+        // At the end the rest is left to the next start.
+        recovers |= !self.shared.queue.is_closing() && self.recover_next_segment();
+        let wait = if recovers { None } else { wait };
+        self.ensure_purge_recorded();
+        match self.shared.queue.pop_write(wait) {
+            NextJob::Job(job) => {
+                self.do_job(job);
+                true
+            }
+            NextJob::Empty | NextJob::Closed => recovers,
+        }
+    }
+
+    /// Whether there is nothing to do and there never will be.
+    pub(super) fn is_drained(&self) -> bool {
+        self.shared.queue.is_drained()
+    }
+
+    /// Syncs what was written a while ago.
+    pub(super) fn sync_when_idle(&mut self) {
+        let synced = self.sync();
+        self.count_error(&synced);
+    }
+
+    fn do_job(&mut self, job: WriteJob) {
+        match job {
+            WriteJob::Store { answer, number, replaces } => {
+                self.execute_store(&answer, number, replaces)
+            }
+            WriteJob::Update { id, meta, head } => self.execute_update(id, &meta, &head),
+            WriteJob::Purge(purge) => self.execute_purges(purge),
+            WriteJob::List { cursor, disks, requester } => {
+                let (heads, cursor) = self.execute_list(cursor, disks);
+                self.shared.callbacks.handle_reply(requester, DiskReply::Listed(heads, cursor));
+            }
+        }
+    }
+
+    pub(super) fn count_error<T>(&self, result: &IoResult<T>) {
+        if result.is_err() {
+            self.shared.stats.update(|counters| counters.write_errors += 1);
+        }
+    }
+
+    fn execute_store(&mut self, answer: &StoredResponse, number: u64, replaces: bool) {
+        let shared = self.shared.clone();
+        let id = answer.id;
+        let at = if self.stores_to_skip > 0 {
+            self.stores_to_skip -= 1;
+            shared.stats.update(|counters| counters.stores_skipped += 1);
+            None
+        } else {
+            let written = self.write_response(answer);
+            self.count_error(&written);
+            if written.is_err() {
+                self.pause_stores();
+            }
+            written.ok()
+        };
+        let Some((at, front_bytes)) = at else {
+            shared.index.shard(id.key).remove_queued(id, number);
+            if replaces {
+                // What it was to replace must not come back. If this fails too, nothing that was
+                // stored so far is found by the next start.
+                let target = PurgeTarget::Response(id);
+                self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
+            }
+            return;
+        };
+        let known = IndexedRecord {
+            id,
+            at,
+            header_bytes: front_bytes,
+            body_bytes: answer.body.len(),
+            update: None,
+            is_asked: false,
+            variant: answer.variant,
+            vary: answer.vary.as_ref().and_then(|vary| shared.index.intern_vary(vary)),
+        };
+        shared.index.shard(id.key).commit(number, known);
+        shared.stats.update(|counters| counters.stored += 1);
+    }
+
+    fn write_response(&mut self, answer: &StoredResponse) -> IoResult<(RecordPosition, u32)> {
+        let fixed = answer.fixed_header().expect("what is in the queue was looked at");
+        let body: Vec<&[u8]> = answer.body.slices().map(|slice| &**slice).collect();
+        let (sums, tags) = (answer.chunk_sums(), tag_bytes(answer));
+        let parts = RecordParts {
+            meta: &answer.meta,
+            variant: answer.variant,
+            vary: answer.vary.as_deref().unwrap_or_default(),
+            response_header: &answer.header,
+            name: &answer.name,
+            tags: &tags,
+            sums: &sums,
+        };
+        let at = self.write_record(&NewRecord { fixed, parts, body: &body })?;
+        Ok((at, fixed.record_header_bytes() as u32))
+    }
+
+    fn execute_update(&mut self, id: ResponseId, meta: &[u8; META_BYTES], head: &[u8]) {
+        let shared = self.shared.clone();
+        let Some(known) = shared.index.shard(id.key).get(id) else { return };
+        let mut draft = record_without_body(
+            RecordKind::Update,
+            id,
+            RecordParts { meta, response_header: head, ..RecordParts::NONE },
+        );
+        draft.fixed.target = known.at;
+        let written = match draft.fixed.is_within_limits() {
+            true => self.write_record(&draft),
+            false => Err(Errno::FBIG),
+        };
+        self.count_error(&written);
+        if let Ok(at) = written {
+            let head =
+                HeaderLocation { at, header_bytes: draft.fixed.record_header_bytes() as u32 };
+            return shared.index.shard(id.key).update(id, known.at, head);
+        }
+        // What it has now may let it be used for longer.
+        if shared.index.shard(id.key).remove_at(id, known.at) {
+            let target = PurgeTarget::Response(id);
+            self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
+        }
+    }
+
+    /// Writes a purge, and those that are next in the queue.
+    fn execute_purges(&mut self, first: PurgeJob) {
+        let mut batch = vec![first];
+        while batch.len() < PURGE_BATCH_MAX
+            && let Some(next) = self.shared.queue.pop_purge()
+        {
+            batch.push(next);
+        }
+        let written = self.write_purges(&batch);
+        self.count_error(&written);
+        self.has_unwritten_purge |= written.is_err();
+        let is_durable = self.ensure_purge_recorded();
+        for job in &batch {
+            if job.is_rule() {
+                let at = self.next_position();
+                self.shared.rules.commit(&job.target, job.is_soft, at);
+            }
+            if let Some(requester) = &job.waiter {
+                let mut rest = requester.remaining.lock().unwrap_or_else(PoisonError::into_inner);
+                *rest = (rest.0 - 1, rest.1 && is_durable);
+                if let (0, is_durable) = *rest {
+                    drop(rest);
+                    let reply = DiskReply::Purged { is_durable };
+                    self.shared.callbacks.handle_reply(requester.requester, reply);
+                }
+            }
+        }
+        if batch.iter().any(PurgeJob::is_about_all) {
+            let dropped = self.drop_all();
+            self.count_error(&dropped);
+        }
+    }
+
+    /// If anybody wants to know, each is written twice, a page apart, and synced: no single bad
+    /// place takes it.
+    fn write_purges(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
+        if batch.iter().any(PurgeJob::is_about_all) {
+            // So that what it is about can go at once, it is the first of a segment.
+            let closed = self.close();
+            self.count_error(&closed);
+        }
+        self.close_failed = false;
+        let written = self.write_copies(batch);
+        // A segment that ended among them, with copies in it, was synced then and only then.
+        match self.close_failed && batch.iter().any(|job| job.waiter.is_some()) {
+            true => written.and(Err(Errno::IO)),
+            false => written,
+        }
+    }
+
+    fn write_copies(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
+        let mut first = None;
+        for job in batch {
+            let at = self.write_purge(job)?;
+            first.get_or_insert(at);
+        }
+        if batch.iter().all(|job| job.waiter.is_none()) {
+            return Ok(());
+        }
+        if let Some(first) = first {
+            self.skip_past(first, COPY_BYTES);
+        }
+        // A copy counts as no further purge.
+        let purges = self.purges;
+        self.purges -= batch.len() as u64;
+        for job in batch {
+            let written = self.write_purge(job);
+            if written.is_err() {
+                self.purges = purges;
+            }
+            written?;
+        }
+        self.sync()
+    }
+
+    fn write_purge(&mut self, job: &PurgeJob) -> IoResult<RecordPosition> {
+        let nobody = ResponseId::default();
+        let tag;
+        let (purged, id, parts) = match &job.target {
+            PurgeTarget::Response(id) => (PurgeScope::Id, *id, RecordParts::NONE),
+            PurgeTarget::Key(key) => {
+                (PurgeScope::Key, ResponseId { key: *key, ..nobody }, RecordParts::NONE)
+            }
+            PurgeTarget::Prefix(prefix) => {
+                (PurgeScope::Prefix, nobody, RecordParts { name: prefix, ..RecordParts::NONE })
+            }
+            PurgeTarget::Tag(hash) => {
+                tag = hash.0.to_le_bytes();
+                (PurgeScope::Tag, nobody, RecordParts { tags: &tag, ..RecordParts::NONE })
+            }
+            PurgeTarget::All => (PurgeScope::All, nobody, RecordParts::NONE),
+        };
+        let mut draft = record_without_body(RecordKind::Purge(purged), id, parts);
+        draft.fixed.is_soft = job.is_soft;
+        self.write_record(&draft)
+    }
+
+    /// Where a purge could not be written, the next start has to find nothing, so that nothing
+    /// comes back: the directory loses its identity. Where that fails too, it is tried again.
+    pub(super) fn ensure_purge_recorded(&mut self) -> bool {
+        if self.has_unwritten_purge {
+            let volume = &self.shared.volume;
+            let removed = ensure_removed(&**volume, IDENTITY).and_then(|()| volume.sync());
+            self.count_error(&removed);
+            self.has_unwritten_purge = removed.is_err();
+        }
+        !self.has_unwritten_purge
+    }
+
+    /// The heads of some answers, and where to go on.
+    fn execute_list(
+        &mut self,
+        cursor: Cursor,
+        disks: usize,
+    ) -> (Vec<StoredHeader>, Option<Cursor>) {
+        let shared = self.shared.clone();
+        let Some(segment) = shared.segments.from(cursor.segment) else {
+            let next = Cursor { disk: cursor.disk + 1, ..Cursor::default() };
+            return (Vec::new(), (next.disk < disks).then_some(next));
+        };
+        let from = if segment.number == cursor.segment { cursor.index } else { 0 };
+        let ids = segment.ids(from, LISTED_MAX);
+        let heads = ids.iter().filter_map(|&id| {
+            let known = shared.index.shard(id.key).get(id)?;
+            let is_there = known.at.segment == segment.number;
+            let opened = is_there
+                .then(|| super::fetch::open_record(&shared, id, known.at).ok())
+                .flatten()?;
+            Some(*opened.header)
+        });
+        let next = if ids.len() < LISTED_MAX {
+            Cursor { segment: segment.number + 1, index: 0, ..cursor }
+        } else {
+            Cursor { segment: segment.number, index: from + ids.len(), ..cursor }
+        };
+        (heads.collect(), Some(next))
+    }
+}
+
+impl PurgeJob {
+    pub(super) fn is_about_all(&self) -> bool {
+        self.target == PurgeTarget::All && !self.is_soft
+    }
+
+    /// Whether it is about what the index does not follow.
+    fn is_rule(&self) -> bool {
+        self.is_soft || !matches!(self.target, PurgeTarget::Response(_) | PurgeTarget::Key(_))
+    }
+}
+
+fn tag_bytes(answer: &StoredResponse) -> Vec<u8> {
+    answer.tags.iter().flat_map(|tag| tag.0.to_le_bytes()).collect()
+}

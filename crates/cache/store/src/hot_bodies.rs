@@ -1,0 +1,132 @@
+//! Which bodies are hot, and how those are sent.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use millrace_body::Body;
+
+/// Bodies below this are sent by copy, and rest where memory is used again at once: a copy that
+/// goes out with the other sends of a turn costs less than a reference (docs/design/iolite.md).
+pub const COPIED_BYTES: u64 = 16 * 1024;
+
+/// A body is hot while at most this many bytes of other bodies were sent after it. The processor's
+/// last-level cache, which is larger on servers, still holds it then.
+pub const HOT_BYTES: u64 = 8 << 20;
+
+/// From this length on a body is large: see [`HotCopies::large`].
+pub const LARGE_BYTES: u64 = 256 * 1024;
+
+/// Which hot bodies of [`COPIED_BYTES`] and more are sent by copy. All others of that length are
+/// sent by reference, which costs the same wherever they are. A copy is cheaper on some processors,
+/// and dearer on all once it has to read from memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HotCopies {
+    /// Those below [`LARGE_BYTES`].
+    pub medium: bool,
+    /// Those from [`LARGE_BYTES`] on.
+    pub large: bool,
+}
+
+impl HotCopies {
+    /// No hot body.
+    pub const NONE: Self = Self { medium: false, large: false };
+    /// Each hot body.
+    pub const ALL: Self = Self { medium: true, large: true };
+}
+
+/// What a cache knows of the heat of its bodies.
+#[derive(Debug, Default)]
+pub(crate) struct HotBodies {
+    /// Unset: none.
+    copies: OnceLock<HotCopies>,
+    /// Bytes of all bodies that were sent since `copies` was set. Relaxed: the order of other
+    /// memory does not matter.
+    sent: AtomicU64,
+}
+
+impl HotBodies {
+    /// Selects the hot bodies to send by copy; without a call there are none. Only the first call
+    /// counts.
+    pub(crate) fn set_copies(&self, copies: HotCopies) {
+        if copies != HotCopies::NONE {
+            let _ = self.copies.set(copies);
+        }
+    }
+
+    /// See [`Cache::note_sent`](crate::Cache::note_sent).
+    #[inline]
+    pub(crate) fn note_sent(&self, body: &Body, bytes: u64) -> bool {
+        bytes >= COPIED_BYTES
+            && self.copies.get().is_some_and(|copies| self.record_send(body, bytes, copies))
+    }
+
+    /// Counts a body that is sent, and returns whether it is hot and its length class is copied.
+    #[inline(never)]
+    fn record_send(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
+        let before = self.sent.fetch_add(bytes, Ordering::Relaxed);
+        let last = body.swap_sent_at(before + bytes);
+        let is_hot = last.is_some_and(|last| before.saturating_sub(last) <= HOT_BYTES);
+        let is_copied = if bytes < LARGE_BYTES { copies.medium } else { copies.large };
+        is_hot && is_copied && bytes <= HOT_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iolite::Aggregate;
+
+    use super::*;
+
+    const MEDIUM: u64 = 64 * 1024;
+    const LARGE: u64 = 1 << 20;
+
+    fn heat(copies: HotCopies) -> HotBodies {
+        let heat = HotBodies::default();
+        heat.set_copies(copies);
+        heat
+    }
+
+    fn body() -> Body {
+        Body::whole(Aggregate::default())
+    }
+
+    #[test]
+    fn a_body_is_copied_while_it_is_hot_and_its_class_is() {
+        let only = |medium, large| HotCopies { medium, large };
+        for (copies, medium, large) in [
+            (HotCopies::NONE, false, false),
+            (only(true, false), true, false),
+            (only(false, true), false, true),
+            (HotCopies::ALL, true, true),
+        ] {
+            let (heat, bodies) = (heat(copies), [body(), body()]);
+            for expected in [[false; 2], [medium, large], [medium, large]] {
+                let is_copied = [(&bodies[0], MEDIUM), (&bodies[1], LARGE)]
+                    .map(|(body, bytes)| heat.note_sent(body, bytes));
+                assert_eq!(is_copied, expected, "{copies:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_have_displaced_is_cold() {
+        let (heat, body) = (heat(HotCopies::ALL), body());
+        let send_others = |bytes| assert!(!heat.note_sent(&self::body(), bytes));
+        assert!(!heat.note_sent(&body, MEDIUM));
+        send_others(HOT_BYTES);
+        assert!(heat.note_sent(&body, MEDIUM));
+        send_others(HOT_BYTES);
+        send_others(MEDIUM);
+        assert!(!heat.note_sent(&body, MEDIUM));
+        assert!(heat.note_sent(&body, MEDIUM));
+    }
+
+    #[test]
+    fn the_shortest_and_the_longest_bodies_are_none_of_them() {
+        let (heat, body) = (heat(HotCopies::ALL), body());
+        for bytes in [COPIED_BYTES - 1, HOT_BYTES + 1].repeat(2) {
+            assert!(!heat.note_sent(&body, bytes));
+        }
+        assert!(heat.note_sent(&body, HOT_BYTES));
+    }
+}

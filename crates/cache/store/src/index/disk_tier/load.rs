@@ -1,0 +1,193 @@
+//! Bringing what a disk has into memory, for those who ask for it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use millrace_body::{Filler, WaiterId};
+use millrace_disk::{DiskHit, FetchRequest, StoredHeader};
+use millrace_http_cache::{Key, VaryNames};
+
+use super::convert::from_disk;
+use crate::index::cache::Cache;
+use crate::index::disk_state::{CACHE_WORKER, DiskState, PendingLoad};
+use crate::index::fetch_lease::FetchLease;
+use crate::index::lookup::LookupRequest;
+use crate::index::object_filler;
+use crate::index::shard::{KeyEntry, ObjectSlot, PendingFetch as UnderWay, Shard};
+
+impl Cache {
+    /// Has a disk fetch what it has for a request that memory has nothing for, if who asks may wait
+    /// for it, and is among those who wait from now on. `false`: no disk has it, or has the time.
+    ///
+    /// The disk is asked while the shard is locked, which costs one more short lock: so where it
+    /// refuses, nobody waits for it already.
+    pub(in crate::index) fn start_load(
+        &self,
+        shard: &mut Shard,
+        lookup: &LookupRequest<'_>,
+    ) -> bool {
+        if !self.disk_tier.has_disks() {
+            return false;
+        }
+        let Some(waiter) = lookup.waiter.filter(|_| lookup.uses_disks) else { return false };
+        let key = lookup.key;
+        let since = self.invalidation_seq();
+        let entry = shard.keys.get(&key);
+        let words = entry.and_then(|entry| entry.vary_key(&self.hash, lookup.request));
+        if entry.is_some_and(|entry| entry.fetches.iter().any(|fetch| fetch.vary_key == words)) {
+            return false;
+        }
+        // The shard is locked: nothing here may wait, for disks that are being closed say.
+        let Ok(tier) = self.disk_tier.state.try_read() else { return false };
+        let DiskState::Open(open) = &*tier else { return false };
+        let mut found = open.disks.find(key).into_iter();
+        let Some(candidate) =
+            found.find(|candidate| self.matches_request(candidate, entry, lookup))
+        else {
+            return false;
+        };
+        self.disk_tier.now_ms.store(lookup.now_ms, Ordering::Relaxed);
+        let handle = shard.new_handle(key);
+        let tag = u64::from(self.shard_index(key)) << 32 | u64::from(handle);
+        let bytes = candidate.body_bytes;
+        let filler =
+            Filler::new(&self.slab, object_filler::memory_kind(Some(bytes)), Some(bytes), tag);
+        let body = filler.body().clone();
+        let number = self.last_lease.fetch_add(1, Ordering::Relaxed);
+        let requester = WaiterId { worker: CACHE_WORKER, token: number };
+        let request = FetchRequest { candidate: candidate.clone(), filler, requester };
+        // Locked until it is in there: a thread of the disk's may answer before this one goes on.
+        let mut all = self.lock_pending_loads();
+        if open.disks.fetch(Box::new(request)).is_err() {
+            shard.free_handle(handle);
+            return false;
+        }
+        all.insert(number, PendingLoad { key, handle, body, since, candidate });
+        let (waiters, is_of_disk) = (vec![waiter], true);
+        let fetch = UnderWay {
+            lease: number,
+            vary_key: words,
+            waiters,
+            is_disk_load: is_of_disk,
+            ..UnderWay::default()
+        };
+        shard.keys.entry(key).or_default().fetches.push(fetch);
+        true
+    }
+
+    /// Takes the answer to a request out of memory, if a disk has it too and may be asked.
+    pub(in crate::index) fn drop_for_reread(&self, shard: &mut Shard, lookup: &LookupRequest<'_>) {
+        let entry = shard.keys.get(&lookup.key);
+        let slot = entry.and_then(|entry| entry.find(&self.hash, lookup.request));
+        let is_whole = |slot: &&ObjectSlot| slot.object.body.bytes().is_some();
+        let Some(slot) = slot.filter(is_whole).filter(|_| lookup.uses_disks) else { return };
+        let (handle, variant) = (slot.handle, slot.object.variant);
+        let Ok(tier) = self.disk_tier.state.try_read() else { return };
+        let DiskState::Open(open) = &*tier else { return };
+        let found = open.disks.find(lookup.key);
+        if lookup.waiter.is_some() && found.iter().any(|found| found.variant == variant) {
+            shard.remove_objects(lookup.key, |slot| slot.handle == handle);
+            self.update_held_bytes(shard);
+        }
+    }
+
+    /// Whether what a disk has is what a request asks for. What varies by something else than what
+    /// memory has under the key is older than that.
+    fn matches_request(
+        &self,
+        found: &DiskHit,
+        entry: Option<&KeyEntry>,
+        lookup: &LookupRequest<'_>,
+    ) -> bool {
+        let objects = entry.map_or(&[][..], |entry| &entry.objects);
+        let newest = objects.last().map(|slot| slot.object.stored.vary.as_ref());
+        let newest = newest.map(|names| names.map(VaryNames::as_bytes));
+        if newest.is_some_and(|names| names != found.vary.as_deref())
+            || found.body_bytes > self.object_bytes()
+        {
+            return false;
+        }
+        let (Some(names), Some(variant)) = (&found.vary, &found.variant) else { return true };
+        let names = VaryNames::from_bytes(names);
+        names.is_some_and(|names| variant.fits(&names.key(&self.hash, lookup.request)))
+    }
+
+    pub(super) fn is_loading(&self, number: u64) -> bool {
+        self.lock_pending_loads().contains_key(&number)
+    }
+
+    /// The beginning of it is in memory: it is found there from now on. Gives those who waited.
+    pub(super) fn finish_load(self: &Arc<Self>, number: u64, head: &StoredHeader) -> Vec<WaiterId> {
+        let Some(load) = self.lock_pending_loads().remove(&number) else { return Vec::new() };
+        let PendingLoad { key, handle, body, since, candidate } = load;
+        let mut lease = FetchLease::new(self.clone(), key, number);
+        let now_ms = self.disk_tier.now_ms.load(Ordering::Relaxed);
+        let object = from_disk(head, body, &self.hash);
+        let mut shard = self.lock_shard(key);
+        let ended = lease.end_in(&mut shard);
+        let is_there = self.is_still_on_disk(&candidate, object.is_some());
+        let Some(mut object) = object.filter(|_| is_there) else {
+            shard.free_handle(handle);
+            return ended.waiters;
+        };
+        let meta = &mut object.stored.meta;
+        // The disk knows neither when it was made stale nor whether by a purge or by a client's
+        // request, after which no use of it is allowed.
+        if ended.is_outdated || head.is_stale {
+            meta.invalidate();
+        }
+        self.invalidations.apply_since(meta, since, &object.name, &object.tags, now_ms);
+        // Somebody may have fetched it from the origin meanwhile, or found that it varies otherwise.
+        let replaces = |other: &crate::Object| {
+            other.stored.vary != object.stored.vary
+                || (other.variant == object.variant && !other.is_cut())
+        };
+        let others = shard.keys.get(&key).map_or(&[][..], |entry| &entry.objects);
+        if others.len() >= self.variants() || others.iter().any(|slot| replaces(&slot.object)) {
+            shard.free_handle(handle);
+            return ended.waiters;
+        }
+        let size = head.body_bytes + object.overhead();
+        let objects = shard.insert(key, handle, Arc::new(object), size, since);
+        // Others under its key are newer.
+        objects.rotate_right(1);
+        objects[0].is_on_disk = true;
+        self.update_held_bytes(&mut shard);
+        drop(shard);
+        self.evict_to_fit(now_ms);
+        ended.waiters
+    }
+
+    /// Whether a disk has what it gave under the same id still; otherwise something newer is there, or
+    /// was, and may have left memory already. What cannot be read is given up.
+    fn is_still_on_disk(&self, candidate: &DiskHit, is_readable: bool) -> bool {
+        // A shard is locked: see above.
+        let Ok(tier) = self.disk_tier.state.try_read() else { return false };
+        let DiskState::Open(open) = &*tier else { return false };
+        let is_there = open.disks.has(candidate);
+        if is_there && !is_readable {
+            open.disks.forget(candidate.id);
+        }
+        is_there
+    }
+
+    /// Nothing of it will come. Gives those who waited: they ask again.
+    pub(super) fn fail_load(self: &Arc<Self>, number: u64) -> Vec<WaiterId> {
+        let Some(load) = self.lock_pending_loads().remove(&number) else { return Vec::new() };
+        let PendingLoad { key, handle, .. } = load;
+        let ended = FetchLease::new(self.clone(), key, number).end(None);
+        self.lock_shard(key).free_handle(handle);
+        ended.waiters
+    }
+
+    /// The rest of a body that has come will not.
+    pub(super) fn remove_cut(&self, key: Key) {
+        self.remove_objects(self.lock_shard(key), key, |slot| slot.object.is_cut());
+    }
+
+    fn lock_pending_loads(
+        &self,
+    ) -> std::sync::MutexGuard<'_, std::collections::HashMap<u64, PendingLoad>> {
+        self.disk_tier.pending_loads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

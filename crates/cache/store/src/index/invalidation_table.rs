@@ -1,0 +1,69 @@
+//! When something was made invalid: a bounded table of numbers (see [`Recent`](super::recent)).
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+/// By what was made invalid, the number of the last time. The oldest fall out, and leave their number
+/// behind: whatever is older than that counts as invalid.
+#[derive(Debug)]
+pub(super) struct InvalidationTable<T, const MAX: usize> {
+    /// `numbers.len() <= MAX`.
+    seqs: HashMap<T, u64>,
+    /// The same in their order, and some that came again since; `<= 2 * MAX + 1`.
+    order: VecDeque<(u64, T)>,
+    /// The number of the last one that fell out.
+    dropped_seq: u64,
+}
+
+impl<T, const MAX: usize> Default for InvalidationTable<T, MAX> {
+    fn default() -> Self {
+        Self { seqs: HashMap::new(), order: VecDeque::new(), dropped_seq: 0 }
+    }
+}
+
+impl<T: Copy + Eq + Hash, const MAX: usize> InvalidationTable<T, MAX> {
+    /// It was made invalid; `number` is higher than all that came before.
+    pub(super) fn add(&mut self, what: T, number: u64) {
+        self.seqs.insert(what, number);
+        self.order.push_back((number, what));
+        while self.seqs.len() > MAX {
+            let (number, what) = self.order.pop_front().expect("each has its place in it");
+            if self.seqs.get(&what) == Some(&number) {
+                self.seqs.remove(&what);
+                self.dropped_seq = number;
+            }
+        }
+        if self.order.len() > 2 * MAX {
+            self.order.retain(|(number, what)| self.seqs.get(what) == Some(number));
+        }
+    }
+
+    /// Whether one of them was made invalid after `since`, or may have been.
+    pub(super) fn has_any_since(&self, whats: &[T], since: u64) -> bool {
+        let is_later = |what: &T| self.seqs.get(what).is_some_and(|number| *number > since);
+        since < self.dropped_seq || whats.iter().any(is_later)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fell_out_counts_for_all_that_is_older() {
+        let mut numbers = InvalidationTable::<u32, 8>::default();
+        numbers.add(1, 1);
+        for number in 2..30 {
+            numbers.add(2, number);
+        }
+        assert!(numbers.has_any_since(&[1], 0) && !numbers.has_any_since(&[1], 1));
+        assert!(!numbers.has_any_since(&[3], 0), "one that comes again displaces no other");
+        assert!(numbers.order.len() <= 17);
+        for what in 10..18 {
+            numbers.add(what, 20 + u64::from(what));
+        }
+        assert_eq!(numbers.seqs.len(), 8);
+        assert!(numbers.has_any_since(&[3], 28) && !numbers.has_any_since(&[3], 29));
+        assert!(numbers.has_any_since(&[10], 29) && !numbers.has_any_since(&[10], 30));
+    }
+}

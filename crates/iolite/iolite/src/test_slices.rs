@@ -1,0 +1,12 @@
+//! What the tests share.
+
+use crate::memory_kind::MemoryKind;
+use crate::slab::Slab;
+use crate::slice::Slice;
+
+/// These bytes, in memory of their own.
+pub(crate) fn slice(slab: &Slab, bytes: &[u8]) -> Slice {
+    let mut buffer = slab.allocate(MemoryKind::Copied, bytes.len()..=bytes.len(), 0).unwrap();
+    assert_eq!(buffer.write(bytes), bytes.len());
+    buffer.freeze()
+}
