@@ -51,28 +51,28 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             caching.is_collapsed = caching.waited_for.is_some() && !caching.is_from_disk;
             NextStep::Advance(Stage::Deliver)
         }
-        LookupResult::Stale(object, claim) => {
+        LookupResult::Stale(object, lease) => {
             if !caching.serve_stored(object.clone(), waiter) {
-                return retry(core, key, claim);
+                return retry(core, key, lease);
             }
             counters.cache_hits.add(1);
             caching.is_stale = true;
-            if let Some(claim) = claim {
+            if let Some(lease) = lease {
                 let asked_for = caching.key.expect("the lookup had a key");
-                refresh::begin(core, key, asked_for, object, claim);
+                refresh::begin(core, key, asked_for, object, lease);
             }
             NextStep::Advance(Stage::Deliver)
         }
-        LookupResult::Validate { object, is_stale_fallback: is_spare, lease: claim } => {
+        LookupResult::Validate { object, is_stale_fallback, lease } => {
             counters.cache_misses.add(1);
             caching.forward = Some(why_validate(object.meta(), now_ms(engine)));
-            (caching.object, caching.lease) = (Some(object), claim);
-            caching.is_stale_fallback = is_spare;
+            (caching.object, caching.lease) = (Some(object), lease);
+            caching.is_stale_fallback = is_stale_fallback;
             NextStep::Advance(Stage::Fetch)
         }
-        LookupResult::Miss { why, lease: claim } => {
+        LookupResult::Miss { why, lease } => {
             counters.cache_misses.add(1);
-            (caching.forward, caching.lease) = (Some(why), claim);
+            (caching.forward, caching.lease) = (Some(why), lease);
             NextStep::Advance(Stage::Fetch)
         }
         LookupResult::Wait(_) | LookupResult::PendingDisk { .. } => {
@@ -103,28 +103,24 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> 
     let is_first = client.pipeline.is_first(key);
     let found = look_up(exchange, cache, may_wait, is_first, now_ms(engine))?;
     let Exchange { request, caching, plan, .. } = &mut *exchange;
-    let (object, claim) = match found {
-        LookupResult::Miss { why, lease: claim } if has_conditions(request, *plan) => {
-            core.wake(claim.map(FetchLease::release).into_iter().flatten());
+    let (object, lease) = match found {
+        LookupResult::Miss { why, lease } if has_conditions(request, *plan) => {
+            core.wake(lease.map(FetchLease::release).into_iter().flatten());
             return Some(LookupResult::Miss { why, lease: None });
         }
-        LookupResult::Validate { object, is_stale_fallback: is_spare, lease: claim } => {
+        LookupResult::Validate { object, is_stale_fallback, lease } => {
             let is_absent = lacks_part(request, &object, cache);
             if !is_absent || !wants_range(request) {
                 // A part is no stale fallback for another part.
-                let is_spare = is_spare && !is_absent;
-                return Some(LookupResult::Validate {
-                    object,
-                    is_stale_fallback: is_spare,
-                    lease: claim,
-                });
+                let is_stale_fallback = is_stale_fallback && !is_absent;
+                return Some(LookupResult::Validate { object, is_stale_fallback, lease });
             }
             // This client needs another part, so the stored one is not validated.
-            (object, claim)
+            (object, lease)
         }
         LookupResult::Stored(object) if lacks_part(request, &object, cache) => (object, None),
-        LookupResult::Stale(object, claim) if lacks_part(request, &object, cache) => {
-            (object, claim)
+        LookupResult::Stale(object, lease) if lacks_part(request, &object, cache) => {
+            (object, lease)
         }
         other => return Some(other),
     };
@@ -133,10 +129,10 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> 
     caching.forward = Some(Forward::Partial);
     if wants_range(request) {
         // The fetch of this part serves no other request, so the lease is released.
-        core.wake(claim.map(FetchLease::release).into_iter().flatten());
+        core.wake(lease.map(FetchLease::release).into_iter().flatten());
         return None;
     }
-    caching.lease = claim;
+    caching.lease = lease;
     let is_completed = request.method() == Method::Get && object.body.bytes().is_some();
     caching.remainder = remainder(&object.stored).filter(|_| is_completed);
     caching.object = Some(object).filter(|_| caching.remainder.is_some());
@@ -152,8 +148,8 @@ fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
 
 /// Repeats the lookup. Another worker has just removed the object, because it was too long to be
 /// stored or its body was cut.
-fn retry<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<FetchLease>) -> NextStep {
-    let released = claim.map(FetchLease::release);
+fn retry<E: Engine>(core: &mut Core<E>, key: Key, lease: Option<FetchLease>) -> NextStep {
+    let released = lease.map(FetchLease::release);
     core.wake(released.into_iter().flatten());
     begin(core, key)
 }
@@ -203,7 +199,7 @@ fn look_up(
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
     // Nor may other requests wait for an exchange that itself waits for its turn.
     let is_for_others = refreshes && !wants_range(request) && is_first;
-    let claims = is_for_others && may_claim(request, &asked, &route.policy);
+    let takes_lease = is_for_others && may_claim(request, &asked, &route.policy);
     let asks_disks = !caching.has_queried_disks;
     let asked = &asked;
     Some(cache.lookup(&LookupRequest {
@@ -212,7 +208,7 @@ fn look_up(
         directives: asked,
         now_ms,
         waiter,
-        takes_lease: claims,
+        takes_lease,
         may_refresh: refreshes,
         uses_disks: asks_disks,
     }))
