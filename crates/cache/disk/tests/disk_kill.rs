@@ -5,7 +5,7 @@
 //! `DISK_KILLS=200` says how often.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "common/host.rs"]
+#[path = "common/callbacks.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod callbacks;
 

@@ -4,7 +4,7 @@
 //! where. Nothing timed decides.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "common/host.rs"]
+#[path = "common/callbacks.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod callbacks;
 

@@ -5,7 +5,7 @@
 //! `DISK_SEEDS=2000 DISK_FIRST=0` says how many and from which on; each is told when it fails.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "common/host.rs"]
+#[path = "common/callbacks.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod callbacks;
 

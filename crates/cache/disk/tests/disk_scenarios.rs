@@ -1,7 +1,7 @@
 //! What the disk tier promises, one story each.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "common/host.rs"]
+#[path = "common/callbacks.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod callbacks;
 
