@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use millrace_sys::{Errno, Interest, Readiness, Result};
-use uselect::{Backend, Event, Mode, State, Tracker, Watcher, bits};
+use uselect::{Backend, DescriptorEvent, SocketState, Tracker, TrackingMode, Watcher, bits};
 
 use expected_bytes::ExpectedBytes;
 
@@ -35,9 +35,9 @@ static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLoc
 /// # Errors
 /// Why there is no tracking here, as words for the operator.
 pub fn register_process(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Error> {
-    let tracker = TRACKER.get_or_init(|| Tracker::register(path, Mode::Lean));
+    let tracker = TRACKER.get_or_init(|| Tracker::register(path, TrackingMode::Lean));
     let tracker = tracker.as_ref().map_err(|error| *error)?;
-    tracker.set_passes(KERNEL_CHECK_WAITS_MAX, KERNEL_CHECK_TIME_MAX);
+    tracker.set_kernel_check_interval(KERNEL_CHECK_WAITS_MAX, KERNEL_CHECK_TIME_MAX);
     tracker.set_spin(spin);
     Ok(())
 }
@@ -52,7 +52,7 @@ pub fn is_tracked() -> bool {
 /// it ask the kernel from then on. Returns at once if there was none.
 pub fn wait_for_daemon_exit() {
     if let Some(tracker) = tracker() {
-        tracker.wait_for_loss();
+        tracker.wait_for_daemon_end();
     }
 }
 
@@ -64,7 +64,7 @@ fn tracker() -> Option<&'static Tracker> {
 pub struct UselectWatch {
     tracker: Tracker,
     watcher: Watcher,
-    events: Vec<Event>,
+    events: Vec<DescriptorEvent>,
     /// Of `events`, what the last wait found, and what of that was given: `given <= found`.
     ready_count: usize,
     returned_count: usize,
@@ -83,7 +83,7 @@ impl Watch for UselectWatch {
     fn new() -> std::result::Result<Self, Error> {
         let tracker = tracker().ok_or(Error::Unsupported(Unsupported::Untracked))?;
         let watcher = Watcher::new(tracker).map_err(|_| Error::OutOfDescriptors)?;
-        let events = vec![Event::default(); EVENTS_MAX];
+        let events = vec![DescriptorEvent::default(); EVENTS_MAX];
         Ok(Self {
             tracker: tracker.clone(),
             watcher,
@@ -97,7 +97,7 @@ impl Watch for UselectWatch {
 
     /// What cannot be tracked (Unix sockets, UDP) the kernel's instance has.
     fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
-        self.tracker.adopt(fd.as_raw_fd());
+        self.tracker.track(fd.as_raw_fd());
         self.watcher.add(fd.as_raw_fd(), CONNECTION, data)
     }
 
@@ -108,23 +108,23 @@ impl Watch for UselectWatch {
     fn remove(&mut self, fd: BorrowedFd<'_>, data: u64) {
         self.expected_bytes.remove(data);
         self.watcher.remove(fd.as_raw_fd()).expect("a watched descriptor is registered");
-        self.tracker.forget(fd.as_raw_fd());
+        self.tracker.untrack(fd.as_raw_fd());
     }
 
     fn close(&mut self, fd: OwnedFd, data: u64) {
         self.expected_bytes.remove(data);
-        self.watcher.forget(fd.as_raw_fd());
-        self.tracker.forget(fd.as_raw_fd());
+        self.watcher.remove_closing(fd.as_raw_fd());
+        self.tracker.untrack(fd.as_raw_fd());
         drop(fd);
     }
 
     fn notify_unwritable(&mut self, fd: BorrowedFd<'_>) {
-        self.watcher.lacks_room(fd.as_raw_fd());
+        self.watcher.report_short_send(fd.as_raw_fd());
     }
 
     /// As of the last that happened to the connection, which says 0 while there is no estimate.
     fn path_estimate(&self, fd: BorrowedFd<'_>) -> Option<PathEstimate> {
-        let State { rtt_us, window, .. } = self.tracker.state(fd.as_raw_fd())?;
+        let SocketState { rtt_us, cwnd: window, .. } = self.tracker.state(fd.as_raw_fd())?;
         (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })
     }
 
@@ -178,6 +178,6 @@ impl UselectWatch {
 /// The engine's descriptors are closed next.
 impl Drop for UselectWatch {
     fn drop(&mut self) {
-        self.watcher.forget_all();
+        self.watcher.untrack_all();
     }
 }

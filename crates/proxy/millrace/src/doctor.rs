@@ -83,7 +83,7 @@ impl Machine {
         let descriptors_now = millrace_sys::descriptor_limit();
         let ring = ReservedRing::new();
         // Raising is what a start would do, and ends with this process.
-        let (tracker, missing) = Tracker::best(uselectd, uselect::Mode::Exact);
+        let (tracker, missing) = Tracker::best(uselectd, uselect::TrackingMode::Exact);
         let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
         Self {
             kernel: proc("sys/kernel/osrelease"),
@@ -335,7 +335,7 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
             Backend::Multishot => "not by io_uring",
             Backend::Calls => "not at all",
         };
-        format!("{name}: {}", error.at(&config.uselectd))
+        format!("{name}: {}", error.at_path(&config.uselectd))
     });
     let mut missing = missing.collect::<Vec<_>>();
     if config.engine == EngineChoice::Uselect && !matches!(backend, Backend::Bpf(_)) {
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_run_millrace() {
-        let machine = Machine::inspect(uselect::SOCKET.as_ref());
+        let machine = Machine::inspect(uselect::DEFAULT_SOCKET.as_ref());
         assert!(
             machine.kernel.is_some() && machine.processors > 0 && machine.memory_bytes > Some(0)
         );
@@ -464,7 +464,7 @@ mod tests {
             let tracking = Some((backend, missing));
             self::tracking(&Machine { tracking, ..Machine::default() }, &config("forward"))
         };
-        let exact = Backend::Bpf(uselect::Mode::Exact);
+        let exact = Backend::Bpf(uselect::TrackingMode::Exact);
         let best = with(exact, Vec::new());
         assert!(best.severity == Severity::Ok && best.detail.is_empty());
         let absent = (exact, uselect::Error::NoDaemon(uselect::Errno::NOENT));

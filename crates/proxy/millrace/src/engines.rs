@@ -73,7 +73,7 @@ pub(crate) fn select_engine(config: &Config) -> Result<EngineSelection, ProgramE
             ) {
                 Ok(()) => requested(Engine::Uselect),
                 Err(error) => {
-                    Err(ProgramError::system("--engine uselect", error.at(&config.uselectd)))
+                    Err(ProgramError::system("--engine uselect", error.at_path(&config.uselectd)))
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use libc::{epoll_event, sigset_t, timespec};
-use uselect::{Errno, Event, SignalSet, Tracker, Watcher};
+use uselect::{DescriptorEvent, Errno, SignalSet, Tracker, Watcher};
 
 use crate::layout::Change;
 use crate::process::{Result, errno, guarded, sound, tracker};
@@ -30,17 +30,17 @@ fn each(what: impl Fn(&Watcher)) {
 
 /// Leaves a descriptor to the kernel's instances, in those that it is in.
 pub(crate) fn leave(fd: c_int) {
-    each(|watcher| watcher.give_up_one(fd));
+    each(|watcher| watcher.hand_over_one(fd));
 }
 
 /// A send has fallen short in lean mode: where the socket is watched, room is waited for.
 pub(crate) fn lacks_room(fd: c_int) {
-    each(|watcher| watcher.lacks_room(fd));
+    each(|watcher| watcher.report_short_send(fd));
 }
 
 /// A descriptor is about to be closed: it leaves the instances, and if it is one, that ends.
 pub(crate) fn close(fd: c_int) {
-    each(|watcher| watcher.forget(fd));
+    each(|watcher| watcher.remove_closing(fd));
     if watcher(fd).is_some() {
         let mut instances = INSTANCES.write().unwrap_or_else(PoisonError::into_inner);
         instances.retain(|(number, _)| *number != fd);
@@ -54,7 +54,7 @@ pub extern "C" fn uepoll_create(flags: c_int) -> c_int {
     let epfd = unsafe { libc::epoll_create1(flags) };
     let Some(tracker) = tracker().filter(|_| epfd >= 0) else { return epfd };
     let made = guarded(|| {
-        let watcher = Watcher::over(tracker, epfd).map_err(errno)?;
+        let watcher = Watcher::over_epoll(tracker, epfd).map_err(errno)?;
         let mut instances = INSTANCES.write().unwrap_or_else(PoisonError::into_inner);
         // One of this number that was closed behind our back is gone.
         instances.retain(|(number, _)| *number != epfd);
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn uepoll_pwait(
         return unsafe { libc::epoll_pwait(epfd, events, maxevents, timeout, sigmask) };
     };
     guarded(|| {
-        let as_c = |event: &Event| epoll_event { events: event.events, u64: event.data };
+        let as_c = |event: &DescriptorEvent| epoll_event { events: event.events, u64: event.data };
         // SAFETY: null or a set of signals, by this function's contract.
         let mask = unsafe { mask(sigmask) };
         // SAFETY: null or room for so many, by this function's contract.
@@ -165,14 +165,14 @@ pub unsafe extern "C" fn uselect_changes(
             Some(watcher) => watcher,
             None => {
                 let calls = CALLS.get_or_init(Tracker::calls);
-                Arc::new(Watcher::over(calls, epfd).map_err(errno)?)
+                Arc::new(Watcher::over_epoll(calls, epfd).map_err(errno)?)
             }
         };
         // SAFETY: null or a time, by this function's contract.
         let timeout = unsafe { timeout.as_ref() }.map(time::of_timespec).transpose()?;
         // SAFETY: null or a set of signals, by this function's contract.
         let mask = unsafe { mask(sigmask) };
-        let as_c = |event: &Event| Change {
+        let as_c = |event: &DescriptorEvent| Change {
             data: event.data,
             events: event.events,
             edges: event.edges.into(),
@@ -190,7 +190,7 @@ unsafe fn wait<T>(
     watcher: &Watcher,
     out: *mut T,
     max: c_int,
-    as_c: impl Fn(&Event) -> T,
+    as_c: impl Fn(&DescriptorEvent) -> T,
     timeout: Option<Duration>,
     mask: Option<&SignalSet>,
 ) -> Result<c_int> {
@@ -202,7 +202,7 @@ unsafe fn wait<T>(
     if out.is_null() {
         return Err(Errno::FAULT);
     }
-    let mut events = [Event::default(); AT_ONCE];
+    let mut events = [DescriptorEvent::default(); AT_ONCE];
     let found = watcher.wait(&mut events[..max.min(AT_ONCE)], timeout, mask)?;
     for (at, event) in events[..found].iter().enumerate() {
         // SAFETY: `at` is below `max`, and there is room for so many by this function's contract.

@@ -98,7 +98,7 @@ mod tests {
             let starts = |text: &str| text.find("//").is_some_and(|at| is_there(&text[..at + 2]));
             assert!(header.lines().any(starts), "{line}");
         }
-        let default = format!("NULL: {}", uselect::SOCKET);
+        let default = format!("NULL: {}", uselect::DEFAULT_SOCKET);
         assert!(header.contains(&default), "{default}");
     }
 }

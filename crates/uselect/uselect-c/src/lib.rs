@@ -19,7 +19,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use uselect::{Errno, Mode};
+use uselect::{Errno, TrackingMode};
 
 use crate::process::guarded;
 
@@ -49,13 +49,13 @@ pub unsafe extern "C" fn uselect_init(options: *const Options) -> c_int {
                 (options.socket, options.backend, options.mode)
             });
         let path = match socket.is_null() {
-            true => Path::new(uselect::SOCKET),
+            true => Path::new(uselect::DEFAULT_SOCKET),
             // SAFETY: a string, which stays during the call, by this function's contract.
             false => Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(socket) }.to_bytes())),
         };
         let mode = match mode {
-            layout::EXACT => Mode::Exact,
-            layout::LEAN => Mode::Lean,
+            layout::EXACT => TrackingMode::Exact,
+            layout::LEAN => TrackingMode::Lean,
             _ => return Err(Errno::INVAL),
         };
         let is_long = path.as_os_str().len() >= SOCKET_BYTES;

@@ -47,8 +47,8 @@ pub unsafe extern "C" fn uselect_socket_info(fd: c_int, info: *mut Info) -> c_in
             events: state.events,
             edges: state.edges.into(),
             readable: state.readable,
-            room: state.room,
-            window: state.window,
+            room: state.send_space,
+            window: state.cwnd,
             rtt_us: state.rtt_us,
         };
         // SAFETY: it is not null, and has room by this function's contract.
@@ -69,7 +69,7 @@ pub extern "C" fn uselect_set_threshold(fd: c_int, bytes: u32) -> c_int {
 /// uselect_set_passes(3): how long others may be left out.
 #[unsafe(no_mangle)]
 pub extern "C" fn uselect_set_passes(count: u32, time_us: u32) -> c_int {
-    set(|tracker| tracker.set_passes(count, Duration::from_micros(time_us.into())))
+    set(|tracker| tracker.set_kernel_check_interval(count, Duration::from_micros(time_us.into())))
 }
 
 /// uselect_set_passes(3): how long to look at memory before a sleep.
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn uselect_stats(stats: *mut Stats) -> c_int {
             return Err(Errno::FAULT);
         }
         let counted = made()?.stats();
-        let uselect::Stats { waits, without_call, sleeps } = counted;
+        let uselect::Stats { waits, without_syscall: without_call, sleeps } = counted;
         // SAFETY: it is not null, and has room by this function's contract.
         unsafe { stats.write(Stats { waits, without_call, sleeps }) };
         Ok(0)

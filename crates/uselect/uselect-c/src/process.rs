@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use uselect::{Backend, Errno, Error, Mode, Tracker};
+use uselect::{Backend, Errno, Error, Tracker, TrackingMode};
 
 use crate::layout::{AUTO, BPF, CALLS, MULTISHOT};
 
@@ -74,7 +74,7 @@ pub(crate) fn backend() -> u32 {
 }
 
 /// Makes the process's tracker: `backend`, or with `AUTO` the first that there is.
-pub(crate) fn begin(path: &Path, backend: u32, mode: Mode) -> Result<()> {
+pub(crate) fn begin(path: &Path, backend: u32, mode: TrackingMode) -> Result<()> {
     let mut why = WHY.lock().unwrap_or_else(PoisonError::into_inner);
     let (process, before) = (std::process::id(), current());
     if before.is_some_and(|tracked| tracked.process == process) {
@@ -90,7 +90,7 @@ pub(crate) fn begin(path: &Path, backend: u32, mode: Mode) -> Result<()> {
 }
 
 /// The backend, or the first that there is, with what stands in the way of those before it.
-fn make(path: &Path, backend: u32, mode: Mode, why: &mut String) -> Result<Tracker> {
+fn make(path: &Path, backend: u32, mode: TrackingMode, why: &mut String) -> Result<Tracker> {
     type Make<'a> = &'a dyn Fn() -> std::result::Result<Tracker, Error>;
     let tries: [(u32, &str, Make<'_>); 3] = [
         (BPF, "eBPF", &|| Tracker::register(path, mode)),
@@ -109,7 +109,7 @@ fn make(path: &Path, backend: u32, mode: Mode, why: &mut String) -> Result<Track
             }
             Err(error) => {
                 refused = errno(error);
-                why.push_str(&format!("; no {name}: {}", error.at(path)));
+                why.push_str(&format!("; no {name}: {}", error.at_path(path)));
             }
         }
     }
@@ -125,10 +125,10 @@ pub(crate) fn errno(error: Error) -> Errno {
         Error::NoDaemon(errno) | Error::NoRing(errno) | Error::Kernel(errno) => errno,
         Error::Refused => Errno::ACCESS,
         Error::Full => Errno::AGAIN,
-        Error::Registered => Errno::ALREADY,
+        Error::AlreadyRegistered => Errno::ALREADY,
         Error::OtherNamespace => Errno::XDEV,
         Error::Daemon => Errno::IO,
-        Error::NoAnswer => Errno::TIMEDOUT,
+        Error::NoReply => Errno::TIMEDOUT,
         Error::Protocol => Errno::PROTO,
     }
 }

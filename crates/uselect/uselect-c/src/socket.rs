@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use libc::{sockaddr, sockaddr_storage, socklen_t};
-use uselect::{Backend, Errno, Mode, Tracker};
+use uselect::{Backend, Errno, Tracker, TrackingMode};
 
 use crate::instance;
 use crate::process::{guarded, tracker};
@@ -70,11 +70,11 @@ pub unsafe extern "C" fn uselect_recv(
     let call = || unsafe { libc::recv(sockfd, buf, len, flags) };
     let Some(tracker) = lean_tracker() else { return call() };
     guarded(|| {
-        tracker.receiving(sockfd);
+        tracker.begin_receive(sockfd);
         let received = checked(call());
         // Flags can have bytes counted that stay, or others that were there left out.
         let got = received.ok().filter(|_| flags & !PLAIN == 0);
-        tracker.received(sockfd, got, len);
+        tracker.end_receive(sockfd, got, len);
         // No receive gives more than an isize can tell.
         received.map(|count| count as isize)
     })
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn uselect_send(
     let Some(tracker) = lean_tracker() else { return call() };
     guarded(|| {
         let sent = checked(call());
-        tracker.sent(sockfd, sent.ok(), len);
+        tracker.end_send(sockfd, sent.ok(), len);
         if sent != Ok(len) {
             instance::lacks_room(sockfd);
         }
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn uselect_send(
 const PLAIN: c_int = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC;
 
 fn lean_tracker() -> Option<&'static Tracker> {
-    tracker().filter(|tracker| tracker.backend() == Backend::Bpf(Mode::Lean))
+    tracker().filter(|tracker| tracker.backend() == Backend::Bpf(TrackingMode::Lean))
 }
 
 /// What a call has given, before anything else changes errno.
@@ -125,7 +125,7 @@ fn checked(result: isize) -> Result<usize, Errno> {
 pub extern "C" fn uselect_adopt(fd: c_int) -> c_int {
     guarded(|| {
         let tracker = tracker();
-        Ok(tracker.is_some_and(|tracker| tracker.is_tracked(fd) || tracker.adopt(fd)).into())
+        Ok(tracker.is_some_and(|tracker| tracker.is_tracked(fd) || tracker.track(fd)).into())
     })
 }
 
@@ -134,7 +134,7 @@ pub extern "C" fn uselect_adopt(fd: c_int) -> c_int {
 pub extern "C" fn uselect_forget(fd: c_int) {
     guarded(|| {
         instance::leave(fd);
-        tracker().into_iter().for_each(|tracker| tracker.forget(fd));
+        tracker().into_iter().for_each(|tracker| tracker.untrack(fd));
         Ok(0)
     });
 }
@@ -144,7 +144,7 @@ pub extern "C" fn uselect_forget(fd: c_int) {
 pub extern "C" fn uselect_close(fd: c_int) -> c_int {
     guarded(|| {
         instance::close(fd);
-        tracker().into_iter().for_each(|tracker| tracker.forget(fd));
+        tracker().into_iter().for_each(|tracker| tracker.untrack(fd));
         Ok(0)
     });
     // SAFETY: whose descriptor it is, is C's to know.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
-use uselect::{Errno, PollFd, Sets, SignalSet, Tracker};
+use uselect::{Errno, FdSets, PollFd, SignalSet, Tracker};
 
 use crate::process::{Result, guarded, tracker};
 use crate::time;
@@ -113,7 +113,7 @@ unsafe fn select(
     let last = sets.each_ref().map(|set| set.last().copied());
     sets.iter_mut().filter_map(|set| set.last_mut()).for_each(|word| *word &= !beyond);
     let [read, write, except] = &mut sets;
-    let result = tracker.uselect(&mut Sets { read, write, except }, timeout, mask);
+    let result = tracker.uselect(&mut FdSets { read, write, except }, timeout, mask);
     if result.is_err() {
         for (set, last) in sets.iter_mut().zip(last) {
             set.last_mut().zip(last).into_iter().for_each(|(word, last)| *word = last);

@@ -43,7 +43,7 @@ impl Config {
     }
 
     fn of_environment() -> Self {
-        let default = uselect::SOCKET.as_bytes();
+        let default = uselect::DEFAULT_SOCKET.as_bytes();
         let given = variable(c"USELECT_SOCKET").map(CStr::to_bytes);
         let socket = given.filter(|path| path.len() <= PATH_MAX).unwrap_or(default);
         let mut path = [0; PATH_MAX];

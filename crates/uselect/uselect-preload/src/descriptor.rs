@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_long, c_uint};
 
 use libc::FILE;
-use uselect::owns;
+use uselect::is_internal_fd;
 
 use crate::kinds::{self, Kind};
 use crate::real::{self, aside, set_errno};
@@ -16,7 +16,7 @@ use crate::{instance, ours, process, table};
 /// As for close(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if owns(fd) {
+    if is_internal_fd(fd) {
         return refuse(libc::EBADF);
     }
     leave(fd);
@@ -39,7 +39,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     // What is between the library's own.
     let end = kinds::DESCRIPTORS as c_uint;
     let mut begin = first;
-    for own in (first..=last).take_while(|fd| *fd < end).filter(|fd| owns(*fd as c_int)) {
+    for own in (first..=last).take_while(|fd| *fd < end).filter(|fd| is_internal_fd(*fd as c_int)) {
         if begin < own {
             // SAFETY: by this function's contract.
             let code = unsafe { real::close_range(begin, own - 1, flags) };
@@ -98,7 +98,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// As for dup2(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn dup2(from: c_int, to: c_int) -> c_int {
-    if owns(to) {
+    if is_internal_fd(to) {
         return refuse(libc::EBUSY);
     }
     replace(from, to);
@@ -112,7 +112,7 @@ pub unsafe extern "C-unwind" fn dup2(from: c_int, to: c_int) -> c_int {
 /// As for dup3(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if owns(to) {
+    if is_internal_fd(to) {
         return refuse(libc::EBUSY);
     }
     replace(from, to);
@@ -165,7 +165,7 @@ fn leave(fd: c_int) {
         Kind::Tracked | Kind::Listener => {
             instance::forget(fd);
             if let Some(process) = process::made() {
-                aside(|| process.tracker.forget(fd));
+                aside(|| process.tracker.untrack(fd));
             }
         }
         Kind::Epoll | Kind::Inherited => {

@@ -16,7 +16,7 @@ use std::slice;
 use std::time::Duration;
 
 use libc::{epoll_event, sigset_t, timespec};
-use uselect::{Errno, Event, SignalSet};
+use uselect::{DescriptorEvent, Errno, SignalSet};
 
 use crate::inside::Inside;
 use crate::instance::{self, Instance};
@@ -210,12 +210,14 @@ unsafe fn wait(
             ours::hand_over(epoll);
             return None;
         }
-        let mut found = MaybeUninit::<[Event; EVENTS_MAX]>::uninit();
+        let mut found = MaybeUninit::<[DescriptorEvent; EVENTS_MAX]>::uninit();
         // One memset(3): a loop that stores the fields of each takes 500 instructions.
         // SAFETY: there are at least as many, and all fields are numbers, which may be 0.
-        unsafe { found.as_mut_ptr().cast::<Event>().write_bytes(0, room) };
+        unsafe { found.as_mut_ptr().cast::<DescriptorEvent>().write_bytes(0, room) };
         // SAFETY: these were initialised above; the array outlives the slice.
-        let found = unsafe { slice::from_raw_parts_mut(found.as_mut_ptr().cast::<Event>(), room) };
+        let found = unsafe {
+            slice::from_raw_parts_mut(found.as_mut_ptr().cast::<DescriptorEvent>(), room)
+        };
         let answered = instance.watcher().wait(found, timeout, mask.as_ref());
         drop(inside);
         drop(instance);

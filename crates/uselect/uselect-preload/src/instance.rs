@@ -71,7 +71,7 @@ impl Instance {
         let free = WATCHED.iter().find(|number| {
             number.compare_exchange(-1, epoll, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         })?;
-        let Ok(watcher) = Watcher::over(tracker, epoll) else {
+        let Ok(watcher) = Watcher::over_epoll(tracker, epoll) else {
             free.store(-1, Ordering::SeqCst);
             return None;
         };
@@ -200,7 +200,7 @@ pub(crate) fn end(epoll: i32) {
 /// A tracked socket gets another number. An instance waits for a file as long as any number of it
 /// is open, and memory only as long as one is.
 pub(crate) fn leave_to_kernel(fd: i32) {
-    for_each(|watcher| watcher.give_up_one(fd));
+    for_each(|watcher| watcher.hand_over_one(fd));
 }
 
 /// A descriptor is about to be added to a watcher.
@@ -215,7 +215,7 @@ pub(crate) fn forget(fd: i32) {
     let Some((word, bit)) = bit(fd) else { return };
     if word.load(Ordering::Relaxed) & bit != 0 {
         word.fetch_and(!bit, Ordering::Relaxed);
-        for_each(|watcher| watcher.forget(fd));
+        for_each(|watcher| watcher.remove_closing(fd));
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 
 use lexopt::Arg::{Long, Value};
 use lexopt::Parser;
-use uselect::{Mode, Tracker};
+use uselect::{Tracker, TrackingMode};
 
 const USAGE: &str = "usage: uselect run [OPTION]... [--] PROGRAM [ARGUMENT]...
 Runs PROGRAM with poll, select and epoll of its TCP sockets answered from memory.
@@ -95,7 +95,11 @@ impl fmt::Display for Error {
                 write!(out, "{LIBRARY} is neither in {folder} nor in {folder}/../lib")
             }
             Self::NoBackend(error, socket) => {
-                write!(out, "the backend that was asked for is not there: {}", error.at(socket))
+                write!(
+                    out,
+                    "the backend that was asked for is not there: {}",
+                    error.at_path(socket)
+                )
             }
             Self::NoStats(file, error) => write!(out, "--stats={}: {error}", file.display()),
             Self::Program(name, error) => write!(out, "{}: {error}", name.display()),
@@ -188,9 +192,9 @@ impl Run {
     /// A backend that was named and cannot be had is an error here. Later it would be one of a
     /// program that knows nothing of it.
     fn check_backend(&self) -> Result<(), Error> {
-        let socket = self.socket.as_deref().map_or(Path::new(uselect::SOCKET), Path::new);
+        let socket = self.socket.as_deref().map_or(Path::new(uselect::DEFAULT_SOCKET), Path::new);
         let made = match self.backend.as_deref() {
-            Some("bpf") => Tracker::register(socket, Mode::Exact),
+            Some("bpf") => Tracker::register(socket, TrackingMode::Exact),
             Some("multishot") => Tracker::multishot(),
             _ => return Ok(()),
         };

@@ -42,7 +42,7 @@ pub(crate) fn hand_over(epoll: i32) {
         instance::tell_parent(epoll);
     }
     if kind == Kind::Epoll || kind == Kind::Inherited {
-        aside(|| Instance::of(epoll).inspect(|instance| instance.watcher().give_up()));
+        aside(|| Instance::of(epoll).inspect(|instance| instance.watcher().hand_over()));
         table::set(epoll, Kind::Other);
         instance::end(epoll);
     }

@@ -6,13 +6,13 @@ use std::fmt::{self, Display, Formatter, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use uselect::Hidden;
+use uselect::InternalFd;
 
 use crate::real;
 
 /// Where lines go: to a file, where one was named and could be opened, else to standard error.
 pub(crate) struct Output {
-    file: Option<(Hidden, File)>,
+    file: Option<(InternalFd, File)>,
     stderr: Option<File>,
 }
 
@@ -42,7 +42,7 @@ impl Output {
     pub(crate) fn new(path: Option<&CStr>) -> Self {
         let file = path.and_then(append_to).and_then(|fd| {
             let file = File::of(fd.as_raw_fd())?;
-            Some((Hidden::new(fd), file))
+            Some((InternalFd::new(fd), file))
         });
         Self { file, stderr: File::of(libc::STDERR_FILENO) }
     }

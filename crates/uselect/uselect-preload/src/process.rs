@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use uselect::{Backend, Error, Mode, Tracker};
+use uselect::{Backend, Error, Tracker, TrackingMode};
 
 use crate::config::{self, Wanted};
 use crate::kinds::{self, Kind};
@@ -140,7 +140,7 @@ fn store_id() {
 
 impl Process {
     fn new() -> Self {
-        let (config, mode) = (config::get(), Mode::Exact);
+        let (config, mode) = (config::get(), TrackingMode::Exact);
         let named = match config.wanted {
             Wanted::Auto => {
                 let (tracker, why) = Tracker::best(config.socket(), mode);
@@ -201,7 +201,7 @@ fn watch_forks() {
             if kinds::kind(fd) == Kind::Listener {
                 instance::leave_to_kernel(fd);
                 kinds::put(fd, Kind::Left);
-                process.tracker.forget(fd);
+                process.tracker.untrack(fd);
             }
         }
     }

@@ -31,7 +31,7 @@ impl Display for Ending {
 }
 
 fn write_waits(out: &mut impl Write, waits: u64, stats: &Stats) -> fmt::Result {
-    let Stats { without_call: without, sleeps, .. } = stats;
+    let Stats { without_syscall: without, sleeps, .. } = stats;
     let per_mille = without * 1000 / waits.max(1);
     let (percent, tenth) = (per_mille / 10, per_mille % 10);
     write!(out, "{waits} waits, {without} ({percent}.{tenth} %) without a system call, ")?;
@@ -47,9 +47,9 @@ fn write_backend(out: &mut Formatter<'_>, process: &Process) -> fmt::Result {
     let mut missing = process.why.iter();
     let Some((backend, why)) = missing.next() else { return Ok(()) };
     let socket = config::get().socket();
-    write!(out, " (no {}: {}", name(*backend), why.at(socket))?;
+    write!(out, " (no {}: {}", name(*backend), why.at_path(socket))?;
     missing.try_for_each(|(backend, why)| {
-        write!(out, "; no {}: {}", name(*backend), why.at(socket))
+        write!(out, "; no {}: {}", name(*backend), why.at_path(socket))
     })?;
     out.write_str(")")
 }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn shares_have_a_tenth() {
-        let stats = Stats { waits: 12, without_call: 4151, sleeps: 7 };
+        let stats = Stats { waits: 12, without_syscall: 4151, sleeps: 7 };
         let mut text = String::new();
         write_waits(&mut text, 15145, &stats).unwrap();
         assert_eq!(text, "15145 waits, 4151 (27.4 %) without a system call, 7 sleeps");

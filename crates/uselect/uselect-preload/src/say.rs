@@ -12,7 +12,7 @@ use crate::real::aside;
 pub(crate) fn tell_missing((backend, why): &(Backend, Error)) {
     // SAFETY: it takes nothing and cannot fail.
     let user = unsafe { libc::geteuid() };
-    let why = why.at(config::get().socket());
+    let why = why.at_path(config::get().socket());
     say(&format_args!(
         "no backend {} for user {user}: {why}; its waits are system calls",
         name(*backend)

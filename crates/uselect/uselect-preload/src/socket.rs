@@ -272,7 +272,7 @@ fn look(fd: c_int) -> Kind {
 /// A listener that another process may accept from as well has a queue that gets empty without a
 /// word to us, and who has not made it cannot know that.
 fn may_adopt(process: &Process, fd: c_int) -> bool {
-    option(fd, libc::SO_ACCEPTCONN) == Some(0) && process.tracker.adopt(fd)
+    option(fd, libc::SO_ACCEPTCONN) == Some(0) && process.tracker.track(fd)
 }
 
 fn option(fd: c_int, name: c_int) -> Option<c_int> {

@@ -5,7 +5,7 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use uselect::{Errno, PollFd, Sets, SignalSet};
+use uselect::{Errno, FdSets, PollFd, SignalSet};
 
 use crate::inside::Inside;
 use crate::kinds;
@@ -169,7 +169,7 @@ unsafe fn upoll(
             learn_waited(fd, &inside);
         };
         let process = made.or_else(process::made)?;
-        let answered = process.tracker.upoll_learning(fds, timeout, mask.as_ref(), learn);
+        let answered = process.tracker.upoll_with(fds, timeout, mask.as_ref(), learn);
         drop(inside);
         Some(code(answered))
     })
@@ -199,7 +199,7 @@ unsafe fn uselect(
             // SAFETY: there are as many words by this function's contract, or none.
             unsafe { slice::from_raw_parts_mut(set, words) }
         });
-        let mut sets = Sets { read, write, except };
+        let mut sets = FdSets { read, write, except };
         let kept = clip(&mut sets, count);
         let mut is_any = false;
         for_each_asked(&sets, |fd| is_any |= learn_waited(fd, &inside));
@@ -218,7 +218,7 @@ unsafe fn uselect(
 }
 
 /// Takes bits out of the last words that are beyond `count`; gives those words as they were.
-fn clip(sets: &mut Sets<'_>, count: usize) -> [u64; 3] {
+fn clip(sets: &mut FdSets<'_>, count: usize) -> [u64; 3] {
     let mask = if count.is_multiple_of(64) { u64::MAX } else { (1 << (count % 64)) - 1 };
     [&mut *sets.read, &mut *sets.write, &mut *sets.except].map(|set| {
         let Some(last) = set.last_mut() else { return 0 };
@@ -226,7 +226,7 @@ fn clip(sets: &mut Sets<'_>, count: usize) -> [u64; 3] {
     })
 }
 
-fn give_back(sets: &mut Sets<'_>, kept: [u64; 3]) {
+fn give_back(sets: &mut FdSets<'_>, kept: [u64; 3]) {
     let sets = [&mut *sets.read, &mut *sets.write, &mut *sets.except];
     for (last, kept) in sets.into_iter().map(|set| set.last_mut()).zip(kept) {
         last.into_iter().for_each(|last| *last = kept);
@@ -234,7 +234,7 @@ fn give_back(sets: &mut Sets<'_>, kept: [u64; 3]) {
 }
 
 /// Calls `work` with each descriptor that is in any of the sets.
-fn for_each_asked(sets: &Sets<'_>, mut work: impl FnMut(c_int)) {
+fn for_each_asked(sets: &FdSets<'_>, mut work: impl FnMut(c_int)) {
     let sets = [&*sets.read, &*sets.write, &*sets.except];
     let words = sets[0].len().max(sets[1].len()).max(sets[2].len());
     for at in 0..words {
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn bits_beyond_the_count_are_nobodys_and_come_back() {
         let (mut read, mut except) = ([1 << 63, 0b1101], [0, 0b100]);
-        let mut sets = Sets { read: &mut read, write: &mut [], except: &mut except };
+        let mut sets = FdSets { read: &mut read, write: &mut [], except: &mut except };
         let kept = clip(&mut sets, 66);
         let mut asked = Vec::new();
         for_each_asked(&sets, |fd| asked.push(fd));

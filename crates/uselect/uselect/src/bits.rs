@@ -30,7 +30,7 @@ pub const ONCE: u32 = 1 << 30;
 pub const EDGE: u32 = 1 << 31;
 
 /// What is told though nobody asks.
-pub(crate) const ALWAYS: u32 = ERR | HUP;
+pub(crate) const ALWAYS_REPORTED: u32 = ERR | HUP;
 /// What says that a read would not wait, and a write.
-pub(crate) const READING: u32 = IN | RDNORM;
-pub(crate) const WRITING: u32 = OUT | WRNORM;
+pub(crate) const READABLE: u32 = IN | RDNORM;
+pub(crate) const WRITABLE: u32 = OUT | WRNORM;

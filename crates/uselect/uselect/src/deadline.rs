@@ -8,6 +8,6 @@ pub(crate) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
 }
 
 /// What is left until then.
-pub(crate) fn left_of(deadline: Option<Instant>) -> Option<Duration> {
+pub(crate) fn remaining(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|at| at.saturating_duration_since(Instant::now()))
 }

@@ -17,13 +17,13 @@ pub enum Error {
     /// sound.
     Full,
     /// The process is registered already.
-    Registered,
+    AlreadyRegistered,
     /// The process is of another pid namespace than the daemon.
     OtherNamespace,
     /// The daemon could not do it; it says why in its log.
     Daemon,
     /// The daemon is there, and has not answered in time, or at all. A retry is sound.
-    NoAnswer,
+    NoReply,
     /// The daemon says what this version does not understand.
     Protocol,
     /// There is no io_uring as of Linux 6.0 to be had.
@@ -40,28 +40,32 @@ impl From<Errno> for Error {
 
 impl Error {
     /// The same for people, with the place where the daemon was looked for if it was not found.
-    pub fn at(self, path: &Path) -> impl fmt::Display {
-        At { error: self, path }
+    pub fn at_path(self, path: &Path) -> impl fmt::Display {
+        ErrorAtPath { error: self, path }
     }
 }
 
-struct At<'a> {
+struct ErrorAtPath<'a> {
     error: Error,
     path: &'a Path,
 }
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for ErrorAtPath<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.error {
             Error::NoDaemon(error) => {
-                no_daemon(out, error, &format_args!(" at {}", self.path.display()))
+                write_no_daemon(out, error, &format_args!(" at {}", self.path.display()))
             }
             other => other.fmt(out),
         }
     }
 }
 
-fn no_daemon(out: &mut fmt::Formatter<'_>, error: Errno, place: &dyn fmt::Display) -> fmt::Result {
+fn write_no_daemon(
+    out: &mut fmt::Formatter<'_>,
+    error: Errno,
+    place: &dyn fmt::Display,
+) -> fmt::Result {
     match error {
         // No socket, or one that was left.
         Errno::NOENT | Errno::CONNREFUSED => write!(out, "uselectd is not running{place}"),
@@ -72,15 +76,15 @@ fn no_daemon(out: &mut fmt::Formatter<'_>, error: Errno, place: &dyn fmt::Displa
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoDaemon(error) => no_daemon(out, *error, &""),
+            Self::NoDaemon(error) => write_no_daemon(out, *error, &""),
             Self::Refused => {
                 out.write_str("uselectd does not serve this user (--allow-user of uselectd(8))")
             }
             Self::Full => out.write_str("uselectd has no room for another process"),
-            Self::Registered => out.write_str("the process is registered already"),
+            Self::AlreadyRegistered => out.write_str("the process is registered already"),
             Self::OtherNamespace => out.write_str("uselectd is of another pid namespace"),
             Self::Daemon => out.write_str("uselectd failed; its log says why"),
-            Self::NoAnswer => out.write_str("uselectd does not answer"),
+            Self::NoReply => out.write_str("uselectd does not answer"),
             Self::Protocol => out.write_str("uselectd is of another version"),
             Self::NoRing(Errno::NOSYS) => out.write_str("there is no io_uring here"),
             Self::NoRing(Errno::PERM) => {
@@ -101,12 +105,12 @@ mod tests {
 
     #[test]
     fn who_is_not_there_is_told_from_who_cannot_be_reached() {
-        let at = |error| Error::NoDaemon(error).at(Path::new("/a")).to_string();
+        let at = |error| Error::NoDaemon(error).at_path(Path::new("/a")).to_string();
         for error in [Errno::NOENT, Errno::CONNREFUSED] {
             assert_eq!(at(error), "uselectd is not running at /a");
             assert_eq!(Error::NoDaemon(error).to_string(), "uselectd is not running");
         }
         assert!(at(Errno::ACCESS).starts_with("uselectd cannot be reached at /a: Permission"));
-        assert_eq!(Error::Full.at(Path::new("/a")).to_string(), Error::Full.to_string());
+        assert_eq!(Error::Full.at_path(Path::new("/a")).to_string(), Error::Full.to_string());
     }
 }

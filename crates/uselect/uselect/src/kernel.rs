@@ -26,7 +26,7 @@ use rustix::param::page_size;
 
 pub(crate) use self::epoll::{Epoll, EpollEvent};
 use crate::bits;
-use crate::hidden::Hidden;
+use crate::internal_fd::InternalFd;
 use crate::pollfd::PollFd;
 
 pub(crate) type Result<T, E = Errno> = std::result::Result<T, E>;
@@ -35,22 +35,22 @@ pub(crate) type Result<T, E = Errno> = std::result::Result<T, E>;
 ///
 /// # Safety
 /// Any bytes are one, and but for padding, which nobody reads, it is made of atomics alone.
-pub(crate) unsafe trait Shared {}
+pub(crate) unsafe trait SharedMemory {}
 
 // SAFETY: atomics and padding.
-unsafe impl Shared for crate::layout::Shown {}
+unsafe impl SharedMemory for crate::layout::ReadOnlyPages {}
 // SAFETY: atomics and padding.
-unsafe impl Shared for crate::layout::Own {}
+unsafe impl SharedMemory for crate::layout::WritablePages {}
 // SAFETY: they are atomics.
-unsafe impl Shared for AtomicU64 {}
+unsafe impl SharedMemory for AtomicU64 {}
 // SAFETY: they are atomics.
-unsafe impl Shared for AtomicU8 {}
+unsafe impl SharedMemory for AtomicU8 {}
 
 /// Memory that is shared, seen as one `T`.
 pub(crate) struct Mapping<T> {
     start: NonNull<T>,
     bytes: usize,
-    kind: PhantomData<T>,
+    marker: PhantomData<T>,
 }
 
 // SAFETY: the mapping is memory like any other, and what is in it are atomics.
@@ -58,7 +58,7 @@ unsafe impl<T: Sync> Send for Mapping<T> {}
 // SAFETY: as above; only `&T` is handed out.
 unsafe impl<T: Sync> Sync for Mapping<T> {}
 
-impl<T: Shared> Mapping<T> {
+impl<T: SharedMemory> Mapping<T> {
     /// Maps a `T` that begins at `offset`, a multiple of the page's size, of what `fd` is. Nothing
     /// may be stored there unless `is_writable`.
     pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, is_writable: bool) -> Result<Self> {
@@ -67,13 +67,13 @@ impl<T: Shared> Mapping<T> {
         let (access, flags) = (ProtFlags::READ | write, MapFlags::SHARED);
         // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, fd, offset) }?;
-        Ok(Self::of(start.cast(), bytes))
+        Ok(Self::from_start(start.cast(), bytes))
     }
 
-    fn of(start: *mut T, bytes: usize) -> Self {
+    fn from_start(start: *mut T, bytes: usize) -> Self {
         let start = NonNull::new(start).expect("mmap gives no address 0");
         assert!(start.is_aligned(), "pages are aligned for everything");
-        Self { start, bytes, kind: PhantomData }
+        Self { start, bytes, marker: PhantomData }
     }
 
     /// Memory of the process's own, of which all bytes are 0.
@@ -82,7 +82,7 @@ impl<T: Shared> Mapping<T> {
         let bytes = size_of::<T>().next_multiple_of(page_size());
         // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
-        Ok(Self::of(start.cast(), bytes))
+        Ok(Self::from_start(start.cast(), bytes))
     }
 }
 
@@ -97,7 +97,7 @@ impl Mapping<AtomicU8> {
     }
 }
 
-impl<T: Shared> Deref for Mapping<T> {
+impl<T: SharedMemory> Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -115,7 +115,7 @@ impl<T> Drop for Mapping<T> {
 }
 
 /// The number by which the kernel's programs know the thread that runs.
-pub(crate) fn thread() -> u32 {
+pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
@@ -149,7 +149,7 @@ fn flags(is_blocking: bool) -> SocketFlags {
 /// Makes the kernel look at a socket, whatever its state is: asks for its name (getsockname(2)),
 /// which calls the programs and does nothing else. A receive of 0 bytes would call them too, but it
 /// takes a kept error.
-pub(crate) fn touch(socket: BorrowedFd<'_>) {
+pub(crate) fn run_programs(socket: BorrowedFd<'_>) {
     // Whatever it gives, the programs have run.
     let _ = rustix::net::getsockname(socket);
 }
@@ -216,14 +216,14 @@ pub(crate) fn receive<const COUNT: usize>(
 }
 
 /// Whether the other side of a Unix connection is gone. Does not wait.
-pub(crate) fn has_ended(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_peer_closed(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd { fd: fd.as_raw_fd(), events: 0, revents: 0 }];
     ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|count| count > 0)
 }
 
 /// Borrows a descriptor for a call by its number, which a caller has named. What that number is,
 /// is the caller's to know; the kernel says EBADF if it is nothing.
-pub(crate) fn borrow<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
+pub(crate) fn borrow_fd<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
     // SAFETY: it is not -1; a number that is not open is an error of the call that gets it, as with
     // poll(2) itself.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
@@ -235,7 +235,7 @@ pub(crate) fn borrow<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
 pub struct SignalSet(pub u64);
 
 /// Signals that an instruction causes, which cannot wait.
-const CAUSED: [i32; 6] =
+const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
 /// Has signals to this thread wait until `work` is done: whether one came that was handled then,
@@ -243,8 +243,8 @@ const CAUSED: [i32; 6] =
 ///
 /// One that is ignored waits as well; in a program of several threads the kernel may give it to
 /// another one, whose epoll_wait(2) then ends.
-pub(crate) fn holding_signals(work: impl FnOnce()) -> Option<bool> {
-    let caused = CAUSED.iter().fold(0, |set, signal| set | 1 << (signal - 1));
+pub(crate) fn with_signals_blocked(work: impl FnOnce()) -> Option<bool> {
+    let caused = SYNCHRONOUS.iter().fold(0, |set, signal| set | 1 << (signal - 1));
     let before = set_mask(SignalSet(!caused))?;
     work();
     // Lets them through. Not by the mask alone: that does not tell.
@@ -270,7 +270,7 @@ fn set_mask(mask: SignalSet) -> Option<SignalSet> {
 }
 
 /// sched_yield(2): whoever else wants this processor goes first.
-pub(crate) fn give_way() {
+pub(crate) fn sched_yield() {
     // SAFETY: it takes nothing.
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
@@ -282,7 +282,7 @@ pub(crate) fn ppoll(
     timeout: Option<Duration>,
     mask: Option<&SignalSet>,
 ) -> Result<usize> {
-    let mut timeout = Timeout::new(timeout);
+    let mut timeout = KernelTimespec::new(timeout);
     // SAFETY: `PollFd` is `struct pollfd`, and the kernel gets as many as there are; time and mask
     // are null or outlive the call, and the mask is as long as is said.
     result(unsafe {
@@ -290,7 +290,7 @@ pub(crate) fn ppoll(
             libc::SYS_ppoll,
             fds.as_mut_ptr(),
             fds.len(),
-            timeout.address(),
+            timeout.as_mut_ptr(),
             mask.map_or(ptr::null(), ptr::from_ref),
             size_of::<SignalSet>(),
         )
@@ -298,9 +298,9 @@ pub(crate) fn ppoll(
 }
 
 /// `struct __kernel_timespec`, where there is one.
-struct Timeout(Option<[i64; 2]>);
+struct KernelTimespec(Option<[i64; 2]>);
 
-impl Timeout {
+impl KernelTimespec {
     /// What is longer than the kernel can say is for ever.
     fn new(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|timeout| {
@@ -309,7 +309,7 @@ impl Timeout {
     }
 
     /// ppoll(2) stores there what is left, and goes on with that when it was interrupted.
-    fn address(&mut self) -> *mut [i64; 2] {
+    fn as_mut_ptr(&mut self) -> *mut [i64; 2] {
         self.0.as_mut().map_or(ptr::null_mut(), ptr::from_mut)
     }
 }
@@ -322,18 +322,18 @@ fn result(returned: libc::c_long) -> Result<usize> {
 }
 
 /// A counter that can be waited for (eventfd(2)), closed on exec, that no call waits for.
-pub(crate) fn eventfd() -> Result<Hidden> {
+pub(crate) fn eventfd() -> Result<InternalFd> {
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-    Hidden::of(rustix::event::eventfd(0, flags))
+    InternalFd::from_result(rustix::event::eventfd(0, flags))
 }
 
 /// Makes it readable, if it is not already.
-pub(crate) fn signal(eventfd: &Hidden) {
+pub(crate) fn signal_eventfd(eventfd: &InternalFd) {
     let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
 }
 
 /// Makes it unreadable.
-pub(crate) fn drain(eventfd: &Hidden) {
+pub(crate) fn drain_eventfd(eventfd: &InternalFd) {
     let _ = rustix::io::read(eventfd, &mut [0; 8]);
 }
 
@@ -375,16 +375,16 @@ mod tests {
         assert_ne!(before, libc::SIG_ERR);
         let blocked = SignalSet(1 << (libc::SIGUSR1 - 1));
         let first = set_mask(blocked).unwrap();
-        assert_eq!(holding_signals(give_way), Some(false));
+        assert_eq!(with_signals_blocked(sched_yield), Some(false));
         let work = || {
             raise(libc::SIGUSR2);
             assert_eq!(handled(), 0);
         };
-        assert_eq!(holding_signals(work), Some(true));
+        assert_eq!(with_signals_blocked(work), Some(true));
         assert_eq!(handled(), 1);
         // One that is ignored, and one that the caller holds, are none.
-        assert_eq!(holding_signals(|| raise(libc::SIGURG)), Some(false));
-        assert_eq!(holding_signals(|| raise(libc::SIGUSR1)), Some(false));
+        assert_eq!(with_signals_blocked(|| raise(libc::SIGURG)), Some(false));
+        assert_eq!(with_signals_blocked(|| raise(libc::SIGUSR1)), Some(false));
         assert_eq!(handled(), 1);
         // SAFETY: no handler is left; the one that waits is dropped.
         unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };

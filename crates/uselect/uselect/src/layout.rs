@@ -27,7 +27,7 @@ pub type Bitmap = [AtomicU64; WORDS];
 /// A socket, as of its last event.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Numbers {
+pub struct SocketNumbers {
     /// Bytes that can be received; of a listener, connections that wait.
     pub readable: AtomicU32,
     /// Bytes of room to send.
@@ -40,7 +40,7 @@ pub struct Numbers {
 
 /// What the programs alone write.
 #[repr(C)]
-pub struct Shown {
+pub struct ReadOnlyPages {
     /// Of the registration; 0 is nobody.
     pub identity: AtomicU64,
     /// Counts the sockets that were ever tracked.
@@ -49,12 +49,12 @@ pub struct Shown {
     /// By index: the socket's generation << 32 | events so far << 16 | what poll(2) would say.
     pub word: [AtomicU64; SOCKETS],
     /// By index.
-    pub numbers: [Numbers; SOCKETS],
+    pub numbers: [SocketNumbers; SOCKETS],
 }
 
 /// By which a thread and the programs that run in its system calls agree on an index.
 #[repr(C)]
-pub struct Slot {
+pub struct ThreadSlot {
     /// The thread's number (gettid(2)); 0: free.
     pub thread: AtomicU32,
     /// The index that the thread's next socket shall have; 0: none.
@@ -79,7 +79,7 @@ pub struct SleeperFlag {
 
 /// What the process writes too.
 #[repr(C)]
-pub struct Own {
+pub struct WritablePages {
     /// By the number of the sleeper.
     pub sleeper: [SleeperFlag; SLEEPERS],
     /// By descriptor: whether it is tracked (the paper's A-bits). Written by the process alone.
@@ -101,12 +101,14 @@ pub struct Own {
     /// By index: so many bytes make the socket readable; 0: one does.
     pub threshold: [AtomicU32; SOCKETS],
     /// By thread number, modulo.
-    pub slot: [Slot; THREADS],
+    pub slot: [ThreadSlot; THREADS],
 }
 
 const _: () = {
-    assert!(size_of::<Shown>() == 64 + SOCKETS * 24);
-    assert!(size_of::<Own>() == 192 * SLEEPERS + 5 * WORDS * 8 + SOCKETS * 16 + THREADS * 16);
+    assert!(size_of::<ReadOnlyPages>() == 64 + SOCKETS * 24);
+    assert!(
+        size_of::<WritablePages>() == 192 * SLEEPERS + 5 * WORDS * 8 + SOCKETS * 16 + THREADS * 16
+    );
     assert!(SOCKETS.is_power_of_two() && THREADS.is_power_of_two() && PROBES <= THREADS);
     assert!(SLEEPERS.is_power_of_two());
 };

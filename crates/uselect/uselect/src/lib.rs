@@ -9,49 +9,52 @@
 //! What it never does: look into the bytes of a socket, or answer for a descriptor that it does not
 //! know. Those, and whatever is doubtful, are asked of poll(2).
 
-mod asked;
-mod asleep;
-mod attach;
+mod adaptive_gate;
 mod bitmap;
 pub mod bits;
+mod blocking_poll;
 mod deadline;
 mod error;
-mod filter;
-mod hidden;
-mod idle;
-mod items;
+mod internal_fd;
 mod kernel;
+mod kernel_check;
 pub mod layout;
 mod limits;
+mod multishot;
 mod pages;
-mod passes;
 mod poll;
+mod poll_cache;
+mod poll_set;
 mod pollfd;
 mod region;
-mod remembered;
-mod rings;
+mod registration;
+mod ring_requests;
 mod select;
-mod sleep;
+mod sleeper;
+mod sleeper_pool;
 mod socket;
 mod spin;
 mod stats;
 mod tracker;
-mod turn;
 mod view;
 mod wait;
+mod watch_list;
 mod watcher;
-mod worth;
+mod yield_before_sleep;
 
-pub use attach::{Answer, CHALLENGE_BYTES, DESCRIPTORS, Mode, REQUEST, SLEEPER, SOCKET};
 pub use error::{Errno, Error};
-pub use hidden::{Hidden, owns};
-pub use items::Event;
+pub use internal_fd::{InternalFd, is_internal_fd};
 pub use kernel::SignalSet;
-pub use limits::{PASSES_MAX, PASSES_TIME_MAX, WAITS_UNSEEN_MAX};
+pub use limits::{DAEMON_CHECK_WAITS_MAX, KERNEL_CHECK_TIME_MAX, KERNEL_CHECK_WAITS_MAX};
 pub use pollfd::PollFd;
+pub use registration::{
+    CHALLENGE_BYTES, DEFAULT_SOCKET, REPLY_DESCRIPTORS, REQUEST_MAGIC, RING_REQUEST,
+    RegistrationReply, TrackingMode,
+};
 pub use rustix::net::Shutdown;
-pub use select::Sets;
-pub use socket::Socket;
+pub use select::FdSets;
+pub use socket::TrackedSocket;
 pub use stats::Stats;
-pub use tracker::{Backend, State, Tracker};
+pub use tracker::{Backend, SocketState, Tracker};
+pub use watch_list::DescriptorEvent;
 pub use watcher::Watcher;

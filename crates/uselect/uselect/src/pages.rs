@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::param::page_size;
 
-use crate::bitmap::{Bits, set};
+use crate::bitmap::{ReadinessBitmaps, set_bit};
 use crate::bits;
-use crate::hidden::Hidden;
+use crate::internal_fd::InternalFd;
 use crate::kernel::{Mapping, Result};
-use crate::layout::{DOUBT, Numbers, Own, SLEEPERS, SOCKETS, Shown, WORDS};
+use crate::layout::{DOUBT, ReadOnlyPages, SLEEPERS, SOCKETS, SocketNumbers, WORDS, WritablePages};
 
-pub(crate) struct Pages {
-    shown: Mapping<Shown>,
-    pub(crate) own: Mapping<Own>,
+pub(crate) struct SharedPages {
+    read_only: Mapping<ReadOnlyPages>,
+    pub(crate) writable: Mapping<WritablePages>,
     /// By word of descriptors: how often who is interested in one of them has changed.
     interests: Box<[AtomicU64]>,
     /// By sleeper: threads that just now put interests of their own in the place of its.
-    pub(crate) takers: [AtomicU32; SLEEPERS],
+    pub(crate) replacing_threads: [AtomicU32; SLEEPERS],
 }
 
 /// What a word says of its socket.
 #[derive(Clone, Copy)]
-pub(crate) struct Word(u64);
+pub(crate) struct SocketWord(u64);
 
-impl Word {
+impl SocketWord {
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -43,51 +43,51 @@ impl Word {
     }
 
     /// What poll(2) would say memory does not know: the E-bit, which follows the word.
-    pub(crate) fn is_doubtful(self) -> bool {
+    pub(crate) fn needs_kernel(self) -> bool {
         self.0 as u32 & (bits::PRI | bits::ERR | DOUBT) != 0
     }
 }
 
-impl Pages {
+impl SharedPages {
     /// Maps what the daemon has handed out.
     pub(crate) fn new(shown: BorrowedFd<'_>, own: BorrowedFd<'_>) -> Result<Self> {
         Ok(Self {
-            shown: Mapping::new(shown, 0, false)?,
-            own: Mapping::new(own, 0, true)?,
+            read_only: Mapping::new(shown, 0, false)?,
+            writable: Mapping::new(own, 0, true)?,
             interests: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
-            takers: [const { AtomicU32::new(0) }; SLEEPERS],
+            replacing_threads: [const { AtomicU32::new(0) }; SLEEPERS],
         })
     }
 
     /// The index of a descriptor, if it is tracked. What is read there is input: our own threads
     /// wrote it, but so may a bug in the program, so it is checked.
     pub(crate) fn index(&self, fd: i32) -> Option<usize> {
-        let place = self.own.index.get(usize::try_from(fd).ok()?)?;
+        let place = self.writable.index.get(usize::try_from(fd).ok()?)?;
         let index = place.load(Ordering::Acquire) as usize;
         (0 < index && index < SOCKETS).then_some(index)
     }
 
-    pub(crate) fn word(&self, index: usize) -> Word {
+    pub(crate) fn word(&self, index: usize) -> SocketWord {
         // Pairs with the exchange in settle(): what the socket's state was made of is not ours.
-        Word(self.shown.word[index].load(Ordering::SeqCst))
+        SocketWord(self.read_only.word[index].load(Ordering::SeqCst))
     }
 
-    pub(crate) fn numbers(&self, index: usize) -> &Numbers {
-        &self.shown.numbers[index]
+    pub(crate) fn numbers(&self, index: usize) -> &SocketNumbers {
+        &self.read_only.numbers[index]
     }
 
-    pub(crate) fn bits(&self) -> Bits<'_> {
-        let Own { active, read, write, except, .. } = &*self.own;
-        Bits { active, read, write, urgent: except, except, is_guess: false }
+    pub(crate) fn bits(&self) -> ReadinessBitmaps<'_> {
+        let WritablePages { active, read, write, except, .. } = &*self.writable;
+        ReadinessBitmaps { active, read, write, urgent: except, except, is_hint: false }
     }
 
     pub(crate) fn interest(&self, fd: usize) -> u32 {
-        self.own.interest[fd].load(Ordering::SeqCst)
+        self.writable.interest[fd].load(Ordering::SeqCst)
     }
 
     /// Says who is interested in a descriptor, and in what, if that is still as it was `found`.
-    pub(crate) fn set_interest(&self, fd: usize, found: u32, wanted: u32) -> bool {
-        let place = &self.own.interest[fd];
+    pub(crate) fn replace_interest(&self, fd: usize, found: u32, wanted: u32) -> bool {
+        let place = &self.writable.interest[fd];
         let is_set =
             place.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if is_set {
@@ -97,52 +97,52 @@ impl Pages {
     }
 
     /// Nobody is interested in a descriptor any more.
-    pub(crate) fn end_interest(&self, fd: usize) {
-        self.own.interest[fd].store(0, Ordering::SeqCst);
+    pub(crate) fn clear_interest(&self, fd: usize) {
+        self.writable.interest[fd].store(0, Ordering::SeqCst);
         self.interests[fd / 64].fetch_add(1, Ordering::SeqCst);
     }
 
     /// Another number after each change of an interest in a descriptor of this word.
-    pub(crate) fn interests(&self, word: usize) -> u64 {
+    pub(crate) fn interest_versions(&self, word: usize) -> u64 {
         self.interests[word].load(Ordering::SeqCst)
     }
 
     /// Says which descriptor a socket has, and makes its bits what the word is.
     pub(crate) fn publish(&self, fd: usize, index: usize) {
-        self.own.index[fd].store(index as u32, Ordering::Relaxed);
-        self.own.descriptor[index].store(fd as u32 + 1, Ordering::Relaxed);
+        self.writable.index[fd].store(index as u32, Ordering::Relaxed);
+        self.writable.descriptor[index].store(fd as u32 + 1, Ordering::Relaxed);
         // Pairs with the exchange in settle(): either it finds the descriptor and writes the bits,
         // or `sync` finds its word.
         fence(Ordering::SeqCst);
-        self.sync(fd);
-        set(&self.own.active, fd, true);
+        self.sync_bitmaps(fd);
+        set_bit(&self.writable.active, fd, true);
     }
 
     /// Takes that back. To be called before the descriptor is closed: from then on the number may
     /// be another socket's.
-    pub(crate) fn withdraw(&self, fd: usize, index: usize) {
-        set(&self.own.active, fd, false);
-        self.own.descriptor[index].store(0, Ordering::Relaxed);
-        self.own.index[fd].store(0, Ordering::Relaxed);
-        self.end_interest(fd);
+    pub(crate) fn unpublish(&self, fd: usize, index: usize) {
+        set_bit(&self.writable.active, fd, false);
+        self.writable.descriptor[index].store(0, Ordering::Relaxed);
+        self.writable.index[fd].store(0, Ordering::Relaxed);
+        self.clear_interest(fd);
         // As above; the word of no socket is 0, and so are the bits then.
         fence(Ordering::SeqCst);
-        self.sync(fd);
+        self.sync_bitmaps(fd);
     }
 
     /// Makes the bits of a descriptor what the word of its socket is, whichever that is now. As
     /// show() in the kernel: whoever writes looks again, so that what was outdated is repaired by
     /// who wrote it.
-    fn sync(&self, fd: usize) {
-        let index = || self.own.index[fd].load(Ordering::SeqCst) as usize % SOCKETS;
+    fn sync_bitmaps(&self, fd: usize) {
+        let index = || self.writable.index[fd].load(Ordering::SeqCst) as usize % SOCKETS;
         loop {
-            let (at, own) = (index(), &self.own);
-            let word = self.shown.word[at].load(Ordering::SeqCst);
+            let (at, own) = (index(), &self.writable);
+            let word = self.read_only.word[at].load(Ordering::SeqCst);
             let bits = word as u32;
-            set(&own.read, fd, bits & (bits::IN | bits::HUP | bits::ERR) != 0);
-            set(&own.write, fd, bits & (bits::OUT | bits::ERR) != 0);
-            set(&own.except, fd, bits & (bits::PRI | bits::ERR | DOUBT) != 0);
-            if index() == at && self.shown.word[at].load(Ordering::SeqCst) == word {
+            set_bit(&own.read, fd, bits & (bits::IN | bits::HUP | bits::ERR) != 0);
+            set_bit(&own.write, fd, bits & (bits::OUT | bits::ERR) != 0);
+            set_bit(&own.except, fd, bits & (bits::PRI | bits::ERR | DOUBT) != 0);
+            if index() == at && self.read_only.word[at].load(Ordering::SeqCst) == word {
                 return;
             }
         }
@@ -151,19 +151,19 @@ impl Pages {
 
 /// The kernel's ring of records (BPF_MAP_TYPE_RINGBUF, since Linux 5.8): readable while it holds
 /// any. They say nothing, and are dropped unread.
-pub(crate) struct Ring {
-    fd: Hidden,
+pub(crate) struct WakeRing {
+    fd: InternalFd,
     /// Up to where we have read; the first page.
     consumed: Mapping<AtomicU64>,
     /// Up to where the kernel has written; the second page.
     produced: Mapping<AtomicU64>,
 }
 
-impl Ring {
+impl WakeRing {
     pub(crate) fn new(fd: OwnedFd) -> Result<Self> {
         let consumed = Mapping::new(fd.as_fd(), 0, true)?;
         let produced = Mapping::new(fd.as_fd(), page_size() as u64, false)?;
-        Ok(Self { fd: Hidden::new(fd), consumed, produced })
+        Ok(Self { fd: InternalFd::new(fd), consumed, produced })
     }
 
     /// Makes it unreadable until the next record comes.
@@ -172,7 +172,7 @@ impl Ring {
     }
 }
 
-impl AsFd for Ring {
+impl AsFd for WakeRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -9,23 +9,25 @@ use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::attach::{Mode, attach};
-use crate::bitmap::{is_set, number, set};
+use crate::bitmap::{fd_index, is_set, set_bit};
 use crate::bits;
 use crate::error::Error;
-use crate::hidden::Hidden;
-use crate::idle::Idle;
+use crate::internal_fd::InternalFd;
 use crate::kernel::{self, Mapping};
-use crate::layout::{Bitmap, PROBES, SOCKETS, Slot, THREADS};
-use crate::limits::{KEPT_RING_STEP, KEPT_RING_TIME_MAX, RING_TIME_MAX, WAITS_UNSEEN_MAX};
-use crate::pages::{Pages, Word};
+use crate::layout::{Bitmap, PROBES, SOCKETS, THREADS, ThreadSlot};
+use crate::limits::{
+    DAEMON_CHECK_WAITS_MAX, KEPT_SLEEPER_STEP, KEPT_SLEEPER_TIME_MAX, RING_REPLY_TIME_MAX,
+};
+use crate::pages::{SharedPages, SocketWord};
 use crate::pollfd::PollFd;
-use crate::rings::Rings;
-use crate::sleep::Sleeper;
+use crate::registration::{TrackingMode, register};
+use crate::ring_requests::RingRequests;
+use crate::sleeper::Sleeper;
+use crate::sleeper_pool::SleeperPool;
 
 /// What the end of the daemon is waited for with: a hang-up, which is told unasked. Bytes are for
 /// the thread that has asked for a ring.
-pub(crate) const ENDED: u32 = 0;
+pub(crate) const HANGUP_ONLY: u32 = 0;
 
 thread_local! {
     /// This thread is in a call that gives a socket, with a slot. Without a destructor, so that it
@@ -33,11 +35,11 @@ thread_local! {
     static IS_ARMED: Cell<bool> = const { Cell::new(false) };
 }
 
-pub(crate) struct Region {
-    pub(crate) pages: Pages,
-    pub(crate) mode: Mode,
+pub(crate) struct ProcessRegion {
+    pub(crate) pages: SharedPages,
+    pub(crate) mode: TrackingMode,
     /// Readable once the daemon has ended, and memory with it.
-    registration: Hidden,
+    registration: InternalFd,
     is_lost: AtomicBool,
     /// Waits so far, to look at that now and then.
     waits: AtomicU32,
@@ -45,46 +47,46 @@ pub(crate) struct Region {
     is_ours: Mapping<AtomicU8>,
     /// Indices that no socket has. The one that was given back last is taken last, so that what
     /// the kernel still does about the old socket is over by then; the generation says so too.
-    free: ArrayQueue<u32>,
-    idle: Idle,
-    rings: Mutex<Rings>,
+    free_indices: ArrayQueue<u32>,
+    sleepers: SleeperPool,
+    rings: Mutex<RingRequests>,
 }
 
-impl Region {
-    pub(crate) fn register(path: &Path, mode: Mode) -> Result<Self, Error> {
+impl ProcessRegion {
+    pub(crate) fn register(path: &Path, mode: TrackingMode) -> Result<Self, Error> {
         let is_ours = Mapping::wiped_on_fork()?;
-        let (pages, ring, registration) = attach(path, mode)?;
+        let (pages, ring, registration) = register(path, mode)?;
         is_ours.store(1, Ordering::Relaxed);
-        let idle = Idle::new();
+        let idle = SleeperPool::new();
         idle.put(Box::new(Sleeper::new(0, ring)));
         Ok(Self {
             pages,
             mode,
-            registration: Hidden::new(registration),
+            registration: InternalFd::new(registration),
             is_lost: AtomicBool::new(false),
             waits: AtomicU32::new(0),
             is_ours,
-            free: free_indices(),
-            idle,
-            rings: Mutex::new(Rings::new(RING_TIME_MAX)),
+            free_indices: free_indices(),
+            sleepers: idle,
+            rings: Mutex::new(RingRequests::new(RING_REPLY_TIME_MAX)),
         })
     }
 
     /// Whether memory is this process's, and kept up to date as far as is known.
     pub(crate) fn is_live(&self) -> bool {
-        self.is_ours() && !self.is_lost.load(Ordering::Relaxed)
+        self.is_this_process() && !self.is_lost.load(Ordering::Relaxed)
     }
 
-    fn is_ours(&self) -> bool {
+    fn is_this_process(&self) -> bool {
         self.is_ours.load(Ordering::Relaxed) == 1
     }
 
     /// As [`Region::is_live`], for who begins a wait: looks at the daemon each [`WAITS_UNSEEN_MAX`]
     /// times, for a process that never sleeps.
-    pub(crate) fn begins_live(&self) -> bool {
+    pub(crate) fn check_live(&self) -> bool {
         let waits = self.waits.fetch_add(1, Ordering::Relaxed);
-        if waits.is_multiple_of(WAITS_UNSEEN_MAX) && self.is_live() {
-            let found = kernel::has_ended(self.registration.as_fd());
+        if waits.is_multiple_of(DAEMON_CHECK_WAITS_MAX) && self.is_live() {
+            let found = kernel::is_peer_closed(self.registration.as_fd());
             self.is_lost.fetch_or(found, Ordering::Relaxed);
         }
         self.is_live()
@@ -95,103 +97,103 @@ impl Region {
         self.registration.as_fd()
     }
 
-    pub(crate) fn wait_for_loss(&self) {
+    pub(crate) fn wait_for_daemon_end(&self) {
         let registration = self.registration.as_fd().as_raw_fd();
-        let mut fds = [PollFd { fd: registration, events: ENDED as u16, revents: 0 }];
+        let mut fds = [PollFd { fd: registration, events: HANGUP_ONLY as u16, revents: 0 }];
         while self.is_live() {
             // With one descriptor it has no errors but EINTR.
             if let Ok(1..) = kernel::ppoll(&mut fds, None, None) {
-                self.lose();
+                self.mark_lost();
             }
         }
     }
 
     /// The daemon has ended: nothing tells of sockets any more. Never taken back.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn mark_lost(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
     /// A sleeper for this thread; `None` when there are no more, the daemon gives none, or somebody is
     /// just being given one, as a signal handler must not wait for what it has interrupted.
-    pub(crate) fn sleeper(&self) -> Option<Box<Sleeper>> {
-        self.idle.take().or_else(|| {
+    pub(crate) fn take_sleeper(&self) -> Option<Box<Sleeper>> {
+        self.sleepers.take().or_else(|| {
             let mut rings = self.rings.try_lock().ok()?;
-            let (number, ring) = rings.next(self.registration.as_fd(), Instant::now())?;
+            let (number, ring) = rings.request_next(self.registration.as_fd(), Instant::now())?;
             Some(Box::new(Sleeper::new(number, ring)))
         })
     }
 
     /// As [`Region::sleeper`], for who would do without one for as long as it lives: waits for
     /// whoever is just being given one, and asks the daemon again, but not for ever.
-    pub(crate) fn sleeper_to_keep(&self) -> Option<Box<Sleeper>> {
+    pub(crate) fn take_sleeper_to_keep(&self) -> Option<Box<Sleeper>> {
         let begin = Instant::now();
         loop {
-            let sleeper = self.sleeper();
-            let are_all = self.rings.try_lock().is_ok_and(|rings| rings.are_all());
-            let is_over = are_all || !self.is_live() || begin.elapsed() > KEPT_RING_TIME_MAX;
+            let sleeper = self.take_sleeper();
+            let are_all = self.rings.try_lock().is_ok_and(|rings| rings.has_all());
+            let is_over = are_all || !self.is_live() || begin.elapsed() > KEPT_SLEEPER_TIME_MAX;
             if sleeper.is_some() || is_over {
                 return sleeper;
             }
-            std::thread::sleep(KEPT_RING_STEP);
+            std::thread::sleep(KEPT_SLEEPER_STEP);
         }
     }
 
     /// Takes it back.
-    pub(crate) fn rest(&self, sleeper: Box<Sleeper>) {
-        self.idle.put(sleeper);
+    pub(crate) fn return_sleeper(&self, sleeper: Box<Sleeper>) {
+        self.sleepers.put(sleeper);
     }
 
     /// What poll(2) would say of a tracked descriptor, with bits in it that nobody has asked for.
     pub(crate) fn events(&self, fd: usize, index: usize) -> u32 {
-        self.events_by(self.pages.word(index), fd)
+        self.events_of_word(self.pages.word(index), fd)
     }
 
     /// As [`Region::events`], by a word of the descriptor's that was read before.
-    pub(crate) fn events_by(&self, word: Word, fd: usize) -> u32 {
+    pub(crate) fn events_of_word(&self, word: SocketWord, fd: usize) -> u32 {
         let word = word.events();
         match self.mode {
-            Mode::Exact => word,
-            Mode::Lean => {
-                let own = &self.pages.own;
+            TrackingMode::Exact => word,
+            TrackingMode::Lean => {
+                let own = &self.pages.writable;
                 let side = |bitmap: &Bitmap, bits| if is_set(bitmap, fd) { bits } else { 0 };
-                word & !(bits::READING | bits::WRITING)
-                    | side(&own.read, bits::READING)
-                    | side(&own.write, bits::WRITING)
+                word & !(bits::READABLE | bits::WRITABLE)
+                    | side(&own.read, bits::READABLE)
+                    | side(&own.write, bits::WRITABLE)
             }
         }
     }
 
     /// Makes a call that gives a new socket, or a negative number; tracked if possible.
     pub(crate) fn open(&self, call: impl FnOnce() -> i32) -> i32 {
-        let Some((slot, index)) = self.arm() else { return call() };
+        let Some((slot, index)) = self.arm_slot() else { return call() };
         let fd = call();
         // Whatever it is, it is not what the number was if somebody has closed that without a word.
-        self.forget(fd);
+        self.untrack(fd);
         let was_disarmed =
             slot.armed.load(Ordering::Relaxed) == 0 && slot.taken.load(Ordering::Relaxed) == 0;
-        self.claim(slot, index, fd);
+        self.finish_open(slot, index, fd);
         if was_disarmed {
-            self.adopt(fd);
+            self.track(fd);
         }
         fd
     }
 
     /// Has a socket that is there tracked, which takes a call. False if it is no TCP socket, or
     /// tracked already, by this process or by another one.
-    pub(crate) fn adopt(&self, fd: i32) -> bool {
-        let Some(socket) = kernel::borrow(fd) else { return false };
-        let Some((slot, index)) = self.arm() else { return false };
-        kernel::touch(socket);
-        self.claim(slot, index, fd)
+    pub(crate) fn track(&self, fd: i32) -> bool {
+        let Some(socket) = kernel::borrow_fd(fd) else { return false };
+        let Some((slot, index)) = self.arm_slot() else { return false };
+        kernel::run_programs(socket);
+        self.finish_open(slot, index, fd)
     }
 
     /// An index for this thread's next socket; `None` when there are no more, or too many threads.
-    fn arm(&self) -> Option<(&Slot, u32)> {
+    fn arm_slot(&self) -> Option<(&ThreadSlot, u32)> {
         if !self.is_live() {
             return None;
         }
-        let thread = kernel::thread();
-        let near = |step| &self.pages.own.slot[(thread as usize + step) % THREADS];
+        let thread = kernel::thread_id();
+        let near = |step| &self.pages.writable.slot[(thread as usize + step) % THREADS];
         let slots = (0..PROBES).map(near);
         let own = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
         if let (Some(slot), true) = (own, IS_ARMED.get()) {
@@ -200,14 +202,14 @@ impl Region {
             slot.armed.store(0, Ordering::Relaxed);
             return None;
         }
-        let claim = |slot: &Slot, from| {
+        let claim = |slot: &ThreadSlot, from| {
             slot.thread.compare_exchange(from, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         // One of a thread that has ended, and had the number of this one.
-        let own = own.inspect(|slot| self.take_back(slot));
+        let own = own.inspect(|slot| self.reclaim_index(slot));
         let free = || slots.clone().find(|slot| claim(slot, 0));
-        let slot = own.or_else(free).or_else(|| self.left(slots.clone(), claim))?;
-        let Some(index) = self.free.pop() else {
+        let slot = own.or_else(free).or_else(|| self.reclaim_slot(slots.clone(), claim))?;
+        let Some(index) = self.free_indices.pop() else {
             slot.thread.store(0, Ordering::Release);
             return None;
         };
@@ -221,29 +223,29 @@ impl Region {
 
     /// A slot that was left by a thread which has ended within its call (pthread_cancel(3), or
     /// pthread_exit(3) by a signal handler).
-    fn left<'a>(
+    fn reclaim_slot<'a>(
         &self,
-        mut slots: impl Iterator<Item = &'a Slot>,
-        claim: impl Fn(&Slot, u32) -> bool,
-    ) -> Option<&'a Slot> {
+        mut slots: impl Iterator<Item = &'a ThreadSlot>,
+        claim: impl Fn(&ThreadSlot, u32) -> bool,
+    ) -> Option<&'a ThreadSlot> {
         let slot = slots.find(|slot| {
             let owner = slot.thread.load(Ordering::Relaxed);
             kernel::has_thread_ended(owner) && claim(slot, owner)
         })?;
-        self.take_back(slot);
+        self.reclaim_index(slot);
         Some(slot)
     }
 
     /// Gives back the index of a slot that was left. If a socket has it that is tracked no more.
-    fn take_back(&self, slot: &Slot) {
+    fn reclaim_index(&self, slot: &ThreadSlot) {
         let index = slot.armed.swap(0, Ordering::Relaxed).max(slot.taken.load(Ordering::Relaxed));
         if (1..SOCKETS as u32).contains(&index) {
-            self.give_back(index);
+            self.free_index(index);
         }
     }
 
     /// Whether the call has had its socket tracked; which descriptor it is, is said from now on.
-    fn claim(&self, slot: &Slot, index: u32, fd: i32) -> bool {
+    fn finish_open(&self, slot: &ThreadSlot, index: u32, fd: i32) -> bool {
         // The programs ran in this thread's call: what they wrote is in the past, as a signal
         // handler's writes would be.
         compiler_fence(Ordering::SeqCst);
@@ -253,52 +255,54 @@ impl Region {
         slot.taken.store(0, Ordering::Relaxed);
         slot.thread.store(0, Ordering::Release);
         IS_ARMED.set(false);
-        let fd = number(fd);
+        let fd = fd_index(fd);
         let is_right = is_taken && self.pages.word(index as usize).generation() == generation;
         match fd {
             Some(fd) if is_right => {
                 // Somebody closed the number's last socket without a word.
-                self.forget(fd as i32);
+                self.untrack(fd as i32);
                 self.pages.publish(fd, index as usize);
             }
-            _ => self.give_back(index),
+            _ => self.free_index(index),
         }
         is_right && fd.is_some()
     }
 
     /// To be called right before a descriptor is closed.
-    pub(crate) fn forget(&self, fd: i32) {
-        if !self.is_ours() {
+    pub(crate) fn untrack(&self, fd: i32) {
+        if !self.is_this_process() {
             return;
         }
         if let Some(index) = self.pages.index(fd) {
-            self.pages.withdraw(fd as usize, index);
-            self.give_back(index as u32);
+            self.pages.unpublish(fd as usize, index);
+            self.free_index(index as u32);
         }
     }
 
-    fn give_back(&self, index: u32) {
-        self.free.push(index).expect("there are no more indices than places");
+    fn free_index(&self, index: u32) {
+        self.free_indices.push(index).expect("there are no more indices than places");
     }
 
     /// Makes the memory what the socket is, by a call.
     pub(crate) fn refresh(&self, fd: i32) {
-        if let (true, Some(socket)) = (self.pages.index(fd).is_some(), kernel::borrow(fd)) {
-            kernel::touch(socket);
+        if let (true, Some(socket)) = (self.pages.index(fd).is_some(), kernel::borrow_fd(fd)) {
+            kernel::run_programs(socket);
         }
     }
 
     /// Lean: what is about to be received is not to be told any more. What comes from now on is.
     pub(crate) fn begin_receive(&self, fd: i32) {
-        if self.mode == Mode::Lean && self.pages.index(fd).is_some() {
-            set(&self.pages.own.read, fd as usize, false);
+        if self.mode == TrackingMode::Lean && self.pages.index(fd).is_some() {
+            set_bit(&self.pages.writable.read, fd as usize, false);
         }
     }
 
     /// Lean: a receive has given `got` of the `max` bytes that it had room for. Where there may be
     /// more, or something else than bytes, the kernel looks.
     pub(crate) fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
-        let Some(index) = self.pages.index(fd).filter(|_| self.mode == Mode::Lean) else { return };
+        let Some(index) = self.pages.index(fd).filter(|_| self.mode == TrackingMode::Lean) else {
+            return;
+        };
         // An end behind the bytes has been told before, and urgent data stops a receive.
         let has_more = self.pages.word(index).events() & (bits::RDHUP | bits::PRI) != 0;
         let is_drained = got.is_some_and(|got| 0 < got && got < max);
@@ -309,7 +313,7 @@ impl Region {
 
     /// Lean: a send of `count` bytes has had `sent` of them taken.
     pub(crate) fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
-        if self.mode == Mode::Lean && sent != Some(count) {
+        if self.mode == TrackingMode::Lean && sent != Some(count) {
             self.refresh(fd);
         }
     }

@@ -4,20 +4,20 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::asked::Asked;
-use crate::bitmap::places;
+use crate::bitmap::bit_positions;
 use crate::bits;
 use crate::kernel::{self, Errno, Result, SignalSet};
 use crate::layout::Bitmap;
+use crate::poll_set::PollSet;
 use crate::pollfd::PollFd;
 use crate::tracker::Tracker;
-use crate::view::{View, Waiter};
-use crate::wait::{Look, Question, wait};
+use crate::view::{BlockingWait, MemoryView};
+use crate::wait::{MemoryScan, WaitCall, wait};
 
 /// Sets of descriptors, a bit each, as `fd_set` of select(2) has them. Each is as long as it need
 /// be, or empty if nothing of its kind is asked; there is no limit of 1024.
 #[derive(Debug, Default)]
-pub struct Sets<'a> {
+pub struct FdSets<'a> {
     /// To be looked at for reading.
     pub read: &'a mut [u64],
     /// For writing.
@@ -26,7 +26,7 @@ pub struct Sets<'a> {
     pub except: &'a mut [u64],
 }
 
-impl Sets<'_> {
+impl FdSets<'_> {
     fn get(&self, at: usize) -> [u64; 3] {
         let word = |set: &[u64]| set.get(at).copied().unwrap_or(0);
         [word(self.read), word(self.write), word(self.except)]
@@ -51,17 +51,17 @@ impl Tracker {
     /// EBADF when one is not open and was looked at; EINTR.
     pub fn uselect(
         &self,
-        sets: &mut Sets<'_>,
+        sets: &mut FdSets<'_>,
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
         let words = sets.read.len().max(sets.write.len()).max(sets.except.len());
-        ASKED.with(|kept| {
+        REQUESTED.with(|kept| {
             // What the thread's last wait has left.
             let mut asked = kept.take();
             asked.clear();
-            let mut select = Select { sets, asked, words };
-            let waited = wait(self.inner(), &mut select, timeout, mask);
+            let mut select = SelectCall { sets, asked, words };
+            let waited = wait(self.shared(), &mut select, timeout, mask);
             if waited.is_err() {
                 for (at, asked) in select.asked.iter().enumerate() {
                     select.sets.put(at, *asked);
@@ -74,12 +74,12 @@ impl Tracker {
 }
 
 thread_local! {
-    static ASKED: Cell<Vec<[u64; 3]>> = const { Cell::new(Vec::new()) };
+    static REQUESTED: Cell<Vec<[u64; 3]>> = const { Cell::new(Vec::new()) };
 }
 
-struct Select<'a, 'b> {
+struct SelectCall<'a, 'b> {
     /// What is asked, until that is looked at; then what was found.
-    sets: &'a mut Sets<'b>,
+    sets: &'a mut FdSets<'b>,
     /// What was asked, saved by the first look.
     asked: Vec<[u64; 3]>,
     words: usize,
@@ -87,33 +87,33 @@ struct Select<'a, 'b> {
 
 /// A word of the sets, and what the bitmaps say of it.
 #[derive(Default)]
-struct Part {
+struct WordScan {
     asked: [u64; 3],
     /// Of `known`, what is ready.
     found: [u64; 3],
     /// Descriptors that memory answers for.
     known: u64,
     /// Of those that it does not answer for, what may be ready.
-    guesses: u64,
+    hints: u64,
     /// Descriptors that are asked about for room to send, have none, and will not be told to.
-    full: u64,
+    lacking_space: u64,
 }
 
-impl Part {
-    fn of(view: View<'_>, asked: [u64; 3], at: usize) -> Self {
+impl WordScan {
+    fn of(view: MemoryView<'_>, asked: [u64; 3], at: usize) -> Self {
         let bits = view.bits();
         let word = |bitmap: &Bitmap| bitmap.get(at).map_or(0, |word| word.load(Ordering::SeqCst));
         let (active, except) = (word(bits.active), word(bits.except));
         let found = [asked[0] & word(bits.read), asked[1] & word(bits.write)];
-        if bits.is_guess {
+        if bits.is_hint {
             let found = found[0] | found[1] | asked[2] & word(bits.urgent);
             let guesses = active & (found | (asked[0] | asked[1] | asked[2]) & except);
-            return Self { asked, known: active & !guesses, guesses, ..Self::default() };
+            return Self { asked, known: active & !guesses, hints: guesses, ..Self::default() };
         }
         // Urgent data is an exception that the kernel is asked about.
         let known = active & !except;
         let found = [found[0] & known, found[1] & known, 0];
-        Self { asked, found, known, guesses: 0, full: asked[1] & known & !found[1] }
+        Self { asked, found, known, hints: 0, lacking_space: asked[1] & known & !found[1] }
     }
 
     fn all(&self) -> u64 {
@@ -138,7 +138,7 @@ impl Part {
 }
 
 /// What select(2) makes of what poll(2) says of a descriptor that is asked about for `events`.
-fn kinds(events: u16, found: u16) -> [bool; 3] {
+fn select_bits(events: u16, found: u16) -> [bool; 3] {
     let (events, found) = (u32::from(events), u32::from(found));
     let has = |asked, bits| events & asked != 0 && found & bits != 0;
     [
@@ -148,15 +148,15 @@ fn kinds(events: u16, found: u16) -> [bool; 3] {
     ]
 }
 
-impl Select<'_, '_> {
+impl SelectCall<'_, '_> {
     /// Adds what poll(2) said of a descriptor, behind what is found already.
-    fn add_one(&mut self, other: &PollFd) -> Result<usize> {
+    fn add_polled_fd(&mut self, other: &PollFd) -> Result<usize> {
         if u32::from(other.revents) & bits::NVAL != 0 {
             return Err(Errno::BADF);
         }
         let (at, bit) = (other.fd as usize / 64, 1 << (other.fd as usize % 64));
         let (mut found, mut added) = (self.sets.get(at), 0);
-        for (kind, is_ready) in kinds(other.events, other.revents).into_iter().enumerate() {
+        for (kind, is_ready) in select_bits(other.events, other.revents).into_iter().enumerate() {
             if is_ready && found[kind] & bit == 0 {
                 found[kind] |= bit;
                 added += 1;
@@ -167,68 +167,72 @@ impl Select<'_, '_> {
     }
 }
 
-impl Question for Select<'_, '_> {
+impl WaitCall for SelectCall<'_, '_> {
     /// The first one counts, adjusts and saves in one pass, as in the paper.
-    fn look(&mut self, view: View<'_>) -> Look {
-        let mut look = Look::default();
+    fn scan_memory(&mut self, view: MemoryView<'_>) -> MemoryScan {
+        let mut look = MemoryScan::default();
         for at in 0..self.words {
             let asked = self.asked.get(at).copied().unwrap_or_else(|| {
                 let asked = self.sets.get(at);
                 self.asked.push(asked);
                 asked
             });
-            let part = Part::of(view, asked, at);
+            let part = WordScan::of(view, asked, at);
             self.sets.put(at, part.found);
             look.ready += part.ready();
-            look.has_guesses |= part.guesses != 0;
-            look.has_others |= part.others() & !part.guesses | part.full != 0;
+            look.has_hints |= part.hints != 0;
+            look.has_unknown |= part.others() & !part.hints | part.lacking_space != 0;
         }
         look
     }
 
-    fn collect(&mut self, waiter: &mut Waiter<'_>) -> usize {
+    fn prepare_sleep(&mut self, waiter: &mut BlockingWait<'_>) -> usize {
         let view = waiter.view();
         for (at, asked) in self.asked.iter().enumerate() {
-            let before = Part::of(view, *asked, at);
-            for bit in places(before.all() & before.known) {
+            let before = WordScan::of(view, *asked, at);
+            for bit in bit_positions(before.all() & before.known) {
                 let fd = (at * 64) as i32 + bit as i32;
-                if !waiter.expect(fd, before.events(bit)) {
-                    waiter.asked().add(fd, before.events(bit), 0);
+                if !waiter.publish(fd, before.events(bit)) {
+                    waiter.poll_set().add(fd, before.events(bit), 0);
                 }
             }
-            let part = Part::of(view, *asked, at);
-            for bit in places(part.full) {
-                waiter.wait_for_room((at * 64) as i32 + bit as i32, 0);
+            let part = WordScan::of(view, *asked, at);
+            for bit in bit_positions(part.lacking_space) {
+                waiter.watch_writable((at * 64) as i32 + bit as i32, 0);
             }
             // What is not known any more, too.
-            for bit in places(part.others() | before.others()) {
-                waiter.asked().add((at * 64) as i32 + bit as i32, part.events(bit), 0);
+            for bit in bit_positions(part.others() | before.others()) {
+                waiter.poll_set().add((at * 64) as i32 + bit as i32, part.events(bit), 0);
             }
         }
-        self.look(view).ready
+        self.scan_memory(view).ready
     }
 
-    fn add(&mut self, asked: &Asked) -> Result<usize> {
-        asked.fds.iter().map(|other| self.add_one(other)).sum()
+    fn add_polled(&mut self, asked: &PollSet) -> Result<usize> {
+        asked.fds.iter().map(|other| self.add_polled_fd(other)).sum()
     }
 
-    fn refresh(&self, view: View<'_>) {
+    fn refresh_ready(&self, view: MemoryView<'_>) {
         for at in 0..self.words {
             let [read, write, except] = self.sets.get(at);
-            for bit in places(read | write | except) {
+            for bit in bit_positions(read | write | except) {
                 view.refresh((at * 64) as i32 + bit as i32);
             }
         }
     }
 
-    fn ask_kernel(&mut self, timeout: Option<Duration>, mask: Option<&SignalSet>) -> Result<usize> {
+    fn call_kernel(
+        &mut self,
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<usize> {
         if self.asked.is_empty() {
             self.asked.extend((0..self.words).map(|at| self.sets.get(at)));
         }
         let mut fds = Vec::new();
         for (at, asked) in self.asked.iter().enumerate() {
-            let part = Part { asked: *asked, ..Part::default() };
-            fds.extend(places(part.all()).map(|bit| PollFd {
+            let part = WordScan { asked: *asked, ..WordScan::default() };
+            fds.extend(bit_positions(part.all()).map(|bit| PollFd {
                 fd: (at * 64) as i32 + bit as i32,
                 events: part.events(bit) as u16,
                 revents: 0,
@@ -238,6 +242,6 @@ impl Question for Select<'_, '_> {
         for at in 0..self.words {
             self.sets.put(at, [0; 3]);
         }
-        fds.iter().map(|fd| self.add_one(fd)).sum()
+        fds.iter().map(|fd| self.add_polled_fd(fd)).sum()
     }
 }

@@ -7,13 +7,13 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, sockopt};
 
 use crate::error::Error;
 use crate::kernel::{self, Result};
-use crate::tracker::{State, Tracker};
+use crate::tracker::{SocketState, Tracker};
 
 /// A TCP socket that is tracked unless [`Socket::is_tracked`] says otherwise. It must be closed by
 /// dropping it, for the number of a descriptor that was closed elsewhere may be another file's.
 ///
 /// A copy of the descriptor (dup(2)) is another descriptor, which is not tracked.
-pub struct Socket {
+pub struct TrackedSocket {
     tracker: Tracker,
     /// Closed behind `drop`, which has it forgotten.
     fd: OwnedFd,
@@ -24,14 +24,14 @@ impl Tracker {
     ///
     /// # Errors
     /// Those of socket(2).
-    pub fn socket(&self, is_ipv6: bool, is_blocking: bool) -> Result<Socket, Error> {
+    pub fn socket(&self, is_ipv6: bool, is_blocking: bool) -> Result<TrackedSocket, Error> {
         let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let (fd, ()) = self.open_owned(|| Ok((kernel::tcp_socket(family, is_blocking)?, ())))?;
-        Ok(Socket::new(self.clone(), fd))
+        Ok(TrackedSocket::new(self.clone(), fd))
     }
 }
 
-impl Socket {
+impl TrackedSocket {
     fn new(tracker: Tracker, fd: OwnedFd) -> Self {
         Self { tracker, fd }
     }
@@ -47,7 +47,7 @@ impl Socket {
     }
 
     /// As [`Tracker::state`].
-    pub fn state(&self) -> Option<State> {
+    pub fn state(&self) -> Option<SocketState> {
         self.tracker.state(self.as_raw_fd())
     }
 
@@ -60,13 +60,13 @@ impl Socket {
     ///
     /// # Errors
     /// Those of accept(2). ECONNABORTED too where the peer's address is gone already.
-    pub fn accept(&self, is_blocking: bool) -> Result<(Socket, Option<SocketAddr>), Error> {
+    pub fn accept(&self, is_blocking: bool) -> Result<(TrackedSocket, Option<SocketAddr>), Error> {
         let accepted = self.tracker.open_owned(|| kernel::accept(self.as_fd(), is_blocking));
         // Of the queue that became empty nothing tells.
         self.refresh();
         let (fd, address) = accepted?;
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-        Ok((Socket::new(self.tracker.clone(), fd), address))
+        Ok((TrackedSocket::new(self.tracker.clone(), fd), address))
     }
 
     /// recv(2): how many bytes came, 0 at the end. In lean mode this is how bytes are received.
@@ -74,10 +74,10 @@ impl Socket {
     /// # Errors
     /// Those of recv(2).
     pub fn receive(&self, bytes: &mut [u8]) -> Result<usize> {
-        self.tracker.receiving(self.as_raw_fd());
+        self.tracker.begin_receive(self.as_raw_fd());
         let received = rustix::net::recv(&self.fd, &mut *bytes, RecvFlags::empty());
         let received = received.map(|(_, received)| received);
-        self.tracker.received(self.as_raw_fd(), received.ok(), bytes.len());
+        self.tracker.end_receive(self.as_raw_fd(), received.ok(), bytes.len());
         received
     }
 
@@ -87,7 +87,7 @@ impl Socket {
     /// Those of send(2).
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
         let sent = rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL);
-        self.tracker.sent(self.as_raw_fd(), sent.ok(), bytes.len());
+        self.tracker.end_send(self.as_raw_fd(), sent.ok(), bytes.len());
         sent
     }
 
@@ -112,20 +112,20 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for TrackedSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl AsRawFd for Socket {
+impl AsRawFd for TrackedSocket {
     fn as_raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 }
 
-impl Drop for Socket {
+impl Drop for TrackedSocket {
     fn drop(&mut self) {
-        self.tracker.forget(self.as_raw_fd());
+        self.tracker.untrack(self.as_raw_fd());
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::kernel;
-use crate::worth::{Outcome, Worth};
 
 /// A wake costs who sends a packet some microseconds and the sleeper its place on the processor; a
 /// look at memory costs tens of nanoseconds. So a wait whose answer comes soon looks until then.
@@ -13,13 +13,13 @@ use crate::worth::{Outcome, Worth};
 #[derive(Default)]
 pub(crate) struct Spin {
     max_ns: AtomicU64,
-    worth: Worth,
+    gate: AdaptiveGate,
     /// Involuntary switches of the process at the last spin in vain.
     switches: AtomicU64,
 }
 
 /// Looks between two readings of the clock.
-const LOOKS: u32 = 8;
+const CHECKS_PER_CLOCK_READ: u32 = 8;
 
 impl Spin {
     pub(crate) fn set(&self, max: Duration) {
@@ -28,18 +28,18 @@ impl Spin {
     }
 
     /// Whether a wait of at most `timeout` is to spin first.
-    pub(crate) fn spins(&self, timeout: Option<Duration>) -> bool {
+    pub(crate) fn begin_spin(&self, timeout: Option<Duration>) -> bool {
         self.max_ns.load(Ordering::Relaxed) > 0
             && timeout != Some(Duration::ZERO)
-            && self.worth.is_tried()
+            && self.gate.allow_attempt()
     }
 
     /// Looks until there is something; false if there is nothing for too long.
-    pub(crate) fn until(&self, mut is_ready: impl FnMut() -> bool) -> bool {
+    pub(crate) fn spin_until(&self, mut is_ready: impl FnMut() -> bool) -> bool {
         let max = Duration::from_nanos(self.max_ns.load(Ordering::Relaxed));
         let begin = Instant::now();
         let found = loop {
-            if (0..LOOKS).any(|_| {
+            if (0..CHECKS_PER_CLOCK_READ).any(|_| {
                 std::hint::spin_loop();
                 is_ready()
             }) {
@@ -49,19 +49,19 @@ impl Spin {
                 break false;
             }
         };
-        self.learn(found);
+        self.record(found);
         found
     }
 
-    fn learn(&self, found: bool) {
+    fn record(&self, found: bool) {
         if found {
-            return self.worth.learn(Outcome::OfUse);
+            return self.gate.record(AttemptResult::Useful);
         }
         let switches = kernel::involuntary_switches();
         // Somebody else wants this processor: at once.
         match self.switches.swap(switches, Ordering::Relaxed) == switches {
-            true => self.worth.learn(Outcome::InVain),
-            false => self.worth.give_up(),
+            true => self.gate.record(AttemptResult::Wasted),
+            false => self.gate.close(),
         }
     }
 }
@@ -73,17 +73,17 @@ mod tests {
     #[test]
     fn spinning_in_vain_is_given_up_and_tried_again_later() {
         let spin = Spin::default();
-        assert!(!spin.spins(None), "not unless asked for");
+        assert!(!spin.begin_spin(None), "not unless asked for");
         spin.set(Duration::from_nanos(1));
-        assert!(!spin.spins(Some(Duration::ZERO)));
+        assert!(!spin.begin_spin(Some(Duration::ZERO)));
         let mut spins = 0;
-        while spin.spins(None) {
-            assert!(!spin.until(|| false));
+        while spin.begin_spin(None) {
+            assert!(!spin.spin_until(|| false));
             spins += 1;
             assert!(spins <= 32, "it is given up");
         }
         // What is of use again is done again, at once.
-        assert!(spin.until(|| true));
-        assert!(spin.spins(None));
+        assert!(spin.spin_until(|| true));
+        assert!(spin.begin_spin(None));
     }
 }

@@ -9,7 +9,7 @@ pub struct Stats {
     /// Waits: calls of upoll, uselect and [`crate::Watcher::wait`].
     pub waits: u64,
     /// Of these, how many were answered without a system call.
-    pub without_call: u64,
+    pub without_syscall: u64,
     /// How many system calls were made that could sleep.
     pub sleeps: u64,
 }
@@ -29,13 +29,13 @@ impl Counter {
 
 /// [`Stats`] as they come to be.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct WaitCounters {
     pub(crate) waits: Counter,
     pub(crate) without_call: Counter,
     sleeps: Counter,
 }
 
-impl Counters {
+impl WaitCounters {
     /// Counts a system call, unless it returns at once.
     pub(crate) fn add_sleep(&self, timeout: Option<Duration>) {
         if timeout != Some(Duration::ZERO) {
@@ -46,7 +46,7 @@ impl Counters {
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             waits: self.waits.get(),
-            without_call: self.without_call.get(),
+            without_syscall: self.without_call.get(),
             sleeps: self.sleeps.get(),
         }
     }

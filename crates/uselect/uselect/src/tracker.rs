@@ -6,57 +6,57 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::attach::Mode;
 use crate::error::Error;
-use crate::filter::Filter;
 use crate::kernel;
+use crate::kernel_check::KernelCheckInterval;
 use crate::layout::SOCKETS;
-use crate::passes::Passes;
-use crate::region::Region;
-use crate::remembered::Remembered;
+use crate::multishot::Multishot;
+use crate::poll_cache::PollCache;
+use crate::region::ProcessRegion;
+use crate::registration::TrackingMode;
 use crate::spin::Spin;
-use crate::stats::{Counters, Stats};
-use crate::turn::Turn;
-use crate::view::View;
+use crate::stats::{Stats, WaitCounters};
+use crate::view::MemoryView;
+use crate::yield_before_sleep::YieldBeforeSleep;
 
 /// A process whose sockets are tracked: those that it opens, accepts or adopts here from now on.
 ///
 /// A child of fork(2) has the parent's sockets, but not its registration: in the child nothing is
 /// tracked and every wait is the system call.
 #[derive(Clone)]
-pub struct Tracker(Arc<Inner>);
+pub struct Tracker(Arc<TrackerShared>);
 
 /// What answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     /// Memory that programs in the kernel keep up to date.
-    Bpf(Mode),
+    Bpf(TrackingMode),
     /// An io_uring instance that says of which sockets the kernel need not be asked.
     Multishot,
     /// The system calls.
     Calls,
 }
 
-pub(crate) struct Inner {
-    memory: Memory,
-    pub(crate) passes: Passes,
+pub(crate) struct TrackerShared {
+    memory: TrackerMemory,
+    pub(crate) kernel_check: KernelCheckInterval,
     pub(crate) spin: Spin,
     /// Of those who wait by upoll and uselect.
-    pub(crate) turn: Turn,
-    pub(crate) counters: Counters,
+    pub(crate) yielding: YieldBeforeSleep,
+    pub(crate) counters: WaitCounters,
     /// Of the last upoll that was large; one that finds it taken by another thread goes without.
-    pub(crate) remembered: Mutex<Remembered>,
+    pub(crate) poll_cache: Mutex<PollCache>,
 }
 
-enum Memory {
-    Bpf(Box<Region>),
-    Multishot(Box<Filter>),
+enum TrackerMemory {
+    Bpf(Box<ProcessRegion>),
+    Multishot(Box<Multishot>),
     None,
 }
 
 /// What is known of a socket without a system call, as of its last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct State {
+pub struct SocketState {
     /// What poll(2) would say, including bits that have to be asked for. POLLPRI and POLLERR: the
     /// kernel has to be asked. POLLOUT that is missing may have come back meanwhile.
     pub events: u32,
@@ -66,9 +66,9 @@ pub struct State {
     /// that off); of a listener, connections that wait.
     pub readable: u32,
     /// Bytes of room to send.
-    pub room: u32,
+    pub send_space: u32,
     /// The congestion window, in segments.
-    pub window: u32,
+    pub cwnd: u32,
     /// The smoothed round-trip time.
     pub rtt_us: u32,
 }
@@ -79,8 +79,8 @@ impl Tracker {
     ///
     /// # Errors
     /// Those of [`Error`]; the process then waits by its system calls as before.
-    pub fn register(path: &Path, mode: Mode) -> Result<Self, Error> {
-        Ok(Self::of(Memory::Bpf(Box::new(Region::register(path, mode)?))))
+    pub fn register(path: &Path, mode: TrackingMode) -> Result<Self, Error> {
+        Ok(Self::with_memory(TrackerMemory::Bpf(Box::new(ProcessRegion::register(path, mode)?))))
     }
 
     /// Tracks by an io_uring instance of the process's own (multishot poll), for which no
@@ -100,12 +100,12 @@ impl Tracker {
     /// # Errors
     /// [`Error::NoRing`], those of mmap(2), EMFILE.
     pub fn multishot() -> Result<Self, Error> {
-        Ok(Self::of(Memory::Multishot(Box::new(Filter::new()?))))
+        Ok(Self::with_memory(TrackerMemory::Multishot(Box::new(Multishot::new()?))))
     }
 
     /// The best there is: [`Tracker::register`], else [`Tracker::multishot`], else
     /// [`Tracker::calls`]; and why not those before it, in that order.
-    pub fn best(path: &Path, mode: Mode) -> (Self, Vec<(Backend, Error)>) {
+    pub fn best(path: &Path, mode: TrackingMode) -> (Self, Vec<(Backend, Error)>) {
         let mut missing = Vec::new();
         match Self::register(path, mode) {
             Ok(tracker) => return (tracker, missing),
@@ -120,39 +120,41 @@ impl Tracker {
 
     /// One that tracks nothing: every wait is the system call.
     pub fn calls() -> Self {
-        Self::of(Memory::None)
+        Self::with_memory(TrackerMemory::None)
     }
 
     #[cfg(test)]
-    pub(crate) fn by_filter(filter: Filter) -> Self {
-        Self::of(Memory::Multishot(Box::new(filter)))
+    pub(crate) fn with_multishot(filter: Multishot) -> Self {
+        Self::with_memory(TrackerMemory::Multishot(Box::new(filter)))
     }
 
-    fn of(memory: Memory) -> Self {
-        Self(Arc::new(Inner {
+    fn with_memory(memory: TrackerMemory) -> Self {
+        Self(Arc::new(TrackerShared {
             memory,
-            passes: Passes::new(),
+            kernel_check: KernelCheckInterval::new(),
             spin: Spin::default(),
-            turn: Turn::default(),
-            counters: Counters::default(),
-            remembered: Mutex::default(),
+            yielding: YieldBeforeSleep::default(),
+            counters: WaitCounters::default(),
+            poll_cache: Mutex::default(),
         }))
     }
 
     /// What answers; [`Backend::Calls`] too in a child of fork(2), and once the daemon has ended.
     pub fn backend(&self) -> Backend {
         match &self.0.memory {
-            Memory::Bpf(region) if region.is_live() => Backend::Bpf(region.mode),
-            Memory::Multishot(filter) if filter.is_ours() => Backend::Multishot,
-            Memory::Bpf(_) | Memory::Multishot(_) | Memory::None => Backend::Calls,
+            TrackerMemory::Bpf(region) if region.is_live() => Backend::Bpf(region.mode),
+            TrackerMemory::Multishot(filter) if filter.is_this_process() => Backend::Multishot,
+            TrackerMemory::Bpf(_) | TrackerMemory::Multishot(_) | TrackerMemory::None => {
+                Backend::Calls
+            }
         }
     }
 
     /// Sleeps until the daemon has ended, and nothing is told of sockets any more: for a thread that
     /// says so. Returns at once where there is no registration, or one of a parent.
-    pub fn wait_for_loss(&self) {
-        if let Some(region) = self.0.live() {
-            region.wait_for_loss();
+    pub fn wait_for_daemon_end(&self) {
+        if let Some(region) = self.0.live_region() {
+            region.wait_for_daemon_end();
         }
     }
 
@@ -162,13 +164,13 @@ impl Tracker {
     /// [`Tracker::forget`] before.
     pub fn open(&self, call: impl FnOnce() -> i32) -> i32 {
         match &self.0.memory {
-            Memory::Bpf(region) if region.is_live() => region.open(call),
-            Memory::Multishot(filter) => {
+            TrackerMemory::Bpf(region) if region.is_live() => region.open(call),
+            TrackerMemory::Multishot(filter) => {
                 let fd = call();
-                filter.adopt(fd);
+                filter.track(fd);
                 fd
             }
-            Memory::Bpf(_) | Memory::None => call(),
+            TrackerMemory::Bpf(_) | TrackerMemory::None => call(),
         }
     }
 
@@ -176,21 +178,21 @@ impl Tracker {
     /// it cannot be: it is no TCP socket, its number is 65,536 or more, or it is tracked already:
     /// by another descriptor of this process, or by another process. Whoever closes it calls
     /// [`Tracker::forget`] before.
-    pub fn adopt(&self, fd: i32) -> bool {
+    pub fn track(&self, fd: i32) -> bool {
         match &self.0.memory {
-            Memory::Bpf(region) => region.is_live() && region.adopt(fd),
-            Memory::Multishot(filter) => filter.adopt(fd),
-            Memory::None => false,
+            TrackerMemory::Bpf(region) => region.is_live() && region.track(fd),
+            TrackerMemory::Multishot(filter) => filter.track(fd),
+            TrackerMemory::None => false,
         }
     }
 
     /// To be called right before a descriptor is closed, or another file is put in its place
     /// (dup2(2)), or when it is to be tracked no longer. Nothing happens to others.
-    pub fn forget(&self, fd: i32) {
+    pub fn untrack(&self, fd: i32) {
         match &self.0.memory {
-            Memory::Bpf(region) => region.forget(fd),
-            Memory::Multishot(filter) => filter.forget(fd),
-            Memory::None => {}
+            TrackerMemory::Bpf(region) => region.untrack(fd),
+            TrackerMemory::Multishot(filter) => filter.untrack(fd),
+            TrackerMemory::None => {}
         }
     }
 
@@ -198,24 +200,24 @@ impl Tracker {
     #[inline]
     pub fn is_tracked(&self, fd: i32) -> bool {
         match &self.0.memory {
-            Memory::Bpf(region) => region.is_live() && region.pages.index(fd).is_some(),
-            Memory::Multishot(filter) => filter.is_ours() && filter.is_tracked(fd),
-            Memory::None => false,
+            TrackerMemory::Bpf(region) => region.is_live() && region.pages.index(fd).is_some(),
+            TrackerMemory::Multishot(filter) => filter.is_this_process() && filter.is_tracked(fd),
+            TrackerMemory::None => false,
         }
     }
 
     /// What is known of a descriptor; `None` if it is not tracked, or by
     /// [`Tracker::multishot`], which knows nothing of the kind.
-    pub fn state(&self, fd: i32) -> Option<State> {
-        let region = self.0.live()?;
+    pub fn state(&self, fd: i32) -> Option<SocketState> {
+        let region = self.0.live_region()?;
         let index = region.pages.index(fd)?;
         let numbers = region.pages.numbers(index);
-        Some(State {
+        Some(SocketState {
             events: region.events(fd as usize, index),
             edges: region.pages.word(index).edges(),
             readable: numbers.readable.load(Ordering::Relaxed),
-            room: numbers.room.load(Ordering::Relaxed),
-            window: numbers.window.load(Ordering::Relaxed),
+            send_space: numbers.room.load(Ordering::Relaxed),
+            cwnd: numbers.window.load(Ordering::Relaxed),
             rtt_us: numbers.rtt_us.load(Ordering::Relaxed),
         })
     }
@@ -226,32 +228,32 @@ impl Tracker {
     /// and in lean mode whatever takes or adds bytes by calls of one's own. One system call.
     pub fn refresh(&self, fd: i32) {
         match &self.0.memory {
-            Memory::Bpf(region) if region.is_live() => region.refresh(fd),
-            Memory::Multishot(filter) => filter.refresh(fd),
-            Memory::Bpf(_) | Memory::None => {}
+            TrackerMemory::Bpf(region) if region.is_live() => region.refresh(fd),
+            TrackerMemory::Multishot(filter) => filter.refresh(fd),
+            TrackerMemory::Bpf(_) | TrackerMemory::None => {}
         }
     }
 
     /// In lean mode, before a receive by a call of one's own: what has come so far is not to be told
     /// any more. Nothing in exact mode.
-    pub fn receiving(&self, fd: i32) {
-        if let Some(region) = self.0.live() {
+    pub fn begin_receive(&self, fd: i32) {
+        if let Some(region) = self.0.live_region() {
             region.begin_receive(fd);
         }
     }
 
     /// In lean mode, behind that receive: it gave `got` of the `max` bytes that it had room for,
     /// `None` if it failed. Where there may be more the kernel is made to look.
-    pub fn received(&self, fd: i32, got: Option<usize>, max: usize) {
-        if let Some(region) = self.0.live() {
+    pub fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
+        if let Some(region) = self.0.live_region() {
             region.end_receive(fd, got, max);
         }
     }
 
     /// In lean mode, behind a send: of `count` bytes `sent` were taken, `None` if it failed. Where
     /// it fell short a watcher is to be told, too: [`crate::Watcher::lacks_room`].
-    pub fn sent(&self, fd: i32, sent: Option<usize>, count: usize) {
-        if let Some(region) = self.0.live() {
+    pub fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
+        if let Some(region) = self.0.live_region() {
             region.end_send(fd, sent, count);
         }
     }
@@ -260,9 +262,9 @@ impl Tracker {
     /// peer may send no more; 0 and 1: as before. For who knows how much is to come. False if it is
     /// not tracked, or not by [`Backend::Bpf`].
     pub fn set_threshold(&self, fd: i32, bytes: u32) -> bool {
-        let Some(region) = self.0.live() else { return false };
+        let Some(region) = self.0.live_region() else { return false };
         let Some(index) = region.pages.index(fd) else { return false };
-        if region.pages.own.threshold[index].swap(bytes, Ordering::SeqCst) != bytes {
+        if region.pages.writable.threshold[index].swap(bytes, Ordering::SeqCst) != bytes {
             region.refresh(fd);
         }
         true
@@ -272,18 +274,18 @@ impl Tracker {
     /// For who has received all that there was, and once it takes that back receives, or calls
     /// [`Tracker::refresh`], before it waits.
     pub fn expect_bytes(&self, fd: i32, bytes: u32) -> bool {
-        let Some(region) = self.0.live() else { return false };
+        let Some(region) = self.0.live_region() else { return false };
         let Some(index) = region.pages.index(fd) else { return false };
         // Pairs with settle() in the kernel, which reads it with the socket locked, as a receive
         // that follows is.
-        region.pages.own.threshold[index].store(bytes, Ordering::SeqCst);
+        region.pages.writable.threshold[index].store(bytes, Ordering::SeqCst);
         true
     }
 
     /// Bounds how many waits in a row, and for how long, are answered without a look at what is not
     /// tracked (the paper's MaxPass).
-    pub fn set_passes(&self, count: u32, time: Duration) {
-        self.0.passes.set(count, time);
+    pub fn set_kernel_check_interval(&self, count: u32, time: Duration) {
+        self.0.kernel_check.set(count, time);
     }
 
     /// Lets waits look at memory for up to `max` before they sleep, where that has lately been
@@ -297,7 +299,7 @@ impl Tracker {
         self.0.counters.stats()
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn shared(&self) -> &TrackerShared {
         &self.0
     }
 
@@ -315,26 +317,28 @@ impl Tracker {
     }
 }
 
-impl Inner {
+impl TrackerShared {
     /// The registration, if there ever was one.
-    pub(crate) fn region(&self) -> Option<&Region> {
+    pub(crate) fn region(&self) -> Option<&ProcessRegion> {
         match &self.memory {
-            Memory::Bpf(region) => Some(region),
-            Memory::Multishot(_) | Memory::None => None,
+            TrackerMemory::Bpf(region) => Some(region),
+            TrackerMemory::Multishot(_) | TrackerMemory::None => None,
         }
     }
 
     /// What a wait that begins can see.
     #[inline]
-    pub(crate) fn view(&self) -> Option<View<'_>> {
+    pub(crate) fn begin_view(&self) -> Option<MemoryView<'_>> {
         match &self.memory {
-            Memory::Bpf(region) => region.begins_live().then_some(View::Region(region)),
-            Memory::Multishot(filter) => filter.is_ours().then_some(View::Filter(filter)),
-            Memory::None => None,
+            TrackerMemory::Bpf(region) => region.check_live().then_some(MemoryView::Region(region)),
+            TrackerMemory::Multishot(filter) => {
+                filter.is_this_process().then_some(MemoryView::Multishot(filter))
+            }
+            TrackerMemory::None => None,
         }
     }
 
-    pub(crate) fn live(&self) -> Option<&Region> {
+    pub(crate) fn live_region(&self) -> Option<&ProcessRegion> {
         self.region().filter(|region| region.is_live())
     }
 }

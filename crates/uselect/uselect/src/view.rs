@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
-use crate::asked::Asked;
-use crate::bitmap::Bits;
-use crate::filter::{Filter, Guesser};
+use crate::bitmap::ReadinessBitmaps;
 use crate::kernel::{Result, SignalSet};
-use crate::region::Region;
-use crate::sleep::{Sleeper, Stamp};
+use crate::multishot::{HintPoller, Multishot};
+use crate::poll_set::PollSet;
+use crate::region::ProcessRegion;
+use crate::sleeper::{InterestStamp, Sleeper};
 
 /// Memory that is this process's and is kept up to date.
 #[derive(Clone, Copy)]
-pub(crate) enum View<'a> {
-    Region(&'a Region),
-    Filter(&'a Filter),
+pub(crate) enum MemoryView<'a> {
+    Region(&'a ProcessRegion),
+    Multishot(&'a Multishot),
 }
 
-impl<'a> View<'a> {
-    pub(crate) fn bits(self) -> Bits<'a> {
+impl<'a> MemoryView<'a> {
+    pub(crate) fn bits(self) -> ReadinessBitmaps<'a> {
         match self {
             Self::Region(region) => region.pages.bits(),
-            Self::Filter(filter) => filter.bits(),
+            Self::Multishot(filter) => filter.bits(),
         }
     }
 
     /// Takes in what the kernel has to tell: how many calls that took; `None` where that cannot be
     /// done now, and the kernel has to be asked for everything.
-    pub(crate) fn refill(self) -> Option<u32> {
+    pub(crate) fn fetch_completions(self) -> Option<u32> {
         match self {
             Self::Region(_) => Some(0),
-            Self::Filter(filter) => filter.refill(),
+            Self::Multishot(filter) => filter.fetch_completions(),
         }
     }
 
@@ -37,7 +37,7 @@ impl<'a> View<'a> {
     pub(crate) fn events(self, fd: usize) -> Option<u32> {
         match self {
             Self::Region(region) => Some(region.events(fd, region.pages.index(fd as i32)?)),
-            Self::Filter(_) => None,
+            Self::Multishot(_) => None,
         }
     }
 
@@ -51,41 +51,41 @@ impl<'a> View<'a> {
     pub(crate) fn is_live(self) -> bool {
         match self {
             Self::Region(region) => region.is_live(),
-            Self::Filter(filter) => filter.is_ours(),
+            Self::Multishot(filter) => filter.is_this_process(),
         }
     }
 
     /// Nothing if as many sleep as can, which then is done in the system call asked for.
-    pub(crate) fn waiter(self) -> Option<Waiter<'a>> {
+    pub(crate) fn blocking_wait(self) -> Option<BlockingWait<'a>> {
         match self {
             Self::Region(region) => {
-                let mut sleeper = region.sleeper()?;
-                sleeper.doubtful.clear();
-                Some(Waiter::Region(region, sleeper))
+                let mut sleeper = region.take_sleeper()?;
+                sleeper.contradicted.clear();
+                Some(BlockingWait::Region(region, sleeper))
             }
-            Self::Filter(filter) => Some(Waiter::Filter(filter, filter.guesser()?)),
+            Self::Multishot(filter) => Some(BlockingWait::Filter(filter, filter.take_poller()?)),
         }
     }
 }
 
 /// A thread that asks the kernel, and sleeps unless there is an answer.
-pub(crate) enum Waiter<'a> {
-    Region(&'a Region, Box<Sleeper>),
-    Filter(&'a Filter, Guesser),
+pub(crate) enum BlockingWait<'a> {
+    Region(&'a ProcessRegion, Box<Sleeper>),
+    Filter(&'a Multishot, HintPoller),
 }
 
-impl<'a> Waiter<'a> {
-    pub(crate) fn view(&self) -> View<'a> {
+impl<'a> BlockingWait<'a> {
+    pub(crate) fn view(&self) -> MemoryView<'a> {
         match self {
-            Self::Region(region, _) => View::Region(region),
-            Self::Filter(filter, _) => View::Filter(filter),
+            Self::Region(region, _) => MemoryView::Region(region),
+            Self::Filter(filter, _) => MemoryView::Multishot(filter),
         }
     }
 
     /// What poll(2) is to be asked about.
-    pub(crate) fn asked(&mut self) -> &mut Asked {
+    pub(crate) fn poll_set(&mut self) -> &mut PollSet {
         match self {
-            Self::Region(_, sleeper) => &mut sleeper.asked,
+            Self::Region(_, sleeper) => &mut sleeper.poll_set,
             Self::Filter(_, guesser) => &mut guesser.asked,
         }
     }
@@ -96,15 +96,15 @@ impl<'a> Waiter<'a> {
         match self {
             Self::Region(region, sleeper) => {
                 sleeper.clear();
-                let begins = sleeper.begin(&region.pages);
+                let begins = sleeper.begin_sleep(&region.pages);
                 if !begins {
-                    sleeper.end(&region.pages);
+                    sleeper.end_sleep(&region.pages);
                 }
                 begins
             }
             Self::Filter(filter, guesser) => {
                 guesser.asked.clear();
-                filter.begin();
+                filter.begin_sleep();
                 true
             }
         }
@@ -112,7 +112,7 @@ impl<'a> Waiter<'a> {
 
     /// Says what of a descriptor that memory knows ends this sleep; false if the kernel is to be
     /// asked instead. What memory says of it is to be looked at behind this.
-    pub(crate) fn expect(&mut self, fd: i32, events: u32) -> bool {
+    pub(crate) fn publish(&mut self, fd: i32, events: u32) -> bool {
         match self {
             Self::Region(region, sleeper) => {
                 region.pages.index(fd).is_some() && sleeper.publish(&region.pages, fd, events)
@@ -123,24 +123,24 @@ impl<'a> Waiter<'a> {
 
     /// Where this is as it was, all that has been said of a word of descriptors by
     /// [`Waiter::expect`] since is still so.
-    pub(crate) fn stamp(&self, word: usize) -> Stamp {
+    pub(crate) fn stamp(&self, word: usize) -> InterestStamp {
         match self {
             Self::Region(region, sleeper) => sleeper.stamp(&region.pages, word),
-            Self::Filter(..) => Stamp::default(),
+            Self::Filter(..) => InterestStamp::default(),
         }
     }
 
     /// Says that again of some of a word of descriptors, of which it is still so.
-    pub(crate) fn expect_still(&mut self, word: usize, bits: u64) {
+    pub(crate) fn keep_published(&mut self, word: usize, bits: u64) {
         if let Self::Region(_, sleeper) = self {
-            sleeper.expect_still(word, bits);
+            sleeper.keep_published(word, bits);
         }
     }
 
     /// Has the kernel tell when a socket that memory knows to be full has room.
-    pub(crate) fn wait_for_room(&mut self, fd: i32, entry: usize) {
+    pub(crate) fn watch_writable(&mut self, fd: i32, entry: usize) {
         if let Self::Region(_, sleeper) = self {
-            sleeper.wait_for_room(fd, entry);
+            sleeper.watch_writable(fd, entry);
         }
     }
 
@@ -155,24 +155,24 @@ impl<'a> Waiter<'a> {
             Self::Filter(filter, guesser) => filter.poll(guesser, timeout, mask).map(|()| false),
         };
         match self {
-            Self::Region(region, sleeper) => sleeper.end(&region.pages),
-            Self::Filter(filter, _) => filter.end(),
+            Self::Region(region, sleeper) => sleeper.end_sleep(&region.pages),
+            Self::Filter(filter, _) => filter.end_sleep(),
         }
         polled
     }
 
     /// Something has ended a sleep that is of no interest any more.
-    pub(crate) fn take_back(&mut self) {
+    pub(crate) fn withdraw(&mut self) {
         if let Self::Region(region, sleeper) = self {
-            sleeper.take_back(&region.pages);
+            sleeper.withdraw(&region.pages);
         }
     }
 
     /// The wait is over.
-    pub(crate) fn rest(self) {
+    pub(crate) fn finish(self) {
         match self {
-            Self::Region(region, sleeper) => region.rest(sleeper),
-            Self::Filter(filter, guesser) => filter.rest(guesser),
+            Self::Region(region, sleeper) => region.return_sleeper(sleeper),
+            Self::Filter(filter, guesser) => filter.return_poller(guesser),
         }
     }
 }

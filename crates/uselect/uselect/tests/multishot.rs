@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use uselect::{Backend, Errno, Error, PollFd, Sets, Tracker};
+use uselect::{Backend, Errno, Error, FdSets, PollFd, Tracker};
 
 const IN: u16 = 0x001;
 const OUT: u16 = 0x004;
@@ -31,7 +31,7 @@ fn pair(tracker: &Tracker) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (stream, _) = listener.accept().unwrap();
-    assert!(tracker.adopt(stream.as_raw_fd()));
+    assert!(tracker.track(stream.as_raw_fd()));
     (stream.into(), peer)
 }
 
@@ -49,7 +49,7 @@ const NOW: Option<Duration> = Some(Duration::ZERO);
 /// another one's whose thread has ended, which the kernel takes some time to tell.
 fn settle(tracker: &Tracker, fd: RawFd) {
     let (before, begin) = (tracker.stats(), Instant::now());
-    while tracker.stats().without_call == before.without_call {
+    while tracker.stats().without_syscall == before.without_syscall {
         assert_eq!(wait(tracker, fd, IN, NOW), 0);
         assert!(begin.elapsed() < Duration::from_secs(5), "it is not armed");
         thread::sleep(Duration::from_millis(1));
@@ -86,7 +86,7 @@ fn what_is_idle_costs_no_call_and_what_comes_is_told() {
     rustix::net::sockopt::set_socket_linger(&peer, NOW).unwrap();
     drop(peer);
     assert_ne!(wait(&tracker, fd, 0, NOW) & HUP, 0);
-    tracker.forget(fd);
+    tracker.untrack(fd);
     assert!(!tracker.is_tracked(fd));
 }
 
@@ -108,7 +108,7 @@ fn room_to_send_is_told() {
     });
     assert_eq!(wait(&tracker, fd, OUT, None), OUT);
     drop(reader.join().unwrap());
-    tracker.forget(fd);
+    tracker.untrack(fd);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn who_sleeps_is_woken() {
     let begin = Instant::now();
     assert_eq!(wait(&tracker, fd, IN, Some(Duration::from_millis(30))), 0);
     assert!(begin.elapsed() >= Duration::from_millis(30));
-    tracker.forget(fd);
+    tracker.untrack(fd);
 }
 
 /// Armed by one thread, slept on by another; the first one computes, sleeps elsewhere, or is gone.
@@ -170,7 +170,7 @@ fn who_sleeps_is_woken_for_what_another_thread_has_armed() {
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         thread.inspect(thread::Thread::unpark);
         drop((armer.join().unwrap(), sender.join().unwrap()));
-        tracker.forget(fd);
+        tracker.untrack(fd);
     }
 }
 
@@ -194,7 +194,7 @@ fn a_connection_that_is_forgotten_and_closed_ends() {
             }
         };
         thread::sleep(Duration::from_millis(20 * u64::from(is_others)));
-        tracker.forget(fd);
+        tracker.untrack(fd);
         drop(socket);
         // What another thread has armed, that one has yet to drop; and the child of another test may
         // have the socket too, for a moment.
@@ -214,17 +214,17 @@ fn a_number_that_is_another_sockets_is_not_told_of_the_first() {
     let fd = first.into_raw_fd();
     settle(&tracker, fd);
     send(&first_peer, b"a");
-    tracker.forget(fd);
+    tracker.untrack(fd);
     let second_fd = second.as_raw_fd();
-    tracker.forget(second_fd);
+    tracker.untrack(second_fd);
     // SAFETY: it was given up above and is closed by this.
     let mut first = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
     rustix::io::dup2(&second, &mut first).unwrap();
-    assert!(tracker.adopt(fd));
+    assert!(tracker.track(fd));
     settle(&tracker, fd);
     send(&second_peer, b"b");
     assert_eq!(wait(&tracker, fd, IN, None), IN);
-    tracker.forget(fd);
+    tracker.untrack(fd);
 }
 
 #[test]
@@ -237,9 +237,9 @@ fn a_child_asks_the_kernel() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_right = tracker.backend() == Backend::Calls
-            && !tracker.adopt(fd)
+            && !tracker.track(fd)
             && wait(&tracker, fd, IN, Some(Duration::from_secs(5))) == IN;
-        tracker.forget(fd);
+        tracker.untrack(fd);
         // SAFETY: it ends the child.
         unsafe { libc::_exit(i32::from(!is_right)) };
     }
@@ -251,7 +251,7 @@ fn a_child_asks_the_kernel() {
     assert_eq!(wait(&tracker, fd, IN, None), IN);
     receive(&socket, 1);
     settle(&tracker, fd);
-    tracker.forget(fd);
+    tracker.untrack(fd);
 }
 
 /// A server by either call, for some hundred connections of which few do anything.
@@ -307,7 +307,7 @@ fn ready(tracker: &Tracker, fds: &[i32], by_select: bool) -> Vec<i32> {
     if by_select {
         let mut read = vec![0; 16];
         fds.iter().for_each(|fd| read[*fd as usize / 64] |= 1 << (fd % 64));
-        let mut sets = Sets { read: &mut read, write: &mut [], except: &mut [] };
+        let mut sets = FdSets { read: &mut read, write: &mut [], except: &mut [] };
         tracker.uselect(&mut sets, None, None).unwrap();
         let is_set = |fd: &&i32| read[**fd as usize / 64] >> (**fd % 64) & 1 == 1;
         return fds.iter().filter(is_set).copied().collect();
@@ -321,8 +321,8 @@ fn ready(tracker: &Tracker, fds: &[i32], by_select: bool) -> Vec<i32> {
 #[test]
 fn the_best_there_is_says_why_it_is_no_better() {
     let path = std::env::temp_dir().join("no-daemon-listens-here");
-    let (tracker, missing) = Tracker::best(&path, uselect::Mode::Exact);
-    let first = (Backend::Bpf(uselect::Mode::Exact), Error::NoDaemon(Errno::NOENT));
+    let (tracker, missing) = Tracker::best(&path, uselect::TrackingMode::Exact);
+    let first = (Backend::Bpf(uselect::TrackingMode::Exact), Error::NoDaemon(Errno::NOENT));
     assert_eq!(missing[0], first);
     match missing.get(1) {
         None => assert_eq!(tracker.backend(), Backend::Multishot),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use uselect::{Answer, Mode, REQUEST};
+use uselect::{REQUEST_MAGIC, RegistrationReply, TrackingMode};
 use uselectd::{AccessPolicy, Daemon};
 
 const BAR_NS: f64 = 120.0;
@@ -28,15 +28,15 @@ const TURNS: u32 = 1000;
 /// Who is registered.
 struct Case {
     name: &'static str,
-    mode: Option<Mode>,
+    mode: Option<TrackingMode>,
     is_neighbour: bool,
 }
 
 const CASES: [Case; 4] = [
     Case { name: "nobody", mode: None, is_neighbour: false },
-    Case { name: "lean", mode: Some(Mode::Lean), is_neighbour: false },
-    Case { name: "exact", mode: Some(Mode::Exact), is_neighbour: false },
-    Case { name: "exact, same cgroup", mode: Some(Mode::Exact), is_neighbour: true },
+    Case { name: "lean", mode: Some(TrackingMode::Lean), is_neighbour: false },
+    Case { name: "exact", mode: Some(TrackingMode::Exact), is_neighbour: false },
+    Case { name: "exact, same cgroup", mode: Some(TrackingMode::Exact), is_neighbour: true },
 ];
 
 fn main() -> io::Result<ExitCode> {
@@ -57,11 +57,11 @@ fn member(socket: &str, mode: &str, cgroup: &str) -> io::Result<()> {
         std::fs::write(Path::new(cgroup).join("cgroup.procs"), "0")?;
     }
     let mut connection = UnixStream::connect(socket)?;
-    let mode = if mode == "lean" { Mode::Lean } else { Mode::Exact };
-    connection.write_all(&[&REQUEST[..], &[mode as u8]].concat())?;
+    let mode = if mode == "lean" { TrackingMode::Lean } else { TrackingMode::Exact };
+    connection.write_all(&[&REQUEST_MAGIC[..], &[mode as u8]].concat())?;
     let mut answer = [0];
     connection.read_exact(&mut answer)?;
-    if answer[0] != Answer::Granted as u8 {
+    if answer[0] != RegistrationReply::Granted as u8 {
         return Err(io::Error::other(format!("refused: {}", answer[0])));
     }
     println!("registered");
@@ -135,9 +135,13 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((one, other))
 }
 
-fn register(socket: &Path, mode: Mode, cgroup: &Path) -> io::Result<Child> {
+fn register(socket: &Path, mode: TrackingMode, cgroup: &Path) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("member").arg(socket).arg(if mode == Mode::Lean { "lean" } else { "exact" });
+    command.arg("member").arg(socket).arg(if mode == TrackingMode::Lean {
+        "lean"
+    } else {
+        "exact"
+    });
     let mut member = command.arg(cgroup).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let said = BufReader::new(member.stdout.take().expect("it is piped")).lines().next();
     match said.transpose()? {

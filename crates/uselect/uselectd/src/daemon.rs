@@ -20,7 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
-use uselect::{Answer, CHALLENGE_BYTES, Mode, REQUEST, SLEEPER};
+use uselect::{CHALLENGE_BYTES, REQUEST_MAGIC, RING_REQUEST, RegistrationReply, TrackingMode};
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
@@ -80,7 +80,7 @@ struct PendingPeer {
 struct Client {
     connection: UnixStream,
     peer: PeerProcess,
-    mode: Mode,
+    mode: TrackingMode,
     region: ClientRegion,
     /// [`Cgroup::number`].
     cgroup: u64,
@@ -227,12 +227,12 @@ impl Daemon {
             &self.policy,
         );
         let refusal = match peer {
-            Ok(Some(peer)) if peer.is_nested => Answer::OtherNamespace,
-            Ok(Some(peer)) if self.is_registered(&peer) => Answer::Registered,
+            Ok(Some(peer)) if peer.is_nested => RegistrationReply::OtherNamespace,
+            Ok(Some(peer)) if self.is_registered(&peer) => RegistrationReply::AlreadyRegistered,
             Ok(Some(peer)) if self.has_pending_slot(peer.user) => match self.issue_challenge(&peer)
             {
                 Ok(challenge) => {
-                    let message = [&[Answer::Challenge as u8][..], &challenge].concat();
+                    let message = [&[RegistrationReply::Challenge as u8][..], &challenge].concat();
                     // One that hears nothing does not ask either, and is closed in time.
                     send_message(&connection, &message, &[]);
                     let deadline = Instant::now() + REQUEST_TIME_MAX;
@@ -242,16 +242,16 @@ impl Daemon {
                 }
                 Err(error) => {
                     self.log.write(format!("a process could not be watched: {error}"));
-                    Answer::Failed
+                    RegistrationReply::Failed
                 }
             },
-            Ok(Some(_)) => Answer::Full,
-            Ok(None) => Answer::Refused,
+            Ok(Some(_)) => RegistrationReply::Full,
+            Ok(None) => RegistrationReply::Refused,
             // There is nobody to be registered.
             Err(Error::Kernel(Errno::SRCH)) => return,
             Err(error) => {
                 self.log.write(format!("a process could not be looked at: {error}"));
-                Answer::Failed
+                RegistrationReply::Failed
             }
         };
         send_answer(&connection, refusal, &[]);
@@ -287,14 +287,14 @@ impl Daemon {
         let request = Request::read(&connection, challenge);
         // Whoever else has the connection cannot register the process.
         let refusal = match request {
-            Request::Asks(_, sender) if sender != peer.number => Some(Answer::Refused),
+            Request::Asks(_, sender) if sender != peer.number => Some(RegistrationReply::Refused),
             Request::Asks(..) if !placeholder::exists(&self.programs, &peer)? => {
-                Some(Answer::Refused)
+                Some(RegistrationReply::Refused)
             }
             Request::Asks(mode, _) => {
                 return self.register(number, connection, peer, mode);
             }
-            Request::OtherVersion => Some(Answer::Version),
+            Request::OtherVersion => Some(RegistrationReply::Version),
             Request::None => None,
         };
         placeholder::remove(&self.programs, &peer)?;
@@ -309,7 +309,7 @@ impl Daemon {
         number: u64,
         connection: UnixStream,
         peer: PeerProcess,
-        mode: Mode,
+        mode: TrackingMode,
     ) -> Result<(), Error> {
         let admitted = self.check_limits(&peer).and_then(|refusal| match refusal {
             Some(refusal) => Ok(Err(refusal)),
@@ -318,7 +318,7 @@ impl Daemon {
         let refusal = match admitted {
             Ok(Ok((region, memory, cgroup))) => {
                 let descriptors = memory.each_ref().map(AsFd::as_fd);
-                if !send_answer(&connection, Answer::Granted, &descriptors) {
+                if !send_answer(&connection, RegistrationReply::Granted, &descriptors) {
                     // Or it would wait for ever. That it has ended is found as any other's end.
                     let _ = connection.shutdown(Shutdown::Both);
                 }
@@ -327,10 +327,10 @@ impl Daemon {
             }
             Ok(Err(refusal)) => refusal,
             // It has executed another program.
-            Err(Error::Kernel(Errno::SRCH)) => Answer::Refused,
+            Err(Error::Kernel(Errno::SRCH)) => RegistrationReply::Refused,
             Err(error) => {
                 self.log.write(format!("a process could not be registered: {error}"));
-                Answer::Failed
+                RegistrationReply::Failed
             }
         };
         placeholder::remove(&self.programs, &peer)?;
@@ -338,24 +338,24 @@ impl Daemon {
         Ok(())
     }
 
-    fn check_limits(&mut self, peer: &PeerProcess) -> Result<Option<Answer>, Error> {
+    fn check_limits(&mut self, peer: &PeerProcess) -> Result<Option<RegistrationReply>, Error> {
         let of_user = |member: &&Client| member.peer.user == peer.user;
         if self.is_registered(peer) {
-            return Ok(Some(Answer::Registered));
+            return Ok(Some(RegistrationReply::AlreadyRegistered));
         }
         self.zombies.reap(&self.programs)?;
         let all = self.clients.len() + self.zombies.len();
         let of_user = self.clients.values().filter(of_user).count();
         let is_full = all >= REGIONS_MAX
             || of_user + self.zombies.len_of_user(peer.user) >= self.policy.per_user;
-        Ok(is_full.then_some(Answer::Full))
+        Ok(is_full.then_some(RegistrationReply::Full))
     }
 
     /// Memory and programs for a process. What was begun is undone when the rest fails.
     fn create_region(
         &mut self,
         peer: &PeerProcess,
-        mode: Mode,
+        mode: TrackingMode,
     ) -> Result<(ClientRegion, RegionFds, u64), Error> {
         let cgroup = Cgroup::open(&peer.cgroup)?;
         let attached = self.attach_programs(&cgroup, mode);
@@ -365,11 +365,11 @@ impl Daemon {
         admitted.map(|(region, memory)| (region, memory, cgroup.id))
     }
 
-    fn attach_programs(&mut self, cgroup: &Cgroup, mode: Mode) -> Result<(), Error> {
+    fn attach_programs(&mut self, cgroup: &Cgroup, mode: TrackingMode) -> Result<(), Error> {
         if self.common_links.is_none() {
             self.common_links = Some(self.programs.attach_tracepoints(COMMON_TRACEPOINTS)?);
         }
-        if mode == Mode::Exact && self.exact_links.is_none() {
+        if mode == TrackingMode::Exact && self.exact_links.is_none() {
             self.exact_links = Some(self.programs.attach_tracepoints(EXACT_TRACEPOINTS)?);
         }
         if let Entry::Vacant(place) = self.cgroup_links.entry(cgroup.id) {
@@ -387,17 +387,17 @@ impl Daemon {
         };
         let mut asked = [0];
         match connection.read(&mut asked) {
-            Ok(1) if asked == [SLEEPER] && has_received_all(connection.as_fd()) => {}
+            Ok(1) if asked == [RING_REQUEST] && has_received_all(connection.as_fd()) => {}
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
             _ => return false,
         }
         // Who gets no answer would count its rings in another way than the programs.
         match self.regions.add_ring(&self.programs, region) {
-            Ok(Some(ring)) => send_answer(connection, Answer::Granted, &[ring.as_fd()]),
-            Ok(None) => send_answer(connection, Answer::Full, &[]),
+            Ok(Some(ring)) => send_answer(connection, RegistrationReply::Granted, &[ring.as_fd()]),
+            Ok(None) => send_answer(connection, RegistrationReply::Full, &[]),
             Err(error) => {
                 self.log.write(format!("a sleeper got no ring: {error}"));
-                send_answer(connection, Answer::Failed, &[])
+                send_answer(connection, RegistrationReply::Failed, &[])
             }
         }
     }
@@ -416,7 +416,7 @@ impl Daemon {
         let members = &self.clients;
         self.cgroup_links
             .retain(|number, _| members.values().any(|member| member.cgroup == *number));
-        if !members.values().any(|member| member.mode == Mode::Exact) {
+        if !members.values().any(|member| member.mode == TrackingMode::Exact) {
             self.exact_links = None;
         }
         if members.is_empty() {
@@ -428,7 +428,7 @@ impl Daemon {
 /// What a process asks for.
 enum Request {
     /// A registration, and the number of the process that has sent the request.
-    Asks(Mode, u32),
+    Asks(TrackingMode, u32),
     /// The same in words of another version.
     OtherVersion,
     /// Nothing, or nothing that makes sense.
@@ -438,8 +438,8 @@ enum Request {
 impl Request {
     /// A request comes as a whole or is none: it is shorter than any segment of a Unix socket.
     fn read(connection: &UnixStream, challenge: [u8; CHALLENGE_BYTES]) -> Self {
-        const VERSION: usize = REQUEST.len() - 1;
-        let mut bytes = [0; REQUEST.len() + 1 + CHALLENGE_BYTES];
+        const VERSION: usize = REQUEST_MAGIC.len() - 1;
+        let mut bytes = [0; REQUEST_MAGIC.len() + 1 + CHALLENGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -451,17 +451,18 @@ impl Request {
             RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
             _ => None,
         });
-        let mode = match bytes[REQUEST.len()] {
-            0 => Some(Mode::Exact),
-            1 => Some(Mode::Lean),
+        let mode = match bytes[REQUEST_MAGIC.len()] {
+            0 => Some(TrackingMode::Exact),
+            1 => Some(TrackingMode::Lean),
             _ => None,
         };
-        let is_whole = bytes.starts_with(&REQUEST) && bytes[REQUEST.len() + 1..] == challenge;
+        let is_whole =
+            bytes.starts_with(&REQUEST_MAGIC) && bytes[REQUEST_MAGIC.len() + 1..] == challenge;
         match (mode, sender) {
             (Some(mode), Some(sender)) if received.bytes == bytes.len() && is_whole => {
                 Self::Asks(mode, sender.as_raw_pid().unsigned_abs())
             }
-            _ if received.bytes > VERSION && bytes.starts_with(&REQUEST[..VERSION]) => {
+            _ if received.bytes > VERSION && bytes.starts_with(&REQUEST_MAGIC[..VERSION]) => {
                 Self::OtherVersion
             }
             _ => Self::None,
@@ -470,13 +471,18 @@ impl Request {
 }
 
 /// Says whether it has got there.
-fn send_answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>]) -> bool {
+fn send_answer(
+    connection: &UnixStream,
+    answer: RegistrationReply,
+    descriptors: &[BorrowedFd<'_>],
+) -> bool {
     send_message(connection, &[answer as u8], descriptors)
 }
 
 /// The same of any bytes.
 fn send_message(connection: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(uselect::DESCRIPTORS))];
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(uselect::REPLY_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));

@@ -103,7 +103,8 @@ impl DaemonOptions {
     /// # Errors
     /// What is wrong with it, in one line.
     pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, String> {
-        let mut options = Self { socket: uselect::SOCKET.into(), policy: AccessPolicy::default() };
+        let mut options =
+            Self { socket: uselect::DEFAULT_SOCKET.into(), policy: AccessPolicy::default() };
         let mut parser = Parser::from_args(words);
         while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
             let row = match &argument {

@@ -6,7 +6,7 @@
 //! an entry when its connection is accepted, and is registered only in place of that very entry.
 
 use rustix::io::Errno;
-use uselect::Mode;
+use uselect::TrackingMode;
 
 use crate::peer::PeerProcess;
 use crate::programs::Programs;
@@ -46,5 +46,5 @@ pub(crate) fn remove(programs: &Programs, peer: &PeerProcess) -> Result<(), Errn
 
 /// Connections have different numbers, so each has a placeholder of its own.
 fn value(peer: &PeerProcess) -> [u8; PROCESS_SIZE] {
-    encode_process(peer.connection_id, NO_REGION, Mode::Exact, peer)
+    encode_process(peer.connection_id, NO_REGION, TrackingMode::Exact, peer)
 }

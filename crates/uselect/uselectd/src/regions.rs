@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use uselect::Mode;
-use uselect::layout::{Own, REGIONS, SLEEPERS, Shown};
+use uselect::TrackingMode;
+use uselect::layout::{REGIONS, ReadOnlyPages, SLEEPERS, WritablePages};
 
 use crate::bpf::{self, U32Map};
 use crate::error::Error;
@@ -30,9 +30,9 @@ pub(crate) struct ClientRegion {
     pub(crate) maps: Vec<u32>,
 }
 
-/// What the process gets, once, in the order of [`uselect::DESCRIPTORS`]: what programs show it, its
+/// What the process gets, once, in the order of [`uselect::REPLY_DESCRIPTORS`]: what programs show it, its
 /// own memory, and the ring of its first sleeper.
-pub(crate) type RegionFds = [OwnedFd; uselect::DESCRIPTORS];
+pub(crate) type RegionFds = [OwnedFd; uselect::REPLY_DESCRIPTORS];
 
 impl RegionTable {
     pub(crate) fn new() -> Self {
@@ -51,7 +51,7 @@ impl RegionTable {
         &mut self,
         programs: &Programs,
         peer: &PeerProcess,
-        mode: Mode,
+        mode: TrackingMode,
     ) -> Result<(ClientRegion, RegionFds), Error> {
         let place = self.is_used.iter().position(|is_taken| !is_taken).expect("there is a place");
         self.is_used[place] = true;
@@ -66,17 +66,17 @@ impl RegionTable {
     }
 
     /// The programs must not look for the process before all of it is there, so that is told last.
-    /// `Shown` last of the maps and first to go: a program that finds that of one process may find
+    /// `ReadOnlyPages` last of the maps and first to go: a program that finds that of one process may find
     /// the rest of the next, and then wakes that one once too often, which it can stand.
     fn create_maps(
         &self,
         programs: &Programs,
         region: &mut ClientRegion,
         peer: &PeerProcess,
-        mode: Mode,
+        mode: TrackingMode,
     ) -> Result<RegionFds, Error> {
         let ring = self.add_ring(programs, region)?.expect("a region without rings has room");
-        let own = bpf::create_mmapable_array(size_of::<Own>())?;
+        let own = bpf::create_mmapable_array(size_of::<WritablePages>())?;
         fd_map(programs, "own_maps").set(region.place, &own.as_raw_fd().to_ne_bytes())?;
         let shown = shown(self.identity)?;
         region.maps.extend([bpf::map_id(&own)?, bpf::map_id(&shown)?]);
@@ -142,13 +142,13 @@ pub(crate) const PROCESS_SIZE: usize = 24;
 pub(crate) fn encode_process(
     identity: u64,
     region: u32,
-    mode: Mode,
+    mode: TrackingMode,
     peer: &PeerProcess,
 ) -> [u8; PROCESS_SIZE] {
     let mut value = [0; PROCESS_SIZE];
     value[..8].copy_from_slice(&identity.to_ne_bytes());
     value[8..12].copy_from_slice(&region.to_ne_bytes());
-    value[12..16].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
+    value[12..16].copy_from_slice(&u32::from(mode == TrackingMode::Lean).to_ne_bytes());
     value[16..20].copy_from_slice(&peer.user.to_ne_bytes());
     value[20..].copy_from_slice(&peer.group.to_ne_bytes());
     value
@@ -163,10 +163,10 @@ fn fd_map<'a>(programs: &'a Programs, name: &str) -> U32Map<'a> {
     U32Map::new(programs.map_fd(name), size_of::<i32>())
 }
 
-/// A `Shown` with nothing in it but whose it is, which only programs change from now on.
+/// A `ReadOnlyPages` with nothing in it but whose it is, which only programs change from now on.
 fn shown(identity: u64) -> Result<OwnedFd, Error> {
-    let map = bpf::create_mmapable_array(size_of::<Shown>())?;
-    let mut value = vec![0; size_of::<Shown>()];
+    let map = bpf::create_mmapable_array(size_of::<ReadOnlyPages>())?;
+    let mut value = vec![0; size_of::<ReadOnlyPages>()];
     value[..8].copy_from_slice(&identity.to_ne_bytes());
     U32Map::new(map.as_fd(), value.len()).set(0, &value)?;
     bpf::freeze_map(&map)?;

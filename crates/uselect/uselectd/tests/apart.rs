@@ -15,19 +15,19 @@ use common::tracker;
 use listener::listener;
 use rustix::net::{RecvFlags, recv};
 use uselect::layout::THREADS;
-use uselect::{PollFd, Socket, Tracker};
+use uselect::{PollFd, TrackedSocket, Tracker};
 
 const IN: u16 = 0x001;
 const SHORT: Option<Duration> = Some(Duration::from_nanos(1));
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
-fn pair(tracker: &Tracker) -> (Socket, TcpStream) {
+fn pair(tracker: &Tracker) -> (TrackedSocket, TcpStream) {
     let (listener, address) = listener(tracker);
     let peer = TcpStream::connect(address).unwrap();
     (listener.accept(false).unwrap().0, peer)
 }
 
-fn wait(tracker: &Tracker, socket: &Socket, wait: Option<Duration>) -> u16 {
+fn wait(tracker: &Tracker, socket: &TrackedSocket, wait: Option<Duration>) -> u16 {
     let mut fds = [PollFd { fd: socket.as_raw_fd(), events: IN, revents: 0 }];
     tracker.upoll(&mut fds, wait, None).unwrap();
     fds[0].revents

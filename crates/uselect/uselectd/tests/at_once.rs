@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use common::tracker;
-use uselect::{Event, Watcher, bits};
+use uselect::{DescriptorEvent, Watcher, bits};
 
 const THREADS: usize = 16;
 
@@ -24,7 +24,7 @@ fn each_of_them_waits_by_memory() {
         let socket = tracker.socket(false, false).unwrap();
         watcher.add(socket.as_raw_fd(), bits::IN, 7).unwrap();
         // A fresh socket has hung up.
-        let found = watcher.wait(&mut [Event::default()], Some(Duration::ZERO), None);
+        let found = watcher.wait(&mut [DescriptorEvent::default()], Some(Duration::ZERO), None);
         assert_eq!(found, Ok(1));
         // Kept, so that none has a sleeper that another one could take.
         watcher
@@ -34,5 +34,5 @@ fn each_of_them_waits_by_memory() {
         let _watchers = all.map(|thread| thread.join().unwrap());
     });
     let stats = tracker.stats();
-    assert_eq!((stats.waits, stats.without_call), (THREADS as u64, THREADS as u64));
+    assert_eq!((stats.waits, stats.without_syscall), (THREADS as u64, THREADS as u64));
 }

@@ -17,7 +17,7 @@ use common::{mode, tracker};
 use listener::listener;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use uselect::{Mode, PollFd, Socket, Tracker, bits};
+use uselect::{PollFd, TrackedSocket, Tracker, TrackingMode, bits};
 
 const PAIRS: usize = 200;
 const STEPS: usize = 3000;
@@ -61,7 +61,7 @@ fn a_crowd_is_what_poll_says() {
 struct Crowd {
     tracker: &'static Tracker,
     dice: Pcg64Mcg,
-    listener: Socket,
+    listener: TrackedSocket,
     address: SocketAddrV4,
     pairs: Vec<Pair>,
     asked: Vec<PollFd>,
@@ -70,7 +70,7 @@ struct Crowd {
 }
 
 struct Pair {
-    socket: Socket,
+    socket: TrackedSocket,
     peer: TcpStream,
     /// The peer sends nothing more.
     is_ended: bool,
@@ -145,7 +145,7 @@ impl Crowd {
             let mut polled = self.asked.clone();
             let count = poll(&mut polled);
             // In lean mode what was received is told until the kernel has looked.
-            let is_lean = mode() == Mode::Lean;
+            let is_lean = mode() == TrackingMode::Lean;
             let is_right = |(said, found): (&PollFd, &PollFd)| {
                 let looked = if is_lean { found.revents | !READING } else { u16::MAX };
                 said.revents & looked == found.revents
@@ -231,7 +231,7 @@ fn entry(pair: &Pair, events: u32) -> PollFd {
     PollFd { fd: pair.socket.as_raw_fd(), events: events as u16, revents: 0 }
 }
 
-fn drain(socket: &Socket) {
+fn drain(socket: &TrackedSocket) {
     while socket.receive(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
 }
 

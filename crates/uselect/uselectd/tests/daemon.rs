@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{Gid, Uid};
-use uselect::{Error, Mode, PollFd, Tracker};
+use uselect::{Error, PollFd, Tracker, TrackingMode};
 use uselectd::Uselectd;
 
 /// Who a [`member`] is when it asks.
@@ -30,11 +30,11 @@ struct Identity<'a> {
     /// Its own one, and another one.
     groups: [u32; 2],
     cgroup: Option<&'a Path>,
-    mode: Mode,
+    mode: TrackingMode,
 }
 
 const ROOT: Identity<'static> =
-    Identity { user: 0, groups: [0, 0], cgroup: None, mode: Mode::Exact };
+    Identity { user: 0, groups: [0, 0], cgroup: None, mode: TrackingMode::Exact };
 const NOBODY: Identity<'static> = Identity { user: 65534, groups: [65533, 65532], ..ROOT };
 
 /// This program again, as a process of [`member`]. The harness writes to standard output when
@@ -64,7 +64,7 @@ fn member() {
     rustix::thread::set_thread_groups(&[other]).unwrap();
     rustix::thread::set_thread_res_gid(group, group, group).unwrap();
     rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-    let mode = if numbers[3] == 0 { Mode::Exact } else { Mode::Lean };
+    let mode = if numbers[3] == 0 { TrackingMode::Exact } else { TrackingMode::Lean };
     let tracker = Tracker::register(Path::new(&socket), mode);
     let socket = tracker.as_ref().map(|tracker| tracker.socket(false, false).unwrap().is_tracked());
     eprintln!("member: {socket:?}");
@@ -95,8 +95,11 @@ const REFUSED: &str = "member: Err(Refused)";
 #[test]
 fn root_is_registered_once() {
     let Some(uselectd) = Uselectd::start("once", &[]) else { return };
-    let first = Tracker::register(&uselectd.socket, Mode::Exact).unwrap();
-    assert!(matches!(Tracker::register(&uselectd.socket, Mode::Exact), Err(Error::Registered)));
+    let first = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
+    assert!(matches!(
+        Tracker::register(&uselectd.socket, TrackingMode::Exact),
+        Err(Error::AlreadyRegistered)
+    ));
     assert_eq!(asks(&uselectd, NOBODY), REFUSED);
     assert_eq!(asks(&uselectd, Identity { groups: [0, 0], ..NOBODY }), REFUSED);
     assert_eq!(asks(&uselectd, ROOT), GRANTED);
@@ -218,7 +221,7 @@ fn what_cannot_be_is_said_in_a_line() {
         assert_eq!(fails(&["--socket", path]), (Some(1), said));
     };
     at(path, "another process listens there already");
-    assert!(Tracker::register(&uselectd.socket, Mode::Exact).is_ok(), "which goes on");
+    assert!(Tracker::register(&uselectd.socket, TrackingMode::Exact).is_ok(), "which goes on");
     at(&format!("{path}.none/socket"), "there is no such directory");
     let file = format!("{path}.file");
     std::fs::write(&file, "").unwrap();
@@ -243,7 +246,7 @@ fn signals_end_it_and_its_socket() {
     assert!(killed.socket.exists());
     let next = Uselectd::at(killed.socket.clone(), &[]);
     assert!(
-        Tracker::register(&next.socket, Mode::Exact).is_ok(),
+        Tracker::register(&next.socket, TrackingMode::Exact).is_ok(),
         "what is left of one is replaced"
     );
 }
@@ -264,7 +267,7 @@ fn nothing_is_attached_that_nobody_needs() {
             std::thread::sleep(Duration::from_millis(2));
         }
     };
-    let mut lean = spawn_member(&uselectd.socket, Identity { mode: Mode::Lean, ..ROOT });
+    let mut lean = spawn_member(&uselectd.socket, Identity { mode: TrackingMode::Lean, ..ROOT });
     assert_eq!(said(&mut lean), GRANTED);
     links(COMMON_LINKS + CGROUP_LINKS);
     let mut exact = spawn_member(&uselectd.socket, ROOT);
@@ -304,7 +307,7 @@ fn nothing_is_left_of_who_is_killed() {
 #[test]
 fn who_outlives_the_daemon_asks_the_kernel() {
     let Some(mut uselectd) = Uselectd::start("ended", &[]) else { return };
-    let tracker = Tracker::register(&uselectd.socket, Mode::Exact).unwrap();
+    let tracker = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
     let (listener, address) = listener::listener(&tracker);
     let mut peer = TcpStream::connect(address).unwrap();
     let (socket, _) = listener.accept(false).unwrap();
@@ -335,7 +338,7 @@ fn who_outlives_the_daemon_asks_the_kernel() {
 #[test]
 fn a_daemon_that_stands_still_keeps_nobody() {
     let Some(uselectd) = Uselectd::start("still", &[]) else { return };
-    let tracker = Tracker::register(&uselectd.socket, Mode::Exact).unwrap();
+    let tracker = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
     let (listener, address) = listener::listener(&tracker);
     let mut peer = TcpStream::connect(address).unwrap();
     let (socket, _) = listener.accept(false).unwrap();
@@ -360,14 +363,14 @@ fn a_daemon_that_stands_still_keeps_nobody() {
 #[test]
 fn who_never_sleeps_finds_the_end_of_the_daemon_too() {
     let Some(mut uselectd) = Uselectd::start("unseen", &[]) else { return };
-    let tracker = Tracker::register(&uselectd.socket, Mode::Exact).unwrap();
+    let tracker = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
     let (listener, address) = listener::listener(&tracker);
     let _peer = TcpStream::connect(address).unwrap();
     let (socket, _) = listener.accept(false).unwrap();
     uselectd.process.kill().unwrap();
     uselectd.process.wait().unwrap();
     let mut fds = [PollFd { fd: socket.as_raw_fd(), events: 4, revents: 0 }];
-    for _ in 0..=uselect::WAITS_UNSEEN_MAX {
+    for _ in 0..=uselect::DAEMON_CHECK_WAITS_MAX {
         assert_eq!(tracker.upoll(&mut fds, Some(Duration::ZERO), None), Ok(1));
     }
     assert!(!socket.is_tracked());

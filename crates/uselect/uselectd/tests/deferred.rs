@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::tracker;
 use listener::listener;
-use uselect::{Event, PollFd, Sets, Tracker, Watcher, bits};
+use uselect::{DescriptorEvent, FdSets, PollFd, Tracker, Watcher, bits};
 
 const TIMES: [Option<Duration>; 2] = [Some(Duration::ZERO), Some(Duration::from_secs(10))];
 
@@ -28,7 +28,7 @@ fn allow(fd: i32, option: libc::c_int) {
 fn selects(tracker: &Tracker, fd: i32, wait: Option<Duration>) -> usize {
     let mut write = vec![0; fd as usize / 64 + 1];
     write[fd as usize / 64] = 1 << (fd % 64);
-    let mut sets = Sets { write: &mut write, ..Sets::default() };
+    let mut sets = FdSets { write: &mut write, ..FdSets::default() };
     tracker.uselect(&mut sets, wait, None).unwrap()
 }
 
@@ -53,7 +53,7 @@ fn there_is_room_for_what_begins_the_connection() {
     for how in [0, bits::EDGE, bits::ONCE] {
         let watcher = Watcher::new(tracker).unwrap();
         watcher.add(fd, bits::OUT | how, 7).unwrap();
-        let mut events = [Event::default()];
+        let mut events = [DescriptorEvent::default()];
         assert_eq!(watcher.wait(&mut events, TIMES[1], None), Ok(1), "{how:#x}");
         assert_eq!(events[0].events, bits::OUT);
     }

@@ -15,14 +15,14 @@ use common::tracker;
 use listener::listener;
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use uselect::{PollFd, Socket, Tracker};
+use uselect::{PollFd, TrackedSocket, Tracker};
 
 const IN: u16 = 0x001;
 const OUT: u16 = 0x004;
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-fn poll_one(tracker: &Tracker, socket: &Socket, events: u16, wait: Option<Duration>) -> u16 {
+fn poll_one(tracker: &Tracker, socket: &TrackedSocket, events: u16, wait: Option<Duration>) -> u16 {
     let mut fds = [PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
     tracker.upoll(&mut fds, wait, None).unwrap();
     let mut real = [rustix::event::PollFd::new(socket, PollFlags::from_bits_retain(events))];
@@ -56,7 +56,7 @@ fn bytes_come_back() {
     client.read_exact(&mut bytes[..5]).unwrap();
     assert_eq!(&bytes[..5], b"hello");
     let state = socket.state().unwrap();
-    assert!(state.window >= 1 && state.rtt_us >= 1 && state.room > 10_000, "{state:?}");
+    assert!(state.cwnd >= 1 && state.rtt_us >= 1 && state.send_space > 10_000, "{state:?}");
     drop(client);
     let ended = poll_one(tracker, &socket, IN | OUT | 0x2000, LONG);
     assert_eq!(ended & (IN | 0x2000), IN | 0x2000);

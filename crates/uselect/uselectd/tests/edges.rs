@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use common::tracker;
 use listener::listener;
-use uselect::{Event, Watcher, bits};
+use uselect::{DescriptorEvent, Watcher, bits};
 
 const SOON: Option<Duration> = Some(Duration::from_secs(1));
 const NOBODY: i32 = -1;
@@ -39,7 +39,7 @@ fn bytes_that_come_while_room_is_told_are_told_too() {
             watcher.add(socket.as_raw_fd(), bits::IN | bits::OUT | bits::EDGE, 0).unwrap();
             sender.store(client.as_raw_fd(), Ordering::SeqCst);
             (0..round % 256).for_each(|_| std::hint::spin_loop());
-            let (mut events, mut told) = ([Event::default()], 0);
+            let (mut events, mut told) = ([DescriptorEvent::default()], 0);
             while told & bits::IN == 0 {
                 let count = watcher.wait(&mut events, SOON, None).unwrap();
                 if count == 0 {

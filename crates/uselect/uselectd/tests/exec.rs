@@ -23,8 +23,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketType,
 };
 use rustix::net::{ipproto, recvmsg, socket};
-use uselect::layout::{Own, Slot, THREADS};
-use uselect::{DESCRIPTORS, Mode, REQUEST};
+use uselect::layout::{THREADS, ThreadSlot, WritablePages};
+use uselect::{REPLY_DESCRIPTORS, REQUEST_MAGIC, TrackingMode};
 use uselectd::Uselectd;
 
 /// This program again, as a process of [`image`].
@@ -56,7 +56,8 @@ fn image() {
 fn registered(path: &Path) -> (UnixStream, Vec<OwnedFd>) {
     let mut connection = UnixStream::connect(path).unwrap();
     fcntl_setfd(&connection, FdFlags::empty()).unwrap();
-    let request = request::request(&connection, &[&REQUEST[..], &[Mode::Exact as u8]].concat());
+    let request =
+        request::request(&connection, &[&REQUEST_MAGIC[..], &[TrackingMode::Exact as u8]].concat());
     connection.write_all(&request.unwrap()).unwrap();
     let descriptors = answer(&connection);
     (connection, descriptors)
@@ -65,7 +66,7 @@ fn registered(path: &Path) -> (UnixStream, Vec<OwnedFd>) {
 /// What comes with the daemon's answer, not closed on exec.
 fn answer(connection: &UnixStream) -> Vec<OwnedFd> {
     let (mut byte, mut descriptors) = ([0], Vec::new());
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(REPLY_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut byte)];
     recvmsg(connection, &mut parts, &mut control, RecvFlags::empty()).unwrap();
@@ -80,13 +81,13 @@ fn answer(connection: &UnixStream) -> Vec<OwnedFd> {
 /// Whether a socket that this thread opens now, with a slot armed, is tracked.
 fn is_tracked(own: BorrowedFd<'_>) -> bool {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<Own>());
+    let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<WritablePages>());
     // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
     let start = unsafe { mmap(nowhere, bytes, access, MapFlags::SHARED, own, 0) }.unwrap();
     // SAFETY: it has that many bytes, stays mapped, and is made of atomics.
-    let own = unsafe { &*start.cast::<Own>() };
+    let own = unsafe { &*start.cast::<WritablePages>() };
     let thread = rustix::thread::gettid().as_raw_pid().unsigned_abs();
-    let Slot { thread: owner, armed, taken, .. } = &own.slot[thread as usize % THREADS];
+    let ThreadSlot { thread: owner, armed, taken, .. } = &own.slot[thread as usize % THREADS];
     owner.store(thread, Ordering::SeqCst);
     taken.store(0, Ordering::SeqCst);
     armed.store(1, Ordering::SeqCst);

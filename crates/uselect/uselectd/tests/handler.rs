@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::tracker;
-use uselect::{Event, Watcher};
+use uselect::{DescriptorEvent, Watcher};
 
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
@@ -23,7 +23,7 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 const CLOSED: i32 = 900;
 
 extern "C" fn forget(_: libc::c_int) {
-    WATCHER.get().unwrap().forget(CLOSED);
+    WATCHER.get().unwrap().remove_closing(CLOSED);
     SIGNALS.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -40,7 +40,7 @@ fn a_handler_does_not_wait_for_what_it_has_interrupted() {
     // It is ready all the time, so that most of this is with the lock.
     let waits = std::thread::spawn(|| {
         while !IS_OVER.load(Ordering::SeqCst) {
-            let _ = watcher.wait(&mut [Event::default()], Some(Duration::ZERO), None);
+            let _ = watcher.wait(&mut [DescriptorEvent::default()], Some(Duration::ZERO), None);
         }
     });
     let end = Instant::now() + Duration::from_secs(10);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::tracker;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
-use uselect::{Errno, Event, PollFd, Watcher, bits};
+use uselect::{DescriptorEvent, Errno, PollFd, Watcher, bits};
 
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
@@ -48,7 +48,7 @@ fn a_signal_ends_a_wait_that_gives_way() {
     let ended = signalled(|| upoll(long));
     assert_eq!((ended, SIGNALS.load(Ordering::SeqCst)), (Err(Errno::INTR), 1));
     watcher.add(fd, bits::IN, 7).unwrap();
-    let ended = signalled(|| watcher.wait(&mut [Event::default()], Some(long), None));
+    let ended = signalled(|| watcher.wait(&mut [DescriptorEvent::default()], Some(long), None));
     assert_eq!((ended, SIGNALS.load(Ordering::SeqCst)), (Err(Errno::INTR), 2));
     let after = tracker.stats();
     assert_eq!((after.waits - before.waits, after.sleeps - before.sleeps), (2, 0));

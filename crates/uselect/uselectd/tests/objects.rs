@@ -15,7 +15,8 @@ use aya::programs::{ProgramInfo, loaded_programs};
 use sha2::{Digest, Sha256};
 use uselect::Backend;
 use uselect::layout::{
-    DOUBT, Numbers, Own, PROBES, REGIONS, SLEEPERS, SOCKETS, Shown, SleeperFlag, Slot, THREADS,
+    DOUBT, PROBES, REGIONS, ReadOnlyPages, SLEEPERS, SOCKETS, SleeperFlag, SocketNumbers, THREADS,
+    ThreadSlot, WritablePages,
 };
 
 fn folder() -> PathBuf {
@@ -53,26 +54,26 @@ fn count_sources(path: &Path) -> usize {
 #[test]
 fn both_sides_have_the_same_layout() {
     let fields = [
-        ("uselect_shown, generations", offset_of!(Shown, generations)),
-        ("uselect_shown, word", offset_of!(Shown, word)),
-        ("uselect_shown, numbers", offset_of!(Shown, numbers)),
-        ("uselect_numbers, room", offset_of!(Numbers, room)),
-        ("uselect_numbers, window", offset_of!(Numbers, window)),
-        ("uselect_numbers, rtt_us", offset_of!(Numbers, rtt_us)),
+        ("uselect_shown, generations", offset_of!(ReadOnlyPages, generations)),
+        ("uselect_shown, word", offset_of!(ReadOnlyPages, word)),
+        ("uselect_shown, numbers", offset_of!(ReadOnlyPages, numbers)),
+        ("uselect_numbers, room", offset_of!(SocketNumbers, room)),
+        ("uselect_numbers, window", offset_of!(SocketNumbers, window)),
+        ("uselect_numbers, rtt_us", offset_of!(SocketNumbers, rtt_us)),
         ("uselect_sleeper, changed_words", offset_of!(SleeperFlag, changed_words)),
-        ("uselect_slot, armed", offset_of!(Slot, armed)),
-        ("uselect_slot, taken", offset_of!(Slot, taken)),
-        ("uselect_slot, generation", offset_of!(Slot, generation)),
-        ("uselect_own, active", offset_of!(Own, active)),
-        ("uselect_own, read", offset_of!(Own, read)),
-        ("uselect_own, write", offset_of!(Own, write)),
-        ("uselect_own, except", offset_of!(Own, except)),
-        ("uselect_own, changed", offset_of!(Own, changed)),
-        ("uselect_own, descriptor", offset_of!(Own, descriptor)),
-        ("uselect_own, index", offset_of!(Own, index)),
-        ("uselect_own, interest", offset_of!(Own, interest)),
-        ("uselect_own, threshold", offset_of!(Own, threshold)),
-        ("uselect_own, slot", offset_of!(Own, slot)),
+        ("uselect_slot, armed", offset_of!(ThreadSlot, armed)),
+        ("uselect_slot, taken", offset_of!(ThreadSlot, taken)),
+        ("uselect_slot, generation", offset_of!(ThreadSlot, generation)),
+        ("uselect_own, active", offset_of!(WritablePages, active)),
+        ("uselect_own, read", offset_of!(WritablePages, read)),
+        ("uselect_own, write", offset_of!(WritablePages, write)),
+        ("uselect_own, except", offset_of!(WritablePages, except)),
+        ("uselect_own, changed", offset_of!(WritablePages, changed)),
+        ("uselect_own, descriptor", offset_of!(WritablePages, descriptor)),
+        ("uselect_own, index", offset_of!(WritablePages, index)),
+        ("uselect_own, interest", offset_of!(WritablePages, interest)),
+        ("uselect_own, threshold", offset_of!(WritablePages, threshold)),
+        ("uselect_own, slot", offset_of!(WritablePages, slot)),
     ];
     let mut asserted = String::from("#include \"layout.h\"\n");
     let mut expect = |what: &str, number: usize| {
@@ -81,9 +82,9 @@ fn both_sides_have_the_same_layout() {
     for (field, offset) in fields {
         expect(&format!("__builtin_offsetof(struct {field})"), offset);
     }
-    expect("sizeof(struct uselect_shown)", size_of::<Shown>());
+    expect("sizeof(struct uselect_shown)", size_of::<ReadOnlyPages>());
     expect("sizeof(struct uselect_sleeper)", size_of::<SleeperFlag>());
-    expect("sizeof(struct uselect_own)", size_of::<Own>());
+    expect("sizeof(struct uselect_own)", size_of::<WritablePages>());
     expect("USELECT_SOCKETS", SOCKETS);
     expect("USELECT_THREADS", THREADS);
     expect("USELECT_PROBES", PROBES);

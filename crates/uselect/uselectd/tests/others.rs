@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::tracker;
 use listener::listener;
-use uselect::Sets;
+use uselect::FdSets;
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
@@ -32,7 +32,7 @@ fn select_and_descriptors_that_are_not_tracked() {
         for fd in [tracked, other] {
             read[fd / 64] |= 1 << (fd % 64);
         }
-        let mut sets = Sets { read: &mut read, write: &mut [], except: &mut [] };
+        let mut sets = FdSets { read: &mut read, write: &mut [], except: &mut [] };
         let count = tracker.uselect(&mut sets, wait, None).unwrap();
         let has = |fd: usize| read[fd / 64] >> (fd % 64) & 1 == 1;
         (count, has(tracked), has(other))
@@ -46,11 +46,12 @@ fn select_and_descriptors_that_are_not_tracked() {
     datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
     // Memory answers, but now and then the others are asked for, too: after so many times,
     let begun = Instant::now();
-    let both = (0..=uselect::PASSES_MAX).filter(|_| select(LONG) == (2, true, true)).count();
+    let both =
+        (0..=uselect::KERNEL_CHECK_WAITS_MAX).filter(|_| select(LONG) == (2, true, true)).count();
     // (or on a slow machine after so long)
-    let looked = begun.elapsed().div_duration_f64(uselect::PASSES_TIME_MAX) as usize;
+    let looked = begun.elapsed().div_duration_f64(uselect::KERNEL_CHECK_TIME_MAX) as usize;
     assert!((1..10 + looked).contains(&both), "{both}");
     // and after so long.
-    std::thread::sleep(uselect::PASSES_TIME_MAX);
+    std::thread::sleep(uselect::KERNEL_CHECK_TIME_MAX);
     assert_eq!(select(LONG), (2, true, true));
 }

@@ -23,7 +23,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CapabilitySet;
-use uselect::{Answer, DESCRIPTORS, Mode, REQUEST};
+use uselect::{REPLY_DESCRIPTORS, REQUEST_MAGIC, RegistrationReply, TrackingMode};
 use uselectd::Uselectd;
 
 const NOBODY: u32 = 65534;
@@ -121,7 +121,7 @@ fn image() {
 
 /// A request for a registration but for the challenge.
 fn begin() -> Vec<u8> {
-    [&REQUEST[..], &[Mode::Exact as u8]].concat()
+    [&REQUEST_MAGIC[..], &[TrackingMode::Exact as u8]].concat()
 }
 
 struct Process {
@@ -200,8 +200,8 @@ impl Process {
     }
 }
 
-const REFUSED: Option<(u8, usize)> = Some((Answer::Refused as u8, 0));
-const GRANTED: Option<(u8, usize)> = Some((Answer::Granted as u8, DESCRIPTORS));
+const REFUSED: Option<(u8, usize)> = Some((RegistrationReply::Refused as u8, 0));
+const GRANTED: Option<(u8, usize)> = Some((RegistrationReply::Granted as u8, REPLY_DESCRIPTORS));
 
 /// Plays `attack` with each kind of privilege. The process gets no registration, and nothing is left
 /// of it.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::tracker;
 use listener::listener;
-use uselect::{Event, PollFd, Tracker, Watcher, bits};
+use uselect::{DescriptorEvent, PollFd, Tracker, Watcher, bits};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -70,7 +70,7 @@ fn each_of_many_that_are_ready_has_its_turn() {
         .collect();
     let mut told = [0; 40];
     for _ in 0..1000 {
-        let mut events = [Event::default(); 3];
+        let mut events = [DescriptorEvent::default(); 3];
         let count = watcher.wait(&mut events, LONG, None).unwrap();
         events[..count].iter().for_each(|event| told[event.data as usize] += 1);
     }
@@ -88,7 +88,7 @@ fn bytes_short_of_a_threshold_are_no_event() {
     let fd = socket.as_raw_fd();
     let watcher = Watcher::new(tracker).unwrap();
     watcher.add(fd, bits::IN | bits::OUT | bits::EDGE, 7).unwrap();
-    let mut events = [Event::default(); 2];
+    let mut events = [DescriptorEvent::default(); 2];
     let mut told = |wait| match watcher.wait(&mut events, wait, None).unwrap() {
         0 => 0,
         _ => events[0].events,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::tracker;
 use listener::listener;
-use uselect::{Event, PollFd, Watcher, bits};
+use uselect::{DescriptorEvent, PollFd, Watcher, bits};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -86,7 +86,7 @@ fn what_is_received_beside_tcp_is_told() {
                 client.write_all(b"12345").unwrap();
             });
             if is_watched {
-                let mut events = [Event::default()];
+                let mut events = [DescriptorEvent::default()];
                 assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1));
                 assert_eq!(events[0].events & bits::IN, bits::IN);
             } else {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::tracker;
 use listener::listener;
-use uselect::{Event, Socket, Watcher, bits};
+use uselect::{DescriptorEvent, TrackedSocket, Watcher, bits};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(5));
 const EDGES: u32 = bits::IN | bits::EDGE;
@@ -50,10 +50,10 @@ fn a_watcher_leaves_another_one_what_is_its_own_no_more() {
             others.push((client, socket));
         };
         second.add(reused, EDGES, 3).unwrap();
-        let mut events = [Event::default(); 4];
+        let mut events = [DescriptorEvent::default(); 4];
         assert_eq!(second.wait(&mut events, Some(Duration::ZERO), None), Ok(0));
         if is_given_up {
-            first.give_up();
+            first.hand_over();
         }
         client.write_all(b"x").unwrap();
         beside.write_all(b"x").unwrap();
@@ -69,11 +69,11 @@ fn a_watcher_leaves_another_one_what_is_its_own_no_more() {
     }
 }
 
-fn connected(listener: &Socket, address: SocketAddrV4) -> (TcpStream, Socket) {
+fn connected(listener: &TrackedSocket, address: SocketAddrV4) -> (TcpStream, TrackedSocket) {
     (TcpStream::connect(address).unwrap(), accepted(listener))
 }
 
-fn accepted(listener: &Socket) -> Socket {
+fn accepted(listener: &TrackedSocket) -> TrackedSocket {
     loop {
         match listener.accept(false) {
             Ok((socket, _)) => return socket,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::tracker;
 use listener::listener;
 use rustix::net::Shutdown;
-use uselect::{Event, PollFd, Watcher, bits};
+use uselect::{DescriptorEvent, PollFd, Watcher, bits};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -40,7 +40,7 @@ fn who_sleeps_is_woken_by_what_nobody_told() {
                 rustix::net::shutdown(&socket, Shutdown::Read).unwrap();
             });
             if is_watched {
-                let mut events = [Event::default()];
+                let mut events = [DescriptorEvent::default()];
                 assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1));
                 assert_eq!((events[0].data, events[0].events), (7, bits::IN | bits::RDHUP));
             } else {
@@ -62,7 +62,7 @@ fn what_came_without_a_word_is_told_once() {
     let socket = tracker.socket(false, false).unwrap();
     let watcher = Watcher::new(tracker).unwrap();
     watcher.add(socket.as_raw_fd(), bits::IN | bits::EDGE, 7).unwrap();
-    let mut events = [Event::default()];
+    let mut events = [DescriptorEvent::default()];
     assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1), "a fresh socket has hung up");
     for place in [1000, 2000] {
         set_received(&socket, place);

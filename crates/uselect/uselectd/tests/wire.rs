@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use uselect::layout::{SLEEPERS, Shown};
-use uselect::{Answer, DESCRIPTORS};
+use uselect::layout::{ReadOnlyPages, SLEEPERS};
+use uselect::{REPLY_DESCRIPTORS, RegistrationReply};
 use uselectd::Uselectd;
 
 /// Requests but for the challenge.
@@ -67,8 +67,8 @@ fn say(connection: &mut UnixStream, bytes: &[u8]) -> Option<(u8, usize)> {
     answer(connection).map(|(byte, descriptors)| (byte, descriptors.len()))
 }
 
-const GRANTED: Option<(u8, usize)> = Some((Answer::Granted as u8, DESCRIPTORS));
-const ONE_MORE: Option<(u8, usize)> = Some((Answer::Granted as u8, 1));
+const GRANTED: Option<(u8, usize)> = Some((RegistrationReply::Granted as u8, REPLY_DESCRIPTORS));
+const ONE_MORE: Option<(u8, usize)> = Some((RegistrationReply::Granted as u8, 1));
 
 #[test]
 fn each_sleeper_gets_a_ring_in_order() {
@@ -79,7 +79,7 @@ fn each_sleeper_gets_a_ring_in_order() {
     for _ in 1..SLEEPERS {
         assert_eq!(say(&mut member, RING), ONE_MORE);
     }
-    assert_eq!(say(&mut member, RING), Some((Answer::Full as u8, 0)));
+    assert_eq!(say(&mut member, RING), Some((RegistrationReply::Full as u8, 0)));
     // Anything else ends it.
     assert_eq!(say(&mut member, b"-"), None);
     uselectd.wait_for(idle);
@@ -90,12 +90,12 @@ fn register(uselectd: &Uselectd) -> (UnixStream, u8, Vec<OwnedFd>) {
     loop {
         let mut connection = connect(uselectd);
         let request = match request::request(&connection, EXACT) {
-            Err(Some(byte)) if byte == Answer::Registered as u8 => continue,
+            Err(Some(byte)) if byte == RegistrationReply::AlreadyRegistered as u8 => continue,
             request => request.unwrap(),
         };
         connection.write_all(&request).unwrap();
         let (byte, descriptors) = answer(&connection).unwrap();
-        if byte != Answer::Registered as u8 {
+        if byte != RegistrationReply::AlreadyRegistered as u8 {
             return (connection, byte, descriptors);
         }
     }
@@ -107,7 +107,7 @@ fn memory_counts_until_nobody_has_it() {
     let Some(uselectd) = Uselectd::start("memory", &["--per-user", "3"]) else { return };
     let granted = || {
         let (_, byte, descriptors) = register(&uselectd);
-        assert_eq!(byte, Answer::Granted as u8);
+        assert_eq!(byte, RegistrationReply::Granted as u8);
         descriptors
     };
     let ring = granted().pop();
@@ -125,11 +125,11 @@ fn memory_counts_until_nobody_has_it() {
         [Box::new(|| drop(ring)), Box::new(|| drop(mapping)), Box::new(|| drop(queue))];
     let mut others = Vec::new();
     for release in releases {
-        assert_eq!(register(&uselectd).1, Answer::Full as u8);
+        assert_eq!(register(&uselectd).1, RegistrationReply::Full as u8);
         release();
         others.push(granted());
     }
-    assert_eq!(register(&uselectd).1, Answer::Full as u8);
+    assert_eq!(register(&uselectd).1, RegistrationReply::Full as u8);
 }
 
 /// Of `Shown`, for reading.
@@ -137,7 +137,7 @@ struct Mapping(*mut std::ffi::c_void);
 
 impl Mapping {
     fn of(shown: &OwnedFd) -> Self {
-        let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<Shown>());
+        let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<ReadOnlyPages>());
         // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
         let start = unsafe { mmap(nowhere, bytes, ProtFlags::READ, MapFlags::SHARED, shown, 0) };
         Self(start.unwrap())
@@ -147,7 +147,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it was mapped by `of`, and nothing refers to what is in it.
-        unsafe { munmap(self.0, size_of::<Shown>()) }.unwrap();
+        unsafe { munmap(self.0, size_of::<ReadOnlyPages>()) }.unwrap();
     }
 }
 
@@ -187,7 +187,7 @@ fn answers(uselectd: &Uselectd, edit: impl Fn(Vec<u8>) -> Vec<u8>) -> Option<(u8
 fn what_is_no_request_gets_no_registration() {
     let Some(uselectd) = Uselectd::start("requests", &[]) else { return };
     let idle = uselectd.kept();
-    let version = Some((Answer::Version as u8, 0));
+    let version = Some((RegistrationReply::Version as u8, 0));
     // Without the challenge.
     for other in [&b"uselect\x01"[..], b"uselect\x04", b"uselect\x04\x00", b"uselect\x05\x00"] {
         assert_eq!(answers(&uselectd, |_| other.to_vec()), version, "{other:?}");
@@ -218,12 +218,15 @@ fn what_is_no_request_gets_no_registration() {
         let (mut stranger, mut rest): (&UnixStream, _) = (stranger, Vec::new());
         stranger.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"");
-        answer == Err(Some(Answer::Full as u8))
+        answer == Err(Some(RegistrationReply::Full as u8))
     });
     assert!((1..64).contains(&full.count()), "each is closed");
     let mut member = connect(&uselectd);
     assert_eq!(ask(&mut member, EXACT), GRANTED);
-    assert_eq!(ask(&mut connect(&uselectd), EXACT), Some((Answer::Registered as u8, 0)));
+    assert_eq!(
+        ask(&mut connect(&uselectd), EXACT),
+        Some((RegistrationReply::AlreadyRegistered as u8, 0))
+    );
     drop(member);
     uselectd.wait_for(idle);
 }
@@ -257,7 +260,10 @@ fn who_is_refused_is_told_before_it_asks() {
     let Some(uselectd) = Uselectd::start("refused", &["--allow-user", "65534"]) else { return };
     let silent = connect(&uselectd);
     let refused = answer(&silent).map(|(byte, descriptors)| (byte, descriptors.len()));
-    assert_eq!((refused, answer(&silent).is_none()), (Some((Answer::Refused as u8, 0)), true));
+    assert_eq!(
+        (refused, answer(&silent).is_none()),
+        (Some((RegistrationReply::Refused as u8, 0)), true)
+    );
 }
 
 #[test]
@@ -268,7 +274,7 @@ fn what_fails_again_and_again_is_said_once() {
     let few = Rlimit { current: few, ..getrlimit(Resource::Nofile) };
     prlimit(number, Resource::Nofile, few).unwrap();
     for _ in 0..3 {
-        assert_eq!(ask(&mut connect(&uselectd), EXACT), Some((Answer::Failed as u8, 0)));
+        assert_eq!(ask(&mut connect(&uselectd), EXACT), Some((RegistrationReply::Failed as u8, 0)));
     }
     let said = uselectd.end();
     let is_why = said.starts_with("uselectd: a process could not be registered: ");

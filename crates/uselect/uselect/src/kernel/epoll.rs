@@ -5,16 +5,16 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Errno, Result, SignalSet, Timeout, borrow, result};
+use super::{Errno, KernelTimespec, Result, SignalSet, borrow_fd, result};
 use crate::bits;
-use crate::hidden::Hidden;
+use crate::internal_fd::InternalFd;
 
 /// An epoll instance.
 pub(crate) enum Epoll {
     /// Closed on exec.
-    Own(Hidden),
+    Owned(InternalFd),
     /// By its number: whoever lends it keeps it open.
-    Lent(i32),
+    Borrowed(i32),
 }
 
 /// `struct epoll_event`.
@@ -41,13 +41,13 @@ impl EpollEvent {
 impl Epoll {
     pub(crate) fn new() -> Result<Self> {
         let flags = rustix::event::epoll::CreateFlags::CLOEXEC;
-        Ok(Self::Own(Hidden::of(rustix::event::epoll::create(flags))?))
+        Ok(Self::Owned(InternalFd::from_result(rustix::event::epoll::create(flags))?))
     }
 
-    pub(crate) fn number(&self) -> i32 {
+    pub(crate) fn raw_fd(&self) -> i32 {
         match self {
-            Self::Own(fd) => fd.as_raw_fd(),
-            Self::Lent(number) => *number,
+            Self::Owned(fd) => fd.as_raw_fd(),
+            Self::Borrowed(number) => *number,
         }
     }
 
@@ -56,7 +56,7 @@ impl Epoll {
     }
 
     /// To be told of once, whether it was added before or not.
-    pub(crate) fn add_once(&self, fd: i32, events: u32, data: u64) -> Result<()> {
+    pub(crate) fn add_oneshot(&self, fd: i32, events: u32, data: u64) -> Result<()> {
         let events = events | bits::ONCE;
         match self.modify(fd, events, data) {
             Err(Errno::NOENT) => self.add(fd, events, data),
@@ -75,7 +75,7 @@ impl Epoll {
     /// epoll_ctl(2).
     fn control(&self, operation: i32, fd: i32, events: u32, data: u64) -> Result<()> {
         let mut event = libc::epoll_event { events, u64: data };
-        let [epoll, operation, fd] = [self.number(), operation, fd].map(libc::c_long::from);
+        let [epoll, operation, fd] = [self.raw_fd(), operation, fd].map(libc::c_long::from);
         // SAFETY: the event outlives the call; descriptors that are not open are errors.
         let returned =
             unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, operation, fd, &raw mut event) };
@@ -105,8 +105,8 @@ impl Epoll {
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
-        let mut timeout = Timeout::new(timeout);
-        let [epoll, count] = [i64::from(self.number()), events.len() as libc::c_long];
+        let mut timeout = KernelTimespec::new(timeout);
+        let [epoll, count] = [i64::from(self.raw_fd()), events.len() as libc::c_long];
         // SAFETY: an `EpollEvent` is `struct epoll_event`, and the kernel gets as many as there are;
         // time and mask are null or outlive the call, and the mask is as long as is said.
         result(unsafe {
@@ -115,7 +115,7 @@ impl Epoll {
                 epoll,
                 events.as_mut_ptr(),
                 count,
-                timeout.address(),
+                timeout.as_mut_ptr(),
                 mask.map_or(ptr::null(), ptr::from_ref),
                 size_of::<SignalSet>(),
             )
@@ -128,7 +128,7 @@ impl Epoll {
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
-        let [epoll, count] = [i64::from(self.number()), events.len() as libc::c_long];
+        let [epoll, count] = [i64::from(self.raw_fd()), events.len() as libc::c_long];
         // SAFETY: as above; the timeout is a number.
         result(unsafe {
             libc::syscall(
@@ -155,7 +155,7 @@ fn milliseconds(timeout: Option<Duration>) -> i32 {
 
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        borrow(self.number()).expect("it is an open descriptor")
+        borrow_fd(self.raw_fd()).expect("it is an open descriptor")
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
         let (begun, brief) = (Instant::now(), Duration::from_micros(1500));
         assert_eq!(epoll.pwait(&mut events, Some(brief), None), Ok(0));
         assert!(begun.elapsed() >= brief);
-        super::super::signal(&counter);
+        super::super::signal_eventfd(&counter);
         assert_eq!(epoll.pwait(&mut events, None, Some(&SignalSet(0))), Ok(1));
         assert_eq!((events[0].data(), events[0].events()), (7, bits::IN));
     }

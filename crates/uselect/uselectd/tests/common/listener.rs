@@ -2,10 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use uselect::{Socket, Tracker};
+use uselect::{TrackedSocket, Tracker};
 
 /// A listener on a port of its own.
-pub(crate) fn listener(tracker: &Tracker) -> (Socket, SocketAddrV4) {
+pub(crate) fn listener(tracker: &Tracker) -> (TrackedSocket, SocketAddrV4) {
     let listener = tracker.socket(false, false).unwrap();
     let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
     rustix::net::bind(&listener, &any).unwrap();

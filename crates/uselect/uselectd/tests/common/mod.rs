@@ -5,7 +5,7 @@ mod daemon;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use uselect::{Mode, Tracker};
+use uselect::{Tracker, TrackingMode};
 
 /// This process, registered; `None` where that is not supported, which is said.
 pub(crate) fn tracker() -> Option<&'static Tracker> {
@@ -25,10 +25,10 @@ fn register() -> Option<Tracker> {
 }
 
 /// MODE=lean is lean mode, MODE=exact exact mode: a process has one.
-pub(crate) fn mode() -> Mode {
+pub(crate) fn mode() -> TrackingMode {
     match std::env::var("MODE").as_deref() {
-        Ok("lean") => Mode::Lean,
-        _ => Mode::Exact,
+        Ok("lean") => TrackingMode::Lean,
+        _ => TrackingMode::Exact,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use uselect::{Mode, Sets, Socket};
+use uselect::{FdSets, TrackedSocket, TrackingMode};
 
 use crate::common;
 use crate::player::Player;
@@ -44,7 +44,7 @@ pub(crate) fn polled(socket: BorrowedFd<'_>) -> u16 {
 }
 
 impl Counts {
-    pub(crate) fn compare(&mut self, listener: &Socket, players: &[MutexGuard<'_, Player>]) {
+    pub(crate) fn compare(&mut self, listener: &TrackedSocket, players: &[MutexGuard<'_, Player>]) {
         let sockets = players.iter().flat_map(|player| player.sockets.iter());
         let mut wrong = Vec::new();
         for socket in sockets.clone().chain([listener]).filter(|socket| socket.is_tracked()) {
@@ -89,7 +89,7 @@ struct View {
 
 impl View {
     /// The first that is right of those of the next ten seconds, or the last one.
-    fn after_rest(socket: &Socket) -> Self {
+    fn after_rest(socket: &TrackedSocket) -> Self {
         let mut views = (0..20).map(|_| {
             std::thread::sleep(Duration::from_millis(500));
             Self::of(socket)
@@ -98,7 +98,7 @@ impl View {
         first.unwrap_or_else(|| Self::of(socket))
     }
 
-    fn of(socket: &Socket) -> Self {
+    fn of(socket: &TrackedSocket) -> Self {
         let found = polled(socket.as_fd());
         let state = socket.state();
         let readable = state.map_or(0, |state| state.readable);
@@ -114,7 +114,7 @@ impl View {
         let is_in_numbers = bytes.is_err()
             // Bytes below the mark are not told of.
             || number(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0) > 1
-            || common::mode() == Mode::Lean
+            || common::mode() == TrackingMode::Lean
             || state.is_none_or(|state| state.events & 0x002 != 0)
             || bytes.is_ok_and(|bytes| (bytes..=bytes + end).contains(&readable));
         let told = format!(
@@ -127,10 +127,10 @@ impl View {
 
     fn is_right(&self) -> bool {
         let said = match common::mode() {
-            Mode::Exact => self.said,
+            TrackingMode::Exact => self.said,
             // What came while a receive was on its way is told once more, and room until a send
             // falls short, though poll(2) waits for a third of it.
-            Mode::Lean => self.said & (self.found | !(READING | WRITING)),
+            TrackingMode::Lean => self.said & (self.found | !(READING | WRITING)),
         };
         said == self.found && self.is_in_bitmaps && self.is_in_numbers
     }
@@ -142,29 +142,29 @@ impl View {
 }
 
 /// What upoll says.
-fn said(socket: &Socket, events: u16) -> u16 {
+fn said(socket: &TrackedSocket, events: u16) -> u16 {
     let mut fds = [uselect::PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
     socket.tracker().upoll(&mut fds, Some(Duration::ZERO), None).unwrap();
     fds[0].revents
 }
 
-fn is_in_bitmaps(socket: &Socket, found: u16) -> bool {
+fn is_in_bitmaps(socket: &TrackedSocket, found: u16) -> bool {
     let fd = socket.as_raw_fd() as usize;
     let (mut read, mut write) = (vec![0; fd / 64 + 1], vec![0; fd / 64 + 1]);
     (read[fd / 64], write[fd / 64]) = (1 << (fd % 64), 1 << (fd % 64));
-    let reading = Sets { read: &mut read, ..Sets::default() };
-    let writing = Sets { write: &mut write, ..Sets::default() };
+    let reading = FdSets { read: &mut read, ..FdSets::default() };
+    let writing = FdSets { write: &mut write, ..FdSets::default() };
     for mut sets in [reading, writing] {
         socket.tracker().uselect(&mut sets, Some(Duration::ZERO), None).unwrap();
     }
     let has = |bits: &[u64]| bits[fd / 64] != 0;
-    let is_right = |said, found| said == found || common::mode() == Mode::Lean && said;
+    let is_right = |said, found| said == found || common::mode() == TrackingMode::Lean && said;
     is_right(has(&read), found & 0x019 != 0) && is_right(has(&write), found & 0x00C != 0)
 }
 
 /// A number of what getsockopt(2) gives: of TCP_INFO (linux/tcp.h) or SO_MEMINFO
 /// (linux/sock_diag.h).
-fn number(socket: &Socket, level: i32, name: i32, at: usize) -> u32 {
+fn number(socket: &TrackedSocket, level: i32, name: i32, at: usize) -> u32 {
     let mut numbers = [0u32; 26];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
     let (fd, place) = (socket.as_raw_fd(), (&raw mut numbers).cast());

@@ -28,7 +28,7 @@ use compare::Counts;
 use player::Player;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use uselect::Socket;
+use uselect::TrackedSocket;
 
 const THREADS: usize = 2;
 /// How long all play between two comparisons, and how long the network then comes to rest: a
@@ -45,7 +45,7 @@ struct Stage {
     is_over: AtomicBool,
     /// All players, all peers, and who compares.
     barrier: Barrier,
-    listener: Socket,
+    listener: TrackedSocket,
     address: SocketAddrV4,
     /// Of the listener that players connect to.
     elsewhere: SocketAddr,

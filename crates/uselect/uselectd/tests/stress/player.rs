@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 use rustix::pipe::SpliceFlags;
-use uselect::{Mode, PollFd, Shutdown, Socket, Tracker};
+use uselect::{PollFd, Shutdown, TrackedSocket, Tracker, TrackingMode};
 
 use crate::{Dice, Stage, common};
 
@@ -16,7 +16,7 @@ const SOCKETS_MAX: usize = 150;
 
 pub(crate) struct Player {
     tracker: Tracker,
-    pub(crate) sockets: Vec<Socket>,
+    pub(crate) sockets: Vec<TrackedSocket>,
     dice: Dice,
     buffer: Vec<u8>,
     pipe: (OwnedFd, OwnedFd),
@@ -84,7 +84,7 @@ impl Player {
     fn look(&mut self) {
         const EVENTS: [u16; 5] = [0x001, 0x005, 0x004, 0x002, 0x2007];
         let events = EVENTS[self.dice.below(EVENTS.len())];
-        let entry = |socket: &Socket| PollFd { fd: socket.as_raw_fd(), events, revents: 0 };
+        let entry = |socket: &TrackedSocket| PollFd { fd: socket.as_raw_fd(), events, revents: 0 };
         let mut fds: Vec<_> = self.sockets.iter().map(entry).collect();
         self.tracker.upoll(&mut fds, Some(Duration::ZERO), None).unwrap();
     }
@@ -158,7 +158,7 @@ impl Player {
             3 => drop(rustix::net::recv(socket, bytes, RecvFlags::TRUNC)),
             _ => drop(rustix::io::read(socket, bytes)),
         }
-        if way != 7 && common::mode() == Mode::Lean {
+        if way != 7 && common::mode() == TrackingMode::Lean {
             socket.refresh();
         }
     }
@@ -183,14 +183,14 @@ impl Player {
             2 => drop(rustix::net::send(socket, bytes, flags | SendFlags::MORE)),
             _ => drop(rustix::net::send(socket, bytes, flags)),
         }
-        if way != 6 && common::mode() == Mode::Lean {
+        if way != 6 && common::mode() == TrackingMode::Lean {
             socket.refresh();
         }
     }
 }
 
 /// SO_RCVLOWAT.
-fn set_low_mark(socket: &Socket, bytes: libc::c_int) {
+fn set_low_mark(socket: &TrackedSocket, bytes: libc::c_int) {
     let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: `bytes` is as long as `length` says and outlives the call.

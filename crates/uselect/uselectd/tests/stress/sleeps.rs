@@ -7,7 +7,7 @@ use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
-use uselect::{PollFd, Socket, Tracker};
+use uselect::{PollFd, TrackedSocket, Tracker};
 
 use crate::Dice;
 use crate::compare::{Counts, polled};
@@ -95,7 +95,7 @@ pub(crate) fn sleep(
 }
 
 /// A connection of which nothing has been heard yet.
-fn pair(tracker: &Tracker) -> Option<(Socket, TcpStream)> {
+fn pair(tracker: &Tracker) -> Option<(TrackedSocket, TcpStream)> {
     let (listener, address) = crate::listener::listener(tracker);
     let peer = TcpStream::connect(address).ok()?;
     let (socket, _) = listener.accept(false).ok()?;

@@ -7,14 +7,14 @@ use crate::pollfd::PollFd;
 
 /// Descriptors that memory does not answer for. `fds.len() == entries.len()`.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct PollSet {
     /// With places for what is the library's behind them while poll(2) runs.
     pub(crate) fds: Vec<PollFd>,
     /// Which entry of the question each is.
     pub(crate) entries: Vec<u32>,
 }
 
-impl Asked {
+impl PollSet {
     /// Begins a question: nothing is collected.
     pub(crate) fn clear(&mut self) {
         self.fds.clear();

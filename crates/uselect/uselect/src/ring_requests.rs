@@ -3,11 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::attach::{ask_for_ring, take_ring};
 use crate::error::Error;
 use crate::layout::SLEEPERS;
-use crate::limits::RING_AGAIN;
-use crate::pages::Ring;
+use crate::limits::RING_RETRY_TIME;
+use crate::pages::WakeRing;
+use crate::registration::{receive_ring, request_ring};
 
 /// ```text
 ///            asks                  a ring, or a refusal
@@ -16,45 +16,49 @@ use crate::pages::Ring;
 /// ```
 ///
 /// What is owed is taken before anything else is asked for, or answers were mistaken for each other.
-pub(crate) struct Rings {
+pub(crate) struct RingRequests {
     /// That were given, in the order of their sleepers.
     count: usize,
-    is_owed: bool,
+    is_outstanding: bool,
     /// Until then the daemon is left alone.
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
     /// How long an answer is waited for.
-    wait: Duration,
+    reply_time_max: Duration,
 }
 
-impl Rings {
+impl RingRequests {
     /// There is the first, which comes with the registration.
     pub(crate) fn new(wait: Duration) -> Self {
-        Self { count: 1, is_owed: false, again_at: None, wait }
+        Self { count: 1, is_outstanding: false, retry_at: None, reply_time_max: wait }
     }
 
     /// No more are given.
-    pub(crate) fn are_all(&self) -> bool {
+    pub(crate) fn has_all(&self) -> bool {
         self.count == SLEEPERS
     }
 
     /// The next one and its number, if it can be had now.
-    pub(crate) fn next(&mut self, daemon: BorrowedFd<'_>, now: Instant) -> Option<(usize, Ring)> {
-        let is_early = self.again_at.is_some_and(|at| now < at);
-        if self.are_all() || is_early {
+    pub(crate) fn request_next(
+        &mut self,
+        daemon: BorrowedFd<'_>,
+        now: Instant,
+    ) -> Option<(usize, WakeRing)> {
+        let is_early = self.retry_at.is_some_and(|at| now < at);
+        if self.has_all() || is_early {
             return None;
         }
-        let taken = match self.is_owed {
-            true => take_ring(daemon, Duration::ZERO),
-            false => ask_for_ring(daemon).and_then(|()| take_ring(daemon, self.wait)),
+        let taken = match self.is_outstanding {
+            true => receive_ring(daemon, Duration::ZERO),
+            false => request_ring(daemon).and_then(|()| receive_ring(daemon, self.reply_time_max)),
         };
-        self.is_owed = matches!(taken, Err(Error::NoAnswer));
+        self.is_outstanding = matches!(taken, Err(Error::NoReply));
         // One that is lost counts: the daemon has told the programs that it is its sleeper's.
         let number = self.count;
         self.count += usize::from(taken.is_ok());
         if let Ok(Some(ring)) = taken {
             return Some((number, ring));
         }
-        self.again_at = Some(now + RING_AGAIN);
+        self.retry_at = Some(now + RING_RETRY_TIME);
         None
     }
 }
@@ -70,7 +74,7 @@ mod tests {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
     use super::*;
-    use crate::attach::{Answer, SLEEPER};
+    use crate::registration::{RING_REQUEST, RegistrationReply};
     use rustix::param::page_size;
 
     const WAIT: Duration = Duration::from_millis(20);
@@ -81,17 +85,17 @@ mod tests {
         (ours, daemon)
     }
 
-    fn answer(daemon: &UnixStream, answer: Answer) {
+    fn answer(daemon: &UnixStream, answer: RegistrationReply) {
         let ring = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&ring, 3 * page_size() as u64).unwrap();
         answer_with(daemon, answer, ring.as_fd());
     }
 
-    fn answer_with(daemon: &UnixStream, answer: Answer, ring: BorrowedFd<'_>) {
+    fn answer_with(daemon: &UnixStream, answer: RegistrationReply, ring: BorrowedFd<'_>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let rings = [ring];
-        if answer == Answer::Granted {
+        if answer == RegistrationReply::Granted {
             assert!(control.push(SendAncillaryMessage::ScmRights(&rings)));
         }
         let byte = [answer as u8];
@@ -102,46 +106,46 @@ mod tests {
     fn asked(mut daemon: &UnixStream) -> usize {
         let mut bytes = [0; 8];
         let count = daemon.read(&mut bytes).unwrap_or(0);
-        assert!(bytes[..count].iter().all(|byte| *byte == SLEEPER));
+        assert!(bytes[..count].iter().all(|byte| *byte == RING_REQUEST));
         count
     }
 
     #[test]
     fn what_failed_is_not_asked_for_at_once() {
         let ((ours, daemon), now) = (pair(), Instant::now());
-        let mut rings = Rings::new(WAIT);
-        answer(&daemon, Answer::Failed);
-        assert!(rings.next(ours.as_fd(), now).is_none());
-        assert!(rings.next(ours.as_fd(), now + RING_AGAIN / 2).is_none());
+        let mut rings = RingRequests::new(WAIT);
+        answer(&daemon, RegistrationReply::Failed);
+        assert!(rings.request_next(ours.as_fd(), now).is_none());
+        assert!(rings.request_next(ours.as_fd(), now + RING_RETRY_TIME / 2).is_none());
         assert_eq!(asked(&daemon), 1);
-        answer(&daemon, Answer::Granted);
-        let next = rings.next(ours.as_fd(), now + RING_AGAIN);
+        answer(&daemon, RegistrationReply::Granted);
+        let next = rings.request_next(ours.as_fd(), now + RING_RETRY_TIME);
         assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(1), 1));
     }
 
     #[test]
     fn the_number_of_a_ring_that_was_lost_is_nobodys() {
         let ((ours, daemon), now) = (pair(), Instant::now());
-        let mut rings = Rings::new(WAIT);
+        let mut rings = RingRequests::new(WAIT);
         // No connection can be mapped.
-        answer_with(&daemon, Answer::Granted, daemon.as_fd());
-        assert!(rings.next(ours.as_fd(), now).is_none());
-        answer(&daemon, Answer::Granted);
-        let next = rings.next(ours.as_fd(), now + RING_AGAIN);
+        answer_with(&daemon, RegistrationReply::Granted, daemon.as_fd());
+        assert!(rings.request_next(ours.as_fd(), now).is_none());
+        answer(&daemon, RegistrationReply::Granted);
+        let next = rings.request_next(ours.as_fd(), now + RING_RETRY_TIME);
         assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(2), 2));
     }
 
     #[test]
     fn an_answer_that_is_late_is_taken_and_not_asked_for_again() {
         let ((ours, daemon), now) = (pair(), Instant::now());
-        let mut rings = Rings::new(WAIT);
-        assert!(rings.next(ours.as_fd(), now).is_none());
-        assert!(rings.next(ours.as_fd(), now + RING_AGAIN).is_none());
-        answer(&daemon, Answer::Granted);
-        let next = rings.next(ours.as_fd(), now + 2 * RING_AGAIN);
+        let mut rings = RingRequests::new(WAIT);
+        assert!(rings.request_next(ours.as_fd(), now).is_none());
+        assert!(rings.request_next(ours.as_fd(), now + RING_RETRY_TIME).is_none());
+        answer(&daemon, RegistrationReply::Granted);
+        let next = rings.request_next(ours.as_fd(), now + 2 * RING_RETRY_TIME);
         assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(1), 1));
-        answer(&daemon, Answer::Granted);
-        let next = rings.next(ours.as_fd(), now + 2 * RING_AGAIN);
+        answer(&daemon, RegistrationReply::Granted);
+        let next = rings.request_next(ours.as_fd(), now + 2 * RING_RETRY_TIME);
         assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(2), 1));
     }
 }

@@ -6,45 +6,45 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::bitmap::{Bits, places};
+use crate::bitmap::{ReadinessBitmaps, bit_positions};
 use crate::bits;
 use crate::layout::{Bitmap, SOCKETS};
 use crate::pollfd::PollFd;
-use crate::sleep::Stamp;
+use crate::sleeper::InterestStamp;
 
 /// Entries that are compared at once.
 const CHUNK: usize = 16;
-const NOBODY: PollFd = PollFd { fd: -1, events: 0, revents: 0 };
+const NO_ENTRY: PollFd = PollFd { fd: -1, events: 0, revents: 0 };
 
 /// Empty until something is remembered. `words` has as many as there are descriptors for, and
 /// `places` 64 for each; `others` has as many as the entries need.
 #[derive(Default)]
-pub(crate) struct Remembered {
+pub(crate) struct PollCache {
     /// The array, without answers.
     entries: Vec<PollFd>,
-    pub(crate) words: Vec<Word>,
+    pub(crate) words: Vec<ReaderWord>,
     /// By descriptor, if it is a reader: the place of the entry.
-    places: Vec<u32>,
+    entry_indices: Vec<u32>,
     /// By entry: it asks for something else, or for the descriptor of a reader once more.
     others: Vec<u64>,
 }
 
 /// 64 descriptors.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Word {
+pub(crate) struct ReaderWord {
     /// Those that have an entry that asks for nothing but to receive.
     pub(crate) readers: u64,
     /// [`crate::view::Waiter::stamp`] before all of these were expected; none since they changed.
-    pub(crate) stamp: Option<Stamp>,
+    pub(crate) stamp: Option<InterestStamp>,
 }
 
-impl Remembered {
+impl PollCache {
     /// Remembers this question in place of the last one, and takes the answers out of it.
-    pub(crate) fn remember(&mut self, asked: &mut [PollFd]) {
+    pub(crate) fn update(&mut self, asked: &mut [PollFd]) {
         for at in asked.len()..self.entries.len() {
-            self.forget(at);
+            self.remove_entry(at);
         }
-        self.entries.resize(asked.len(), NOBODY);
+        self.entries.resize(asked.len(), NO_ENTRY);
         self.others.resize(asked.len().div_ceil(64), 0);
         for (number, chunk) in asked.chunks_mut(CHUNK).enumerate() {
             let first = number * CHUNK;
@@ -59,38 +59,38 @@ impl Remembered {
                 let asked = PollFd { revents: 0, ..*entry };
                 entry.revents = 0;
                 if asked != self.entries[at] {
-                    self.forget(at);
-                    self.keep(at, asked);
+                    self.remove_entry(at);
+                    self.insert_entry(at, asked);
                 }
             }
         }
     }
 
-    fn forget(&mut self, at: usize) {
-        let PollFd { fd, .. } = std::mem::replace(&mut self.entries[at], NOBODY);
+    fn remove_entry(&mut self, at: usize) {
+        let PollFd { fd, .. } = std::mem::replace(&mut self.entries[at], NO_ENTRY);
         let (word, bit) = (at / 64, 1 << (at % 64));
         if self.others[word] & bit != 0 {
             self.others[word] &= !bit;
         } else if let Ok(fd) = usize::try_from(fd) {
             let word = &mut self.words[fd / 64];
-            *word = Word { readers: word.readers & !(1 << (fd % 64)), stamp: None };
+            *word = ReaderWord { readers: word.readers & !(1 << (fd % 64)), stamp: None };
         }
     }
 
-    fn keep(&mut self, at: usize, entry: PollFd) {
+    fn insert_entry(&mut self, at: usize, entry: PollFd) {
         self.entries[at] = entry;
         let Ok(fd) = usize::try_from(entry.fd) else { return };
-        let is_reader = u32::from(entry.events) & (bits::WRITING | bits::PRI) == 0;
+        let is_reader = u32::from(entry.events) & (bits::WRITABLE | bits::PRI) == 0;
         if is_reader && fd < SOCKETS {
             let (number, bit) = (fd / 64, 1 << (fd % 64));
             if self.words.len() <= number {
-                self.words.resize(number + 1, Word::default());
-                self.places.resize((number + 1) * 64, 0);
+                self.words.resize(number + 1, ReaderWord::default());
+                self.entry_indices.resize((number + 1) * 64, 0);
             }
             let word = &mut self.words[number];
             if word.readers & bit == 0 {
-                *word = Word { readers: word.readers | bit, stamp: None };
-                self.places[fd] = at as u32;
+                *word = ReaderWord { readers: word.readers | bit, stamp: None };
+                self.entry_indices[fd] = at as u32;
                 return;
             }
         }
@@ -98,25 +98,25 @@ impl Remembered {
     }
 
     /// All readers of a word are expected since the waiter's stamp was this.
-    pub(crate) fn set_stamp(&mut self, word: usize, stamp: Stamp) {
+    pub(crate) fn set_stamp(&mut self, word: usize, stamp: InterestStamp) {
         self.words[word].stamp = Some(stamp);
     }
 
     /// The place of a reader's entry.
-    pub(crate) fn place(&self, word: usize, bit: u32) -> usize {
-        self.places[word * 64 + bit as usize] as usize
+    pub(crate) fn reader_entry(&self, word: usize, bit: u32) -> usize {
+        self.entry_indices[word * 64 + bit as usize] as usize
     }
 
     /// The places of the entries that are no reader's.
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> {
         let words = self.others.iter().enumerate();
-        words.flat_map(|(at, others)| places(*others).map(move |bit| at * 64 + bit as usize))
+        words.flat_map(|(at, others)| bit_positions(*others).map(move |bit| at * 64 + bit as usize))
     }
 }
 
 /// Of a word of descriptors those that memory knows, and of which there is nothing to tell to who
 /// asks neither for room nor for urgent data.
-pub(crate) fn calm(bits: Bits<'_>, at: usize) -> u64 {
+pub(crate) fn quiet_bits(bits: ReadinessBitmaps<'_>, at: usize) -> u64 {
     let word = |bitmap: &Bitmap| bitmap[at].load(Ordering::SeqCst);
     word(bits.active) & !(word(bits.except) | word(bits.read))
 }

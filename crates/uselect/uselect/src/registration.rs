@@ -17,24 +17,24 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::kernel::{Errno, connect, receive, send};
-use crate::limits::ANSWER_TIME_MAX;
-use crate::pages::{Pages, Ring};
+use crate::limits::REPLY_TIME_MAX;
+use crate::pages::{SharedPages, WakeRing};
 
 /// Where the daemon listens unless told otherwise.
-pub const SOCKET: &str = "/run/uselectd.sock";
+pub const DEFAULT_SOCKET: &str = "/run/uselectd.sock";
 /// What a process asks with; the last byte is the version of the layout.
-pub const REQUEST: [u8; 8] = *b"uselect\x04";
+pub const REQUEST_MAGIC: [u8; 8] = *b"uselect\x04";
 /// Random bytes of a challenge, which the request ends with.
 pub const CHALLENGE_BYTES: usize = 8;
 /// What it asks for another ring with.
-pub const SLEEPER: u8 = b'+';
+pub const RING_REQUEST: u8 = b'+';
 /// Descriptors that come with [`Answer::Granted`].
-pub const DESCRIPTORS: usize = 3;
+pub const REPLY_DESCRIPTORS: usize = 3;
 
 /// The daemon's answer, as it is on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Answer {
+pub enum RegistrationReply {
     /// The descriptors are with it.
     Granted = 0,
     /// The policy does not have this user.
@@ -42,7 +42,7 @@ pub enum Answer {
     /// No room, in all or for this user.
     Full = 2,
     /// The process is registered already.
-    Registered = 3,
+    AlreadyRegistered = 3,
     /// The process is of another pid namespace.
     OtherNamespace = 4,
     /// The kernel would not, or something else that the daemon's log tells.
@@ -56,7 +56,7 @@ pub enum Answer {
 /// Who clears a bit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Mode {
+pub enum TrackingMode {
     /// The kernel, whenever the process has received or sent: memory says what poll(2) says.
     Exact = 0,
     /// The process: the kernel only tells what has happened, which saves its programs at each
@@ -66,51 +66,58 @@ pub enum Mode {
 }
 
 /// A registration: memory, the ring of sleeper 0, and the connection that keeps it.
-pub(crate) fn attach(path: &Path, mode: Mode) -> Result<(Pages, Ring, OwnedFd), Error> {
-    attach_within(path, mode, ANSWER_TIME_MAX)
+pub(crate) fn register(
+    path: &Path,
+    mode: TrackingMode,
+) -> Result<(SharedPages, WakeRing, OwnedFd), Error> {
+    register_within(path, mode, REPLY_TIME_MAX)
 }
 
-fn attach_within(path: &Path, mode: Mode, time: Duration) -> Result<(Pages, Ring, OwnedFd), Error> {
+fn register_within(
+    path: &Path,
+    mode: TrackingMode,
+    time: Duration,
+) -> Result<(SharedPages, WakeRing, OwnedFd), Error> {
     let connection = connect(path, time).map_err(|error| match error {
         // As many as may wait to be met.
-        Errno::AGAIN => Error::NoAnswer,
+        Errno::AGAIN => Error::NoReply,
         error => Error::NoDaemon(error),
     })?;
-    let challenge = take_challenge(connection.as_fd(), time)?;
-    ask(connection.as_fd(), mode, challenge)?;
-    let descriptors = take_answer(connection.as_fd(), time)?;
-    let [shown, own, ring]: [OwnedFd; DESCRIPTORS] =
+    let challenge = receive_challenge(connection.as_fd(), time)?;
+    send_request(connection.as_fd(), mode, challenge)?;
+    let descriptors = receive_reply(connection.as_fd(), time)?;
+    let [shown, own, ring]: [OwnedFd; REPLY_DESCRIPTORS] =
         descriptors.try_into().map_err(|_| Error::Protocol)?;
-    Ok((Pages::new(shown.as_fd(), own.as_fd())?, Ring::new(ring)?, connection))
+    Ok((SharedPages::new(shown.as_fd(), own.as_fd())?, WakeRing::new(ring)?, connection))
 }
 
 /// Takes the challenge, or why there is none.
-fn take_challenge(
+fn receive_challenge(
     connection: BorrowedFd<'_>,
     time: Duration,
 ) -> Result<[u8; CHALLENGE_BYTES], Error> {
     let mut message = [0; 1 + CHALLENGE_BYTES];
     let count = match receive::<0>(connection, &mut message, &mut Vec::new(), time) {
-        Ok(0) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoAnswer),
+        Ok(0) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoReply),
         result => result?,
     };
     match message {
-        [answer, challenge @ ..] if answer == Answer::Challenge as u8 => {
+        [answer, challenge @ ..] if answer == RegistrationReply::Challenge as u8 => {
             (count == message.len()).then_some(challenge).ok_or(Error::Protocol)
         }
-        [answer, ..] => Err(refusal(answer)),
+        [answer, ..] => Err(refusal_error(answer)),
     }
 }
 
 /// Asks for a registration.
-fn ask(
+fn send_request(
     connection: BorrowedFd<'_>,
-    mode: Mode,
+    mode: TrackingMode,
     challenge: [u8; CHALLENGE_BYTES],
 ) -> Result<(), Error> {
-    let mut request = [mode as u8; REQUEST.len() + 1 + CHALLENGE_BYTES];
-    request[..REQUEST.len()].copy_from_slice(&REQUEST);
-    request[REQUEST.len() + 1..].copy_from_slice(&challenge);
+    let mut request = [mode as u8; REQUEST_MAGIC.len() + 1 + CHALLENGE_BYTES];
+    request[..REQUEST_MAGIC.len()].copy_from_slice(&REQUEST_MAGIC);
+    request[REQUEST_MAGIC.len() + 1..].copy_from_slice(&challenge);
     match send(connection, &request) {
         // The connection may be closed, and what was answered can be read still.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
@@ -119,45 +126,48 @@ fn ask(
 }
 
 /// Asks for the ring of the next sleeper.
-pub(crate) fn ask_for_ring(connection: BorrowedFd<'_>) -> Result<(), Error> {
-    send(connection, &[SLEEPER])?;
+pub(crate) fn request_ring(connection: BorrowedFd<'_>) -> Result<(), Error> {
+    send(connection, &[RING_REQUEST])?;
     Ok(())
 }
 
 /// That ring; `None` if it was given, and there was no room for its descriptor or its pages.
 /// [`Error::NoAnswer`]: it may still come.
-pub(crate) fn take_ring(connection: BorrowedFd<'_>, time: Duration) -> Result<Option<Ring>, Error> {
-    match take_answer(connection, time) {
+pub(crate) fn receive_ring(
+    connection: BorrowedFd<'_>,
+    time: Duration,
+) -> Result<Option<WakeRing>, Error> {
+    match receive_reply(connection, time) {
         Ok(descriptors) => {
             let [ring]: [OwnedFd; 1] = descriptors.try_into().map_err(|_| Error::Protocol)?;
-            Ok(Ring::new(ring).ok())
+            Ok(WakeRing::new(ring).ok())
         }
         Err(Error::Kernel(Errno::MFILE)) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn take_answer(connection: BorrowedFd<'_>, time: Duration) -> Result<Vec<OwnedFd>, Error> {
-    let (mut answer, mut descriptors) = ([0], Vec::with_capacity(DESCRIPTORS));
-    match receive::<DESCRIPTORS>(connection, &mut answer, &mut descriptors, time) {
+fn receive_reply(connection: BorrowedFd<'_>, time: Duration) -> Result<Vec<OwnedFd>, Error> {
+    let (mut answer, mut descriptors) = ([0], Vec::with_capacity(REPLY_DESCRIPTORS));
+    match receive::<REPLY_DESCRIPTORS>(connection, &mut answer, &mut descriptors, time) {
         Ok(1) => {}
-        Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoAnswer),
+        Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoReply),
         Err(error) => return Err(error.into()),
     }
     match answer {
-        [answer] if answer == Answer::Granted as u8 => Ok(descriptors),
-        [answer] => Err(refusal(answer)),
+        [answer] if answer == RegistrationReply::Granted as u8 => Ok(descriptors),
+        [answer] => Err(refusal_error(answer)),
     }
 }
 
 /// What an answer means that is neither granted nor a challenge.
-fn refusal(answer: u8) -> Error {
+fn refusal_error(answer: u8) -> Error {
     let refusals = [
-        (Answer::Refused, Error::Refused),
-        (Answer::Full, Error::Full),
-        (Answer::Registered, Error::Registered),
-        (Answer::OtherNamespace, Error::OtherNamespace),
-        (Answer::Failed, Error::Daemon),
+        (RegistrationReply::Refused, Error::Refused),
+        (RegistrationReply::Full, Error::Full),
+        (RegistrationReply::AlreadyRegistered, Error::AlreadyRegistered),
+        (RegistrationReply::OtherNamespace, Error::OtherNamespace),
+        (RegistrationReply::Failed, Error::Daemon),
     ];
     let found = refusals.into_iter().find(|(refusal, _)| *refusal as u8 == answer);
     found.map_or(Error::Protocol, |(_, error)| error)
@@ -175,12 +185,13 @@ mod tests {
     fn a_daemon_that_does_nothing_is_not_waited_for() {
         let path = std::env::temp_dir().join(format!("uselect-silent-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
-        let register = || attach_within(&path, Mode::Exact, Duration::from_millis(20)).map(drop);
-        assert_eq!(register(), Err(Error::NoAnswer));
+        let register =
+            || register_within(&path, TrackingMode::Exact, Duration::from_millis(20)).map(drop);
+        assert_eq!(register(), Err(Error::NoReply));
         // Nor where no more may wait to be met.
         // SAFETY: it takes nothing but numbers.
         assert_eq!(unsafe { libc::listen(listener.as_fd().as_raw_fd(), 0) }, 0);
-        assert_eq!(register(), Err(Error::NoAnswer));
+        assert_eq!(register(), Err(Error::NoReply));
         std::fs::remove_file(&path).unwrap();
         drop(listener);
         assert_eq!(register(), Err(Error::NoDaemon(Errno::NOENT)));
@@ -197,16 +208,18 @@ mod tests {
             }
             drop(daemon);
             let time = Duration::from_secs(10);
-            let challenge = take_challenge(ours.as_fd(), time)?;
-            ask(ours.as_fd(), Mode::Exact, challenge)?;
-            take_answer(ours.as_fd(), time).map(drop)
+            let challenge = receive_challenge(ours.as_fd(), time)?;
+            send_request(ours.as_fd(), TrackingMode::Exact, challenge)?;
+            receive_reply(ours.as_fd(), time).map(drop)
         };
         for is_reset in [false, true] {
-            assert_eq!(told(&[Answer::Refused as u8], is_reset), Err(Error::Refused));
-            assert_eq!(told(&[], is_reset), Err(Error::NoAnswer));
-            let challenge = [[Answer::Challenge as u8; 9], [Answer::Refused as u8; 9]].concat();
+            assert_eq!(told(&[RegistrationReply::Refused as u8], is_reset), Err(Error::Refused));
+            assert_eq!(told(&[], is_reset), Err(Error::NoReply));
+            let challenge =
+                [[RegistrationReply::Challenge as u8; 9], [RegistrationReply::Refused as u8; 9]]
+                    .concat();
             assert_eq!(told(&challenge[..10], is_reset), Err(Error::Refused));
-            assert_eq!(told(&challenge[..9], is_reset), Err(Error::NoAnswer));
+            assert_eq!(told(&challenge[..9], is_reset), Err(Error::NoReply));
             assert_eq!(told(&challenge[..8], is_reset), Err(Error::Protocol));
         }
     }

@@ -4,14 +4,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::layout::SLEEPERS;
-use crate::sleep::Sleeper;
+use crate::sleeper::Sleeper;
 
 /// By their numbers; null: some thread has it, or there is none. Without a lock: a signal handler
 /// must not wait for what it has interrupted, and what is not taken back is lost for good, as the
 /// daemon gives each ring once.
-pub(crate) struct Idle([AtomicPtr<Sleeper>; SLEEPERS]);
+pub(crate) struct SleeperPool([AtomicPtr<Sleeper>; SLEEPERS]);
 
-impl Idle {
+impl SleeperPool {
     pub(crate) fn new() -> Self {
         Self([const { AtomicPtr::new(ptr::null_mut()) }; SLEEPERS])
     }
@@ -37,7 +37,7 @@ impl Idle {
     }
 }
 
-impl Drop for Idle {
+impl Drop for SleeperPool {
     fn drop(&mut self) {
         while self.take().is_some() {}
     }
