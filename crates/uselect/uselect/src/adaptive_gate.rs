@@ -1,68 +1,69 @@
-//! `Worth`: whether what may be in vain is tried.
+//! `AdaptiveGate`: stops an optional attempt while it does not pay off.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether something that may be in vain is worth a try: as long as that has lately been of use. It
-/// is given up then, and tried again later. Of threads that learn at once one may be forgotten.
+/// Decides whether an attempt that may be wasted is made. It stops while most recent attempts were
+/// wasted, and is tried again later. If threads record results at the same time, one of them may be
+/// lost.
 #[derive(Default)]
 pub(crate) struct AdaptiveGate {
-    /// Tries in vain lately, as a share of [`SHARE_ALL`].
+    /// The share of recent attempts that were wasted, in units of 1 / [`WASTED_ALL`].
     wasted: AtomicU64,
-    /// Occasions that are passed over before it is tried again.
-    passed_over: AtomicU64,
+    /// Opportunities that are skipped before the next attempt.
+    skips_left: AtomicU64,
 }
 
-/// What came of a try.
+/// The result of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptResult {
     Useful,
     Wasted,
-    /// Worse than that: it counts as so many in vain, and is not tried again so soon.
+    /// Worse than wasted: it counts more, and the next attempt comes later.
     Harmful,
 }
 
-/// All tries in vain.
+/// The share if all recent attempts were wasted.
 const WASTED_ALL: u64 = 1 << 16;
-/// Of so many in vain it is given up,
+/// Stop trying from this share on.
 const WASTED_MAX: u64 = WASTED_ALL / 4 * 3;
-/// and tried again after so many occasions,
+/// Opportunities that are skipped before another attempt.
 pub(crate) const SKIPS: u64 = 64;
-/// or, where it did harm, so many.
+/// The same after an attempt that did harm.
 pub(crate) const SKIPS_HARMFUL: u64 = 4096;
-/// A new try counts for a sixteenth,
+/// A new result has this fraction of the weight: 1 / 16.
 const WEIGHT: u64 = 16;
-/// and one that did harm for a quarter.
+/// The same for an attempt that did harm: 1 / 4.
 const WEIGHT_HARMFUL: u64 = 4;
 
 impl AdaptiveGate {
-    /// An occasion: whether it is to be tried.
+    /// Returns whether to make an attempt now, and counts the opportunity.
     pub(crate) fn allow_attempt(&self) -> bool {
         if self.wasted.load(Ordering::Relaxed) < WASTED_MAX {
             return true;
         }
-        let left = self.passed_over.load(Ordering::Relaxed);
-        self.passed_over.store(left.checked_sub(1).unwrap_or(SKIPS), Ordering::Relaxed);
+        let left = self.skips_left.load(Ordering::Relaxed);
+        self.skips_left.store(left.checked_sub(1).unwrap_or(SKIPS), Ordering::Relaxed);
         left == 0
     }
 
-    pub(crate) fn record(&self, outcome: AttemptResult) {
-        let vain = self.wasted.load(Ordering::Relaxed);
-        let next = match outcome {
-            // One that was of use is enough to go on: it is as good as any other.
-            AttemptResult::Useful => (vain - vain / WEIGHT).min(WASTED_MAX - 1),
-            AttemptResult::Wasted => vain + (WASTED_ALL - vain) / WEIGHT,
-            AttemptResult::Harmful => vain + (WASTED_ALL - vain) / WEIGHT_HARMFUL,
+    pub(crate) fn record(&self, result: AttemptResult) {
+        let wasted = self.wasted.load(Ordering::Relaxed);
+        let next = match result {
+            // One useful attempt is enough to continue.
+            AttemptResult::Useful => (wasted - wasted / WEIGHT).min(WASTED_MAX - 1),
+            AttemptResult::Wasted => wasted + (WASTED_ALL - wasted) / WEIGHT,
+            AttemptResult::Harmful => wasted + (WASTED_ALL - wasted) / WEIGHT_HARMFUL,
         };
         self.wasted.store(next, Ordering::Relaxed);
-        if outcome == AttemptResult::Harmful && next >= WASTED_MAX {
-            self.passed_over.store(SKIPS_HARMFUL, Ordering::Relaxed);
+        if result == AttemptResult::Harmful && next >= WASTED_MAX {
+            self.skips_left.store(SKIPS_HARMFUL, Ordering::Relaxed);
         }
     }
 
-    /// It is not tried again soon.
+    /// Stops attempts for a while.
     pub(crate) fn close(&self) {
         self.wasted.store(WASTED_ALL, Ordering::Relaxed);
-        self.passed_over.store(SKIPS, Ordering::Relaxed);
+        self.skips_left.store(SKIPS, Ordering::Relaxed);
     }
 }
 
@@ -70,54 +71,54 @@ impl AdaptiveGate {
 mod tests {
     use super::*;
 
-    fn skips_left(worth: &AdaptiveGate) -> u64 {
-        (0..10_000).take_while(|_| !worth.allow_attempt()).count() as u64
+    fn skips_left(gate: &AdaptiveGate) -> u64 {
+        (0..10_000).take_while(|_| !gate.allow_attempt()).count() as u64
     }
 
-    /// Tries in a row until it is given up.
-    fn tries(worth: &AdaptiveGate, outcome: AttemptResult) -> u32 {
-        let mut tries = 0;
-        while worth.allow_attempt() {
-            worth.record(outcome);
-            tries += 1;
-            assert!(tries <= 32, "it is given up");
+    /// Returns the number of attempts until they stop.
+    fn attempts(gate: &AdaptiveGate, result: AttemptResult) -> u32 {
+        let mut attempts = 0;
+        while gate.allow_attempt() {
+            gate.record(result);
+            attempts += 1;
+            assert!(attempts <= 32, "attempts stop");
         }
-        tries
+        attempts
     }
 
     #[test]
-    fn what_is_in_vain_is_given_up_and_tried_again_later() {
-        let worth = AdaptiveGate::default();
-        tries(&worth, AttemptResult::Wasted);
-        skips_left(&worth);
-        worth.record(AttemptResult::Wasted);
-        assert_eq!(skips_left(&worth), SKIPS);
-        // What nobody learns of is no better.
-        assert_eq!(skips_left(&worth), SKIPS);
-        worth.record(AttemptResult::Useful);
-        assert!(worth.allow_attempt(), "at once");
-        worth.close();
-        assert_eq!(skips_left(&worth), SKIPS);
+    fn wasted_attempts_stop_and_are_tried_again_later() {
+        let gate = AdaptiveGate::default();
+        attempts(&gate, AttemptResult::Wasted);
+        skips_left(&gate);
+        gate.record(AttemptResult::Wasted);
+        assert_eq!(skips_left(&gate), SKIPS);
+        // An attempt without a recorded result changes nothing.
+        assert_eq!(skips_left(&gate), SKIPS);
+        gate.record(AttemptResult::Useful);
+        assert!(gate.allow_attempt(), "at once");
+        gate.close();
+        assert_eq!(skips_left(&gate), SKIPS);
     }
 
     #[test]
-    fn what_did_harm_is_given_up_sooner_and_for_longer() {
-        let worth = AdaptiveGate::default();
+    fn harmful_attempts_stop_sooner_and_for_longer() {
+        let gate = AdaptiveGate::default();
         assert!(
-            tries(&worth, AttemptResult::Harmful)
-                < tries(&AdaptiveGate::default(), AttemptResult::Wasted) / 3
+            attempts(&gate, AttemptResult::Harmful)
+                < attempts(&AdaptiveGate::default(), AttemptResult::Wasted) / 3
         );
-        skips_left(&worth);
-        worth.record(AttemptResult::Harmful);
-        assert_eq!(skips_left(&worth), SKIPS_HARMFUL);
-        // Also if it is of use in between.
-        let worth = AdaptiveGate::default();
-        let given_up = (0..32).any(|_| {
-            worth.record(AttemptResult::Harmful);
-            let is_given_up = !worth.allow_attempt();
-            worth.record(AttemptResult::Useful);
-            is_given_up
+        skips_left(&gate);
+        gate.record(AttemptResult::Harmful);
+        assert_eq!(skips_left(&gate), SKIPS_HARMFUL);
+        // Also with useful attempts in between.
+        let gate = AdaptiveGate::default();
+        let closed = (0..32).any(|_| {
+            gate.record(AttemptResult::Harmful);
+            let is_closed = !gate.allow_attempt();
+            gate.record(AttemptResult::Useful);
+            is_closed
         });
-        assert!(given_up);
+        assert!(closed);
     }
 }

@@ -1,46 +1,49 @@
-//! Bits by descriptor.
+//! Bitmaps with a bit for each descriptor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout::{Bitmap, SOCKETS};
 
-/// What memory says of all descriptors.
+/// The bitmaps of all descriptors.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadinessBitmaps<'a> {
-    /// Memory knows of it.
+    /// Whether the descriptor is tracked.
     pub(crate) active: &'a Bitmap,
-    /// By what select(2) asks about.
+    /// Whether it is ready for reading, as of select(2).
     pub(crate) read: &'a Bitmap,
+    /// Whether it is ready for writing.
     pub(crate) write: &'a Bitmap,
+    /// Whether it has urgent data.
     pub(crate) urgent: &'a Bitmap,
-    /// The kernel has to be asked, whatever the question is.
+    /// Whether the kernel must be called for the descriptor, whatever the wait asks for.
     pub(crate) except: &'a Bitmap,
-    /// A bit that is set says only that something has happened, so the kernel is to be asked; one
-    /// that is not says as surely as else that the descriptor is not ready.
+    /// Whether the bits are hints. A set bit then means only that something happened, so the kernel
+    /// must be called. A clear bit still means that the descriptor is not ready.
     pub(crate) is_hint: bool,
 }
 
-/// The number of a descriptor, if bitmaps have a bit of it.
+/// Returns the index of a descriptor in the bitmaps, or `None` if it is beyond them.
 pub(crate) fn fd_index(fd: i32) -> Option<usize> {
     usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS)
 }
 
-/// Whether a descriptor's bit is set among bits of this process alone.
+/// Returns whether the bit of a descriptor is set, in bits that no other process or program writes.
 pub(crate) fn has_bit(bits: &[u64], fd: usize) -> bool {
     bits.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
 }
 
-/// The words of a bitmap in which a descriptor's bit is, and the bit.
+/// Returns the word of a bitmap that has the bit of a descriptor, and the mask of the bit.
 pub(crate) fn word_and_bit(bitmap: &Bitmap, fd: usize) -> (&AtomicU64, u64) {
     (&bitmap[fd / 64], 1 << (fd % 64))
 }
 
+/// Returns whether the bit of a descriptor is set in a shared bitmap.
 pub(crate) fn is_set(bitmap: &Bitmap, fd: usize) -> bool {
     let (word, bit) = word_and_bit(bitmap, fd);
     word.load(Ordering::SeqCst) & bit != 0
 }
 
-/// The places of the bits of a word.
+/// Returns the positions of the bits that are set in a word.
 pub(crate) fn bit_positions(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let place = (word != 0).then(|| word.trailing_zeros())?;
@@ -49,7 +52,7 @@ pub(crate) fn bit_positions(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Writes only what is wrong: a locked write costs more than a read.
+/// Sets or clears a bit. Writes only if the bit differs: an atomic write costs more than a read.
 pub(crate) fn set_bit(bitmap: &Bitmap, fd: usize, wanted: bool) {
     let (word, bit) = word_and_bit(bitmap, fd);
     match (word.load(Ordering::SeqCst) & bit != 0, wanted) {

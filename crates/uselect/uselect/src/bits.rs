@@ -1,36 +1,38 @@
-//! Bits of poll(2), which are those of epoll(7), as the kernel's programs write them too.
+//! Event bits of poll(2), which are those of epoll(7). The eBPF programs write the same bits.
 
-/// There is something to be read, or a connection to be accepted.
+/// POLLIN: bytes can be received, or a connection accepted.
 pub const IN: u32 = 0x001;
-/// Urgent data.
+/// POLLPRI: urgent data.
 pub const PRI: u32 = 0x002;
-/// There is room to send.
+/// POLLOUT: there is send space.
 pub const OUT: u32 = 0x004;
-/// An error; told though nobody asks.
+/// POLLERR: an error; always reported.
 pub const ERR: u32 = 0x008;
-/// Nothing moves any more; told though nobody asks.
+/// POLLHUP: both directions have ended; always reported.
 pub const HUP: u32 = 0x010;
-/// It is not open (poll(2) alone).
+/// POLLNVAL: the descriptor is not open (poll(2) only).
 pub const NVAL: u32 = 0x020;
-/// As [`IN`].
+/// POLLRDNORM: like [`IN`].
 pub const RDNORM: u32 = 0x040;
-/// As [`OUT`].
+/// POLLWRNORM: like [`OUT`].
 pub const WRNORM: u32 = 0x100;
-/// The peer sends nothing more.
+/// POLLRDHUP: the peer has ended its direction.
 pub const RDHUP: u32 = 0x2000;
 
-/// How a [`crate::Watcher`] tells, as epoll_ctl(2) has it: by the kernel alone, and to one of those
-/// that wait,
+/// EPOLLEXCLUSIVE for a [`crate::Watcher`]: the kernel's instance reports the descriptor, to one of
+/// the threads that wait.
 pub const EXCLUSIVE: u32 = 1 << 28;
-/// by the kernel alone, and keeping the machine awake,
+/// EPOLLWAKEUP for a [`crate::Watcher`]: the kernel's instance reports the descriptor, and keeps
+/// the machine awake.
 pub const WAKEUP: u32 = 1 << 29;
-/// once, until it is changed,
+/// EPOLLONESHOT: reported once, until it is modified.
 pub const ONCE: u32 = 1 << 30;
-/// each event once.
+/// EPOLLET: reported once for each event.
 pub const EDGE: u32 = 1 << 31;
 
-/// What is told though nobody asks.
+/// Bits that are reported even if they are not requested.
 pub(crate) const ALWAYS_REPORTED: u32 = ERR | HUP;
-/// What says that a read would not wait, and a write.
+/// Bits that mean that a read would not block.
 pub(crate) const READABLE: u32 = IN | RDNORM;
+/// Bits that mean that a write would not block.
 pub(crate) const WRITABLE: u32 = OUT | WRNORM;

@@ -1,13 +1,13 @@
-//! When a wait is over.
+//! Deadlines of waits.
 
 use std::time::{Duration, Instant};
 
-/// A timeout beyond what the clock can say is for ever.
+/// Returns the deadline of a timeout; `None` if it has none, or one beyond the range of the clock.
 pub(crate) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
 
-/// What is left until then.
+/// Returns the time until a deadline.
 pub(crate) fn remaining(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|at| at.saturating_duration_since(Instant::now()))
 }

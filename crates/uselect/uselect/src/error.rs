@@ -1,34 +1,33 @@
-//! What can go wrong, and whose fault it is.
+//! The error type of the crate.
 
 use std::fmt;
 use std::path::Path;
 
 pub use rustix::io::Errno;
 
-/// Why a process is not registered, or a call failed.
+/// Why a registration or a call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// There is no daemon at that address (ENOENT, ECONNREFUSED), or none that can be connected to. A
-    /// retry is sound once it runs.
+    /// No daemon listens at that address (ENOENT, ECONNREFUSED), or it cannot be reached. A retry
+    /// is sound once it runs.
     NoDaemon(Errno),
-    /// The daemon's policy does not have this user: its options say whom it serves.
+    /// The policy of the daemon does not allow this user (`--allow-user` of uselectd(8)).
     Refused,
-    /// As many processes are registered as there is room for, in all or of this user. A retry is
-    /// sound.
+    /// The daemon has reached its limit of processes, in total or for this user. A retry is sound.
     Full,
     /// The process is registered already.
     AlreadyRegistered,
-    /// The process is of another pid namespace than the daemon.
+    /// The process is in another pid namespace than the daemon.
     OtherNamespace,
-    /// The daemon could not do it; it says why in its log.
+    /// The daemon failed; its log has the reason.
     Daemon,
-    /// The daemon is there, and has not answered in time, or at all. A retry is sound.
+    /// The daemon did not reply in time, or closed the connection. A retry is sound.
     NoReply,
-    /// The daemon says what this version does not understand.
+    /// The daemon sent what this version does not understand.
     Protocol,
-    /// There is no io_uring as of Linux 6.0 to be had.
+    /// An io_uring with the features of Linux 6.0 is not available.
     NoRing(Errno),
-    /// The kernel's error of a system call.
+    /// The error of a system call.
     Kernel(Errno),
 }
 
@@ -39,12 +38,13 @@ impl From<Errno> for Error {
 }
 
 impl Error {
-    /// The same for people, with the place where the daemon was looked for if it was not found.
+    /// Returns the error as text, with the address of the daemon if it was not found there.
     pub fn at_path(self, path: &Path) -> impl fmt::Display {
         ErrorAtPath { error: self, path }
     }
 }
 
+/// An error with the address of the daemon.
 struct ErrorAtPath<'a> {
     error: Error,
     path: &'a Path,
@@ -64,12 +64,12 @@ impl fmt::Display for ErrorAtPath<'_> {
 fn write_no_daemon(
     out: &mut fmt::Formatter<'_>,
     error: Errno,
-    place: &dyn fmt::Display,
+    suffix: &dyn fmt::Display,
 ) -> fmt::Result {
     match error {
-        // No socket, or one that was left.
-        Errno::NOENT | Errno::CONNREFUSED => write!(out, "uselectd is not running{place}"),
-        error => write!(out, "uselectd cannot be reached{place}: {error}"),
+        // There is no socket, or a stale one.
+        Errno::NOENT | Errno::CONNREFUSED => write!(out, "uselectd is not running{suffix}"),
+        error => write!(out, "uselectd cannot be reached{suffix}: {error}"),
     }
 }
 
@@ -80,18 +80,20 @@ impl fmt::Display for Error {
             Self::Refused => {
                 out.write_str("uselectd does not serve this user (--allow-user of uselectd(8))")
             }
-            Self::Full => out.write_str("uselectd has no room for another process"),
+            Self::Full => out.write_str("uselectd has reached its limit of processes"),
             Self::AlreadyRegistered => out.write_str("the process is registered already"),
-            Self::OtherNamespace => out.write_str("uselectd is of another pid namespace"),
-            Self::Daemon => out.write_str("uselectd failed; its log says why"),
-            Self::NoReply => out.write_str("uselectd does not answer"),
-            Self::Protocol => out.write_str("uselectd is of another version"),
-            Self::NoRing(Errno::NOSYS) => out.write_str("there is no io_uring here"),
+            Self::OtherNamespace => out.write_str("uselectd runs in another pid namespace"),
+            Self::Daemon => out.write_str("uselectd failed (see its log)"),
+            Self::NoReply => out.write_str("uselectd does not reply"),
+            Self::Protocol => out.write_str("uselectd has another version"),
+            Self::NoRing(Errno::NOSYS) => out.write_str("this kernel has no io_uring"),
             Self::NoRing(Errno::PERM) => {
-                out.write_str("kernel.io_uring_disabled or a filter forbids io_uring")
+                out.write_str("kernel.io_uring_disabled or a seccomp filter forbids io_uring")
             }
-            Self::NoRing(Errno::INVAL) => out.write_str("io_uring is older than that of Linux 6.0"),
-            Self::NoRing(error) => write!(out, "io_uring cannot be had: {error}"),
+            Self::NoRing(Errno::INVAL) => {
+                out.write_str("io_uring lacks features (required: Linux 6.0)")
+            }
+            Self::NoRing(error) => write!(out, "io_uring is not available: {error}"),
             Self::Kernel(error) => error.fmt(out),
         }
     }
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_there_is_told_from_who_cannot_be_reached() {
+    fn a_missing_daemon_differs_from_an_unreachable_one() {
         let at = |error| Error::NoDaemon(error).at_path(Path::new("/a")).to_string();
         for error in [Errno::NOENT, Errno::CONNREFUSED] {
             assert_eq!(at(error), "uselectd is not running at /a");

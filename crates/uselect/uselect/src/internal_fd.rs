@@ -1,4 +1,4 @@
-//! `Hidden`: descriptors of the library's own, out of the way of the program's.
+//! `InternalFd`: the library's own descriptors, which must not disturb those of the program.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -10,29 +10,29 @@ use crate::bitmap::{fd_index, is_set, set_bit};
 use crate::error::Errno;
 use crate::layout::{Bitmap, WORDS};
 
-/// By number: whether it is the library's.
+/// By descriptor, whether it is the library's own.
 static INTERNAL_FDS: Bitmap = [const { AtomicU64::new(0) }; WORDS];
 
-/// The numbers of the library's descriptors begin so far below the last that select(2) of the C
-/// library takes, or that the process may have: programs expect low ones for theirs.
+/// How far the range of internal descriptors begins below the limit of open files, or below
+/// FD_SETSIZE if that is lower. Programs expect low numbers for their own descriptors.
 const RESERVED_BELOW_LIMIT: u64 = 128;
 const FD_SETSIZE: u64 = 1024;
 
-/// Whether a descriptor is the library's own: who closes all that are open, or puts others in their
-/// place, is to leave it alone.
+/// Returns whether a descriptor is the library's own. Code that closes all descriptors, or replaces
+/// them by dup2(2), must spare it.
 pub fn is_internal_fd(fd: i32) -> bool {
     fd_index(fd).is_some_and(|fd| is_set(&INTERNAL_FDS, fd))
 }
 
-/// A descriptor that [`owns`] knows, for as long as it is there.
+/// An open descriptor that [`is_internal_fd`] knows.
 pub struct InternalFd(OwnedFd);
 
 impl InternalFd {
-    /// Takes a descriptor that nobody else has; it gets a high number. Where there is no place for it
-    /// further up it stays.
+    /// Moves a descriptor to a high number and records it. It keeps its number if no higher one is
+    /// free. No other code may use the descriptor.
     pub fn new(fd: OwnedFd) -> Self {
-        let numbers = getrlimit(Resource::Nofile).current.unwrap_or(FD_SETSIZE).min(FD_SETSIZE);
-        let moved = fcntl_dupfd_cloexec(&fd, numbers.saturating_sub(RESERVED_BELOW_LIMIT) as i32);
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(FD_SETSIZE).min(FD_SETSIZE);
+        let moved = fcntl_dupfd_cloexec(&fd, limit.saturating_sub(RESERVED_BELOW_LIMIT) as i32);
         let fd = moved.unwrap_or(fd);
         if let Some(number) = fd_index(fd.as_raw_fd()) {
             set_bit(&INTERNAL_FDS, number, true);
@@ -57,7 +57,7 @@ impl AsRawFd for InternalFd {
     }
 }
 
-/// Unmarked before it is closed: from then on the number may be the program's.
+/// Clears the record before the close: afterwards the program may get the number.
 impl Drop for InternalFd {
     fn drop(&mut self) {
         if let Some(number) = fd_index(self.as_raw_fd()) {

@@ -1,8 +1,7 @@
-//! The one door to Linux of this crate but for io_uring: what it asks of the kernel, a function a
-//! call.
+//! System calls of this crate, except io_uring: one function each.
 //!
-//! Not by `millrace-sys`: the library is linked into other people's programs, which have no use for
-//! the rest of that crate.
+//! The crate does not use `millrace-sys`, because the library is linked into other programs, which
+//! do not need the rest of that crate.
 
 mod epoll;
 
@@ -31,41 +30,41 @@ use crate::pollfd::PollFd;
 
 pub(crate) type Result<T, E = Errno> = std::result::Result<T, E>;
 
-/// What may be seen in memory that others write to at any time.
+/// A type that may be read in memory that other processes and the kernel write at any time.
 ///
 /// # Safety
-/// Any bytes are one, and but for padding, which nobody reads, it is made of atomics alone.
+/// Any bytes are a valid value. The type consists of atomics, and of padding that is never read.
 pub(crate) unsafe trait SharedMemory {}
 
-// SAFETY: atomics and padding.
+// SAFETY: atomics and padding only.
 unsafe impl SharedMemory for crate::layout::ReadOnlyPages {}
-// SAFETY: atomics and padding.
+// SAFETY: atomics and padding only.
 unsafe impl SharedMemory for crate::layout::WritablePages {}
-// SAFETY: they are atomics.
+// SAFETY: an atomic.
 unsafe impl SharedMemory for AtomicU64 {}
-// SAFETY: they are atomics.
+// SAFETY: an atomic.
 unsafe impl SharedMemory for AtomicU8 {}
 
-/// Memory that is shared, seen as one `T`.
+/// A memory mapping that holds one `T`.
 pub(crate) struct Mapping<T> {
     start: NonNull<T>,
     bytes: usize,
     marker: PhantomData<T>,
 }
 
-// SAFETY: the mapping is memory like any other, and what is in it are atomics.
+// SAFETY: the mapping belongs to no thread, and its contents are atomics.
 unsafe impl<T: Sync> Send for Mapping<T> {}
 // SAFETY: as above; only `&T` is handed out.
 unsafe impl<T: Sync> Sync for Mapping<T> {}
 
 impl<T: SharedMemory> Mapping<T> {
-    /// Maps a `T` that begins at `offset`, a multiple of the page's size, of what `fd` is. Nothing
-    /// may be stored there unless `is_writable`.
+    /// Maps a `T` of the file `fd` that begins at `offset`, a multiple of the page size. The
+    /// mapping may be written only if `is_writable`.
     pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, is_writable: bool) -> Result<Self> {
         let bytes = size_of::<T>().next_multiple_of(page_size());
         let write = if is_writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         let (access, flags) = (ProtFlags::READ | write, MapFlags::SHARED);
-        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, fd, offset) }?;
         Ok(Self::from_start(start.cast(), bytes))
     }
@@ -76,22 +75,23 @@ impl<T: SharedMemory> Mapping<T> {
         Self { start, bytes, marker: PhantomData }
     }
 
-    /// Memory of the process's own, of which all bytes are 0.
+    /// Maps private memory that is filled with zeros.
     pub(crate) fn private() -> Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let bytes = size_of::<T>().next_multiple_of(page_size());
-        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
         Ok(Self::from_start(start.cast(), bytes))
     }
 }
 
 impl Mapping<AtomicU8> {
-    /// A byte that is 0, in every child of fork(2) again (MADV_WIPEONFORK, since Linux 4.14).
+    /// Maps a zero byte that is zero again in every child of fork(2) (MADV_WIPEONFORK, since Linux
+    /// 4.14).
     pub(crate) fn wiped_on_fork() -> Result<Self> {
         let mapping = Self::private()?;
         let start = mapping.start.as_ptr().cast();
-        // SAFETY: the page is the mapping's own; its bytes change in children alone.
+        // SAFETY: the page belongs to this mapping; its bytes change only in children.
         unsafe { madvise(start, mapping.bytes, Advice::LinuxWipeOnFork) }?;
         Ok(mapping)
     }
@@ -101,39 +101,40 @@ impl<T: SharedMemory> Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the memory is mapped as long as `self` lives, aligned, as long as a `T`, and any
-        // bytes are a `T`, as `Shared` says.
+        // SAFETY: the memory is mapped while `self` lives, aligned, and as long as a `T`. Any bytes
+        // are a valid `T`, by the contract of `SharedMemory`.
         unsafe { self.start.as_ref() }
     }
 }
 
 impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody has a reference any more, as they borrow `self`.
+        // SAFETY: references borrow `self`, so none exists any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// The number by which the kernel's programs know the thread that runs.
+/// Returns the ID of the calling thread, by which the eBPF programs find its slot.
 pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// A TCP socket, closed on exec, non-blocking if asked for.
+/// Opens a TCP socket with close-on-exec; non-blocking unless `is_blocking`.
 pub(crate) fn tcp_socket(family: AddressFamily, is_blocking: bool) -> Result<OwnedFd> {
     let flags = flags(is_blocking);
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
-/// Whether a thread of this process has ended.
+/// Returns whether a thread of this process has ended.
 pub(crate) fn has_thread_ended(thread: u32) -> bool {
     let (process, none) = (rustix::process::getpid().as_raw_pid(), 0);
-    // SAFETY: it takes nothing but numbers, and there is no signal of that number.
+    // SAFETY: the call takes only numbers, and signal 0 is not sent.
     let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, none) };
     result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Always with room for the address: the kernel's program runs when that is looked for.
+/// Accepts a connection, always with a buffer for the address: the eBPF program runs when the
+/// kernel looks up the address.
 pub(crate) fn accept(
     listener: BorrowedFd<'_>,
     is_blocking: bool,
@@ -146,21 +147,20 @@ fn flags(is_blocking: bool) -> SocketFlags {
     SocketFlags::CLOEXEC | wait
 }
 
-/// Makes the kernel look at a socket, whatever its state is: asks for its name (getsockname(2)),
-/// which calls the programs and does nothing else. A receive of 0 bytes would call them too, but it
-/// takes a kept error.
+/// Runs the eBPF programs for a socket in any state, by getsockname(2), which does nothing else. A
+/// receive of 0 bytes would run them too, but it would clear a pending error.
 pub(crate) fn run_programs(socket: BorrowedFd<'_>) {
-    // Whatever it gives, the programs have run.
+    // The programs have run, whatever the result.
     let _ = rustix::net::getsockname(socket);
 }
 
-/// Whether it is a TCP socket.
+/// Returns whether a descriptor is a TCP socket.
 pub(crate) fn is_tcp(fd: BorrowedFd<'_>) -> bool {
     sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
 }
 
-/// Connects to a Unix socket, closed on exec. Where that would have to wait for longer than about
-/// `time`: EAGAIN.
+/// Connects to a Unix socket, with close-on-exec. Fails with EAGAIN if that takes longer than about
+/// `time`.
 pub(crate) fn connect(path: &Path, time: Duration) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC;
@@ -169,7 +169,7 @@ pub(crate) fn connect(path: &Path, time: Duration) -> Result<OwnedFd> {
     let end = Instant::now() + time;
     loop {
         match rustix::net::connect(&fd, &address) {
-            // Signals must not make it wait for ever.
+            // Repeated signals must not extend the wait without limit.
             Err(Errno::INTR) if Instant::now() < end => {}
             Err(Errno::INTR) => return Err(Errno::AGAIN),
             connected => return connected.map(|()| fd),
@@ -181,8 +181,8 @@ pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     retry_on_intr(|| rustix::net::send(fd, bytes, SendFlags::NOSIGNAL))
 }
 
-/// Receives bytes, and up to `COUNT` descriptors that come with them. Where nothing comes within
-/// `time`: EAGAIN.
+/// Receives bytes, and up to `COUNT` descriptors that come with them. Fails with EAGAIN if nothing
+/// arrives within `time`.
 pub(crate) fn receive<const COUNT: usize>(
     fd: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -205,8 +205,8 @@ pub(crate) fn receive<const COUNT: usize>(
         }
     };
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(came) = message {
-            descriptors.extend(came);
+        if let RecvAncillaryMessage::ScmRights(received_fds) = message {
+            descriptors.extend(received_fds);
         }
     }
     match received.flags.contains(ReturnFlags::CTRUNC) {
@@ -215,48 +215,50 @@ pub(crate) fn receive<const COUNT: usize>(
     }
 }
 
-/// Whether the other side of a Unix connection is gone. Does not wait.
+/// Returns whether the peer of a Unix connection has closed it. Does not wait.
 pub(crate) fn is_peer_closed(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd { fd: fd.as_raw_fd(), events: 0, revents: 0 }];
     ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|count| count > 0)
 }
 
-/// Borrows a descriptor for a call by its number, which a caller has named. What that number is,
-/// is the caller's to know; the kernel says EBADF if it is nothing.
+/// Borrows a descriptor for a call by its number. The caller is responsible for what the number is;
+/// the kernel returns EBADF if it is not open.
 pub(crate) fn borrow_fd<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
-    // SAFETY: it is not -1; a number that is not open is an error of the call that gets it, as with
-    // poll(2) itself.
+    // SAFETY: the number is not -1. If it is not open, the call that uses it fails, as poll(2)
+    // does.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// A set of signals as the kernel has it: bit n - 1 for signal n.
+/// A signal set in the kernel's layout: bit n - 1 is signal n.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct SignalSet(pub u64);
 
-/// Signals that an instruction causes, which cannot wait.
+/// Signals that an instruction causes; they cannot be blocked usefully.
 const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
-/// Has signals to this thread wait until `work` is done: whether one came that was handled then,
-/// which would have ended a call. `None`, and nothing is done, where a program may not hold them.
+/// Runs `work` with all signals of this thread blocked. Returns whether a signal was handled
+/// afterwards, which would have interrupted a system call. Returns `None` without running `work` if
+/// a seccomp filter refuses to change the mask.
 ///
-/// One that is ignored waits as well; in a program of several threads the kernel may give it to
-/// another one, whose epoll_wait(2) then ends.
+/// Ignored signals are delayed too. In a program of several threads the kernel may deliver such a
+/// signal to another thread, whose epoll_wait(2) then ends.
 pub(crate) fn with_signals_blocked(work: impl FnOnce()) -> Option<bool> {
-    let caused = SYNCHRONOUS.iter().fold(0, |set, signal| set | 1 << (signal - 1));
-    let before = set_mask(SignalSet(!caused))?;
+    let synchronous = SYNCHRONOUS.iter().fold(0, |set, signal| set | 1 << (signal - 1));
+    let before = set_mask(SignalSet(!synchronous))?;
     work();
-    // Lets them through. Not by the mask alone: that does not tell.
+    // Delivers the pending signals. Restoring the mask alone would not show whether one was
+    // handled.
     let is_interrupted = ppoll(&mut [], Some(Duration::ZERO), Some(&before)) == Err(Errno::INTR);
     set_mask(before);
     Some(is_interrupted)
 }
 
-/// rt_sigprocmask(2): the mask of before.
+/// Sets the signal mask (rt_sigprocmask(2)) and returns the previous one.
 fn set_mask(mask: SignalSet) -> Option<SignalSet> {
     let mut before = SignalSet::default();
-    // SAFETY: both sets outlive the call and are as long as is said.
+    // SAFETY: both sets outlive the call and have the size that is passed.
     let done = result(unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
@@ -269,22 +271,22 @@ fn set_mask(mask: SignalSet) -> Option<SignalSet> {
     done.ok().map(|_| before)
 }
 
-/// sched_yield(2): whoever else wants this processor goes first.
+/// Yields the processor to other threads (sched_yield(2)).
 pub(crate) fn sched_yield() {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
-/// poll(2), or with a mask ppoll(2). Not by the C library, in which another program may have put
-/// something of its own in its place; nor by `rustix`, which has no masks.
+/// Calls poll(2), or ppoll(2) with a mask. Not through the C library, whose function a preloaded
+/// library may replace; and not through `rustix`, which has no mask.
 pub(crate) fn ppoll(
     fds: &mut [PollFd],
     timeout: Option<Duration>,
     mask: Option<&SignalSet>,
 ) -> Result<usize> {
     let mut timeout = KernelTimespec::new(timeout);
-    // SAFETY: `PollFd` is `struct pollfd`, and the kernel gets as many as there are; time and mask
-    // are null or outlive the call, and the mask is as long as is said.
+    // SAFETY: `PollFd` has the layout of `struct pollfd`, and the length is passed. Timeout and
+    // mask are null or outlive the call, and the size of the mask is passed.
     result(unsafe {
         libc::syscall(
             libc::SYS_ppoll,
@@ -297,18 +299,18 @@ pub(crate) fn ppoll(
     })
 }
 
-/// `struct __kernel_timespec`, where there is one.
+/// `struct __kernel_timespec`, or no timeout.
 struct KernelTimespec(Option<[i64; 2]>);
 
 impl KernelTimespec {
-    /// What is longer than the kernel can say is for ever.
+    /// A timeout beyond the range of the kernel is unlimited.
     fn new(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|timeout| {
             Some([timeout.as_secs().try_into().ok()?, timeout.subsec_nanos().into()])
         }))
     }
 
-    /// ppoll(2) stores there what is left, and goes on with that when it was interrupted.
+    /// ppoll(2) stores the remaining time there, and continues with it after a restart.
     fn as_mut_ptr(&mut self) -> *mut [i64; 2] {
         self.0.as_mut().map_or(ptr::null_mut(), ptr::from_mut)
     }
@@ -321,29 +323,29 @@ fn result(returned: libc::c_long) -> Result<usize> {
     })
 }
 
-/// A counter that can be waited for (eventfd(2)), closed on exec, that no call waits for.
+/// Creates a non-blocking eventfd(2) with close-on-exec.
 pub(crate) fn eventfd() -> Result<InternalFd> {
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
     InternalFd::from_result(rustix::event::eventfd(0, flags))
 }
 
-/// Makes it readable, if it is not already.
+/// Makes an eventfd readable.
 pub(crate) fn signal_eventfd(eventfd: &InternalFd) {
     let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
 }
 
-/// Makes it unreadable.
+/// Makes an eventfd unreadable.
 pub(crate) fn drain_eventfd(eventfd: &InternalFd) {
     let _ = rustix::io::read(eventfd, &mut [0; 8]);
 }
 
-/// How often this thread had to leave the processor to somebody else; 0 where a program may not ask
-/// (seccomp(2)).
+/// Returns how often this thread was preempted; 0 if a seccomp filter refuses the call.
 pub(crate) fn involuntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: there is room for what the kernel writes.
+    // SAFETY: the buffer has the size that the kernel writes.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-    // SAFETY: all bytes were zeroed, which is a `rusage`, and then written by the kernel, or not.
+    // SAFETY: all bytes were zero, which is a valid `rusage`, and the kernel may have overwritten
+    // them.
     unsafe { usage.assume_init() }.ru_nivcsw.unsigned_abs()
 }
 
@@ -360,16 +362,16 @@ mod tests {
     }
 
     fn raise(signal: i32) {
-        // SAFETY: there is a thread that runs.
+        // SAFETY: the call takes no arguments.
         let own = unsafe { libc::pthread_self() };
-        // SAFETY: it has not been joined.
+        // SAFETY: the thread is running.
         assert_eq!(unsafe { libc::pthread_kill(own, signal) }, 0);
     }
 
     #[test]
-    fn a_signal_that_was_held_is_told_of_if_it_is_handled() {
+    fn a_blocked_signal_is_reported_if_it_is_handled() {
         let handled = || SIGNALS.load(Ordering::SeqCst);
-        // SAFETY: the handler only counts.
+        // SAFETY: the handler only increments an atomic.
         let before =
             unsafe { libc::signal(libc::SIGUSR2, count as *const () as libc::sighandler_t) };
         assert_ne!(before, libc::SIG_ERR);
@@ -382,11 +384,11 @@ mod tests {
         };
         assert_eq!(with_signals_blocked(work), Some(true));
         assert_eq!(handled(), 1);
-        // One that is ignored, and one that the caller holds, are none.
+        // A signal that is ignored, or that the caller blocks, is not handled.
         assert_eq!(with_signals_blocked(|| raise(libc::SIGURG)), Some(false));
         assert_eq!(with_signals_blocked(|| raise(libc::SIGUSR1)), Some(false));
         assert_eq!(handled(), 1);
-        // SAFETY: no handler is left; the one that waits is dropped.
+        // SAFETY: the signal is ignored from now on, and the pending one is dropped.
         unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
         assert_eq!(set_mask(first), Some(blocked));
     }

@@ -1,14 +1,14 @@
-//! `Passes`: how long waits may be answered without a look at what is not tracked.
+//! `KernelCheckInterval`: how long memory alone may answer waits.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::limits::{KERNEL_CHECK_TIME_MAX, KERNEL_CHECK_WAITS_MAX};
 
-/// The paper's numPass and MaxPass, with a bound of time beside.
+/// A limit by number of waits (numPass and MaxPass in the paper) and by time.
 pub(crate) struct KernelCheckInterval {
     waits: AtomicU32,
-    /// When that was 0, in microseconds behind `begin`.
+    /// When the kernel was checked last, in microseconds since `start`.
     checked_us: AtomicU64,
     start: Instant,
     waits_max: AtomicU32,
@@ -17,44 +17,45 @@ pub(crate) struct KernelCheckInterval {
 
 impl KernelCheckInterval {
     pub(crate) fn new() -> Self {
-        let passes = Self {
+        let interval = Self {
             waits: AtomicU32::new(0),
             checked_us: AtomicU64::new(0),
             start: Instant::now(),
             waits_max: AtomicU32::new(0),
             time_max_us: AtomicU64::new(0),
         };
-        passes.set(KERNEL_CHECK_WAITS_MAX, KERNEL_CHECK_TIME_MAX);
-        passes
+        interval.set(KERNEL_CHECK_WAITS_MAX, KERNEL_CHECK_TIME_MAX);
+        interval
     }
 
-    /// Others with the same bounds.
+    /// Returns a new interval with the same limits.
     pub(crate) fn with_same_limits(&self) -> Self {
-        let passes = Self::new();
+        let interval = Self::new();
         let time = Duration::from_micros(self.time_max_us.load(Ordering::Relaxed));
-        passes.set(self.waits_max.load(Ordering::Relaxed), time);
-        passes
+        interval.set(self.waits_max.load(Ordering::Relaxed), time);
+        interval
     }
 
-    pub(crate) fn set(&self, count: u32, time: Duration) {
-        self.waits_max.store(count, Ordering::Relaxed);
+    /// Sets the limits.
+    pub(crate) fn set(&self, waits: u32, time: Duration) {
+        self.waits_max.store(waits, Ordering::Relaxed);
         let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.time_max_us.store(time_us, Ordering::Relaxed);
     }
 
-    /// Whether a wait may be answered from memory alone. Time is of no matter to who has nothing
-    /// that memory does not know.
+    /// Counts a wait, and returns whether memory alone may answer it. The limit of time applies
+    /// only if there are descriptors that are not tracked.
     #[inline]
-    pub(crate) fn skip_check(&self, has_others: bool) -> bool {
+    pub(crate) fn skip_check(&self, has_untracked: bool) -> bool {
         let count = self.waits.fetch_add(1, Ordering::Relaxed);
         if count >= self.waits_max.load(Ordering::Relaxed) {
             return false;
         }
-        let unseen = || self.now_us().saturating_sub(self.checked_us.load(Ordering::Relaxed));
-        !has_others || unseen() < self.time_max_us.load(Ordering::Relaxed)
+        let since_check = || self.now_us().saturating_sub(self.checked_us.load(Ordering::Relaxed));
+        !has_untracked || since_check() < self.time_max_us.load(Ordering::Relaxed)
     }
 
-    /// All is looked at now.
+    /// Records that the kernel is checked now.
     pub(crate) fn record_check(&self) {
         self.waits.store(0, Ordering::Relaxed);
         self.checked_us.store(self.now_us(), Ordering::Relaxed);

@@ -1,36 +1,38 @@
-//! The shared memory, as `crates/uselect/uselectd/programs/layout.h` has it.
+//! The layout of the shared memory. It must equal `crates/uselect/uselectd/programs/layout.h`; a
+//! test of uselectd compares them.
 //!
-//! The kernel's programs and other threads write here at any time, so every field is an atomic.
+//! The eBPF programs and other threads write this memory at any time, so every field is atomic.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Sockets are numbered by an index, `0 < index < SOCKETS`; descriptors from this on are never
-/// tracked.
+/// The limit of tracked sockets and of descriptors. A socket has an index with `0 < index <
+/// SOCKETS`. Descriptors from this number on are never tracked.
 pub const SOCKETS: usize = 65_536;
 /// Words of a bitmap with a bit for each descriptor.
 pub const WORDS: usize = SOCKETS / 64;
-/// Threads that open or accept tracked sockets at the same time; those beyond get untracked ones.
+/// How many threads can open or accept tracked sockets at the same time. Further threads get
+/// untracked sockets.
 pub const THREADS: usize = 1024;
-/// A thread's slot is one of so many that follow its number modulo [`THREADS`].
+/// A thread uses one of this number of slots, beginning at its thread ID modulo [`THREADS`].
 pub const PROBES: usize = 8;
-/// Processes that are registered at the same time.
+/// How many processes can be registered at the same time.
 pub const REGIONS: u32 = 256;
-/// Threads of a process that sleep at the same time, each told by a ring of its own; those beyond
-/// sleep in the system call that they stand for.
+/// How many threads of a process can sleep at the same time, each woken by its own ring. Further
+/// threads sleep in the system call that they replace.
 pub const SLEEPERS: usize = 64;
-/// In a word, beside the bits of poll(2): when the socket is readable memory does not know.
+/// Bit of a word, besides those of poll(2): memory does not show when the socket is readable.
 pub const DOUBT: u32 = 0x8000;
 
 /// A bit for each descriptor.
 pub type Bitmap = [AtomicU64; WORDS];
 
-/// A socket, as of its last event.
+/// Numbers of a socket as of its last event.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SocketNumbers {
-    /// Bytes that can be received; of a listener, connections that wait.
+    /// Bytes that can be received; for a listener, connections to accept.
     pub readable: AtomicU32,
-    /// Bytes of room to send.
+    /// Bytes of free send space.
     pub room: AtomicU32,
     /// The congestion window, in segments.
     pub window: AtomicU32,
@@ -38,69 +40,71 @@ pub struct SocketNumbers {
     pub rtt_us: AtomicU32,
 }
 
-/// What the programs alone write.
+/// Memory that the eBPF programs write. The process can only read it.
 #[repr(C)]
 pub struct ReadOnlyPages {
-    /// Of the registration; 0 is nobody.
+    /// Identifies the registration; 0 means none.
     pub identity: AtomicU64,
-    /// Counts the sockets that were ever tracked.
+    /// The number of sockets that were ever tracked.
     pub generations: AtomicU32,
     padding: [u32; 13],
-    /// By index: the socket's generation << 32 | events so far << 16 | what poll(2) would say.
+    /// By index: generation of the socket << 32 | event count << 16 | what poll(2) would return.
     pub word: [AtomicU64; SOCKETS],
     /// By index.
     pub numbers: [SocketNumbers; SOCKETS],
 }
 
-/// By which a thread and the programs that run in its system calls agree on an index.
+/// A slot in which a thread offers an index to the programs that run in its system calls.
 #[repr(C)]
 pub struct ThreadSlot {
-    /// The thread's number (gettid(2)); 0: free.
+    /// The thread ID (gettid(2)); 0: free.
     pub thread: AtomicU32,
-    /// The index that the thread's next socket shall have; 0: none.
+    /// The index that the thread's next socket shall get; 0: none.
     pub armed: AtomicU32,
-    /// The index that was given.
+    /// The index that a socket got; 0: none.
     pub taken: AtomicU32,
-    /// The upper half of its word from then on.
+    /// The generation in the word of that socket.
     pub generation: AtomicU32,
 }
 
-/// A thread that may sleep.
+/// The wake-up state of a sleeper.
 #[repr(C)]
 pub struct SleeperFlag {
-    /// 1: it sleeps, or is about to. Whoever makes it 0 tells it by its ring.
+    /// 1: the thread sleeps or is about to. The side that sets it to 0 wakes the thread by its
+    /// ring.
     pub sleeping: AtomicU32,
     padding: u32,
-    /// By word of [`Own::changed`]: one of its bits was set, of a descriptor that it is interested
-    /// in. A watcher takes it back.
+    /// By word of [`WritablePages::changed`]: a bit of that word was set for a descriptor in which
+    /// this sleeper is interested. A watcher clears it.
     pub changed_words: [AtomicU64; WORDS / 64],
     more_padding: [u32; 14],
 }
 
-/// What the process writes too.
+/// Memory that both the process and the eBPF programs write.
 #[repr(C)]
 pub struct WritablePages {
-    /// By the number of the sleeper.
+    /// By sleeper number.
     pub sleeper: [SleeperFlag; SLEEPERS],
-    /// By descriptor: whether it is tracked (the paper's A-bits). Written by the process alone.
+    /// By descriptor: whether it is tracked (A-bits in the paper). Only the process writes it.
     pub active: Bitmap,
-    /// By descriptor: what select(2) says of reading (R-bits).
+    /// By descriptor: what select(2) returns for reading (R-bits).
     pub read: Bitmap,
-    /// Of writing (W-bits).
+    /// By descriptor: what select(2) returns for writing (W-bits).
     pub write: Bitmap,
-    /// Whether the kernel has to be asked: an error, urgent data, doubt (E-bits).
+    /// By descriptor: whether the kernel must be called, because of an error, urgent data, or
+    /// `DOUBT` (E-bits).
     pub except: Bitmap,
-    /// Something has happened since the bit was taken back.
+    /// By descriptor: whether something happened since the bit was cleared.
     pub changed: Bitmap,
     /// By index: the descriptor + 1; 0: none.
     pub descriptor: [AtomicU32; SOCKETS],
     /// By descriptor: the index; 0: not tracked.
     pub index: [AtomicU32; SOCKETS],
-    /// By descriptor: the sleeper << 16 | the bits of poll(2) that it waits for; 0: nobody.
+    /// By descriptor: sleeper number << 16 | the bits of poll(2) that it waits for; 0: no interest.
     pub interest: [AtomicU32; SOCKETS],
-    /// By index: so many bytes make the socket readable; 0: one does.
+    /// By index: the number of bytes that make the socket readable; 0: any byte.
     pub threshold: [AtomicU32; SOCKETS],
-    /// By thread number, modulo.
+    /// By thread ID, modulo [`THREADS`] and probed.
     pub slot: [ThreadSlot; THREADS],
 }
 

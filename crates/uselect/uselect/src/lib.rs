@@ -1,13 +1,13 @@
-//! User-level connection tracking: a process reads the readiness of its TCP sockets from memory that
-//! the kernel keeps up to date, without a system call while there is work.
+//! User-level connection tracking: a process reads the readiness of its TCP sockets from memory
+//! that the kernel keeps up to date, without a system call while a socket is ready.
 //!
-//! Kernel Support for Faster Web Proxies, section 2; `docs/design/uselect.md` says how this is done
-//! on a kernel without a module of ours. `uselectd` (`crates/uselect/uselectd`) loads the programs
-//! and hands a process its memory; a process needs no privilege. Where there is no daemon, io_uring
-//! says at least of which sockets the kernel need not be asked ([`Tracker::multishot`]).
+//! The design is section 2 of "Kernel Support for Faster Web Proxies". `docs/design/uselect.md`
+//! describes it for a kernel without a module. The daemon `uselectd` (`crates/uselect/uselectd`)
+//! loads eBPF programs and gives a process its memory; the process needs no privilege. Without the
+//! daemon, io_uring can still show which sockets are idle ([`Tracker::multishot`]).
 //!
-//! What it never does: look into the bytes of a socket, or answer for a descriptor that it does not
-//! know. Those, and whatever is doubtful, are asked of poll(2).
+//! The crate never reads the bytes of a socket. It never answers for a descriptor that is not
+//! tracked, or whose state is not certain: it calls poll(2) for these.
 
 mod adaptive_gate;
 mod bitmap;

@@ -1,37 +1,38 @@
-//! Bounds of the library, with what happens when they are reached.
+//! Limits of the library, and what happens when they are reached.
 
 use std::time::Duration;
 
-/// Waits in a row that are answered from memory; by the next one descriptors that are not tracked
-/// are looked at too, and the kernel looks at those that are told (the paper's MaxPass). Unless
-/// [`crate::Tracker::set_passes`] says otherwise.
+/// The number of consecutive waits that memory alone may answer. The next wait also checks
+/// descriptors that are not tracked, and lets the kernel update the sockets that it reports
+/// (MaxPass in the paper). [`crate::Tracker::set_kernel_check_interval`] changes it.
 pub const KERNEL_CHECK_WAITS_MAX: u32 = 64;
-/// Nor is it longer than this that those are not looked at, while waits are asked for at all.
+/// The time for which memory alone may answer, if descriptors are not tracked. The next wait checks
+/// as above.
 pub const KERNEL_CHECK_TIME_MAX: Duration = Duration::from_millis(10);
-/// Waits in a row that are answered from memory without a look whether the daemon that keeps it is
-/// still there; who sleeps is told.
+/// The number of consecutive waits that memory alone may answer without a check that the daemon
+/// still runs. A thread that sleeps is woken when the daemon ends.
 pub const DAEMON_CHECK_WAITS_MAX: u32 = 256;
-/// Descriptors that an epoll instance of the library tells of at once; the rest is told next.
+/// Events that one wait for an epoll instance stores at most. The next wait returns the rest.
 pub(crate) const EVENTS_MAX: usize = 256;
-/// Sockets that a filter arms in a call; the rest in further ones.
+/// Sockets that one system call arms. More sockets take more calls.
 pub(crate) const REQUESTS_MAX: u32 = 256;
-/// What a filter's ring has room to tell until somebody looks. A socket that there is no room for is
-/// asked about, and armed anew.
+/// Completions that a multishot ring holds. If it is full, a poll of the ring ends; poll(2) is
+/// called for its socket until it is armed again.
 pub(crate) const COMPLETIONS_MAX: u32 = 32 << 10;
-/// How long a descriptor that is to be closed waits for a busy thread that has armed it. After that
-/// the connection ends when that thread is next in the kernel.
+/// How long the close of a descriptor waits for a busy thread that armed it. After that, the
+/// connection ends when that thread next enters the kernel.
 pub(crate) const DISARM_TIME_MAX: Duration = Duration::from_millis(10);
-/// Entries of an upoll from which on the question is remembered to the next one; with fewer it is as
-/// fast to look at each, and no memory is taken.
+/// Entries of an upoll from which on it uses the poll cache. With fewer entries a scan of each is
+/// as fast, and needs no memory.
 pub(crate) const POLL_CACHE_ENTRIES_MIN: usize = 64;
-/// How long the daemon is waited for by who registers, which it may do before it has loaded its
-/// programs; then there is none.
+/// How long a registration waits for the daemon, which may still be loading its programs. Then it
+/// fails with [`crate::Error::NoReply`].
 pub(crate) const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
-/// By who asks for a ring: then it waits in the system call.
+/// How long a thread waits for a new ring. Then it sleeps in the system call.
 pub(crate) const RING_REPLY_TIME_MAX: Duration = Duration::from_secs(1);
-/// By a watcher, which has none for good then: several such tries,
+/// How long a new watcher retries to get a sleeper. Then it works without memory for its lifetime.
 pub(crate) const KEPT_SLEEPER_TIME_MAX: Duration = Duration::from_secs(4);
-/// and between looks whether another thread still has one asked for.
+/// The pause between these attempts, while another thread requests a ring.
 pub(crate) const KEPT_SLEEPER_STEP: Duration = Duration::from_millis(1);
-/// Where the daemon has given no ring none is asked for before this.
+/// How long no ring is requested after the daemon sent none.
 pub(crate) const RING_RETRY_TIME: Duration = Duration::from_secs(1);

@@ -1,12 +1,12 @@
-//! `Filter`: of which sockets the kernel need not be asked, known without any privilege.
+//! `Multishot`: finds idle sockets without any privilege, by multishot polls of io_uring.
 //!
-//! A socket that poll(2) has found not ready, and of which an io_uring instance has told nothing
-//! since, is not ready. Of all others poll(2) is asked. So a socket's bits say "something has
-//! happened since poll(2) last found nothing": no more, but that without a call.
+//! A socket is idle if poll(2) found it not ready and the ring has completed no poll of it since.
+//! Only other sockets are passed to poll(2). So a set bit of a socket means "something happened
+//! since poll(2) last found nothing". It is a hint that costs no system call.
 //!
-//! A socket is armed, which is a request of the ring's that tells of edges for as long as it is
-//! tracked, once poll(2) has found nothing there. The ring then keeps the socket open, so it is
-//! disarmed before its descriptor is closed.
+//! When poll(2) finds a socket not ready, the socket is armed: a multishot poll of the ring reports
+//! its edges for as long as it is tracked. The poll keeps the socket open, so it must be cancelled
+//! before the descriptor is closed.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -24,58 +24,64 @@ use crate::layout::{Bitmap, SOCKETS};
 use crate::limits::{COMPLETIONS_MAX, DISARM_TIME_MAX, REQUESTS_MAX};
 use crate::poll_set::PollSet;
 
+/// The backend that finds idle sockets by multishot polls.
 pub(crate) struct Multishot {
     ring: PollRing<InternalFd>,
     table: Mapping<HintTable>,
-    /// 1 in the process that made it, 0 in its children, which leave the ring alone.
-    is_ours: Mapping<AtomicU8>,
-    /// What a thread that waits by the ring has; one at a time, as who takes a completion that
-    /// another one sleeps for would have to tell it.
-    guesser: ArrayQueue<HintPoller>,
-    /// That thread sleeps, or is about to; others that take completions meanwhile tell it.
+    /// 1 in the process that created the ring, 0 in its children, which must not use it.
+    is_own_process: Mapping<AtomicU8>,
+    /// The state of the thread that waits by the ring, or empty while one does. A second thread
+    /// would have to be woken for completions that the first one takes.
+    poller: ArrayQueue<HintPoller>,
+    /// Whether that thread sleeps or is about to. Other threads that take completions then wake it.
     is_asleep: AtomicBool,
+    /// The eventfd that wakes it.
     wakeup: InternalFd,
 }
 
-/// By descriptor.
+/// The state of all descriptors. Each array is indexed by descriptor.
 #[repr(C)]
 struct HintTable {
-    /// Since it was forgotten last.
+    /// Tracked, and not untracked since.
     tracked: Bitmap,
-    /// Armed: the ring tells of it.
+    /// Armed: a poll of the ring reports its edges.
     active: Bitmap,
-    /// Something has happened since poll(2) last found nothing, by what select(2) asks about.
+    /// Hint for reading, as of select(2): something happened since poll(2) last found nothing.
     read: Bitmap,
+    /// The same for writing.
     write: Bitmap,
+    /// The same for urgent data.
     urgent: Bitmap,
-    /// Besides, an error or a hang-up, which is told to who does not ask.
+    /// Hint of an error or hang-up, which is reported even if it is not requested.
     except: Bitmap,
-    /// A request of the ring's has it, or is about to. Written by who has the turn.
+    /// A poll of the ring exists, or is being submitted. Written by the thread that has the
+    /// [`RingGuard`].
     in_ring: Bitmap,
-    /// How many sockets have been forgotten there: what the ring tells of those is dropped.
+    /// How many sockets were untracked at this descriptor. Completions of earlier generations are
+    /// dropped.
     generation: [AtomicU32; SOCKETS],
-    /// How often bits were set. Who has asked poll(2) and found nothing takes bits back, and sets
-    /// them again if this has changed since; who sets bits counts before that.
+    /// How often hints were set. A thread that clears hints after poll(2) found nothing sets them
+    /// again if this has changed since. A thread that sets hints increments this first.
     changes: [AtomicU32; SOCKETS],
 }
 
-// SAFETY: it is made of atomics.
+// SAFETY: all fields are atomics.
 unsafe impl SharedMemory for HintTable {}
 
-/// What a thread has that asks poll(2).
+/// The state of a thread that calls poll(2) for hints.
 #[derive(Default)]
 pub(crate) struct HintPoller {
-    pub(crate) asked: PollSet,
-    /// By place in `asked`: the count of changes before.
+    pub(crate) poll_set: PollSet,
+    /// By index in `poll_set`, the count of changes before poll(2).
     changes: Vec<u32>,
-    /// To be armed: descriptor, and the number that its request carries.
+    /// The sockets to arm, each with the user data of its poll.
     arming: Vec<(i32, u64)>,
 }
 
-/// Of which nobody knows what it was: poll(2) is to be asked, whatever the question.
+/// Events of which the kind is unknown: poll(2) must be called, whatever the wait asks for.
 const UNKNOWN_EVENTS: u32 = bits::ERR;
 
-/// What a request is to tell of.
+/// The events that a poll of the ring reports.
 const ARMED_EVENTS: u32 = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ERR | bits::HUP;
 
 impl Multishot {
@@ -84,22 +90,22 @@ impl Multishot {
     }
 
     fn with_capacity(requests: u32, completions: u32) -> Result<Self, Error> {
-        let is_ours = Mapping::wiped_on_fork()?;
-        is_ours.store(1, Ordering::Relaxed);
-        let guesser = ArrayQueue::new(1);
-        guesser.force_push(HintPoller::default());
+        let is_own_process = Mapping::wiped_on_fork()?;
+        is_own_process.store(1, Ordering::Relaxed);
+        let poller = ArrayQueue::new(1);
+        poller.force_push(HintPoller::default());
         Ok(Self {
             ring: PollRing::new(requests, completions, InternalFd::new).map_err(Error::NoRing)?,
             table: Mapping::private()?,
-            is_ours,
-            guesser,
+            is_own_process,
+            poller,
             is_asleep: AtomicBool::new(false),
             wakeup: kernel::eventfd()?,
         })
     }
 
     pub(crate) fn is_this_process(&self) -> bool {
-        self.is_ours.load(Ordering::Relaxed) == 1
+        self.is_own_process.load(Ordering::Relaxed) == 1
     }
 
     pub(crate) fn bits(&self) -> ReadinessBitmaps<'_> {
@@ -111,7 +117,8 @@ impl Multishot {
         fd_index(fd).is_some_and(|fd| is_set(&self.table.tracked, fd))
     }
 
-    /// Of other files than TCP sockets poll(2) may know what their wakes do not tell.
+    /// Tracks a TCP socket. Other files are refused: their wake-ups may not cover all that poll(2)
+    /// reports.
     pub(crate) fn track(&self, fd: i32) -> bool {
         let Some(at) = fd_index(fd).filter(|fd| !is_set(&self.table.tracked, *fd)) else {
             return false;
@@ -124,7 +131,7 @@ impl Multishot {
         true
     }
 
-    /// Something may have happened of which the ring does not tell.
+    /// Sets the hints of a socket, for changes that the ring does not report.
     pub(crate) fn refresh(&self, fd: i32) {
         if let Some(at) = fd_index(fd).filter(|_| self.is_this_process() && self.is_tracked(fd)) {
             self.set_hints(at, UNKNOWN_EVENTS);
@@ -132,16 +139,17 @@ impl Multishot {
         }
     }
 
-    /// To be called right before a descriptor is closed: returns when the ring has let go of the
-    /// socket, or is about to, where a thread that is busy has armed it.
+    /// Stops tracking a socket; call this right before its descriptor is closed. Returns when the
+    /// ring has released the socket. If a busy thread armed it, the ring may release it only later,
+    /// see [`DISARM_TIME_MAX`].
     pub(crate) fn untrack(&self, fd: i32) {
         let Some(at) = fd_index(fd).filter(|_| self.is_this_process() && self.is_tracked(fd))
         else {
             return;
         };
         set_bit(&self.table.tracked, at, false);
-        // Pairs with `confirm`: either that finds the generation changed and disarms, or it is seen
-        // here to be active.
+        // Pairs with `confirm_armed`: either that load finds the new generation and the poll is
+        // cancelled, or this thread sees the socket as active.
         let generation = self.table.generation[at].fetch_add(1, Ordering::SeqCst);
         if is_set(&self.table.active, at) {
             set_bit(&self.table.active, at, false);
@@ -149,11 +157,12 @@ impl Multishot {
         }
     }
 
+    /// Cancels the poll of a socket, and waits until the ring has released it.
     fn disarm(&self, at: usize, generation: u32) {
-        // If it has ended by itself there is none.
+        // A poll that has ended by itself cannot be cancelled.
         let _ = self.ring.cancel(user_data(at, generation));
         let begin = Instant::now();
-        // Who interrupts somebody that has the turn must not wait for it.
+        // A signal handler that interrupted the thread with the ring guard must not wait for it.
         while self.fetch_completions().is_some() && is_set(&self.table.in_ring, at) {
             let Some(left) = DISARM_TIME_MAX.checked_sub(begin.elapsed()) else { return };
             let ring = (self.ring.as_fd().as_raw_fd(), bits::IN);
@@ -161,32 +170,32 @@ impl Multishot {
         }
     }
 
-    /// Takes in what the ring has to tell: how many calls that took; `None` while another thread
-    /// does that.
+    /// Takes the completions of the ring. Returns the number of system calls, or `None` while
+    /// another thread has the ring guard.
     pub(crate) fn fetch_completions(&self) -> Option<u32> {
         if !self.ring.has_completions() {
             return Some(0);
         }
-        let mut turn = self.ring.try_lock()?;
+        let mut ring_guard = self.ring.try_lock()?;
         let (mut calls, mut has_changed) = (0, false);
         loop {
-            calls += u32::from(turn.fetch_completions());
-            while let Some(completion) = turn.next_completion() {
+            calls += u32::from(ring_guard.fetch_completions());
+            while let Some(completion) = ring_guard.next_completion() {
                 has_changed |=
                     self.apply_completion(completion.data, completion.events, completion.has_more);
             }
-            if !turn.has_overflowed() {
+            if !ring_guard.has_overflowed() {
                 break;
             }
         }
-        drop(turn);
+        drop(ring_guard);
         if has_changed {
             self.wake_poller();
         }
         Some(calls)
     }
 
-    /// Whether it is of a socket that is tracked.
+    /// Returns whether the completion belongs to a tracked socket.
     fn apply_completion(&self, data: u64, events: Result<u32>, has_more: bool) -> bool {
         let (at, generation) = (data as usize % SOCKETS, (data >> 32) as u32);
         let is_tracked = self.table.generation[at].load(Ordering::SeqCst) == generation;
@@ -197,8 +206,9 @@ impl Multishot {
             return false;
         }
         if !has_more {
-            // It ended for want of room for completions, or with the thread that has armed it. What
-            // it has missed is found by poll(2), which is asked until it is armed again.
+            // The poll ended because the completion queue was full, or because the thread that
+            // armed it exited. poll(2) finds what the poll has missed, and is called until the
+            // socket is armed again.
             self.set_hints(at, UNKNOWN_EVENTS);
             set_bit(&self.table.active, at, false);
         }
@@ -206,21 +216,23 @@ impl Multishot {
         true
     }
 
+    /// Sets the hints of a socket for these events.
     fn set_hints(&self, at: usize, events: u32) {
         self.table.changes[at].fetch_add(1, Ordering::SeqCst);
-        let mark = |bitmap, bits| {
+        let mark_bitmap = |bitmap, bits| {
             if events & bits != 0 {
                 set_bit(bitmap, at, true);
             }
         };
-        mark(&self.table.read, bits::IN | bits::RDHUP | bits::HUP | bits::ERR);
-        mark(&self.table.write, bits::OUT | bits::ERR);
-        // A wake for bytes says that there may be urgent ones.
-        mark(&self.table.urgent, bits::PRI | bits::ERR);
-        mark(&self.table.except, bits::HUP | bits::ERR);
+        mark_bitmap(&self.table.read, bits::IN | bits::RDHUP | bits::HUP | bits::ERR);
+        mark_bitmap(&self.table.write, bits::OUT | bits::ERR);
+        // A wake-up for bytes may include urgent data.
+        mark_bitmap(&self.table.urgent, bits::PRI | bits::ERR);
+        mark_bitmap(&self.table.except, bits::HUP | bits::ERR);
     }
 
-    /// Pairs with `begin`: bits are set before this; there they are looked at behind the store.
+    /// Wakes the thread that sleeps. Pairs with `begin_sleep`: hints are set before this load; that
+    /// thread stores the flag before it reads the hints.
     fn wake_poller(&self) {
         if self.is_asleep.load(Ordering::SeqCst) {
             kernel::signal_eventfd(&self.wakeup);
@@ -228,11 +240,11 @@ impl Multishot {
     }
 
     pub(crate) fn take_poller(&self) -> Option<HintPoller> {
-        self.guesser.pop()
+        self.poller.pop()
     }
 
-    pub(crate) fn return_poller(&self, guesser: HintPoller) {
-        self.guesser.force_push(guesser);
+    pub(crate) fn return_poller(&self, poller: HintPoller) {
+        self.poller.force_push(poller);
     }
 
     pub(crate) fn begin_sleep(&self) {
@@ -243,88 +255,94 @@ impl Multishot {
         self.is_asleep.swap(false, Ordering::SeqCst);
     }
 
-    /// poll(2) of what is asked. It is readable, the ring is, if something happens to any other.
+    /// Calls poll(2) for the poll set. The ring's descriptor in it is readable if something happens
+    /// to any other socket.
     pub(crate) fn poll(
         &self,
-        guesser: &mut HintPoller,
+        poller: &mut HintPoller,
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<()> {
         let change =
             |fd| fd_index(fd).map_or(0, |at| self.table.changes[at].load(Ordering::SeqCst));
-        guesser.changes.clear();
-        guesser.changes.extend(guesser.asked.fds.iter().map(|asked| change(asked.fd)));
-        let ours =
+        poller.changes.clear();
+        poller.changes.extend(poller.poll_set.fds.iter().map(|entry| change(entry.fd)));
+        let own_fds =
             [self.ring.as_fd().as_raw_fd(), self.wakeup.as_raw_fd()].map(|fd| (fd, bits::IN));
-        let [_, is_kicked] = guesser.asked.poll(ours, timeout, mask)?;
-        if is_kicked {
+        let [_, is_woken] = poller.poll_set.poll(own_fds, timeout, mask)?;
+        if is_woken {
             kernel::drain_eventfd(&self.wakeup);
         }
-        self.clear_and_arm(guesser);
+        self.clear_and_arm(poller);
         Ok(())
     }
 
-    /// Takes back the bits of what was found not ready, and arms that if it is not armed yet.
-    fn clear_and_arm(&self, guesser: &mut HintPoller) {
-        let HintPoller { asked, changes, arming } = guesser;
+    /// Clears the hints of the sockets that poll(2) found not ready, and arms those that are not
+    /// armed.
+    fn clear_and_arm(&self, poller: &mut HintPoller) {
+        let HintPoller { poll_set, changes, arming } = poller;
         arming.clear();
-        for (asked, change) in asked.fds.iter().zip(changes) {
-            let Some(at) = fd_index(asked.fd).filter(|_| asked.revents == 0) else { continue };
+        for (entry, change) in poll_set.fds.iter().zip(changes) {
+            let Some(at) = fd_index(entry.fd).filter(|_| entry.revents == 0) else { continue };
             if !is_set(&self.table.tracked, at) {
                 continue;
             }
             let generation = self.table.generation[at].load(Ordering::SeqCst);
-            self.clear_hints(at, u32::from(asked.events), *change);
+            self.clear_hints(at, u32::from(entry.events), *change);
             if !is_set(&self.table.active, at) {
-                arming.push((asked.fd, user_data(at, generation)));
+                arming.push((entry.fd, user_data(at, generation)));
             }
         }
-        if let (false, Some(mut turn)) = (arming.is_empty(), self.ring.try_lock()) {
-            self.arm(&mut turn, arming);
+        if let (false, Some(mut ring_guard)) = (arming.is_empty(), self.ring.try_lock()) {
+            self.arm(&mut ring_guard, arming);
         }
     }
 
-    fn clear_hints(&self, at: usize, asked: u32, change: u32) {
-        let own = &*self.table;
-        let kinds =
-            [(&own.read, bits::READABLE), (&own.write, bits::WRITABLE), (&own.urgent, bits::PRI)];
-        for (bitmap, bits) in kinds {
-            if asked & bits != 0 {
+    /// Clears the hints of the events that poll(2) did not find, unless new ones came meanwhile.
+    fn clear_hints(&self, at: usize, polled: u32, change: u32) {
+        let table = &*self.table;
+        let bitmaps = [
+            (&table.read, bits::READABLE),
+            (&table.write, bits::WRITABLE),
+            (&table.urgent, bits::PRI),
+        ];
+        for (bitmap, bits) in bitmaps {
+            if polled & bits != 0 {
                 set_bit(bitmap, at, false);
             }
         }
-        set_bit(&own.except, at, false);
-        // Pairs with `mark`: there it is counted before bits are set, so either they are set behind
-        // the above, or the count is seen here.
-        if own.changes[at].load(Ordering::SeqCst) != change {
+        set_bit(&table.except, at, false);
+        // Pairs with `set_hints`, which increments the count before it sets bits: either those bits
+        // are set after they were cleared above, or the new count is seen here.
+        if table.changes[at].load(Ordering::SeqCst) != change {
             self.set_hints(at, UNKNOWN_EVENTS);
             self.wake_poller();
         }
     }
 
-    /// What the queue has no room for has its turn at once, too; what the kernel does not take is
-    /// asked of poll(2) again, and tried then.
-    fn arm(&self, turn: &mut RingGuard<'_, InternalFd>, arming: &mut Vec<(i32, u64)>) {
-        // One that the ring still holds, or that is asked about twice, is not armed twice.
+    /// Submits polls, as many at a time as the submission queue holds. A socket whose poll the
+    /// kernel refuses stays with poll(2) and is armed at the next opportunity.
+    fn arm(&self, ring_guard: &mut RingGuard<'_, InternalFd>, arming: &mut Vec<(i32, u64)>) {
+        // A socket that the ring still holds, or that is in the poll set twice, is not armed again.
         arming.retain(|(fd, _)| {
             let is_free = !is_set(&self.table.in_ring, *fd as usize);
             set_bit(&self.table.in_ring, *fd as usize, true);
             is_free
         });
-        for some in arming.chunks(turn.capacity()) {
-            let taken = turn.submit(some, ARMED_EVENTS);
-            for (fd, _) in &some[taken..] {
+        for chunk in arming.chunks(ring_guard.capacity()) {
+            let taken = ring_guard.submit(chunk, ARMED_EVENTS);
+            for (fd, _) in &chunk[taken..] {
                 set_bit(&self.table.in_ring, *fd as usize, false);
             }
-            some[..taken].iter().for_each(|(fd, data)| self.confirm_armed(*fd as usize, *data));
+            chunk[..taken].iter().for_each(|(fd, data)| self.confirm_armed(*fd as usize, *data));
         }
     }
 
-    /// It is armed; unless it was forgotten meanwhile: then what is armed may be the socket that
-    /// was, or another one with the number.
+    /// Marks a socket as armed. If it was untracked meanwhile, the poll may be of the old socket or
+    /// of a new one with the same descriptor, so it is cancelled.
     fn confirm_armed(&self, at: usize, data: u64) {
         set_bit(&self.table.active, at, true);
-        // Pairs with `forget`.
+        // Pairs with `untrack`.
         if self.table.generation[at].load(Ordering::SeqCst) != (data >> 32) as u32 {
             set_bit(&self.table.active, at, false);
             let _ = self.ring.cancel(data);
@@ -342,7 +360,7 @@ impl Drop for Multishot {
     }
 }
 
-/// What a request carries.
+/// Returns the user data of a poll.
 fn user_data(at: usize, generation: u32) -> u64 {
     u64::from(generation) << 32 | at as u64
 }
@@ -357,12 +375,12 @@ mod tests {
     use crate::tracker::Tracker;
     use crate::{FdSets, PollFd};
 
-    /// With room for two requests, and for two completions that nobody has taken.
-    fn filter() -> Option<Multishot> {
+    /// A ring for two requests and two completions.
+    fn multishot() -> Option<Multishot> {
         match Multishot::with_capacity(2, 2) {
-            Ok(filter) => Some(filter),
+            Ok(multishot) => Some(multishot),
             Err(Error::NoRing(error @ (Errno::NOSYS | Errno::PERM))) => {
-                println!("skip: io_uring cannot be had here: {error}");
+                println!("skip: io_uring is not available: {error}");
                 None
             }
             Err(error) => panic!("{error}"),
@@ -370,8 +388,8 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_to_tell_is_told() {
-        let Some(filter) = filter() else { return };
+    fn a_full_ring_loses_no_event() {
+        let Some(multishot) = multishot() else { return };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pairs: Vec<(TcpStream, TcpStream)> = (0..100)
             .map(|_| {
@@ -380,18 +398,18 @@ mod tests {
             })
             .collect();
         for (stream, _) in &pairs {
-            assert!(filter.track(stream.as_raw_fd()));
+            assert!(multishot.track(stream.as_raw_fd()));
         }
-        let tracker = Tracker::with_multishot(filter);
+        let tracker = Tracker::with_multishot(multishot);
         for round in 0..20 {
-            // Until none needs a call.
-            let told = |revents: u16| tracker_told(&tracker, &pairs, revents);
+            // Repeats until no wait needs a system call.
+            let readable = |revents: u16| count_readable(&tracker, &pairs, revents);
             for _ in 0..100 {
-                assert_eq!(told(0), 0);
+                assert_eq!(readable(0), 0);
             }
             let some = || pairs.iter().skip(round).step_by(3);
             some().for_each(|(_, peer)| assert_eq!((&*peer).write(b"a").unwrap(), 1));
-            assert_eq!(told(1), some().count());
+            assert_eq!(readable(1), some().count());
             some().for_each(|(stream, _)| assert_eq!((&*stream).read(&mut [0; 9]).unwrap(), 1));
         }
         assert!(tracker.stats().without_syscall > 0);
@@ -403,8 +421,9 @@ mod tests {
         }
     }
 
-    /// How many upoll says are readable, which uselect says too.
-    fn tracker_told(tracker: &Tracker, pairs: &[(TcpStream, TcpStream)], revents: u16) -> usize {
+    /// Returns how many sockets upoll reports as readable, and checks that uselect reports the same
+    /// number.
+    fn count_readable(tracker: &Tracker, pairs: &[(TcpStream, TcpStream)], revents: u16) -> usize {
         let entry = |(stream, _): &(TcpStream, TcpStream)| PollFd {
             fd: stream.as_raw_fd(),
             events: bits::IN as u16,

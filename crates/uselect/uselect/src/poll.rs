@@ -1,4 +1,4 @@
-//! upoll: poll(2), answered from memory where that knows.
+//! upoll: poll(2), answered from memory where possible.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -15,15 +15,17 @@ use crate::view::{BlockingWait, MemoryView};
 use crate::wait::{MemoryScan, WaitCall, wait};
 
 impl Tracker {
-    /// poll(2), or with a signal mask ppoll(2): waits until one of `fds` is ready, `timeout` is over
-    /// (`None`: never) or a signal comes; gives how many have `revents`. No system call is made
-    /// while a tracked one is ready, but each [`crate::PASSES_MAX`] times, or
-    /// [`crate::PASSES_TIME_MAX`] after the last time if others are among them; none either when
-    /// nothing is ready, all are tracked and have the room to send that is asked for, and the
-    /// timeout is zero.
+    /// Waits like poll(2), or with a signal mask like ppoll(2), until one of `fds` is ready, the
+    /// timeout expires (`None`: never) or a signal is handled. Returns the number of entries with
+    /// `revents`.
+    ///
+    /// No system call is made while a tracked socket is ready, except after
+    /// [`crate::KERNEL_CHECK_WAITS_MAX`] waits, or after [`crate::KERNEL_CHECK_TIME_MAX`] if some
+    /// descriptors are not tracked. None is made with a timeout of zero either, if all descriptors
+    /// are tracked and no entry waits for missing send space.
     ///
     /// # Errors
-    /// Those of poll(2), EINTR among them.
+    /// Those of poll(2), including EINTR.
     pub fn upoll(
         &self,
         fds: &mut [PollFd],
@@ -33,12 +35,12 @@ impl Tracker {
         self.upoll_with(fds, timeout, mask, |_| {})
     }
 
-    /// As [`Tracker::upoll`]. `learn` is called with each descriptor that memory does not know, and
-    /// maybe with others, before anybody is asked about it; it may have that tracked
-    /// ([`Tracker::adopt`]).
+    /// Like [`Tracker::upoll`], but calls `on_untracked` with each descriptor that is not tracked,
+    /// and maybe with others, before the kernel is asked about it. The function may track it
+    /// ([`Tracker::track`]).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Tracker::upoll`].
     pub fn upoll_with(
         &self,
         fds: &mut [PollFd],
@@ -47,30 +49,30 @@ impl Tracker {
         on_untracked: impl FnMut(i32),
     ) -> Result<usize> {
         let is_large = fds.len() >= POLL_CACHE_ENTRIES_MIN;
-        let remembered = is_large.then(|| self.shared().poll_cache.try_lock().ok()).flatten();
+        let cache = is_large.then(|| self.shared().poll_cache.try_lock().ok()).flatten();
         wait(
             self.shared(),
-            &mut PollCall { fds, remembered, reported: None, learn: on_untracked },
+            &mut PollCall { fds, cache, reported: None, on_untracked: on_untracked },
             timeout,
             mask,
         )
     }
 }
 
-struct PollCall<'a, Learn> {
+struct PollCall<'a, OnUntracked> {
     fds: &'a mut [PollFd],
-    /// There in a large question, unless another thread is in one.
-    remembered: Option<MutexGuard<'a, PollCache>>,
-    /// Answers that the last look has left in `fds`; `None` before the first.
+    /// `None` for few entries, or while another thread uses the cache.
+    cache: Option<MutexGuard<'a, PollCache>>,
+    /// The number of ready entries that the last scan left in `fds`; `None` before the first scan.
     reported: Option<usize>,
-    learn: Learn,
+    on_untracked: OnUntracked,
 }
 
-/// What memory says of an entry.
+/// What memory shows of an entry.
 enum EntryState {
-    /// Nothing: the kernel has to be asked.
+    /// Memory does not show its state: the kernel must be called.
     NeedsKernel,
-    /// That it may be ready: the kernel has to be asked.
+    /// The entry may be ready: the kernel must be called.
     Hint,
     Events(u32),
 }
@@ -80,136 +82,139 @@ fn entry_state(view: MemoryView<'_>, bits: ReadinessBitmaps<'_>, entry: PollFd) 
     if !is_set(bits.active, fd) {
         return EntryState::NeedsKernel;
     }
-    // Most sockets of a large set are idle: nothing to read, and nobody asks for room.
-    let asked = u32::from(entry.events);
+    // Most sockets of a large set are idle: nothing to read, and no request for send space.
+    let requested = u32::from(entry.events);
     let may_be_ready = is_set(bits.read, fd)
-        || asked & bits::WRITABLE != 0 && is_set(bits.write, fd)
-        || asked & bits::PRI != 0 && is_set(bits.urgent, fd)
+        || requested & bits::WRITABLE != 0 && is_set(bits.write, fd)
+        || requested & bits::PRI != 0 && is_set(bits.urgent, fd)
         || is_set(bits.except, fd);
     match may_be_ready {
         false => EntryState::Events(0),
         true if bits.is_hint => EntryState::Hint,
         true if is_set(bits.except, fd) => EntryState::NeedsKernel,
         true => match view.events(fd) {
-            Some(events) => EntryState::Events(events & (asked | bits::ALWAYS_REPORTED)),
+            Some(events) => EntryState::Events(events & (requested | bits::ALWAYS_REPORTED)),
             None => EntryState::NeedsKernel,
         },
     }
 }
 
-/// Room is made without a word, unless guesses are made of what the kernel itself wakes for.
+/// Returns whether an entry waits for send space that memory does not show. The eBPF programs do
+/// not report new send space. Hints do not have this gap, because they follow the wake-ups of the
+/// kernel.
 fn lacks_send_space(bits: ReadinessBitmaps<'_>, entry: PollFd, events: u32) -> bool {
     !bits.is_hint && u32::from(entry.events) & bits::WRITABLE & !events != 0
 }
 
-/// What an entry adds to a look.
+/// Adds an entry to a scan.
 fn scan_entry(
     view: MemoryView<'_>,
     entry: &mut PollFd,
-    look: &mut MemoryScan,
-    learn: &mut impl FnMut(i32),
+    scan: &mut MemoryScan,
+    on_untracked: &mut impl FnMut(i32),
 ) {
     let bits = view.bits();
-    let mut known_now = entry_state(view, bits, *entry);
-    if matches!(known_now, EntryState::NeedsKernel) {
-        learn(entry.fd);
-        known_now = entry_state(view, bits, *entry);
+    let mut state = entry_state(view, bits, *entry);
+    if matches!(state, EntryState::NeedsKernel) {
+        on_untracked(entry.fd);
+        state = entry_state(view, bits, *entry);
     }
-    match known_now {
-        EntryState::NeedsKernel => look.has_unknown = true,
-        EntryState::Hint => look.has_hints = true,
+    match state {
+        EntryState::NeedsKernel => scan.has_unknown = true,
+        EntryState::Hint => scan.has_hints = true,
         EntryState::Events(events) => {
             entry.revents = events as u16;
-            look.ready += usize::from(events != 0);
-            look.has_unknown |= lacks_send_space(bits, *entry, events);
+            scan.ready += usize::from(events != 0);
+            scan.has_unknown |= lacks_send_space(bits, *entry, events);
         }
     }
 }
 
-/// Publishes or collects what an entry waits for; whether there is something to tell of it.
-fn prepare_entry(waiter: &mut BlockingWait<'_>, entry: PollFd, at: usize) -> bool {
-    let is_expected = waiter.publish(entry.fd, u32::from(entry.events));
-    let view = waiter.view();
+/// Publishes the interest of an entry, or adds it to the poll set. Returns whether it is ready.
+fn prepare_entry(blocking: &mut BlockingWait<'_>, entry: PollFd, at: usize) -> bool {
+    let is_published = blocking.publish(entry.fd, u32::from(entry.events));
+    let view = blocking.view();
     match entry_state(view, view.bits(), entry) {
-        EntryState::Events(found) if is_expected => {
+        EntryState::Events(found) if is_published => {
             if lacks_send_space(view.bits(), entry, found) {
-                waiter.watch_writable(entry.fd, at);
+                blocking.watch_writable(entry.fd, at);
             }
             found != 0
         }
         _ => {
-            waiter.poll_set().add(entry.fd, u32::from(entry.events), at);
+            blocking.poll_set().add(entry.fd, u32::from(entry.events), at);
             false
         }
     }
 }
 
-impl<Learn: FnMut(i32)> WaitCall for PollCall<'_, Learn> {
+impl<OnUntracked: FnMut(i32)> WaitCall for PollCall<'_, OnUntracked> {
     fn scan_memory(&mut self, view: MemoryView<'_>) -> MemoryScan {
-        let Self { fds, remembered, reported: told, learn } = self;
-        let (mut look, bits) = (MemoryScan::default(), view.bits());
-        let Some(remembered) = remembered else {
+        let Self { fds, cache, reported, on_untracked } = self;
+        let (mut scan, bits) = (MemoryScan::default(), view.bits());
+        let Some(cache) = cache else {
             for entry in fds.iter_mut() {
                 entry.revents = 0;
                 if entry.fd >= 0 {
-                    scan_entry(view, entry, &mut look, learn);
+                    scan_entry(view, entry, &mut scan, on_untracked);
                 }
             }
-            return look;
+            return scan;
         };
-        // What was asked does not change in a wait, so it is compared once, unless there are answers.
-        if *told != Some(0) {
-            remembered.update(fds);
+        // The array changes only by the results of a scan, so it is compared again only after a
+        // scan with results.
+        if *reported != Some(0) {
+            cache.update(fds);
         }
-        for (number, word) in remembered.words.iter().enumerate() {
+        for (number, word) in cache.words.iter().enumerate() {
             for bit in bit_positions(word.readers & !quiet_bits(bits, number)) {
-                let entry = &mut fds[remembered.reader_entry(number, bit)];
-                scan_entry(view, entry, &mut look, learn);
+                let entry = &mut fds[cache.reader_entry(number, bit)];
+                scan_entry(view, entry, &mut scan, on_untracked);
             }
         }
-        for at in remembered.others() {
-            scan_entry(view, &mut fds[at], &mut look, learn);
+        for at in cache.others() {
+            scan_entry(view, &mut fds[at], &mut scan, on_untracked);
         }
-        *told = Some(look.ready);
-        look
+        *reported = Some(scan.ready);
+        scan
     }
 
-    fn prepare_sleep(&mut self, waiter: &mut BlockingWait<'_>) -> usize {
-        let Self { fds, remembered, .. } = self;
-        let Some(remembered) = remembered else {
+    fn prepare_sleep(&mut self, blocking: &mut BlockingWait<'_>) -> usize {
+        let Self { fds, cache, .. } = self;
+        let Some(cache) = cache else {
             let entries = fds.iter().enumerate().filter(|(_, entry)| entry.fd >= 0);
-            return entries.filter(|(at, entry)| prepare_entry(waiter, **entry, *at)).count();
+            return entries.filter(|(at, entry)| prepare_entry(blocking, **entry, *at)).count();
         };
         let mut ready = 0;
-        for number in 0..remembered.words.len() {
-            let ReaderWord { readers, stamp } = remembered.words[number];
-            let (now, mut unexpected) = (waiter.stamp(number), 0);
+        for number in 0..cache.words.len() {
+            let ReaderWord { readers, stamp } = cache.words[number];
+            let (now, mut unpublished) = (blocking.stamp(number), 0);
             if stamp == Some(now) {
-                waiter.keep_published(number, readers);
+                blocking.keep_published(number, readers);
             } else {
                 for bit in bit_positions(readers) {
-                    let entry = fds[remembered.reader_entry(number, bit)];
-                    let is_expected = waiter.publish(entry.fd, u32::from(entry.events));
-                    unexpected |= u64::from(!is_expected) << bit;
+                    let entry = fds[cache.reader_entry(number, bit)];
+                    let is_published = blocking.publish(entry.fd, u32::from(entry.events));
+                    unpublished |= u64::from(!is_published) << bit;
                 }
-                if unexpected == 0 {
-                    remembered.set_stamp(number, now);
+                if unpublished == 0 {
+                    cache.set_stamp(number, now);
                 }
             }
-            // Behind what is expected: what has happened before is found here.
+            // Read the bits after the interest is published: an event before that is found here.
             for bit in
-                bit_positions(readers & (unexpected | !quiet_bits(waiter.view().bits(), number)))
+                bit_positions(readers & (unpublished | !quiet_bits(blocking.view().bits(), number)))
             {
-                let at = remembered.reader_entry(number, bit);
-                ready += usize::from(prepare_entry(waiter, fds[at], at));
+                let at = cache.reader_entry(number, bit);
+                ready += usize::from(prepare_entry(blocking, fds[at], at));
             }
         }
-        ready + remembered.others().filter(|at| prepare_entry(waiter, fds[*at], *at)).count()
+        ready + cache.others().filter(|at| prepare_entry(blocking, fds[*at], *at)).count()
     }
 
-    fn add_polled(&mut self, asked: &PollSet) -> Result<usize> {
+    fn add_polled(&mut self, requested: &PollSet) -> Result<usize> {
         let mut added = 0;
-        for (other, at) in asked.fds.iter().zip(&asked.entries) {
+        for (other, at) in requested.fds.iter().zip(&requested.entries) {
             let entry = &mut self.fds[*at as usize];
             added += usize::from(entry.revents == 0 && other.revents != 0);
             entry.revents |= other.revents;
@@ -218,8 +223,8 @@ impl<Learn: FnMut(i32)> WaitCall for PollCall<'_, Learn> {
     }
 
     fn refresh_ready(&self, view: MemoryView<'_>) {
-        let told = self.fds.iter().filter(|entry| entry.revents != 0);
-        told.for_each(|entry| view.refresh(entry.fd));
+        let reported = self.fds.iter().filter(|entry| entry.revents != 0);
+        reported.for_each(|entry| view.refresh(entry.fd));
     }
 
     fn call_kernel(
@@ -228,7 +233,7 @@ impl<Learn: FnMut(i32)> WaitCall for PollCall<'_, Learn> {
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
         let open = self.fds.iter().filter(|entry| entry.fd >= 0);
-        open.for_each(|entry| (self.learn)(entry.fd));
+        open.for_each(|entry| (self.on_untracked)(entry.fd));
         kernel::ppoll(self.fds, timeout, mask)
     }
 }

@@ -1,8 +1,8 @@
-//! `Remembered`: the question of the last upoll, by descriptor.
+//! `PollCache`: the array of the last large upoll, indexed by descriptor.
 //!
-//! Who waits by poll(2) asks nearly the same each time. To see that it is the same costs little
-//! more than to read the array; then of those that only want to receive a bit each is looked at,
-//! 64 at a time, and not an entry.
+//! A program that waits with poll(2) passes nearly the same array each time. Comparing it costs
+//! little more than reading it. Then entries that only wait to receive are scanned as bits, 64 at a
+//! time, and not one by one.
 
 use std::sync::atomic::Ordering;
 
@@ -16,51 +16,52 @@ use crate::sleeper::InterestStamp;
 const CHUNK: usize = 16;
 const NO_ENTRY: PollFd = PollFd { fd: -1, events: 0, revents: 0 };
 
-/// Empty until something is remembered. `words` has as many as there are descriptors for, and
-/// `places` 64 for each; `others` has as many as the entries need.
+/// Empty before the first update. `words` covers all descriptors of readers, and `entry_indices`
+/// has 64 elements for each word. `others` has a bit for each entry.
 #[derive(Default)]
 pub(crate) struct PollCache {
-    /// The array, without answers.
+    /// The array, with `revents` 0.
     entries: Vec<PollFd>,
     pub(crate) words: Vec<ReaderWord>,
-    /// By descriptor, if it is a reader: the place of the entry.
+    /// By descriptor of a reader, the index of its entry.
     entry_indices: Vec<u32>,
-    /// By entry: it asks for something else, or for the descriptor of a reader once more.
+    /// By entry, whether it waits for more than to receive, or repeats the descriptor of a reader.
     others: Vec<u64>,
 }
 
-/// 64 descriptors.
+/// The readers among 64 descriptors.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ReaderWord {
-    /// Those that have an entry that asks for nothing but to receive.
+    /// Descriptors with an entry that waits only to receive.
     pub(crate) readers: u64,
-    /// [`crate::view::Waiter::stamp`] before all of these were expected; none since they changed.
+    /// [`crate::view::BlockingWait::stamp`] from before all of these were published; `None` if they
+    /// changed since.
     pub(crate) stamp: Option<InterestStamp>,
 }
 
 impl PollCache {
-    /// Remembers this question in place of the last one, and takes the answers out of it.
-    pub(crate) fn update(&mut self, asked: &mut [PollFd]) {
-        for at in asked.len()..self.entries.len() {
+    /// Updates the cache from this array, and clears the array's `revents`.
+    pub(crate) fn update(&mut self, array: &mut [PollFd]) {
+        for at in array.len()..self.entries.len() {
             self.remove_entry(at);
         }
-        self.entries.resize(asked.len(), NO_ENTRY);
-        self.others.resize(asked.len().div_ceil(64), 0);
-        for (number, chunk) in asked.chunks_mut(CHUNK).enumerate() {
+        self.entries.resize(array.len(), NO_ENTRY);
+        self.others.resize(array.len().div_ceil(64), 0);
+        for (number, chunk) in array.chunks_mut(CHUNK).enumerate() {
             let first = number * CHUNK;
-            let kept = &self.entries[first..first + chunk.len()];
-            let differs = chunk.iter().zip(kept).fold(0, |all, (a, b)| all | raw(a) ^ raw(b));
+            let cached = &self.entries[first..first + chunk.len()];
+            let differs = chunk.iter().zip(cached).fold(0, |all, (a, b)| all | raw(a) ^ raw(b));
             if differs == 0 {
                 continue;
             }
             for (at, entry) in (first..).zip(chunk) {
-                // Read as a whole and before it is written: a read of more than was just written
-                // waits for that.
-                let asked = PollFd { revents: 0, ..*entry };
+                // The entry is read as a whole, before it is written: a wide read right after a
+                // narrower write would stall.
+                let array = PollFd { revents: 0, ..*entry };
                 entry.revents = 0;
-                if asked != self.entries[at] {
+                if array != self.entries[at] {
                     self.remove_entry(at);
-                    self.insert_entry(at, asked);
+                    self.insert_entry(at, array);
                 }
             }
         }
@@ -97,25 +98,25 @@ impl PollCache {
         self.others[at / 64] |= 1 << (at % 64);
     }
 
-    /// All readers of a word are expected since the waiter's stamp was this.
+    /// Records that all readers of a word are published since the waiter had this stamp.
     pub(crate) fn set_stamp(&mut self, word: usize, stamp: InterestStamp) {
         self.words[word].stamp = Some(stamp);
     }
 
-    /// The place of a reader's entry.
+    /// Returns the index of a reader's entry.
     pub(crate) fn reader_entry(&self, word: usize, bit: u32) -> usize {
         self.entry_indices[word * 64 + bit as usize] as usize
     }
 
-    /// The places of the entries that are no reader's.
+    /// Returns the indices of the entries that are not readers.
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> {
         let words = self.others.iter().enumerate();
         words.flat_map(|(at, others)| bit_positions(*others).map(move |bit| at * 64 + bit as usize))
     }
 }
 
-/// Of a word of descriptors those that memory knows, and of which there is nothing to tell to who
-/// asks neither for room nor for urgent data.
+/// Returns the descriptors of a word that are tracked and not ready to be read. An entry that waits
+/// neither for send space nor for urgent data has no events if its bit is set here.
 pub(crate) fn quiet_bits(bits: ReadinessBitmaps<'_>, at: usize) -> u64 {
     let word = |bitmap: &Bitmap| bitmap[at].load(Ordering::SeqCst);
     word(bits.active) & !(word(bits.except) | word(bits.read))

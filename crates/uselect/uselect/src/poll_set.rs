@@ -1,21 +1,21 @@
-//! `Asked`: what a wait asks poll(2).
+//! `PollSet`: the descriptors of a wait that poll(2) is called for.
 
 use std::time::Duration;
 
 use crate::kernel::{self, Result, SignalSet};
 use crate::pollfd::PollFd;
 
-/// Descriptors that memory does not answer for. `fds.len() == entries.len()`.
+/// Descriptors whose readiness is not known from memory. `fds.len() == entries.len()`.
 #[derive(Default)]
 pub(crate) struct PollSet {
-    /// With places for what is the library's behind them while poll(2) runs.
+    /// The descriptors. While poll(2) runs, the library's own descriptors follow them.
     pub(crate) fds: Vec<PollFd>,
-    /// Which entry of the question each is.
+    /// By descriptor, the index of its entry in the wait.
     pub(crate) entries: Vec<u32>,
 }
 
 impl PollSet {
-    /// Begins a question: nothing is collected.
+    /// Removes all descriptors.
     pub(crate) fn clear(&mut self) {
         self.fds.clear();
         self.entries.clear();
@@ -26,16 +26,20 @@ impl PollSet {
         self.entries.push(entry as u32);
     }
 
-    /// poll(2) of what was collected, and of descriptors of the library's, which may be -1, each with
-    /// what is asked of it: whether these are ready.
-    pub(crate) fn poll<const OURS: usize>(
+    /// Calls poll(2) for the collected descriptors and for the library's own, each with its events.
+    /// A descriptor of the library may be -1. Returns which of the library's descriptors are ready.
+    pub(crate) fn poll<const OWN: usize>(
         &mut self,
-        ours: [(i32, u32); OURS],
+        own_fds: [(i32, u32); OWN],
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
-    ) -> Result<[bool; OURS]> {
+    ) -> Result<[bool; OWN]> {
         let count = self.fds.len();
-        self.fds.extend(ours.map(|(fd, events)| PollFd { fd, events: events as u16, revents: 0 }));
+        self.fds.extend(own_fds.map(|(fd, events)| PollFd {
+            fd,
+            events: events as u16,
+            revents: 0,
+        }));
         let polled = kernel::ppoll(&mut self.fds, timeout, mask);
         let is_ready = std::array::from_fn(|at| self.fds[count + at].revents != 0);
         self.fds.truncate(count);

@@ -1,13 +1,13 @@
-//! `PollFd`: what poll(2) and upoll are asked about a descriptor.
+//! `PollFd`: an entry of poll(2) and upoll.
 
-/// A descriptor of a wait: `struct pollfd` of poll(2).
+/// An entry of a wait; `struct pollfd` of poll(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct PollFd {
-    /// Negative: to be passed over.
+    /// The descriptor; a negative one is skipped.
     pub fd: i32,
-    /// What to look for, as poll(2) names it. Errors and hang-ups are always told.
+    /// The requested events, as bits of poll(2). Errors and hang-ups are always reported.
     pub events: u16,
-    /// What was found.
+    /// The events that are ready.
     pub revents: u16,
 }

@@ -1,4 +1,4 @@
-//! `Region`: the memory of a registered process, and which of its descriptors are in it.
+//! `ProcessRegion`: the shared memory of a registered process, and which descriptors it tracks.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -25,28 +25,29 @@ use crate::ring_requests::RingRequests;
 use crate::sleeper::Sleeper;
 use crate::sleeper_pool::SleeperPool;
 
-/// What the end of the daemon is waited for with: a hang-up, which is told unasked. Bytes are for
-/// the thread that has asked for a ring.
+/// The events with which the connection to the daemon is watched: none, because a hang-up is always
+/// reported. Bytes on it belong to the thread that requested a ring.
 pub(crate) const HANGUP_ONLY: u32 = 0;
 
 thread_local! {
-    /// This thread is in a call that gives a socket, with a slot. Without a destructor, so that it
-    /// can be asked whatever the thread is at.
+    /// Whether this thread is in a call that opens a socket, with a slot. It has no destructor, so
+    /// it can be read at any time in the life of the thread.
     static IS_ARMED: Cell<bool> = const { Cell::new(false) };
 }
 
 pub(crate) struct ProcessRegion {
     pub(crate) pages: SharedPages,
     pub(crate) mode: TrackingMode,
-    /// Readable once the daemon has ended, and memory with it.
+    /// The connection to the daemon. It reports a hang-up when the daemon, and with it the
+    /// tracking, has ended.
     registration: InternalFd,
     is_lost: AtomicBool,
-    /// Waits so far, to look at that now and then.
+    /// The number of waits, by which the daemon is checked at intervals.
     waits: AtomicU32,
     /// 1 in the process that registered, 0 in its children.
-    is_ours: Mapping<AtomicU8>,
-    /// Indices that no socket has. The one that was given back last is taken last, so that what
-    /// the kernel still does about the old socket is over by then; the generation says so too.
+    is_own_process: Mapping<AtomicU8>,
+    /// Indices without a socket, first in, first out. So an index is reused late, when the kernel
+    /// has finished with the old socket. The generation protects as well.
     free_indices: ArrayQueue<u32>,
     sleepers: SleeperPool,
     rings: Mutex<RingRequests>,
@@ -54,35 +55,36 @@ pub(crate) struct ProcessRegion {
 
 impl ProcessRegion {
     pub(crate) fn register(path: &Path, mode: TrackingMode) -> Result<Self, Error> {
-        let is_ours = Mapping::wiped_on_fork()?;
+        let is_own_process = Mapping::wiped_on_fork()?;
         let (pages, ring, registration) = register(path, mode)?;
-        is_ours.store(1, Ordering::Relaxed);
-        let idle = SleeperPool::new();
-        idle.put(Box::new(Sleeper::new(0, ring)));
+        is_own_process.store(1, Ordering::Relaxed);
+        let sleepers = SleeperPool::new();
+        sleepers.put(Box::new(Sleeper::new(0, ring)));
         Ok(Self {
             pages,
             mode,
             registration: InternalFd::new(registration),
             is_lost: AtomicBool::new(false),
             waits: AtomicU32::new(0),
-            is_ours,
+            is_own_process,
             free_indices: free_indices(),
-            sleepers: idle,
+            sleepers: sleepers,
             rings: Mutex::new(RingRequests::new(RING_REPLY_TIME_MAX)),
         })
     }
 
-    /// Whether memory is this process's, and kept up to date as far as is known.
+    /// Returns whether the memory belongs to this process and, as far as is known, is kept up to
+    /// date.
     pub(crate) fn is_live(&self) -> bool {
         self.is_this_process() && !self.is_lost.load(Ordering::Relaxed)
     }
 
     fn is_this_process(&self) -> bool {
-        self.is_ours.load(Ordering::Relaxed) == 1
+        self.is_own_process.load(Ordering::Relaxed) == 1
     }
 
-    /// As [`Region::is_live`], for who begins a wait: looks at the daemon each [`WAITS_UNSEEN_MAX`]
-    /// times, for a process that never sleeps.
+    /// Like [`ProcessRegion::is_live`], at the begin of a wait. Checks the daemon at each
+    /// [`DAEMON_CHECK_WAITS_MAX`]th call, for a process that never sleeps.
     pub(crate) fn check_live(&self) -> bool {
         let waits = self.waits.fetch_add(1, Ordering::Relaxed);
         if waits.is_multiple_of(DAEMON_CHECK_WAITS_MAX) && self.is_live() {
@@ -92,7 +94,7 @@ impl ProcessRegion {
         self.is_live()
     }
 
-    /// What a sleeper waits for besides: its end, [`ENDED`].
+    /// The connection to the daemon, which a sleeper watches for [`HANGUP_ONLY`].
     pub(crate) fn registration(&self) -> BorrowedFd<'_> {
         self.registration.as_fd()
     }
@@ -101,20 +103,21 @@ impl ProcessRegion {
         let registration = self.registration.as_fd().as_raw_fd();
         let mut fds = [PollFd { fd: registration, events: HANGUP_ONLY as u16, revents: 0 }];
         while self.is_live() {
-            // With one descriptor it has no errors but EINTR.
+            // With one descriptor poll(2) can fail only with EINTR.
             if let Ok(1..) = kernel::ppoll(&mut fds, None, None) {
                 self.mark_lost();
             }
         }
     }
 
-    /// The daemon has ended: nothing tells of sockets any more. Never taken back.
+    /// Records that the daemon has ended. This is never reverted.
     pub(crate) fn mark_lost(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// A sleeper for this thread; `None` when there are no more, the daemon gives none, or somebody is
-    /// just being given one, as a signal handler must not wait for what it has interrupted.
+    /// Returns a sleeper for this thread. Returns `None` if all are in use, the daemon sends no
+    /// ring, or another thread is requesting one: a signal handler must not wait for the thread
+    /// that it interrupted.
     pub(crate) fn take_sleeper(&self) -> Option<Box<Sleeper>> {
         self.sleepers.take().or_else(|| {
             let mut rings = self.rings.try_lock().ok()?;
@@ -123,8 +126,8 @@ impl ProcessRegion {
         })
     }
 
-    /// As [`Region::sleeper`], for who would do without one for as long as it lives: waits for
-    /// whoever is just being given one, and asks the daemon again, but not for ever.
+    /// Like [`ProcessRegion::take_sleeper`], for a caller that keeps the sleeper. Waits for other
+    /// requests and retries, for at most [`KEPT_SLEEPER_TIME_MAX`].
     pub(crate) fn take_sleeper_to_keep(&self) -> Option<Box<Sleeper>> {
         let begin = Instant::now();
         loop {
@@ -138,17 +141,18 @@ impl ProcessRegion {
         }
     }
 
-    /// Takes it back.
+    /// Returns a sleeper to the pool.
     pub(crate) fn return_sleeper(&self, sleeper: Box<Sleeper>) {
         self.sleepers.put(sleeper);
     }
 
-    /// What poll(2) would say of a tracked descriptor, with bits in it that nobody has asked for.
+    /// Returns what poll(2) would return for a tracked descriptor, including bits that were not
+    /// requested.
     pub(crate) fn events(&self, fd: usize, index: usize) -> u32 {
         self.events_of_word(self.pages.word(index), fd)
     }
 
-    /// As [`Region::events`], by a word of the descriptor's that was read before.
+    /// Like [`ProcessRegion::events`], for a word of the descriptor that was read before.
     pub(crate) fn events_of_word(&self, word: SocketWord, fd: usize) -> u32 {
         let word = word.events();
         match self.mode {
@@ -163,11 +167,13 @@ impl ProcessRegion {
         }
     }
 
-    /// Makes a call that gives a new socket, or a negative number; tracked if possible.
+    /// Runs a call that returns a new socket or a negative number. The socket is tracked if
+    /// possible.
     pub(crate) fn open(&self, call: impl FnOnce() -> i32) -> i32 {
         let Some((slot, index)) = self.arm_slot() else { return call() };
         let fd = call();
-        // Whatever it is, it is not what the number was if somebody has closed that without a word.
+        // The number belongs to a new file. If the previous one was closed without notice, it is
+        // untracked here.
         self.untrack(fd);
         let was_disarmed =
             slot.armed.load(Ordering::Relaxed) == 0 && slot.taken.load(Ordering::Relaxed) == 0;
@@ -178,8 +184,8 @@ impl ProcessRegion {
         fd
     }
 
-    /// Has a socket that is there tracked, which takes a call. False if it is no TCP socket, or
-    /// tracked already, by this process or by another one.
+    /// Tracks an open socket, with one system call. Returns false if it is not a TCP socket, or is
+    /// tracked already by this or another process.
     pub(crate) fn track(&self, fd: i32) -> bool {
         let Some(socket) = kernel::borrow_fd(fd) else { return false };
         let Some((slot, index)) = self.arm_slot() else { return false };
@@ -187,7 +193,7 @@ impl ProcessRegion {
         self.finish_open(slot, index, fd)
     }
 
-    /// An index for this thread's next socket; `None` when there are no more, or too many threads.
+    /// Offers an index for this thread's next socket. Returns `None` if no index or slot is free.
     fn arm_slot(&self) -> Option<(&ThreadSlot, u32)> {
         if !self.is_live() {
             return None;
@@ -197,15 +203,15 @@ impl ProcessRegion {
         let slots = (0..PROBES).map(near);
         let own = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
         if let (Some(slot), true) = (own, IS_ARMED.get()) {
-            // A signal handler opens a socket while what it has interrupted does: that one is not
-            // to have the handler's, and is adopted later.
+            // A signal handler opens a socket inside a call that opens one. The outer socket must
+            // not get the index that the handler's call offers; it is tracked later.
             slot.armed.store(0, Ordering::Relaxed);
             return None;
         }
         let claim = |slot: &ThreadSlot, from| {
             slot.thread.compare_exchange(from, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        // One of a thread that has ended, and had the number of this one.
+        // The slot may be left by an earlier thread that had the same ID.
         let own = own.inspect(|slot| self.reclaim_index(slot));
         let free = || slots.clone().find(|slot| claim(slot, 0));
         let slot = own.or_else(free).or_else(|| self.reclaim_slot(slots.clone(), claim))?;
@@ -221,8 +227,8 @@ impl ProcessRegion {
         Some((slot, index))
     }
 
-    /// A slot that was left by a thread which has ended within its call (pthread_cancel(3), or
-    /// pthread_exit(3) by a signal handler).
+    /// Finds a slot of a thread that ended within its call, by pthread_cancel(3), or by
+    /// pthread_exit(3) in a signal handler.
     fn reclaim_slot<'a>(
         &self,
         mut slots: impl Iterator<Item = &'a ThreadSlot>,
@@ -236,7 +242,7 @@ impl ProcessRegion {
         Some(slot)
     }
 
-    /// Gives back the index of a slot that was left. If a socket has it that is tracked no more.
+    /// Frees the index of such a slot. If a socket got it, that socket is not tracked any more.
     fn reclaim_index(&self, slot: &ThreadSlot) {
         let index = slot.armed.swap(0, Ordering::Relaxed).max(slot.taken.load(Ordering::Relaxed));
         if (1..SOCKETS as u32).contains(&index) {
@@ -244,10 +250,10 @@ impl ProcessRegion {
         }
     }
 
-    /// Whether the call has had its socket tracked; which descriptor it is, is said from now on.
+    /// Returns whether the socket of the call is tracked, and records its descriptor.
     fn finish_open(&self, slot: &ThreadSlot, index: u32, fd: i32) -> bool {
-        // The programs ran in this thread's call: what they wrote is in the past, as a signal
-        // handler's writes would be.
+        // The programs ran in this thread's call, so their writes are ordered before this, like
+        // those of a signal handler.
         compiler_fence(Ordering::SeqCst);
         let is_taken = slot.taken.load(Ordering::Relaxed) == index;
         let generation = slot.generation.load(Ordering::Relaxed);
@@ -259,7 +265,7 @@ impl ProcessRegion {
         let is_right = is_taken && self.pages.word(index as usize).generation() == generation;
         match fd {
             Some(fd) if is_right => {
-                // Somebody closed the number's last socket without a word.
+                // The previous socket of this descriptor was closed without notice.
                 self.untrack(fd as i32);
                 self.pages.publish(fd, index as usize);
             }
@@ -268,7 +274,7 @@ impl ProcessRegion {
         is_right && fd.is_some()
     }
 
-    /// To be called right before a descriptor is closed.
+    /// Stops tracking; call this right before a descriptor is closed.
     pub(crate) fn untrack(&self, fd: i32) {
         if !self.is_this_process() {
             return;
@@ -280,30 +286,31 @@ impl ProcessRegion {
     }
 
     fn free_index(&self, index: u32) {
-        self.free_indices.push(index).expect("there are no more indices than places");
+        self.free_indices.push(index).expect("the queue holds all indices");
     }
 
-    /// Makes the memory what the socket is, by a call.
+    /// Updates the word of a socket, with one system call.
     pub(crate) fn refresh(&self, fd: i32) {
         if let (true, Some(socket)) = (self.pages.index(fd).is_some(), kernel::borrow_fd(fd)) {
             kernel::run_programs(socket);
         }
     }
 
-    /// Lean: what is about to be received is not to be told any more. What comes from now on is.
+    /// Lean mode: clears the R-bit before a receive. Bytes that arrive from now on set it again.
     pub(crate) fn begin_receive(&self, fd: i32) {
         if self.mode == TrackingMode::Lean && self.pages.index(fd).is_some() {
             set_bit(&self.pages.writable.read, fd as usize, false);
         }
     }
 
-    /// Lean: a receive has given `got` of the `max` bytes that it had room for. Where there may be
-    /// more, or something else than bytes, the kernel looks.
+    /// Lean mode: after a receive that returned `got` of at most `max` bytes. If more bytes, or
+    /// something other than bytes, may be there, the kernel updates the word.
     pub(crate) fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         let Some(index) = self.pages.index(fd).filter(|_| self.mode == TrackingMode::Lean) else {
             return;
         };
-        // An end behind the bytes has been told before, and urgent data stops a receive.
+        // An end of the stream was reported before it is reached, and urgent data stops a receive
+        // early.
         let has_more = self.pages.word(index).events() & (bits::RDHUP | bits::PRI) != 0;
         let is_drained = got.is_some_and(|got| 0 < got && got < max);
         if !is_drained || has_more {
@@ -311,7 +318,8 @@ impl ProcessRegion {
         }
     }
 
-    /// Lean: a send of `count` bytes has had `sent` of them taken.
+    /// Lean mode: after a send of `count` bytes that took `sent` of them. If it took fewer, the
+    /// kernel updates the word.
     pub(crate) fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if self.mode == TrackingMode::Lean && sent != Some(count) {
             self.refresh(fd);
@@ -319,11 +327,11 @@ impl ProcessRegion {
     }
 }
 
-/// Without a lock: a signal handler may close what it likes.
+/// A lock-free queue, because a signal handler may close descriptors.
 fn free_indices() -> ArrayQueue<u32> {
     let free = ArrayQueue::new(SOCKETS);
     for index in 1..SOCKETS as u32 {
-        free.push(index).expect("there is a place for each");
+        free.push(index).expect("the queue holds all indices");
     }
     free
 }

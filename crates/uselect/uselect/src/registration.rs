@@ -1,15 +1,16 @@
-//! Asking the daemon for this process's memory.
+//! The protocol by which a process registers with the daemon and gets its shared memory.
 //!
-//! The daemon sends one byte, [`Answer::Challenge`], and [`CHALLENGE_BYTES`] random ones. The
-//! process that has connected, and no other one, sends [`REQUEST`], one byte more, its [`Mode`], and
-//! those random bytes; the daemon sends one byte, an [`Answer`], and with a granted one three
-//! descriptors: `Shown`, `Own`, and the ring of sleeper 0. For each further sleeper, in order, the
-//! process sends [`SLEEPER`] and gets an answer and a ring, which it takes before it asks again.
-//! Whom the daemon will not have gets its answer instead of the challenge. The connection stays
-//! open: its end, or the process's, is the end of the registration.
+//! The daemon sends [`RegistrationReply::Challenge`] and [`CHALLENGE_BYTES`] random bytes. The
+//! process that connected, and no other process, sends [`REQUEST_MAGIC`], one byte with its
+//! [`TrackingMode`], and the random bytes. The daemon sends one byte, a [`RegistrationReply`]. With
+//! [`RegistrationReply::Granted`] come three descriptors: `ReadOnlyPages`, `WritablePages`, and the
+//! ring of sleeper 0. For each further sleeper, in order, the process sends [`RING_REQUEST`], and
+//! receives a reply and a ring before it sends the next request. A process that the daemon does not
+//! serve receives the reply in place of the challenge. The registration ends when the connection or
+//! the process ends.
 //!
-//! The random bytes show that the request was made after the daemon began to watch the process for
-//! execve(2): a process that has executed another program since then is not registered.
+//! The random bytes prove that the process sent the request after the daemon began to watch it for
+//! execve(2). So a process that has executed another program since then is not registered.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,52 +21,54 @@ use crate::kernel::{Errno, connect, receive, send};
 use crate::limits::REPLY_TIME_MAX;
 use crate::pages::{SharedPages, WakeRing};
 
-/// Where the daemon listens unless told otherwise.
+/// The default socket of the daemon.
 pub const DEFAULT_SOCKET: &str = "/run/uselectd.sock";
-/// What a process asks with; the last byte is the version of the layout.
+/// The start of a request. The last byte is the version of the layout.
 pub const REQUEST_MAGIC: [u8; 8] = *b"uselect\x04";
-/// Random bytes of a challenge, which the request ends with.
+/// The length of a challenge, which the request returns.
 pub const CHALLENGE_BYTES: usize = 8;
-/// What it asks for another ring with.
+/// The request for another ring.
 pub const RING_REQUEST: u8 = b'+';
-/// Descriptors that come with [`Answer::Granted`].
+/// The number of descriptors that come with [`RegistrationReply::Granted`].
 pub const REPLY_DESCRIPTORS: usize = 3;
 
-/// The daemon's answer, as it is on the wire.
+/// A reply of the daemon, as it is on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RegistrationReply {
-    /// The descriptors are with it.
+    /// The request is granted; the descriptors come with this reply.
     Granted = 0,
-    /// The policy does not have this user.
+    /// The policy does not allow this user.
     Refused = 1,
-    /// No room, in all or for this user.
+    /// The limit of processes is reached, in total or for this user.
     Full = 2,
     /// The process is registered already.
     AlreadyRegistered = 3,
-    /// The process is of another pid namespace.
+    /// The process is in another pid namespace than the daemon.
     OtherNamespace = 4,
-    /// The kernel would not, or something else that the daemon's log tells.
+    /// The kernel refused, or the daemon failed otherwise; its log has the reason.
     Failed = 5,
-    /// The request is of another version.
+    /// The request has another version.
     Version = 6,
     /// The process may send its request.
     Challenge = 7,
 }
 
-/// Who clears a bit.
+/// Who clears the readiness bits of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TrackingMode {
-    /// The kernel, whenever the process has received or sent: memory says what poll(2) says.
+    /// The kernel clears them whenever the process receives or sends. Memory shows what poll(2)
+    /// would return.
     Exact = 0,
-    /// The process: the kernel only tells what has happened, which saves its programs at each
-    /// receive and send. For who reads until nothing is left, and waits for changes; otherwise
-    /// sockets are read and written by [`crate::Socket::receive`] and [`crate::Socket::send`].
+    /// The process clears them. The kernel only sets them, which saves the programs at each receive
+    /// and send. For a process that waits for changes and reads until nothing is left; other
+    /// processes must use [`crate::TrackedSocket::receive`] and [`crate::TrackedSocket::send`].
     Lean = 1,
 }
 
-/// A registration: memory, the ring of sleeper 0, and the connection that keeps it.
+/// Registers, and returns the shared memory, the ring of sleeper 0, and the connection that keeps
+/// the registration.
 pub(crate) fn register(
     path: &Path,
     mode: TrackingMode,
@@ -79,7 +82,7 @@ fn register_within(
     time: Duration,
 ) -> Result<(SharedPages, WakeRing, OwnedFd), Error> {
     let connection = connect(path, time).map_err(|error| match error {
-        // As many as may wait to be met.
+        // The backlog of the daemon's socket is full.
         Errno::AGAIN => Error::NoReply,
         error => Error::NoDaemon(error),
     })?;
@@ -91,7 +94,7 @@ fn register_within(
     Ok((SharedPages::new(shown.as_fd(), own.as_fd())?, WakeRing::new(ring)?, connection))
 }
 
-/// Takes the challenge, or why there is none.
+/// Receives the challenge, or the error that the daemon sends in its place.
 fn receive_challenge(
     connection: BorrowedFd<'_>,
     time: Duration,
@@ -102,14 +105,14 @@ fn receive_challenge(
         result => result?,
     };
     match message {
-        [answer, challenge @ ..] if answer == RegistrationReply::Challenge as u8 => {
+        [reply, challenge @ ..] if reply == RegistrationReply::Challenge as u8 => {
             (count == message.len()).then_some(challenge).ok_or(Error::Protocol)
         }
-        [answer, ..] => Err(refusal_error(answer)),
+        [reply, ..] => Err(refusal_error(reply)),
     }
 }
 
-/// Asks for a registration.
+/// Sends the request for a registration.
 fn send_request(
     connection: BorrowedFd<'_>,
     mode: TrackingMode,
@@ -119,20 +122,20 @@ fn send_request(
     request[..REQUEST_MAGIC.len()].copy_from_slice(&REQUEST_MAGIC);
     request[REQUEST_MAGIC.len() + 1..].copy_from_slice(&challenge);
     match send(connection, &request) {
-        // The connection may be closed, and what was answered can be read still.
+        // The daemon may have closed the connection. A reply that it sent before can still be read.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Asks for the ring of the next sleeper.
+/// Sends the request for the ring of the next sleeper.
 pub(crate) fn request_ring(connection: BorrowedFd<'_>) -> Result<(), Error> {
     send(connection, &[RING_REQUEST])?;
     Ok(())
 }
 
-/// That ring; `None` if it was given, and there was no room for its descriptor or its pages.
-/// [`Error::NoAnswer`]: it may still come.
+/// Receives that ring. Returns `None` if the daemon sent it, but the process has no free descriptor
+/// or address space for it. After [`Error::NoReply`] the reply may still arrive.
 pub(crate) fn receive_ring(
     connection: BorrowedFd<'_>,
     time: Duration,
@@ -148,20 +151,20 @@ pub(crate) fn receive_ring(
 }
 
 fn receive_reply(connection: BorrowedFd<'_>, time: Duration) -> Result<Vec<OwnedFd>, Error> {
-    let (mut answer, mut descriptors) = ([0], Vec::with_capacity(REPLY_DESCRIPTORS));
-    match receive::<REPLY_DESCRIPTORS>(connection, &mut answer, &mut descriptors, time) {
+    let (mut reply, mut descriptors) = ([0], Vec::with_capacity(REPLY_DESCRIPTORS));
+    match receive::<REPLY_DESCRIPTORS>(connection, &mut reply, &mut descriptors, time) {
         Ok(1) => {}
         Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoReply),
         Err(error) => return Err(error.into()),
     }
-    match answer {
-        [answer] if answer == RegistrationReply::Granted as u8 => Ok(descriptors),
-        [answer] => Err(refusal_error(answer)),
+    match reply {
+        [reply] if reply == RegistrationReply::Granted as u8 => Ok(descriptors),
+        [reply] => Err(refusal_error(reply)),
     }
 }
 
-/// What an answer means that is neither granted nor a challenge.
-fn refusal_error(answer: u8) -> Error {
+/// Returns the error for a reply that is neither `Granted` nor `Challenge`.
+fn refusal_error(reply: u8) -> Error {
     let refusals = [
         (RegistrationReply::Refused, Error::Refused),
         (RegistrationReply::Full, Error::Full),
@@ -169,7 +172,7 @@ fn refusal_error(answer: u8) -> Error {
         (RegistrationReply::OtherNamespace, Error::OtherNamespace),
         (RegistrationReply::Failed, Error::Daemon),
     ];
-    let found = refusals.into_iter().find(|(refusal, _)| *refusal as u8 == answer);
+    let found = refusals.into_iter().find(|(refusal, _)| *refusal as u8 == reply);
     found.map_or(Error::Protocol, |(_, error)| error)
 }
 
@@ -182,14 +185,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_does_nothing_is_not_waited_for() {
+    fn a_silent_daemon_is_given_up() {
         let path = std::env::temp_dir().join(format!("uselect-silent-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let register =
             || register_within(&path, TrackingMode::Exact, Duration::from_millis(20)).map(drop);
         assert_eq!(register(), Err(Error::NoReply));
-        // Nor where no more may wait to be met.
-        // SAFETY: it takes nothing but numbers.
+        // The same if the backlog is full. SAFETY: listen(2) takes two numbers.
         assert_eq!(unsafe { libc::listen(listener.as_fd().as_raw_fd(), 0) }, 0);
         assert_eq!(register(), Err(Error::NoReply));
         std::fs::remove_file(&path).unwrap();
@@ -198,12 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_before_a_question_that_failed_is_taken() {
-        let told = |said: &[u8], is_reset: bool| {
+    fn a_reply_before_a_failed_request_is_received() {
+        let register_result = |sent: &[u8], is_reset: bool| {
             let (ours, mut daemon) = UnixStream::pair().unwrap();
-            daemon.write_all(said).unwrap();
+            daemon.write_all(sent).unwrap();
             if is_reset {
-                // By what it has not read.
+                // Unread bytes make the close a reset.
                 (&ours).write_all(b"x").unwrap();
             }
             drop(daemon);
@@ -213,14 +215,17 @@ mod tests {
             receive_reply(ours.as_fd(), time).map(drop)
         };
         for is_reset in [false, true] {
-            assert_eq!(told(&[RegistrationReply::Refused as u8], is_reset), Err(Error::Refused));
-            assert_eq!(told(&[], is_reset), Err(Error::NoReply));
+            assert_eq!(
+                register_result(&[RegistrationReply::Refused as u8], is_reset),
+                Err(Error::Refused)
+            );
+            assert_eq!(register_result(&[], is_reset), Err(Error::NoReply));
             let challenge =
                 [[RegistrationReply::Challenge as u8; 9], [RegistrationReply::Refused as u8; 9]]
                     .concat();
-            assert_eq!(told(&challenge[..10], is_reset), Err(Error::Refused));
-            assert_eq!(told(&challenge[..9], is_reset), Err(Error::NoReply));
-            assert_eq!(told(&challenge[..8], is_reset), Err(Error::Protocol));
+            assert_eq!(register_result(&challenge[..10], is_reset), Err(Error::Refused));
+            assert_eq!(register_result(&challenge[..9], is_reset), Err(Error::NoReply));
+            assert_eq!(register_result(&challenge[..8], is_reset), Err(Error::Protocol));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `Rings`: what the daemon is asked for by threads that sleep, one after the other.
+//! `RingRequests`: the requests of rings for new sleepers, one at a time.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -9,35 +9,38 @@ use crate::limits::RING_RETRY_TIME;
 use crate::pages::WakeRing;
 use crate::registration::{receive_ring, request_ring};
 
+/// The state of the requests.
+///
 /// ```text
-///            asks                  a ring, or a refusal
-///  nothing ─────────> asked for ─────────────────────────> nothing
-///                      └── no answer in time ──> owed ───> nothing
+///           request                 a ring, or a refusal
+///  idle ─────────────> requested ─────────────────────────> idle
+///                          └── no reply in time ──> outstanding ──> idle
 /// ```
 ///
-/// What is owed is taken before anything else is asked for, or answers were mistaken for each other.
+/// An outstanding reply is received before the next request is sent. Otherwise replies would be
+/// assigned to the wrong requests.
 pub(crate) struct RingRequests {
-    /// That were given, in the order of their sleepers.
+    /// Rings that the daemon has sent; also the number of the next sleeper.
     count: usize,
     is_outstanding: bool,
-    /// Until then the daemon is left alone.
+    /// No ring is requested before this time.
     retry_at: Option<Instant>,
-    /// How long an answer is waited for.
+    /// How long a reply is waited for.
     reply_time_max: Duration,
 }
 
 impl RingRequests {
-    /// There is the first, which comes with the registration.
+    /// The first ring came with the registration.
     pub(crate) fn new(wait: Duration) -> Self {
         Self { count: 1, is_outstanding: false, retry_at: None, reply_time_max: wait }
     }
 
-    /// No more are given.
+    /// Returns whether the daemon has sent all rings.
     pub(crate) fn has_all(&self) -> bool {
         self.count == SLEEPERS
     }
 
-    /// The next one and its number, if it can be had now.
+    /// Requests the next ring. Returns it with its number, or `None` if it is not available now.
     pub(crate) fn request_next(
         &mut self,
         daemon: BorrowedFd<'_>,
@@ -47,15 +50,15 @@ impl RingRequests {
         if self.has_all() || is_early {
             return None;
         }
-        let taken = match self.is_outstanding {
+        let received = match self.is_outstanding {
             true => receive_ring(daemon, Duration::ZERO),
             false => request_ring(daemon).and_then(|()| receive_ring(daemon, self.reply_time_max)),
         };
-        self.is_outstanding = matches!(taken, Err(Error::NoReply));
-        // One that is lost counts: the daemon has told the programs that it is its sleeper's.
+        self.is_outstanding = matches!(received, Err(Error::NoReply));
+        // A ring that could not be mapped counts too: the programs use it for its sleeper.
         let number = self.count;
-        self.count += usize::from(taken.is_ok());
-        if let Ok(Some(ring)) = taken {
+        self.count += usize::from(received.is_ok());
+        if let Ok(Some(ring)) = received {
             return Some((number, ring));
         }
         self.retry_at = Some(now + RING_RETRY_TIME);
@@ -85,25 +88,25 @@ mod tests {
         (ours, daemon)
     }
 
-    fn answer(daemon: &UnixStream, answer: RegistrationReply) {
+    fn reply(daemon: &UnixStream, reply: RegistrationReply) {
         let ring = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&ring, 3 * page_size() as u64).unwrap();
-        answer_with(daemon, answer, ring.as_fd());
+        reply_with(daemon, reply, ring.as_fd());
     }
 
-    fn answer_with(daemon: &UnixStream, answer: RegistrationReply, ring: BorrowedFd<'_>) {
+    fn reply_with(daemon: &UnixStream, reply: RegistrationReply, ring: BorrowedFd<'_>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let rings = [ring];
-        if answer == RegistrationReply::Granted {
+        if reply == RegistrationReply::Granted {
             assert!(control.push(SendAncillaryMessage::ScmRights(&rings)));
         }
-        let byte = [answer as u8];
+        let byte = [reply as u8];
         sendmsg(daemon, &[IoSlice::new(&byte)], &mut control, SendFlags::empty()).unwrap();
     }
 
-    /// How often the daemon was asked.
-    fn asked(mut daemon: &UnixStream) -> usize {
+    /// Returns how many requests the daemon received.
+    fn count_requests(mut daemon: &UnixStream) -> usize {
         let mut bytes = [0; 8];
         let count = daemon.read(&mut bytes).unwrap_or(0);
         assert!(bytes[..count].iter().all(|byte| *byte == RING_REQUEST));
@@ -111,41 +114,41 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_not_asked_for_at_once() {
+    fn a_failed_request_is_not_repeated_at_once() {
         let ((ours, daemon), now) = (pair(), Instant::now());
         let mut rings = RingRequests::new(WAIT);
-        answer(&daemon, RegistrationReply::Failed);
+        reply(&daemon, RegistrationReply::Failed);
         assert!(rings.request_next(ours.as_fd(), now).is_none());
         assert!(rings.request_next(ours.as_fd(), now + RING_RETRY_TIME / 2).is_none());
-        assert_eq!(asked(&daemon), 1);
-        answer(&daemon, RegistrationReply::Granted);
+        assert_eq!(count_requests(&daemon), 1);
+        reply(&daemon, RegistrationReply::Granted);
         let next = rings.request_next(ours.as_fd(), now + RING_RETRY_TIME);
-        assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(1), 1));
+        assert_eq!((next.map(|(number, _)| number), count_requests(&daemon)), (Some(1), 1));
     }
 
     #[test]
-    fn the_number_of_a_ring_that_was_lost_is_nobodys() {
+    fn the_number_of_a_lost_ring_stays_unused() {
         let ((ours, daemon), now) = (pair(), Instant::now());
         let mut rings = RingRequests::new(WAIT);
-        // No connection can be mapped.
-        answer_with(&daemon, RegistrationReply::Granted, daemon.as_fd());
+        // A socket cannot be mapped.
+        reply_with(&daemon, RegistrationReply::Granted, daemon.as_fd());
         assert!(rings.request_next(ours.as_fd(), now).is_none());
-        answer(&daemon, RegistrationReply::Granted);
+        reply(&daemon, RegistrationReply::Granted);
         let next = rings.request_next(ours.as_fd(), now + RING_RETRY_TIME);
-        assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(2), 2));
+        assert_eq!((next.map(|(number, _)| number), count_requests(&daemon)), (Some(2), 2));
     }
 
     #[test]
-    fn an_answer_that_is_late_is_taken_and_not_asked_for_again() {
+    fn a_late_reply_is_received_without_a_new_request() {
         let ((ours, daemon), now) = (pair(), Instant::now());
         let mut rings = RingRequests::new(WAIT);
         assert!(rings.request_next(ours.as_fd(), now).is_none());
         assert!(rings.request_next(ours.as_fd(), now + RING_RETRY_TIME).is_none());
-        answer(&daemon, RegistrationReply::Granted);
+        reply(&daemon, RegistrationReply::Granted);
         let next = rings.request_next(ours.as_fd(), now + 2 * RING_RETRY_TIME);
-        assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(1), 1));
-        answer(&daemon, RegistrationReply::Granted);
+        assert_eq!((next.map(|(number, _)| number), count_requests(&daemon)), (Some(1), 1));
+        reply(&daemon, RegistrationReply::Granted);
         let next = rings.request_next(ours.as_fd(), now + 2 * RING_RETRY_TIME);
-        assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(2), 1));
+        assert_eq!((next.map(|(number, _)| number), count_requests(&daemon)), (Some(2), 1));
     }
 }

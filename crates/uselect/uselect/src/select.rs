@@ -1,4 +1,4 @@
-//! uselect: select(2), answered from the bitmaps where those know (the paper's section 2, figure 2).
+//! uselect: select(2), answered from the bitmaps where possible (section 2, figure 2 of the paper).
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -14,15 +14,15 @@ use crate::tracker::Tracker;
 use crate::view::{BlockingWait, MemoryView};
 use crate::wait::{MemoryScan, WaitCall, wait};
 
-/// Sets of descriptors, a bit each, as `fd_set` of select(2) has them. Each is as long as it need
-/// be, or empty if nothing of its kind is asked; there is no limit of 1024.
+/// Sets of descriptors with a bit for each, like `fd_set` of select(2). Each set has any length,
+/// with no limit of 1024; an empty set requests nothing.
 #[derive(Debug, Default)]
 pub struct FdSets<'a> {
-    /// To be looked at for reading.
+    /// Descriptors to check for reading.
     pub read: &'a mut [u64],
-    /// For writing.
+    /// Descriptors to check for writing.
     pub write: &'a mut [u64],
-    /// For urgent data.
+    /// Descriptors to check for urgent data.
     pub except: &'a mut [u64],
 }
 
@@ -42,13 +42,13 @@ impl FdSets<'_> {
 }
 
 impl Tracker {
-    /// select(2), or with a signal mask pselect(2): waits until one of the descriptors in `sets` is
-    /// ready, `timeout` is over (`None`: never) or a signal comes; leaves in the sets those that are
-    /// ready, and gives how many bits that is. System calls are made as in [`Tracker::upoll`]. After
-    /// an error the sets are as they were.
+    /// Waits like select(2), or with a signal mask like pselect(2), until one of the descriptors in
+    /// `sets` is ready, the timeout expires (`None`: never) or a signal is handled. Leaves the
+    /// ready descriptors in the sets, and returns the number of bits. System calls are made as in
+    /// [`Tracker::upoll`]. After an error the sets are unchanged.
     ///
     /// # Errors
-    /// EBADF when one is not open and was looked at; EINTR.
+    /// EBADF if a descriptor that was checked is not open; EINTR.
     pub fn uselect(
         &self,
         sets: &mut FdSets<'_>,
@@ -56,19 +56,19 @@ impl Tracker {
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
         let words = sets.read.len().max(sets.write.len()).max(sets.except.len());
-        REQUESTED.with(|kept| {
-            // What the thread's last wait has left.
-            let mut asked = kept.take();
-            asked.clear();
-            let mut select = SelectCall { sets, asked, words };
-            let waited = wait(self.shared(), &mut select, timeout, mask);
-            if waited.is_err() {
-                for (at, asked) in select.asked.iter().enumerate() {
-                    select.sets.put(at, *asked);
+        REQUESTED.with(|saved| {
+            // Leftovers of this thread's last wait.
+            let mut requested = saved.take();
+            requested.clear();
+            let mut select = SelectCall { sets, requested, words };
+            let result = wait(self.shared(), &mut select, timeout, mask);
+            if result.is_err() {
+                for (at, requested) in select.requested.iter().enumerate() {
+                    select.sets.put(at, *requested);
                 }
             }
-            kept.set(select.asked);
-            waited
+            saved.set(select.requested);
+            result
         })
     }
 }
@@ -78,69 +78,77 @@ thread_local! {
 }
 
 struct SelectCall<'a, 'b> {
-    /// What is asked, until that is looked at; then what was found.
+    /// The requested bits until the first scan; afterwards the ready ones.
     sets: &'a mut FdSets<'b>,
-    /// What was asked, saved by the first look.
-    asked: Vec<[u64; 3]>,
+    /// The requested bits, saved by the first scan.
+    requested: Vec<[u64; 3]>,
     words: usize,
 }
 
-/// A word of the sets, and what the bitmaps say of it.
+/// A word of the sets, and what the bitmaps show of it.
 #[derive(Default)]
 struct WordScan {
-    asked: [u64; 3],
-    /// Of `known`, what is ready.
+    requested: [u64; 3],
+    /// Ready bits of the descriptors in `known`.
     found: [u64; 3],
     /// Descriptors that memory answers for.
     known: u64,
-    /// Of those that it does not answer for, what may be ready.
+    /// Other descriptors that may be ready.
     hints: u64,
-    /// Descriptors that are asked about for room to send, have none, and will not be told to.
+    /// Descriptors in `known` that wait for send space and have none. New send space is not
+    /// reported for them.
     lacking_space: u64,
 }
 
 impl WordScan {
-    fn of(view: MemoryView<'_>, asked: [u64; 3], at: usize) -> Self {
+    fn of(view: MemoryView<'_>, requested: [u64; 3], at: usize) -> Self {
         let bits = view.bits();
         let word = |bitmap: &Bitmap| bitmap.get(at).map_or(0, |word| word.load(Ordering::SeqCst));
         let (active, except) = (word(bits.active), word(bits.except));
-        let found = [asked[0] & word(bits.read), asked[1] & word(bits.write)];
+        let found = [requested[0] & word(bits.read), requested[1] & word(bits.write)];
         if bits.is_hint {
-            let found = found[0] | found[1] | asked[2] & word(bits.urgent);
-            let guesses = active & (found | (asked[0] | asked[1] | asked[2]) & except);
-            return Self { asked, known: active & !guesses, hints: guesses, ..Self::default() };
+            let found = found[0] | found[1] | requested[2] & word(bits.urgent);
+            let hints = active & (found | (requested[0] | requested[1] | requested[2]) & except);
+            return Self { requested, known: active & !hints, hints: hints, ..Self::default() };
         }
-        // Urgent data is an exception that the kernel is asked about.
+        // For urgent data the kernel must be called.
         let known = active & !except;
         let found = [found[0] & known, found[1] & known, 0];
-        Self { asked, found, known, hints: 0, lacking_space: asked[1] & known & !found[1] }
+        Self { requested, found, known, hints: 0, lacking_space: requested[1] & known & !found[1] }
     }
 
+    /// Returns the descriptors that are in any of the sets.
     fn all(&self) -> u64 {
-        self.asked[0] | self.asked[1] | self.asked[2]
+        self.requested[0] | self.requested[1] | self.requested[2]
     }
 
-    fn others(&self) -> u64 {
+    /// Returns the descriptors that memory does not answer for.
+    fn unknown(&self) -> u64 {
         self.all() & !self.known
     }
 
     fn ready(&self) -> usize {
-        // Most words of most sets are 0, and many machines count bits by a dozen instructions.
+        // Most words of most sets are 0, and many processors need a dozen instructions to count
+        // bits.
         let found = self.found.iter().filter(|bits| **bits != 0);
         found.map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// The bits of poll(2) that a descriptor is asked about for.
+    /// Returns the bits of poll(2) that correspond to the sets that have a descriptor.
     fn events(&self, bit: u32) -> u32 {
-        let kinds = [bits::IN, bits::OUT, bits::PRI].into_iter().zip(self.asked);
-        kinds.filter(|(_, asked)| asked >> bit & 1 == 1).map(|(events, _)| events).sum()
+        let event_bits = [bits::IN, bits::OUT, bits::PRI].into_iter().zip(self.requested);
+        event_bits
+            .filter(|(_, requested)| requested >> bit & 1 == 1)
+            .map(|(events, _)| events)
+            .sum()
     }
 }
 
-/// What select(2) makes of what poll(2) says of a descriptor that is asked about for `events`.
+/// Returns in which sets a descriptor stays: it is in the sets of `events`, and poll(2) found
+/// `found`.
 fn select_bits(events: u16, found: u16) -> [bool; 3] {
     let (events, found) = (u32::from(events), u32::from(found));
-    let has = |asked, bits| events & asked != 0 && found & bits != 0;
+    let has = |requested, bits| events & requested != 0 && found & bits != 0;
     [
         has(bits::IN, bits::IN | bits::HUP | bits::ERR),
         has(bits::OUT, bits::OUT | bits::ERR),
@@ -149,16 +157,16 @@ fn select_bits(events: u16, found: u16) -> [bool; 3] {
 }
 
 impl SelectCall<'_, '_> {
-    /// Adds what poll(2) said of a descriptor, behind what is found already.
+    /// Adds the result of poll(2) for a descriptor to the bits that are set already.
     fn add_polled_fd(&mut self, other: &PollFd) -> Result<usize> {
         if u32::from(other.revents) & bits::NVAL != 0 {
             return Err(Errno::BADF);
         }
         let (at, bit) = (other.fd as usize / 64, 1 << (other.fd as usize % 64));
         let (mut found, mut added) = (self.sets.get(at), 0);
-        for (kind, is_ready) in select_bits(other.events, other.revents).into_iter().enumerate() {
-            if is_ready && found[kind] & bit == 0 {
-                found[kind] |= bit;
+        for (set, is_ready) in select_bits(other.events, other.revents).into_iter().enumerate() {
+            if is_ready && found[set] & bit == 0 {
+                found[set] |= bit;
                 added += 1;
             }
         }
@@ -168,48 +176,49 @@ impl SelectCall<'_, '_> {
 }
 
 impl WaitCall for SelectCall<'_, '_> {
-    /// The first one counts, adjusts and saves in one pass, as in the paper.
+    /// The first scan counts, adjusts and saves in one pass, as in the paper.
     fn scan_memory(&mut self, view: MemoryView<'_>) -> MemoryScan {
-        let mut look = MemoryScan::default();
+        let mut scan = MemoryScan::default();
         for at in 0..self.words {
-            let asked = self.asked.get(at).copied().unwrap_or_else(|| {
-                let asked = self.sets.get(at);
-                self.asked.push(asked);
-                asked
+            let requested = self.requested.get(at).copied().unwrap_or_else(|| {
+                let requested = self.sets.get(at);
+                self.requested.push(requested);
+                requested
             });
-            let part = WordScan::of(view, asked, at);
-            self.sets.put(at, part.found);
-            look.ready += part.ready();
-            look.has_hints |= part.hints != 0;
-            look.has_unknown |= part.others() & !part.hints | part.lacking_space != 0;
+            let word_scan = WordScan::of(view, requested, at);
+            self.sets.put(at, word_scan.found);
+            scan.ready += word_scan.ready();
+            scan.has_hints |= word_scan.hints != 0;
+            scan.has_unknown |=
+                word_scan.unknown() & !word_scan.hints | word_scan.lacking_space != 0;
         }
-        look
+        scan
     }
 
-    fn prepare_sleep(&mut self, waiter: &mut BlockingWait<'_>) -> usize {
-        let view = waiter.view();
-        for (at, asked) in self.asked.iter().enumerate() {
-            let before = WordScan::of(view, *asked, at);
+    fn prepare_sleep(&mut self, blocking: &mut BlockingWait<'_>) -> usize {
+        let view = blocking.view();
+        for (at, requested) in self.requested.iter().enumerate() {
+            let before = WordScan::of(view, *requested, at);
             for bit in bit_positions(before.all() & before.known) {
                 let fd = (at * 64) as i32 + bit as i32;
-                if !waiter.publish(fd, before.events(bit)) {
-                    waiter.poll_set().add(fd, before.events(bit), 0);
+                if !blocking.publish(fd, before.events(bit)) {
+                    blocking.poll_set().add(fd, before.events(bit), 0);
                 }
             }
-            let part = WordScan::of(view, *asked, at);
-            for bit in bit_positions(part.lacking_space) {
-                waiter.watch_writable((at * 64) as i32 + bit as i32, 0);
+            let word_scan = WordScan::of(view, *requested, at);
+            for bit in bit_positions(word_scan.lacking_space) {
+                blocking.watch_writable((at * 64) as i32 + bit as i32, 0);
             }
-            // What is not known any more, too.
-            for bit in bit_positions(part.others() | before.others()) {
-                waiter.poll_set().add((at * 64) as i32 + bit as i32, part.events(bit), 0);
+            // Includes descriptors that stopped being known in between.
+            for bit in bit_positions(word_scan.unknown() | before.unknown()) {
+                blocking.poll_set().add((at * 64) as i32 + bit as i32, word_scan.events(bit), 0);
             }
         }
         self.scan_memory(view).ready
     }
 
-    fn add_polled(&mut self, asked: &PollSet) -> Result<usize> {
-        asked.fds.iter().map(|other| self.add_polled_fd(other)).sum()
+    fn add_polled(&mut self, requested: &PollSet) -> Result<usize> {
+        requested.fds.iter().map(|other| self.add_polled_fd(other)).sum()
     }
 
     fn refresh_ready(&self, view: MemoryView<'_>) {
@@ -226,15 +235,15 @@ impl WaitCall for SelectCall<'_, '_> {
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
-        if self.asked.is_empty() {
-            self.asked.extend((0..self.words).map(|at| self.sets.get(at)));
+        if self.requested.is_empty() {
+            self.requested.extend((0..self.words).map(|at| self.sets.get(at)));
         }
         let mut fds = Vec::new();
-        for (at, asked) in self.asked.iter().enumerate() {
-            let part = WordScan { asked: *asked, ..WordScan::default() };
-            fds.extend(bit_positions(part.all()).map(|bit| PollFd {
+        for (at, requested) in self.requested.iter().enumerate() {
+            let word_scan = WordScan { requested: *requested, ..WordScan::default() };
+            fds.extend(bit_positions(word_scan.all()).map(|bit| PollFd {
                 fd: (at * 64) as i32 + bit as i32,
-                events: part.events(bit) as u16,
+                events: word_scan.events(bit) as u16,
                 revents: 0,
             }));
         }

@@ -1,4 +1,5 @@
-//! `Sleeper`: sleeping until something happens to a tracked socket or to another descriptor.
+//! `Sleeper`: lets a thread sleep until something happens to a tracked socket or another
+//! descriptor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,26 +10,28 @@ use crate::layout::DOUBT;
 use crate::pages::{SharedPages, WakeRing};
 use crate::poll_set::PollSet;
 
-/// In an interest: it is a watcher's, and stays until that takes it back.
+/// Bit of an interest: it belongs to a watcher, and stays until the watcher clears it.
 pub(crate) const KEPT: u32 = 1 << 31;
 
-/// What a thread sleeps by. One that waits by upoll or uselect has it for the time of the wait.
+/// What a thread needs to sleep. An upoll or uselect takes it for the duration of the wait.
 pub(crate) struct Sleeper {
+    /// The number of the sleeper, `0 <= number < SLEEPERS`.
     pub(crate) number: usize,
     pub(crate) ring: WakeRing,
-    /// Sockets that had no room when somebody wanted to send, each told of once; made when there
-    /// is a first one.
+    /// An epoll instance with the sockets that lack send space, each one-shot. Created for the
+    /// first such socket.
     pub(crate) writable_epoll: Option<Epoll>,
-    /// Descriptors whose interest was stored since it was last taken back.
+    /// Descriptors whose interest was stored and not cleared since.
     published: FdBits,
-    /// Those that were expected since this sleep began.
-    expected: FdBits,
-    /// Of which the kernel has said during this wait that there is room, and memory has not.
+    /// Descriptors whose interest was published since this sleep began.
+    published_now: FdBits,
+    /// Descriptors for which the kernel reported send space during this wait, and memory shows
+    /// none.
     pub(crate) contradicted: Vec<i32>,
     pub(crate) poll_set: PollSet,
 }
 
-/// A bit for each; as many words as there are descriptors for.
+/// A bit for each descriptor, in as many words as needed.
 #[derive(Default)]
 struct FdBits(Vec<u64>);
 
@@ -41,7 +44,7 @@ impl FdBits {
     }
 }
 
-/// When, and by whom, descriptors were expected: see [`Sleeper::stamp`].
+/// Identifies when and by which sleeper descriptors were published; see [`Sleeper::stamp`].
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct InterestStamp {
     sleeper: usize,
@@ -50,56 +53,57 @@ pub(crate) struct InterestStamp {
 
 impl Sleeper {
     pub(crate) fn new(number: usize, ring: WakeRing) -> Self {
-        let (published, expected) = (FdBits::default(), FdBits::default());
-        let (doubtful, asked) = (Vec::new(), PollSet::default());
+        let (published, published_now) = (FdBits::default(), FdBits::default());
+        let (contradicted, poll_set) = (Vec::new(), PollSet::default());
         Self {
             number,
             ring,
             writable_epoll: None,
             published,
-            expected,
-            contradicted: doubtful,
-            poll_set: asked,
+            published_now,
+            contradicted: contradicted,
+            poll_set: poll_set,
         }
     }
 
-    /// Begins a question: nothing is collected or expected.
+    /// Begins a new sleep with an empty poll set and no published descriptors.
     pub(crate) fn clear(&mut self) {
         self.poll_set.clear();
-        self.expected.0.clear();
+        self.published_now.0.clear();
     }
 
-    /// From here on the kernel tells of what interests this sleeper. What has happened before is to
-    /// be looked for behind this. False while another one takes over an interest, and what that may
-    /// be is not known: only what is kept is told of.
+    /// From here on the kernel wakes this sleeper for its interests. Earlier events must be looked
+    /// for afterwards. Returns false while another sleeper takes over one of its interests, because
+    /// that interest is then unknown. Kept interests work in any case.
     pub(crate) fn begin_sleep(&self, pages: &SharedPages) -> bool {
         self.ring.drain();
-        // Pairs with wake() in the kernel: that we sleep is stored before words and bits are read;
-        // there they are stored before that is read.
+        // Pairs with wake() in the kernel: the flag is stored before words and bits are read here;
+        // the kernel stores these before it reads the flag.
         pages.writable.sleeper[self.number].sleeping.swap(1, Ordering::SeqCst);
-        // Pairs with `replace`.
+        // Pairs with `take_over`.
         pages.replacing_threads[self.number].load(Ordering::SeqCst) == 0
     }
 
+    /// Ends a sleep: the kernel does not wake this sleeper any more.
     pub(crate) fn end_sleep(&self, pages: &SharedPages) {
         pages.writable.sleeper[self.number].sleeping.swap(0, Ordering::SeqCst);
     }
 
-    /// By word of descriptors, what has changed of those that this sleeper is interested in.
+    /// Returns by word of descriptors whether one in which this sleeper is interested has changed.
     pub(crate) fn changed_words<'a>(&self, pages: &'a SharedPages) -> &'a [AtomicU64] {
         &pages.writable.sleeper[self.number].changed_words
     }
 
-    /// Says what of a tracked descriptor ends this sleep; false if another one has it: then poll(2)
-    /// is to be asked. The word is to be read behind this.
+    /// Publishes which events of a tracked descriptor end this sleep. Returns false if another
+    /// sleeper owns the interest: then poll(2) must be called. The word must be read after this.
     pub(crate) fn publish(&mut self, pages: &SharedPages, fd: i32, events: u32) -> bool {
         let (at, mut wanted) = (fd as usize, self.interest(events));
         let found = pages.interest(at);
-        // What another entry of the question waits for ends this sleep, too.
-        if has_bit(&self.expected.0, at) && found >> 16 == self.number as u32 {
+        // Events of another entry for the same descriptor end this sleep too.
+        if has_bit(&self.published_now.0, at) && found >> 16 == self.number as u32 {
             wanted |= found;
         }
-        self.expected.add(at / 64, 1 << (at % 64));
+        self.published_now.add(at / 64, 1 << (at % 64));
         if found == wanted {
             return true;
         }
@@ -110,35 +114,38 @@ impl Sleeper {
         true
     }
 
-    /// Of a word of descriptors, what [`Sleeper::publish`] has said before is so in this sleep.
+    /// Like [`Sleeper::publish`], for the descriptors of one bitmap word whose interest has not
+    /// changed since they were published.
     pub(crate) fn keep_published(&mut self, word: usize, bits: u64) {
-        self.expected.add(word, bits);
+        self.published_now.add(word, bits);
     }
 
-    /// Puts an interest in the place of another one, unless that is of a sleeper that sleeps.
+    /// Replaces the interest of another sleeper, unless that sleeps.
     fn take_over(&self, pages: &SharedPages, fd: usize, found: u32, wanted: u32) -> bool {
         let other = (found >> 16) as usize % pages.writable.sleeper.len();
         if found == 0 || other == self.number {
             return pages.replace_interest(fd, found, wanted);
         }
-        // Pairs with `begin` of the other one: it finds us here, finds its interest gone, or is
-        // seen here to sleep. To give it back instead would be too late for what happens meanwhile.
+        // Pairs with `begin_sleep` of the other sleeper. It sees this count, or sees that its
+        // interest is gone, or is seen here to sleep. Restoring its interest afterwards would be
+        // too late for events in between.
         pages.replacing_threads[other].fetch_add(1, Ordering::SeqCst);
         let is_asleep = pages.writable.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
-        let is_taken = !is_asleep && pages.replace_interest(fd, found, wanted);
+        let is_replaced = !is_asleep && pages.replace_interest(fd, found, wanted);
         pages.replacing_threads[other].fetch_sub(1, Ordering::SeqCst);
-        is_taken
+        is_replaced
     }
 
-    /// Another one after whatever may have changed what [`Sleeper::publish`] has said of a word of
-    /// descriptors.
+    /// Returns a stamp that changes with anything that may change what [`Sleeper::publish`] stored
+    /// for a word of descriptors.
     pub(crate) fn stamp(&self, pages: &SharedPages, word: usize) -> InterestStamp {
-        // Pairs with `replace` of another sleeper, as `begin` does: what that has taken is counted
-        // here.
+        // Pairs with `take_over` of another sleeper, like `begin_sleep`: its replacements are
+        // counted here.
         InterestStamp { sleeper: self.number, interests: pages.interest_versions(word) }
     }
 
-    /// As [`Sleeper::publish`], for good: false if somebody sleeps on it.
+    /// Like [`Sleeper::publish`], for a watcher: the interest stays. Returns false if another
+    /// watcher owns it, or another sleeper sleeps on it.
     pub(crate) fn publish_kept(&self, pages: &SharedPages, fd: i32, events: u32) -> bool {
         let (at, wanted) = (fd as usize, self.interest(events) | KEPT);
         let found = pages.interest(at);
@@ -146,17 +153,18 @@ impl Sleeper {
         is_free && self.take_over(pages, at, found, wanted)
     }
 
-    /// Whether an interest is what this sleeper keeps.
+    /// Returns whether an interest is one that this sleeper keeps.
     pub(crate) fn has_kept(&self, interest: u32) -> bool {
         interest & !0xFFFF == KEPT | (self.number as u32) << 16
     }
 
-    /// What memory has to ask the kernel about interests everybody: the answer may be anything.
+    /// Returns the stored form of an interest. It includes all events for which memory must ask the
+    /// kernel, because the kernel's answer may be anything.
     fn interest(&self, events: u32) -> u32 {
         (self.number as u32) << 16 | (events | bits::ALWAYS_REPORTED | bits::PRI | DOUBT) & 0xFFFF
     }
 
-    /// Something has ended a sleep that is of no interest any more.
+    /// Clears the interests of a sleep that is over.
     pub(crate) fn withdraw(&mut self, pages: &SharedPages) {
         for (word, published) in self.published.0.drain(..).enumerate() {
             for fd in bit_positions(published).map(|bit| word * 64 + bit as usize) {
@@ -168,12 +176,14 @@ impl Sleeper {
         }
     }
 
-    /// Has the kernel tell when a socket has room. One that cannot be watched is asked about.
+    /// Lets the kernel report when a socket has send space. If epoll_ctl(2) fails, the socket is
+    /// added to the poll set.
     pub(crate) fn watch_writable(&mut self, fd: i32, entry: usize) {
         if self.writable_epoll.is_none() {
             self.writable_epoll = Epoll::new().ok();
         }
-        let add = |rooms: &Epoll| rooms.add_oneshot(fd, bits::OUT, fd as u64).is_ok();
+        let add =
+            |writable_epoll: &Epoll| writable_epoll.add_oneshot(fd, bits::OUT, fd as u64).is_ok();
         if self.contradicted.contains(&fd) || !self.writable_epoll.as_ref().is_some_and(add) {
             self.poll_set.add(fd, bits::OUT, entry);
         }

@@ -1,4 +1,4 @@
-//! `Idle`: the sleepers that no thread has.
+//! `SleeperPool`: the sleepers that no thread uses.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::layout::SLEEPERS;
 use crate::sleeper::Sleeper;
 
-/// By their numbers; null: some thread has it, or there is none. Without a lock: a signal handler
-/// must not wait for what it has interrupted, and what is not taken back is lost for good, as the
-/// daemon gives each ring once.
+/// Sleepers by number; null means in use or not created. The pool has no lock, because a signal
+/// handler must not wait for the code that it interrupted. A sleeper that is not returned is lost
+/// for good, because the daemon sends each ring once.
 pub(crate) struct SleeperPool([AtomicPtr<Sleeper>; SLEEPERS]);
 
 impl SleeperPool {
@@ -16,24 +16,25 @@ impl SleeperPool {
         Self([const { AtomicPtr::new(ptr::null_mut()) }; SLEEPERS])
     }
 
-    /// That of the lowest number: the one that a single thread has had before.
+    /// Takes the sleeper with the lowest number, so a single thread always gets the same one.
     pub(crate) fn take(&self) -> Option<Box<Sleeper>> {
-        self.0.iter().find_map(|place| {
-            if place.load(Ordering::Relaxed).is_null() {
+        self.0.iter().find_map(|slot| {
+            if slot.load(Ordering::Relaxed).is_null() {
                 return None;
             }
-            // Pairs with `put`: what its last thread did with it is behind us.
-            let taken = place.swap(ptr::null_mut(), Ordering::Acquire);
-            // SAFETY: what is not null `put` has made of a box, and nobody else has found it there.
+            // Pairs with `put`: the writes of its last thread are visible.
+            let taken = slot.swap(ptr::null_mut(), Ordering::Acquire);
+            // SAFETY: a pointer that is not null comes from `Box::into_raw` in `put`, and the swap
+            // gives it to this thread alone.
             (!taken.is_null()).then(|| unsafe { Box::from_raw(taken) })
         })
     }
 
     pub(crate) fn put(&self, sleeper: Box<Sleeper>) {
-        let place = &self.0[sleeper.number];
+        let slot = &self.0[sleeper.number];
         // Pairs with `take`.
-        let found = place.swap(Box::into_raw(sleeper), Ordering::Release);
-        assert!(found.is_null(), "a number is one sleeper's");
+        let found = slot.swap(Box::into_raw(sleeper), Ordering::Release);
+        assert!(found.is_null(), "each number has one sleeper");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `Socket`: a TCP socket that the library has opened, and closes.
+//! `TrackedSocket`: a TCP socket that the library opens and closes.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,18 +9,18 @@ use crate::error::Error;
 use crate::kernel::{self, Result};
 use crate::tracker::{SocketState, Tracker};
 
-/// A TCP socket that is tracked unless [`Socket::is_tracked`] says otherwise. It must be closed by
-/// dropping it, for the number of a descriptor that was closed elsewhere may be another file's.
+/// A TCP socket, tracked if [`TrackedSocket::is_tracked`]. It must be closed by dropping it: if
+/// other code closes the descriptor, its number may belong to another file.
 ///
-/// A copy of the descriptor (dup(2)) is another descriptor, which is not tracked.
+/// A copy of the descriptor (dup(2)) is not tracked.
 pub struct TrackedSocket {
     tracker: Tracker,
-    /// Closed behind `drop`, which has it forgotten.
+    /// Closed after `drop` has untracked it.
     fd: OwnedFd,
 }
 
 impl Tracker {
-    /// Opens a TCP socket, closed on exec and tracked if possible.
+    /// Opens a TCP socket with close-on-exec, tracked if possible.
     ///
     /// # Errors
     /// Those of socket(2).
@@ -36,40 +36,41 @@ impl TrackedSocket {
         Self { tracker, fd }
     }
 
-    /// The process that it is of.
+    /// Returns the tracker that opened the socket.
     pub fn tracker(&self) -> &Tracker {
         &self.tracker
     }
 
-    /// As [`Tracker::is_tracked`].
+    /// Like [`Tracker::is_tracked`].
     pub fn is_tracked(&self) -> bool {
         self.tracker.is_tracked(self.as_raw_fd())
     }
 
-    /// As [`Tracker::state`].
+    /// Like [`Tracker::state`].
     pub fn state(&self) -> Option<SocketState> {
         self.tracker.state(self.as_raw_fd())
     }
 
-    /// As [`Tracker::refresh`].
+    /// Like [`Tracker::refresh`].
     pub fn refresh(&self) {
         self.tracker.refresh(self.as_raw_fd());
     }
 
-    /// The next connection of a listener, tracked from now on, closed on exec.
+    /// Accepts the next connection of a listener, with close-on-exec and tracked if possible.
     ///
     /// # Errors
-    /// Those of accept(2). ECONNABORTED too where the peer's address is gone already.
+    /// Those of accept(2); ECONNABORTED also if the address of the peer is not available any more.
     pub fn accept(&self, is_blocking: bool) -> Result<(TrackedSocket, Option<SocketAddr>), Error> {
         let accepted = self.tracker.open_owned(|| kernel::accept(self.as_fd(), is_blocking));
-        // Of the queue that became empty nothing tells.
+        // The kernel does not report that the queue became empty.
         self.refresh();
         let (fd, address) = accepted?;
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
         Ok((TrackedSocket::new(self.tracker.clone(), fd), address))
     }
 
-    /// recv(2): how many bytes came, 0 at the end. In lean mode this is how bytes are received.
+    /// Receives bytes like recv(2). Returns how many, 0 at the end of the stream. Required in lean
+    /// mode.
     ///
     /// # Errors
     /// Those of recv(2).
@@ -81,7 +82,8 @@ impl TrackedSocket {
         received
     }
 
-    /// send(2) without SIGPIPE: how many bytes were taken. In lean mode this is how bytes are sent.
+    /// Sends bytes like send(2), without SIGPIPE. Returns how many were taken. Required in lean
+    /// mode.
     ///
     /// # Errors
     /// Those of send(2).
@@ -91,20 +93,20 @@ impl TrackedSocket {
         sent
     }
 
-    /// Ends one or both directions (shutdown(2)).
+    /// Ends one or both directions, like shutdown(2).
     ///
     /// # Errors
-    /// ENOTCONN when the connection is gone already.
+    /// ENOTCONN if the connection is gone already.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         let ended = rustix::net::shutdown(&self.fd, how);
         self.refresh();
         Ok(ended?)
     }
 
-    /// An error that the socket has kept (SO_ERROR), given once.
+    /// Returns and clears the pending error of the socket (SO_ERROR).
     ///
     /// # Errors
-    /// That error.
+    /// The pending error.
     pub fn take_error(&self) -> Result<(), Error> {
         let taken = sockopt::socket_error(&self.fd);
         self.refresh();

@@ -1,4 +1,4 @@
-//! `Spin`: looking at memory for a while before a sleep, where that is worth it.
+//! `Spin`: reads memory repeatedly for a while before a sleep, while that pays off.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::kernel;
 
-/// A wake costs who sends a packet some microseconds and the sleeper its place on the processor; a
-/// look at memory costs tens of nanoseconds. So a wait whose answer comes soon looks until then.
-/// Adaptive: it spins as long as that has lately been of use, and not where another thread wants
-/// the processor, of which involuntary switches tell.
+/// A wake-up costs the sender of a packet some microseconds, and the sleeper its place on the
+/// processor. A look at memory costs tens of nanoseconds. So a wait whose event is near spins until
+/// then. It stops spinning when recent attempts found nothing, or when another thread needs the
+/// processor, as involuntary context switches show.
 #[derive(Default)]
 pub(crate) struct Spin {
     max_ns: AtomicU64,
     gate: AdaptiveGate,
-    /// Involuntary switches of the process at the last spin in vain.
+    /// Involuntary context switches of the thread at the last wasted spin.
     switches: AtomicU64,
 }
 
-/// Looks between two readings of the clock.
+/// Looks at memory between two readings of the clock.
 const CHECKS_PER_CLOCK_READ: u32 = 8;
 
 impl Spin {
@@ -27,14 +27,14 @@ impl Spin {
         self.max_ns.store(max_ns, Ordering::Relaxed);
     }
 
-    /// Whether a wait of at most `timeout` is to spin first.
+    /// Returns whether a wait with this timeout shall spin first, and counts the opportunity.
     pub(crate) fn begin_spin(&self, timeout: Option<Duration>) -> bool {
         self.max_ns.load(Ordering::Relaxed) > 0
             && timeout != Some(Duration::ZERO)
             && self.gate.allow_attempt()
     }
 
-    /// Looks until there is something; false if there is nothing for too long.
+    /// Spins until `is_ready` returns true, or the limit is reached. Returns whether it was ready.
     pub(crate) fn spin_until(&self, mut is_ready: impl FnMut() -> bool) -> bool {
         let max = Duration::from_nanos(self.max_ns.load(Ordering::Relaxed));
         let begin = Instant::now();
@@ -58,7 +58,7 @@ impl Spin {
             return self.gate.record(AttemptResult::Useful);
         }
         let switches = kernel::involuntary_switches();
-        // Somebody else wants this processor: at once.
+        // Another thread needs this processor: stop spinning at once.
         match self.switches.swap(switches, Ordering::Relaxed) == switches {
             true => self.gate.record(AttemptResult::Wasted),
             false => self.gate.close(),
@@ -71,18 +71,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spinning_in_vain_is_given_up_and_tried_again_later() {
+    fn wasted_spins_stop_and_are_tried_again_later() {
         let spin = Spin::default();
-        assert!(!spin.begin_spin(None), "not unless asked for");
+        assert!(!spin.begin_spin(None), "spinning is off by default");
         spin.set(Duration::from_nanos(1));
         assert!(!spin.begin_spin(Some(Duration::ZERO)));
         let mut spins = 0;
         while spin.begin_spin(None) {
             assert!(!spin.spin_until(|| false));
             spins += 1;
-            assert!(spins <= 32, "it is given up");
+            assert!(spins <= 32, "attempts stop");
         }
-        // What is of use again is done again, at once.
+        // One useful attempt opens the gate again.
         assert!(spin.spin_until(|| true));
         assert!(spin.begin_spin(None));
     }

@@ -1,16 +1,16 @@
-//! Counters of a process's waits.
+//! Counters of waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the waits of a process did.
+/// Counters of the waits of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Waits: calls of upoll, uselect and [`crate::Watcher::wait`].
+    /// Calls of upoll, uselect and [`crate::Watcher::wait`].
     pub waits: u64,
-    /// Of these, how many were answered without a system call.
+    /// Waits that made no system call.
     pub without_syscall: u64,
-    /// How many system calls were made that could sleep.
+    /// System calls that could sleep.
     pub sleeps: u64,
 }
 
@@ -27,16 +27,16 @@ impl Counter {
     }
 }
 
-/// [`Stats`] as they come to be.
+/// The counters behind [`Stats`].
 #[derive(Default)]
 pub(crate) struct WaitCounters {
     pub(crate) waits: Counter,
-    pub(crate) without_call: Counter,
+    pub(crate) without_syscall: Counter,
     sleeps: Counter,
 }
 
 impl WaitCounters {
-    /// Counts a system call, unless it returns at once.
+    /// Counts a system call, unless its timeout is zero.
     pub(crate) fn add_sleep(&self, timeout: Option<Duration>) {
         if timeout != Some(Duration::ZERO) {
             self.sleeps.add();
@@ -46,7 +46,7 @@ impl WaitCounters {
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             waits: self.waits.get(),
-            without_syscall: self.without_call.get(),
+            without_syscall: self.without_syscall.get(),
             sleeps: self.sleeps.get(),
         }
     }

@@ -1,4 +1,4 @@
-//! `Tracker`: a process whose sockets are tracked, and how waits are answered there.
+//! `Tracker`: tracks the sockets of a process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -19,53 +19,56 @@ use crate::stats::{Stats, WaitCounters};
 use crate::view::MemoryView;
 use crate::yield_before_sleep::YieldBeforeSleep;
 
-/// A process whose sockets are tracked: those that it opens, accepts or adopts here from now on.
+/// Tracks the sockets of a process that are opened, accepted or passed to it.
 ///
-/// A child of fork(2) has the parent's sockets, but not its registration: in the child nothing is
-/// tracked and every wait is the system call.
+/// A child of fork(2) inherits the sockets, but not the registration: nothing is tracked in the
+/// child, and every wait is the system call.
 #[derive(Clone)]
 pub struct Tracker(Arc<TrackerShared>);
 
-/// What answers.
+/// How waits are answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// Memory that programs in the kernel keep up to date.
+    /// From memory that eBPF programs keep up to date.
     Bpf(TrackingMode),
-    /// An io_uring instance that says of which sockets the kernel need not be asked.
+    /// By poll(2), except for sockets that an io_uring instance shows to be idle.
     Multishot,
-    /// The system calls.
+    /// By the system calls.
     Calls,
 }
 
+/// The state of a tracker, shared by its clones.
 pub(crate) struct TrackerShared {
     memory: TrackerMemory,
     pub(crate) kernel_check: KernelCheckInterval,
     pub(crate) spin: Spin,
-    /// Of those who wait by upoll and uselect.
+    /// For upoll and uselect; a watcher has its own.
     pub(crate) yielding: YieldBeforeSleep,
     pub(crate) counters: WaitCounters,
-    /// Of the last upoll that was large; one that finds it taken by another thread goes without.
+    /// The array of the last large upoll. A wait that finds it locked by another thread works
+    /// without it.
     pub(crate) poll_cache: Mutex<PollCache>,
 }
 
+/// The memory behind a backend.
 enum TrackerMemory {
     Bpf(Box<ProcessRegion>),
     Multishot(Box<Multishot>),
     None,
 }
 
-/// What is known of a socket without a system call, as of its last event.
+/// The recorded state of a tracked socket, as of its last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketState {
-    /// What poll(2) would say, including bits that have to be asked for. POLLPRI and POLLERR: the
-    /// kernel has to be asked. POLLOUT that is missing may have come back meanwhile.
+    /// What poll(2) would return if all events were requested. With POLLPRI or POLLERR the kernel
+    /// must be called. If POLLOUT is missing, send space may have become free since.
     pub events: u32,
-    /// Events so far, modulo 2^16: what would have woken a process that waits by edges.
+    /// The event count, modulo 2^16. An event is what would wake an edge-triggered wait.
     pub edges: u16,
-    /// Bytes that can be received, with one more behind an end (as SIOCINQ has it before it takes
-    /// that off); of a listener, connections that wait.
+    /// Bytes that can be received, plus one after the end of the stream (which SIOCINQ subtracts);
+    /// for a listener, connections to accept.
     pub readable: u32,
-    /// Bytes of room to send.
+    /// Bytes of free send space.
     pub send_space: u32,
     /// The congestion window, in segments.
     pub cwnd: u32,
@@ -74,28 +77,27 @@ pub struct SocketState {
 }
 
 impl Tracker {
-    /// Registers this process with the daemon that listens at `path` ([`crate::SOCKET`] unless the
-    /// operator says otherwise).
+    /// Registers this process with the daemon at `path`, by default [`crate::DEFAULT_SOCKET`].
     ///
     /// # Errors
-    /// Those of [`Error`]; the process then waits by its system calls as before.
+    /// Those of [`Error`]. The process can then still use its system calls.
     pub fn register(path: &Path, mode: TrackingMode) -> Result<Self, Error> {
         Ok(Self::with_memory(TrackerMemory::Bpf(Box::new(ProcessRegion::register(path, mode)?))))
     }
 
-    /// Tracks by an io_uring instance of the process's own (multishot poll), for which no
-    /// privilege is needed. Sockets that are idle cost a wait nothing then. Those of which anything
-    /// was heard since poll(2) last found nothing there are asked of poll(2), so no wait is told of
-    /// one without a call; and none is told of one that poll(2) does not find.
+    /// Finds idle sockets with multishot polls of an io_uring instance, which needs no privilege.
+    /// Idle sockets then cost a wait nothing. Sockets on which something happened since poll(2)
+    /// last found nothing are passed to poll(2). So a wait that returns a socket always makes a
+    /// system call, and never returns one that poll(2) does not report.
     ///
-    /// Room for 32,768 events is taken from the kernel, 0.5 MB. One thread at a time waits by the
-    /// ring; another one that waits too does it in the system call. [`crate::Watcher`] is an epoll
-    /// instance here. A thread that has waited is woken in other calls too, to take note of an
-    /// event: those that Linux does not take up again after a signal, as epoll_wait(2) and receives
-    /// with a timeout, then end with EINTR.
+    /// The ring has space for 32,768 completions, 0.5 MB of kernel memory. One thread at a time
+    /// waits by the ring; other threads use the system call. A [`crate::Watcher`] is a plain epoll
+    /// instance. In a thread that has waited, completions interrupt other system calls too. Calls
+    /// that Linux does not restart after a signal, such as epoll_wait(2) and receives with a
+    /// timeout, then fail with EINTR.
     ///
-    /// A child of fork(2) has the ring open; where the child outlives the parent without a call of
-    /// execve(2), the parent's end does not end its armed connections.
+    /// A child of fork(2) holds the ring open. If it outlives the parent without execve(2), the
+    /// parent's armed connections stay open after the parent's end.
     ///
     /// # Errors
     /// [`Error::NoRing`], those of mmap(2), EMFILE.
@@ -103,8 +105,8 @@ impl Tracker {
         Ok(Self::with_memory(TrackerMemory::Multishot(Box::new(Multishot::new()?))))
     }
 
-    /// The best there is: [`Tracker::register`], else [`Tracker::multishot`], else
-    /// [`Tracker::calls`]; and why not those before it, in that order.
+    /// Returns the first available of [`Tracker::register`], [`Tracker::multishot`] and
+    /// [`Tracker::calls`], with the errors of those before it, in that order.
     pub fn best(path: &Path, mode: TrackingMode) -> (Self, Vec<(Backend, Error)>) {
         let mut missing = Vec::new();
         match Self::register(path, mode) {
@@ -118,14 +120,14 @@ impl Tracker {
         (Self::calls(), missing)
     }
 
-    /// One that tracks nothing: every wait is the system call.
+    /// Returns a tracker that tracks nothing: every wait is the system call.
     pub fn calls() -> Self {
         Self::with_memory(TrackerMemory::None)
     }
 
     #[cfg(test)]
-    pub(crate) fn with_multishot(filter: Multishot) -> Self {
-        Self::with_memory(TrackerMemory::Multishot(Box::new(filter)))
+    pub(crate) fn with_multishot(multishot: Multishot) -> Self {
+        Self::with_memory(TrackerMemory::Multishot(Box::new(multishot)))
     }
 
     fn with_memory(memory: TrackerMemory) -> Self {
@@ -139,75 +141,78 @@ impl Tracker {
         }))
     }
 
-    /// What answers; [`Backend::Calls`] too in a child of fork(2), and once the daemon has ended.
+    /// Returns how waits are answered. This becomes [`Backend::Calls`] in a child of fork(2), and
+    /// when the daemon ends.
     pub fn backend(&self) -> Backend {
         match &self.0.memory {
             TrackerMemory::Bpf(region) if region.is_live() => Backend::Bpf(region.mode),
-            TrackerMemory::Multishot(filter) if filter.is_this_process() => Backend::Multishot,
+            TrackerMemory::Multishot(multishot) if multishot.is_this_process() => {
+                Backend::Multishot
+            }
             TrackerMemory::Bpf(_) | TrackerMemory::Multishot(_) | TrackerMemory::None => {
                 Backend::Calls
             }
         }
     }
 
-    /// Sleeps until the daemon has ended, and nothing is told of sockets any more: for a thread that
-    /// says so. Returns at once where there is no registration, or one of a parent.
+    /// Sleeps until the daemon ends, for a thread that reports this. Returns at once if this
+    /// process is not registered.
     pub fn wait_for_daemon_end(&self) {
         if let Some(region) = self.0.live_region() {
             region.wait_for_daemon_end();
         }
     }
 
-    /// Makes a call that gives a new socket, or a negative number, and gives what it gave; the
-    /// socket is tracked if possible. The call is socket(2), or accept4(2) with room for an
-    /// address: other calls make sockets that [`Tracker::adopt`] takes. Whoever closes it calls
-    /// [`Tracker::forget`] before.
+    /// Runs a call that returns a new socket or a negative number, and returns its result. The
+    /// socket is tracked if possible. The call must be socket(2), or accept4(2) with a buffer for
+    /// the address; sockets of other calls need [`Tracker::track`]. Call [`Tracker::untrack`]
+    /// before the socket is closed.
     pub fn open(&self, call: impl FnOnce() -> i32) -> i32 {
         match &self.0.memory {
             TrackerMemory::Bpf(region) if region.is_live() => region.open(call),
-            TrackerMemory::Multishot(filter) => {
+            TrackerMemory::Multishot(multishot) => {
                 let fd = call();
-                filter.track(fd);
+                multishot.track(fd);
                 fd
             }
             TrackerMemory::Bpf(_) | TrackerMemory::None => call(),
         }
     }
 
-    /// Has an open TCP socket tracked from now on, wherever it is from; one system call. False if
-    /// it cannot be: it is no TCP socket, its number is 65,536 or more, or it is tracked already:
-    /// by another descriptor of this process, or by another process. Whoever closes it calls
-    /// [`Tracker::forget`] before.
+    /// Starts tracking an open TCP socket, with one system call. Returns false if the descriptor is
+    /// not a TCP socket or is 65,536 or above, or if the socket is tracked already, by another
+    /// descriptor or process. Call [`Tracker::untrack`] before the socket is closed.
     pub fn track(&self, fd: i32) -> bool {
         match &self.0.memory {
             TrackerMemory::Bpf(region) => region.is_live() && region.track(fd),
-            TrackerMemory::Multishot(filter) => filter.track(fd),
+            TrackerMemory::Multishot(multishot) => multishot.track(fd),
             TrackerMemory::None => false,
         }
     }
 
-    /// To be called right before a descriptor is closed, or another file is put in its place
-    /// (dup2(2)), or when it is to be tracked no longer. Nothing happens to others.
+    /// Stops tracking a socket. Call this right before its descriptor is closed or replaced
+    /// (dup2(2)). Does nothing for other descriptors.
     pub fn untrack(&self, fd: i32) {
         match &self.0.memory {
             TrackerMemory::Bpf(region) => region.untrack(fd),
-            TrackerMemory::Multishot(filter) => filter.untrack(fd),
+            TrackerMemory::Multishot(multishot) => multishot.untrack(fd),
             TrackerMemory::None => {}
         }
     }
 
-    /// Whether waits for a descriptor can be answered from memory.
+    /// Returns whether memory can answer waits for a descriptor.
     #[inline]
     pub fn is_tracked(&self, fd: i32) -> bool {
         match &self.0.memory {
             TrackerMemory::Bpf(region) => region.is_live() && region.pages.index(fd).is_some(),
-            TrackerMemory::Multishot(filter) => filter.is_this_process() && filter.is_tracked(fd),
+            TrackerMemory::Multishot(multishot) => {
+                multishot.is_this_process() && multishot.is_tracked(fd)
+            }
             TrackerMemory::None => false,
         }
     }
 
-    /// What is known of a descriptor; `None` if it is not tracked, or by
-    /// [`Tracker::multishot`], which knows nothing of the kind.
+    /// Returns the recorded state of a socket; `None` if it is not tracked by [`Backend::Bpf`].
     pub fn state(&self, fd: i32) -> Option<SocketState> {
         let region = self.0.live_region()?;
         let index = region.pages.index(fd)?;
@@ -222,45 +227,46 @@ impl Tracker {
         })
     }
 
-    /// Makes the memory what a tracked socket is: to be called after what no hook of the kernel
-    /// tells of, which is setsockopt(2) of buffers and marks, SO_ERROR asked for, shutdown(2) of
-    /// the receiving side, accept(2) of a listener's last connection, a connect(2) that dissolves,
-    /// and in lean mode whatever takes or adds bytes by calls of one's own. One system call.
+    /// Updates the recorded state of a socket, with one system call. Call this after changes that
+    /// no hook of the kernel reports: setsockopt(2) of buffers and watermarks, a read of SO_ERROR,
+    /// shutdown(2) of the receiving side, accept(2) of the last pending connection, connect(2) that
+    /// dissolves a connection, and in lean mode other calls that receive or send.
     pub fn refresh(&self, fd: i32) {
         match &self.0.memory {
             TrackerMemory::Bpf(region) if region.is_live() => region.refresh(fd),
-            TrackerMemory::Multishot(filter) => filter.refresh(fd),
+            TrackerMemory::Multishot(multishot) => multishot.refresh(fd),
             TrackerMemory::Bpf(_) | TrackerMemory::None => {}
         }
     }
 
-    /// In lean mode, before a receive by a call of one's own: what has come so far is not to be told
-    /// any more. Nothing in exact mode.
+    /// Prepares a receive that the caller makes by its own system call. Required in lean mode; does
+    /// nothing in exact mode.
     pub fn begin_receive(&self, fd: i32) {
         if let Some(region) = self.0.live_region() {
             region.begin_receive(fd);
         }
     }
 
-    /// In lean mode, behind that receive: it gave `got` of the `max` bytes that it had room for,
-    /// `None` if it failed. Where there may be more the kernel is made to look.
+    /// Records that receive. It returned `got` of at most `max` bytes, `None` if it failed. If more
+    /// bytes may be there, the kernel updates the state.
     pub fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_receive(fd, got, max);
         }
     }
 
-    /// In lean mode, behind a send: of `count` bytes `sent` were taken, `None` if it failed. Where
-    /// it fell short a watcher is to be told, too: [`crate::Watcher::lacks_room`].
+    /// Records a send that the caller made by its own system call. Required in lean mode. It took
+    /// `sent` of `count` bytes, `None` if it failed. If it took fewer, also call
+    /// [`crate::Watcher::report_short_send`].
     pub fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_send(fd, sent, count);
         }
     }
 
-    /// A tracked socket is readable from now on only with so many bytes, at its end, or when its
-    /// peer may send no more; 0 and 1: as before. For who knows how much is to come. False if it is
-    /// not tracked, or not by [`Backend::Bpf`].
+    /// Sets how many bytes make a tracked socket readable; 0 and 1 mean any byte. The end of the
+    /// stream and a full receive buffer make it readable too. For a reader that knows how much will
+    /// arrive. Returns false if the socket is not tracked by [`Backend::Bpf`].
     pub fn set_threshold(&self, fd: i32, bytes: u32) -> bool {
         let Some(region) = self.0.live_region() else { return false };
         let Some(index) = region.pages.index(fd) else { return false };
@@ -270,31 +276,32 @@ impl Tracker {
         true
     }
 
-    /// As [`Tracker::set_threshold`], but only for what comes from now on, and without a system call.
-    /// For who has received all that there was, and once it takes that back receives, or calls
-    /// [`Tracker::refresh`], before it waits.
+    /// Like [`Tracker::set_threshold`], but only for future events, and without a system call. For
+    /// a reader that has received everything. After it lowers the threshold again, it must receive
+    /// or call [`Tracker::refresh`] before it waits.
     pub fn expect_bytes(&self, fd: i32, bytes: u32) -> bool {
         let Some(region) = self.0.live_region() else { return false };
         let Some(index) = region.pages.index(fd) else { return false };
-        // Pairs with settle() in the kernel, which reads it with the socket locked, as a receive
-        // that follows is.
+        // Pairs with settle() in the kernel, which reads this with the socket locked, as a receive
+        // does.
         region.pages.writable.threshold[index].store(bytes, Ordering::SeqCst);
         true
     }
 
-    /// Bounds how many waits in a row, and for how long, are answered without a look at what is not
-    /// tracked (the paper's MaxPass).
+    /// Sets how many consecutive waits, and for how long, memory alone may answer (MaxPass in the
+    /// paper).
     pub fn set_kernel_check_interval(&self, count: u32, time: Duration) {
         self.0.kernel_check.set(count, time);
     }
 
-    /// Lets waits look at memory for up to `max` before they sleep, where that has lately been
-    /// shorter than sleeping, and nobody else wants the processor; 0, as at first: never.
+    /// Lets waits spin on memory for up to `max` before they sleep, while that has recently been
+    /// shorter than sleeping and no other thread needs the processor. The default is 0: no
+    /// spinning.
     pub fn set_spin(&self, max: Duration) {
         self.0.spin.set(max);
     }
 
-    /// What the waits of this process did so far.
+    /// Returns the counters of the waits of this process.
     pub fn stats(&self) -> Stats {
         self.0.counters.stats()
     }
@@ -303,7 +310,7 @@ impl Tracker {
         &self.0
     }
 
-    /// As [`Tracker::open`], for who owns what is opened.
+    /// Like [`Tracker::open`], for a call that returns an owned descriptor.
     pub(crate) fn open_owned<T>(
         &self,
         call: impl FnOnce() -> kernel::Result<(OwnedFd, T)>,
@@ -318,7 +325,7 @@ impl Tracker {
 }
 
 impl TrackerShared {
-    /// The registration, if there ever was one.
+    /// Returns the registration, even if it is not live any more.
     pub(crate) fn region(&self) -> Option<&ProcessRegion> {
         match &self.memory {
             TrackerMemory::Bpf(region) => Some(region),
@@ -326,21 +333,22 @@ impl TrackerShared {
         }
     }
 
-    /// What a wait that begins can see.
+    /// Returns what a wait that begins now can use.
     #[inline]
     pub(crate) fn begin_view(&self) -> Option<MemoryView<'_>> {
         match &self.memory {
             TrackerMemory::Bpf(region) => region.check_live().then_some(MemoryView::Region(region)),
-            TrackerMemory::Multishot(filter) => {
-                filter.is_this_process().then_some(MemoryView::Multishot(filter))
+            TrackerMemory::Multishot(multishot) => {
+                multishot.is_this_process().then_some(MemoryView::Multishot(multishot))
             }
             TrackerMemory::None => None,
         }
     }
 
+    /// Returns the registration if its memory is kept up to date.
     pub(crate) fn live_region(&self) -> Option<&ProcessRegion> {
         self.region().filter(|region| region.is_live())
     }
 }
 
-const _: () = assert!(SOCKETS == 65_536, "the documentation of `adopt` says so");
+const _: () = assert!(SOCKETS == 65_536, "documented at `track`");

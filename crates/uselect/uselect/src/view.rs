@@ -1,4 +1,5 @@
-//! `View` and `Waiter`: what a wait sees of memory, whoever keeps it, and how it sleeps.
+//! `MemoryView` and `BlockingWait`: what a wait can read from memory, and how it sleeps, for both
+//! kinds of memory.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::poll_set::PollSet;
 use crate::region::ProcessRegion;
 use crate::sleeper::{InterestStamp, Sleeper};
 
-/// Memory that is this process's and is kept up to date.
+/// Memory that belongs to this process and is kept up to date.
 #[derive(Clone, Copy)]
 pub(crate) enum MemoryView<'a> {
     Region(&'a ProcessRegion),
@@ -20,20 +21,20 @@ impl<'a> MemoryView<'a> {
     pub(crate) fn bits(self) -> ReadinessBitmaps<'a> {
         match self {
             Self::Region(region) => region.pages.bits(),
-            Self::Multishot(filter) => filter.bits(),
+            Self::Multishot(multishot) => multishot.bits(),
         }
     }
 
-    /// Takes in what the kernel has to tell: how many calls that took; `None` where that cannot be
-    /// done now, and the kernel has to be asked for everything.
+    /// Takes the completions of a multishot ring. Returns the number of system calls, or `None` if
+    /// that is not possible now: then the kernel must be called for everything.
     pub(crate) fn fetch_completions(self) -> Option<u32> {
         match self {
             Self::Region(_) => Some(0),
-            Self::Multishot(filter) => filter.fetch_completions(),
+            Self::Multishot(multishot) => multishot.fetch_completions(),
         }
     }
 
-    /// What poll(2) would say of a descriptor, with bits in it that nobody has asked for.
+    /// Returns what poll(2) would return for a descriptor, including bits that were not requested.
     pub(crate) fn events(self, fd: usize) -> Option<u32> {
         match self {
             Self::Region(region) => Some(region.events(fd, region.pages.index(fd as i32)?)),
@@ -41,7 +42,7 @@ impl<'a> MemoryView<'a> {
         }
     }
 
-    /// Has the kernel look at a descriptor that is told.
+    /// Updates the word of a descriptor that is about to be reported.
     pub(crate) fn refresh(self, fd: i32) {
         if let Self::Region(region) = self {
             region.refresh(fd);
@@ -51,11 +52,11 @@ impl<'a> MemoryView<'a> {
     pub(crate) fn is_live(self) -> bool {
         match self {
             Self::Region(region) => region.is_live(),
-            Self::Multishot(filter) => filter.is_this_process(),
+            Self::Multishot(multishot) => multishot.is_this_process(),
         }
     }
 
-    /// Nothing if as many sleep as can, which then is done in the system call asked for.
+    /// Returns `None` if no sleeper is free; then the wait is the system call.
     pub(crate) fn blocking_wait(self) -> Option<BlockingWait<'a>> {
         match self {
             Self::Region(region) => {
@@ -63,88 +64,92 @@ impl<'a> MemoryView<'a> {
                 sleeper.contradicted.clear();
                 Some(BlockingWait::Region(region, sleeper))
             }
-            Self::Multishot(filter) => Some(BlockingWait::Filter(filter, filter.take_poller()?)),
+            Self::Multishot(multishot) => {
+                Some(BlockingWait::Multishot(multishot, multishot.take_poller()?))
+            }
         }
     }
 }
 
-/// A thread that asks the kernel, and sleeps unless there is an answer.
+/// A wait that calls the kernel, and sleeps unless something is ready.
 pub(crate) enum BlockingWait<'a> {
     Region(&'a ProcessRegion, Box<Sleeper>),
-    Filter(&'a Multishot, HintPoller),
+    Multishot(&'a Multishot, HintPoller),
 }
 
 impl<'a> BlockingWait<'a> {
     pub(crate) fn view(&self) -> MemoryView<'a> {
         match self {
             Self::Region(region, _) => MemoryView::Region(region),
-            Self::Filter(filter, _) => MemoryView::Multishot(filter),
+            Self::Multishot(multishot, _) => MemoryView::Multishot(multishot),
         }
     }
 
-    /// What poll(2) is to be asked about.
+    /// The descriptors that poll(2) is called for.
     pub(crate) fn poll_set(&mut self) -> &mut PollSet {
         match self {
             Self::Region(_, sleeper) => &mut sleeper.poll_set,
-            Self::Filter(_, guesser) => &mut guesser.asked,
+            Self::Multishot(_, poller) => &mut poller.poll_set,
         }
     }
 
-    /// Begins a question. From here on the kernel tells of what is expected; false if it cannot
-    /// now, and has to be asked for everything.
+    /// Begins a sleep. From here on the kernel wakes it for published descriptors. Returns false if
+    /// that is not possible now: then the kernel must be called for everything.
     pub(crate) fn begin(&mut self) -> bool {
         match self {
             Self::Region(region, sleeper) => {
                 sleeper.clear();
-                let begins = sleeper.begin_sleep(&region.pages);
-                if !begins {
+                let is_ready = sleeper.begin_sleep(&region.pages);
+                if !is_ready {
                     sleeper.end_sleep(&region.pages);
                 }
-                begins
+                is_ready
             }
-            Self::Filter(filter, guesser) => {
-                guesser.asked.clear();
-                filter.begin_sleep();
+            Self::Multishot(multishot, poller) => {
+                poller.poll_set.clear();
+                multishot.begin_sleep();
                 true
             }
         }
     }
 
-    /// Says what of a descriptor that memory knows ends this sleep; false if the kernel is to be
-    /// asked instead. What memory says of it is to be looked at behind this.
+    /// Publishes which events of a tracked descriptor end this sleep. Returns false if poll(2) must
+    /// be called for it. Memory must be read after this.
     pub(crate) fn publish(&mut self, fd: i32, events: u32) -> bool {
         match self {
             Self::Region(region, sleeper) => {
                 region.pages.index(fd).is_some() && sleeper.publish(&region.pages, fd, events)
             }
-            Self::Filter(..) => true,
+            Self::Multishot(..) => true,
         }
     }
 
-    /// Where this is as it was, all that has been said of a word of descriptors by
-    /// [`Waiter::expect`] since is still so.
+    /// Returns a stamp. While it is unchanged, everything that [`BlockingWait::publish`] stored for
+    /// a word of descriptors is still valid.
     pub(crate) fn stamp(&self, word: usize) -> InterestStamp {
         match self {
             Self::Region(region, sleeper) => sleeper.stamp(&region.pages, word),
-            Self::Filter(..) => InterestStamp::default(),
+            Self::Multishot(..) => InterestStamp::default(),
         }
     }
 
-    /// Says that again of some of a word of descriptors, of which it is still so.
+    /// Like [`BlockingWait::publish`], for descriptors of one word that are still published from an
+    /// earlier sleep.
     pub(crate) fn keep_published(&mut self, word: usize, bits: u64) {
         if let Self::Region(_, sleeper) = self {
             sleeper.keep_published(word, bits);
         }
     }
 
-    /// Has the kernel tell when a socket that memory knows to be full has room.
+    /// Lets the kernel report when a socket has send space, if memory shows none.
     pub(crate) fn watch_writable(&mut self, fd: i32, entry: usize) {
         if let Self::Region(_, sleeper) = self {
             sleeper.watch_writable(fd, entry);
         }
     }
 
-    /// poll(2) of what is asked, and of what tells of the rest. True if there is more to ask.
+    /// Calls poll(2) for the poll set and for the descriptors that wake this sleep. Returns true if
+    /// it must be called for more descriptors.
     pub(crate) fn poll(
         &mut self,
         timeout: Option<Duration>,
@@ -152,27 +157,29 @@ impl<'a> BlockingWait<'a> {
     ) -> Result<bool> {
         let polled = match self {
             Self::Region(region, sleeper) => sleeper.poll(region, timeout, mask),
-            Self::Filter(filter, guesser) => filter.poll(guesser, timeout, mask).map(|()| false),
+            Self::Multishot(multishot, poller) => {
+                multishot.poll(poller, timeout, mask).map(|()| false)
+            }
         };
         match self {
             Self::Region(region, sleeper) => sleeper.end_sleep(&region.pages),
-            Self::Filter(filter, _) => filter.end_sleep(),
+            Self::Multishot(multishot, _) => multishot.end_sleep(),
         }
         polled
     }
 
-    /// Something has ended a sleep that is of no interest any more.
+    /// Clears the published interests after a wake-up without a result.
     pub(crate) fn withdraw(&mut self) {
         if let Self::Region(region, sleeper) = self {
             sleeper.withdraw(&region.pages);
         }
     }
 
-    /// The wait is over.
+    /// Ends the wait and returns its sleeper.
     pub(crate) fn finish(self) {
         match self {
             Self::Region(region, sleeper) => region.return_sleeper(sleeper),
-            Self::Filter(filter, guesser) => filter.return_poller(guesser),
+            Self::Multishot(multishot, poller) => multishot.return_poller(poller),
         }
     }
 }

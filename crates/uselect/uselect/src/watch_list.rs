@@ -1,4 +1,5 @@
-//! What a watcher has of its descriptors: those that memory knows, and which are the kernel's.
+//! `WatchList`: the descriptors of a watcher that are in memory, and which are in the kernel's
+//! instance.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -13,56 +14,60 @@ use crate::region::ProcessRegion;
 use crate::registration::TrackingMode;
 use crate::sleeper::Sleeper;
 
-/// What was found of a descriptor.
+/// An event of a watched descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DescriptorEvent {
-    /// The caller's number.
+    /// The caller's data of the descriptor.
     pub data: u64,
-    /// Bits of epoll(7).
+    /// Bits of epoll(7) that are ready.
     pub events: u32,
-    /// Events since it was told last, modulo 2^16, at least 1 where it is watched by edges; 0 if
-    /// it is not tracked, where nobody counts.
+    /// The number of events since the descriptor was returned last, modulo 2^16; at least 1 if it
+    /// is edge-triggered. 0 if the descriptor is not tracked.
     pub edges: u16,
 }
 
-/// A descriptor that memory knows.
+/// A watched descriptor that is in memory.
 #[derive(Clone, Copy, Default)]
 struct WatchEntry {
     data: u64,
-    /// As it was added: bits of epoll(7), EPOLLET and EPOLLONESHOT among them.
+    /// Bits of epoll(7) as they were added, including EPOLLET and EPOLLONESHOT.
     events: u32,
-    /// Of its word, when it was told last.
+    /// The event count of its word when it was returned last.
     edges: u16,
-    /// It was added, changed, or has room again since: told by edges, too.
+    /// The descriptor was added or modified, or got send space, since it was returned last. It is
+    /// then reported even without a new edge.
     must_report: bool,
-    /// It was told once, which was all that was asked for.
+    /// An EPOLLONESHOT descriptor that was returned and not modified since.
     is_disabled: bool,
 }
 
-/// Which descriptors memory knows, and of which there may be something to tell.
+/// The state of a watcher, under its lock.
 #[derive(Default)]
 pub(crate) struct WatchList {
-    /// By descriptor, as far as any was added.
+    /// By descriptor, up to the highest one that was added.
     entries: Vec<WatchEntry>,
-    /// Bits by descriptor, as many words each: known by memory; perhaps to be told; the kernel's.
+    /// By descriptor, whether it is in memory.
     in_memory: Vec<u64>,
+    /// By descriptor, whether it may be ready. `pending.len() == in_memory.len()`.
     pending: Vec<u64>,
+    /// By descriptor, whether it is in the kernel's instance. `in_kernel.len() == in_memory.len()`.
     in_kernel: Vec<u64>,
-    /// By word of descriptors: one of them may be pending.
+    /// By word of `pending`, whether it has a bit.
     pending_words: Vec<u64>,
-    /// The descriptor with which the next scan begins, so that those of low numbers do not come
-    /// first for ever.
+    /// The descriptor at which the next scan begins, so that low descriptors do not always come
+    /// first.
     scan_start: usize,
-    /// Threads that sleep.
+    /// The number of threads that sleep.
     pub(crate) waiters: u32,
-    /// There is something that memory does not know: descriptors of the kernel's, or room.
+    /// Whether the kernel's instance has descriptors, or `wake_epoll` waits for send space.
     pub(crate) has_kernel_entries: bool,
+    /// Whether all descriptors were moved to the kernel's instance.
     pub(crate) is_handed_over: bool,
 }
 
 impl WatchList {
-    /// Whether a descriptor is known by memory. One that was closed and opened anew is not: its
-    /// interest has been taken back.
+    /// Returns whether a descriptor is in memory, and removes it if it was closed and reopened
+    /// meanwhile: its interest is then gone.
     pub(crate) fn verify_in_memory(
         &mut self,
         region: &ProcessRegion,
@@ -79,7 +84,7 @@ impl WatchList {
         is_kept
     }
 
-    /// False if it is the kernel's.
+    /// Adds a descriptor. Returns false if it belongs in the kernel's instance.
     pub(crate) fn add(
         &mut self,
         region: &ProcessRegion,
@@ -88,10 +93,11 @@ impl WatchList {
         events: u32,
         data: u64,
     ) -> bool {
-        let is_known =
+        let can_track =
             events & (bits::EXCLUSIVE | bits::WAKEUP) == 0 && region.pages.index(fd).is_some();
-        // Where the kernel has it already, or had, it says what is right.
-        if !is_known || has_bit(&self.in_kernel, fd as usize) {
+        // If the kernel's instance has or had the descriptor, epoll_ctl(2) must decide about
+        // errors.
+        if !can_track || has_bit(&self.in_kernel, fd as usize) {
             return false;
         }
         if !sleeper.publish_kept(&region.pages, fd, events) {
@@ -108,8 +114,8 @@ impl WatchList {
     }
 
     fn grow(&mut self, fd: usize) {
-        let items = self.entries.len().max((fd / 64 + 1) * 64);
-        self.entries.resize(items, WatchEntry::default());
+        let entries = self.entries.len().max((fd / 64 + 1) * 64);
+        self.entries.resize(entries, WatchEntry::default());
         let groups = self.pending_words.len().max(fd / 64 / 64 + 1);
         self.pending_words.resize(groups, 0);
         for bits in [&mut self.in_memory, &mut self.pending, &mut self.in_kernel] {
@@ -130,7 +136,7 @@ impl WatchList {
         events: u32,
         data: u64,
     ) {
-        // It is ours, so nobody else changes it.
+        // This watcher owns the interest, so no other sleeper changes it.
         sleeper.publish_kept(&region.pages, fd, events);
         let edges = self.entries[fd as usize].edges;
         self.entries[fd as usize] =
@@ -143,6 +149,7 @@ impl WatchList {
         self.drop_bits(fd as usize);
     }
 
+    /// Removes a descriptor that is about to be closed.
     pub(crate) fn remove_closing(&mut self, fd: i32) {
         if let Some(fd) = usize::try_from(fd).ok().filter(|fd| fd / 64 < self.in_memory.len()) {
             self.drop_bits(fd);
@@ -150,14 +157,14 @@ impl WatchList {
         }
     }
 
-    /// What memory knows, and where it can be asked, has still.
+    /// Returns the descriptors that are in memory, verified while the registration is live.
     pub(crate) fn verified_fds(&mut self, region: &ProcessRegion, sleeper: &Sleeper) -> Vec<i32> {
-        let (is_live, numbers) = (region.is_live(), 0..self.in_memory.len() as i32 * 64);
+        let (is_live, words_left) = (region.is_live(), 0..self.in_memory.len() as i32 * 64);
         let is_tracked = |fd: &i32| match is_live {
             true => self.verify_in_memory(region, sleeper, *fd),
             false => has_bit(&self.in_memory, *fd as usize),
         };
-        numbers.filter(is_tracked).collect()
+        words_left.filter(is_tracked).collect()
     }
 
     fn drop_bits(&mut self, fd: usize) {
@@ -165,28 +172,36 @@ impl WatchList {
         clear_local_bit(&mut self.pending, fd);
     }
 
+    /// Records that a descriptor is in the kernel's instance.
     pub(crate) fn record_in_kernel(&mut self, fd: i32) {
         self.has_kernel_entries = true;
-        // Of those beyond, memory never knows.
+        // Descriptors beyond the bitmaps are never in memory.
         if let Some(fd) = fd_index(fd) {
             self.grow(fd);
             set_local_bit(&mut self.in_kernel, fd);
         }
     }
 
-    pub(crate) fn hand_over(&mut self, region: &ProcessRegion, sleeper: &Sleeper, items: &Epoll) {
+    /// Moves all descriptors to the kernel's instance.
+    pub(crate) fn hand_over(
+        &mut self,
+        region: &ProcessRegion,
+        sleeper: &Sleeper,
+        kernel_set: &Epoll,
+    ) {
         self.is_handed_over = true;
         for fd in self.verified_fds(region, sleeper) {
-            self.hand_over_one(region, items, fd);
+            self.hand_over_one(region, kernel_set, fd);
         }
     }
 
-    /// One that is closed by now is nobody's.
-    pub(crate) fn hand_over_one(&mut self, region: &ProcessRegion, items: &Epoll, fd: i32) {
-        let item = self.entries[fd as usize];
+    /// Moves a descriptor to the kernel's instance. If it is closed by now, epoll_ctl(2) fails and
+    /// nothing is added.
+    pub(crate) fn hand_over_one(&mut self, region: &ProcessRegion, kernel_set: &Epoll, fd: i32) {
+        let entry = self.entries[fd as usize];
         let events =
-            if item.is_disabled { item.events & (bits::EDGE | bits::ONCE) } else { item.events };
-        let _ = items.add(fd, events, item.data);
+            if entry.is_disabled { entry.events & (bits::EDGE | bits::ONCE) } else { entry.events };
+        let _ = kernel_set.add(fd, events, entry.data);
         if region.is_live() {
             region.pages.clear_interest(fd as usize);
         }
@@ -194,7 +209,7 @@ impl WatchList {
         self.record_in_kernel(fd);
     }
 
-    /// Nobody waits any more.
+    /// Removes all descriptors when the watcher is dropped.
     pub(crate) fn remove_all(&mut self, region: &ProcessRegion, sleeper: &Sleeper) {
         if region.is_live() {
             for fd in self.verified_fds(region, sleeper) {
@@ -203,18 +218,25 @@ impl WatchList {
         }
     }
 
-    pub(crate) fn record_short_send(&mut self, region: &ProcessRegion, bell: &Epoll, fd: i32) {
+    /// Lean mode: records that a send took fewer bytes than requested.
+    pub(crate) fn record_short_send(
+        &mut self,
+        region: &ProcessRegion,
+        wake_epoll: &Epoll,
+        fd: i32,
+    ) {
         set_bit(&region.pages.writable.write, fd as usize, false);
-        self.watch_writable(bell, fd as usize);
+        self.watch_writable(wake_epoll, fd as usize);
     }
 
-    /// One that cannot be watched is looked at with the next that happens to it.
-    fn watch_writable(&mut self, bell: &Epoll, fd: usize) {
-        let _ = bell.add_oneshot(fd as i32, bits::OUT, fd as u64);
+    /// Waits for send space with `wake_epoll`. If epoll_ctl(2) fails, the descriptor is checked at
+    /// its next event.
+    fn watch_writable(&mut self, wake_epoll: &Epoll, fd: usize) {
+        let _ = wake_epoll.add_oneshot(fd as i32, bits::OUT, fd as u64);
         self.has_kernel_entries = true;
     }
 
-    /// The kernel says so.
+    /// Records that the kernel reported send space.
     pub(crate) fn record_writable(&mut self, region: &ProcessRegion, fd: usize) {
         region.refresh(fd as i32);
         if has_bit(&self.in_memory, fd) {
@@ -223,22 +245,22 @@ impl WatchList {
         }
     }
 
-    /// Whether there may be something to tell.
+    /// Returns whether a scan may find an event.
     pub(crate) fn has_changes(&self, region: &ProcessRegion, sleeper: &Sleeper) -> bool {
         let mut words = self.pending_words.iter().zip(sleeper.changed_words(&region.pages));
         words.any(|(pending, changed)| pending | changed.load(Ordering::SeqCst) != 0)
     }
 
-    /// Tells what there is, and gives how much.
+    /// Stores the events that are ready, and returns their number.
     pub(crate) fn scan(
         &mut self,
         region: &ProcessRegion,
         sleeper: &Sleeper,
-        bell: &Epoll,
+        wake_epoll: &Epoll,
         events: &mut [DescriptorEvent],
     ) -> usize {
-        // Pairs with publish() in the kernel: bits of `changed` are read behind this; there they
-        // are stored before.
+        // Pairs with publish() in the kernel: the bits of `changed` are read after this; the kernel
+        // sets them before it sets `changed_words`.
         for (pending, changed) in
             self.pending_words.iter_mut().zip(sleeper.changed_words(&region.pages))
         {
@@ -248,33 +270,35 @@ impl WatchList {
         }
         let (words, mut count) = (self.in_memory.len(), 0);
         debug_assert!(words <= WORDS);
-        let (first, beyond) = (self.scan_start / 64, u64::MAX << (self.scan_start % 64));
-        // The first word twice: its end, and at last its beginning.
-        let parts = [(first..words, beyond), (0..words.min(first + 1), !beyond)];
-        for (mut numbers, part) in parts {
-            while let Some(at) = first_set_bit(&self.pending_words, numbers.clone()) {
-                numbers.start = at + 1;
+        let (first, upper) = (self.scan_start / 64, u64::MAX << (self.scan_start % 64));
+        // The first word is scanned twice: the bits from `scan_start` on first, the bits below it
+        // last.
+        let ranges = [(first..words, upper), (0..words.min(first + 1), !upper)];
+        for (mut words_left, mask) in ranges {
+            while let Some(at) = first_set_bit(&self.pending_words, words_left.clone()) {
+                words_left.start = at + 1;
                 let changed = &region.pages.writable.changed[at];
                 let mut new = changed.load(Ordering::SeqCst) & self.in_memory[at];
-                // One that was closed and opened anew may be another watcher's, who is to find it.
+                // A descriptor that was closed and reopened may belong to another watcher, which
+                // must find its bit.
                 for bit in bit_positions(new) {
                     if !self.verify_in_memory(region, sleeper, (at * 64) as i32 + bit as i32) {
                         new &= !(1 << bit);
                     }
                 }
                 if new != 0 {
-                    // Pairs with publish(), too: words are read behind this; there they are stored
-                    // before the bit is looked at.
+                    // Also pairs with publish(): words are read after this; the kernel stores them
+                    // before it reads the bit.
                     changed.fetch_and(!new, Ordering::SeqCst);
                     self.pending[at] |= new;
                 }
-                let left = self.pending[at] & if at == first { part } else { u64::MAX };
+                let left = self.pending[at] & if at == first { mask } else { u64::MAX };
                 for fd in bit_positions(left).map(|bit| at * 64 + bit as usize) {
                     if count == events.len() {
                         self.scan_start = fd;
                         return count;
                     }
-                    if let Some(event) = self.take_event(region, sleeper, bell, fd) {
+                    if let Some(event) = self.take_event(region, sleeper, wake_epoll, fd) {
                         events[count] = event;
                         count += 1;
                     }
@@ -287,13 +311,13 @@ impl WatchList {
         count
     }
 
-    /// What there is to tell of a descriptor. It stays pending while it is ready and not watched by
-    /// edges.
+    /// Returns the event of a descriptor. A level-triggered descriptor stays pending while it is
+    /// ready.
     fn take_event(
         &mut self,
         region: &ProcessRegion,
         sleeper: &Sleeper,
-        bell: &Epoll,
+        wake_epoll: &Epoll,
         fd: usize,
     ) -> Option<DescriptorEvent> {
         let index = region
@@ -304,64 +328,65 @@ impl WatchList {
             clear_local_bit(&mut self.pending, fd);
             return None;
         };
-        let (word, item) = (region.pages.word(index), self.entries[fd]);
-        // One word, for its events and what they are: what comes behind it is an event of its own.
+        let (word, entry) = (region.pages.word(index), self.entries[fd]);
+        // The events and their count come from one read of the word. A later event counts as a new
+        // one.
         let mut ready = match word.needs_kernel() || is_set(&region.pages.writable.except, fd) {
             true => poll_kernel(fd),
             false => region.events_of_word(word, fd),
         };
-        let lacks_room = |ready| item.events & bits::OUT != 0 && ready & bits::OUT == 0;
-        // The kernel may have said that there is room where memory knows of none.
-        if lacks_room(ready) && item.must_report {
+        let lacks_space = |ready| entry.events & bits::OUT != 0 && ready & bits::OUT == 0;
+        // The kernel may have reported send space that memory does not show.
+        if lacks_space(ready) && entry.must_report {
             ready = poll_kernel(fd);
         }
-        if lacks_room(ready) {
-            self.watch_writable(bell, fd);
+        if lacks_space(ready) {
+            self.watch_writable(wake_epoll, fd);
         }
-        let found = ready & (item.events | bits::ALWAYS_REPORTED) & 0xFFFF;
-        // In lean mode bits follow the word, which may have been read, and its event counted as told,
-        // before they were there; a bit that is there has not been told.
-        let is_untold =
+        let found = ready & (entry.events | bits::ALWAYS_REPORTED) & 0xFFFF;
+        // In lean mode the bits are set after the word. A scan in between may have counted the
+        // event without seeing its bits. So a bit that is set was not reported yet.
+        let is_unreported =
             region.mode == TrackingMode::Lean && found & (bits::READABLE | bits::WRITABLE) != 0;
-        let is_new = word.edges() != item.edges || item.must_report || is_untold;
-        if found == 0 || item.events & bits::EDGE != 0 && !is_new {
+        let is_new = word.edges() != entry.edges || entry.must_report || is_unreported;
+        if found == 0 || entry.events & bits::EDGE != 0 && !is_new {
             clear_local_bit(&mut self.pending, fd);
             return None;
         }
-        if item.events & (bits::EDGE | bits::ONCE) != 0 {
+        if entry.events & (bits::EDGE | bits::ONCE) != 0 {
             clear_local_bit(&mut self.pending, fd);
         }
-        if item.events & bits::EDGE != 0 && region.mode == TrackingMode::Lean {
+        if entry.events & bits::EDGE != 0 && region.mode == TrackingMode::Lean {
             clear_reported(region, fd, found);
         }
-        let told = &mut self.entries[fd];
-        *told = WatchEntry { edges: word.edges(), must_report: false, ..item };
-        told.is_disabled = item.events & bits::ONCE != 0;
-        let edges = word.edges().wrapping_sub(item.edges).max(1);
-        Some(DescriptorEvent { data: item.data, events: found, edges })
+        let reported = &mut self.entries[fd];
+        *reported = WatchEntry { edges: word.edges(), must_report: false, ..entry };
+        reported.is_disabled = entry.events & bits::ONCE != 0;
+        let edges = word.edges().wrapping_sub(entry.edges).max(1);
+        Some(DescriptorEvent { data: entry.data, events: found, edges })
     }
 }
 
-/// Lean: what is told by edges need not be told again. What comes from now on sets the bit, and says
-/// that there is a change.
+/// Lean mode: clears the bits that an edge-triggered descriptor reports. The next event sets them
+/// again and marks the descriptor as changed.
 fn clear_reported(region: &ProcessRegion, fd: usize, found: u32) {
-    let own = &region.pages.writable;
-    for (bitmap, told) in [(&own.read, bits::READABLE), (&own.write, bits::WRITABLE)] {
-        if found & told != 0 {
+    let pages = &region.pages.writable;
+    for (bitmap, bits) in [(&pages.read, bits::READABLE), (&pages.write, bits::WRITABLE)] {
+        if found & bits != 0 {
             set_bit(bitmap, fd, false);
         }
     }
 }
 
-/// poll(2), for what memory does not know.
+/// Calls poll(2) for events that memory does not know.
 fn poll_kernel(fd: usize) -> u32 {
     const ALL: u16 = !(bits::NVAL as u16);
-    let mut asked = [PollFd { fd: fd as i32, events: ALL, revents: 0 }];
-    let _ = kernel::ppoll(&mut asked, Some(Duration::ZERO), None);
-    u32::from(asked[0].revents)
+    let mut fds = [PollFd { fd: fd as i32, events: ALL, revents: 0 }];
+    let _ = kernel::ppoll(&mut fds, Some(Duration::ZERO), None);
+    u32::from(fds[0].revents)
 }
 
-/// The first bit in a range that is set.
+/// Returns the first set bit in a range.
 fn first_set_bit(bits: &[u64], range: Range<usize>) -> Option<usize> {
     let mut at = range.start;
     while at < range.end {

@@ -1,5 +1,5 @@
-//! `Watcher`: of a set of descriptors, only what has changed (epoll(7), and what the paper leaves
-//! as future work).
+//! `Watcher`: waits like epoll(7) for the changes of a set of descriptors, which the paper leaves
+//! as future work.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,52 +19,52 @@ use crate::tracker::Tracker;
 use crate::watch_list::{DescriptorEvent, WatchList};
 use crate::yield_before_sleep::YieldBeforeSleep;
 
-/// A set of descriptors, each with bits of epoll(7) that are waited for and a number of the
-/// caller's. Those that are tracked are known by memory; the rest is in an epoll instance of the
-/// kernel's. Its methods may be called by any thread, also while another one waits.
+/// A set of descriptors, each with bits of epoll(7) and the caller's data. Tracked descriptors are
+/// in memory, all others in an epoll instance of the kernel. All methods are thread-safe, also
+/// while another thread waits.
 ///
-/// A descriptor stays where it was added: one that is tracked only later is the kernel's until it
-/// is removed. Before one is closed it is forgotten ([`Tracker::forget`], [`Watcher::forget`]).
+/// A descriptor stays where it was added: one that is tracked later stays in the kernel's instance
+/// until it is removed. Call [`Watcher::remove_closing`] and [`Tracker::untrack`] before a
+/// descriptor is closed.
 pub struct Watcher {
     tracker: Tracker,
-    /// What is not tracked.
+    /// The epoll instance with the descriptors that are not in memory.
     kernel_set: Epoll,
-    /// None where nothing is tracked, or as many sleep as can.
+    /// `None` if nothing is tracked, or no sleeper was available.
     memory: Option<WatcherMemory>,
     kernel_check: KernelCheckInterval,
     yielding: YieldBeforeSleep,
 }
 
-/// What a watcher has of a registered process.
+/// The part of a watcher that uses the memory of a registered process.
 struct WatcherMemory {
-    /// Taken out when the watcher ends.
+    /// Taken out when the watcher is dropped.
     sleeper: Option<Box<Sleeper>>,
-    /// What a thread sleeps on: the ring, the daemon, the items of the kernel, `kick`, and sockets
-    /// that wait for room.
+    /// The epoll instance on which a thread sleeps: the ring, the daemon, `kernel_set`, `wakeup`,
+    /// and sockets that lack send space.
     wake_epoll: Epoll,
-    /// Written when there is something for a thread that sleeps already.
-    kick: InternalFd,
+    /// Written when a thread that sleeps already must look again.
+    wakeup: InternalFd,
     state: Mutex<WatchList>,
 }
 
-/// What a call about a descriptor changes, locked.
+/// The locked state of a watcher, for a call about one descriptor.
 struct LockedList<'a> {
     memory: &'a WatcherMemory,
     region: &'a ProcessRegion,
     state: MutexGuard<'a, WatchList>,
-    /// Memory knows the descriptor: it was added, and not forgotten since.
+    /// Whether the descriptor is in memory.
     is_in_memory: bool,
 }
 
-/// What the bell rang for, in the events of `bell`; a socket that has room is told by its
-/// descriptor.
+/// Data of the events of `wake_epoll`. A socket that has send space has its descriptor.
 const RING: u64 = 1 << 32;
 const DAEMON: u64 = 2 << 32;
 const KERNEL_SET: u64 = 3 << 32;
 const WAKEUP: u64 = 4 << 32;
 
 impl Watcher {
-    /// A watcher with nothing in it, over an epoll instance of its own.
+    /// Creates an empty watcher, over its own epoll instance.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
@@ -72,8 +72,8 @@ impl Watcher {
         Self::build(tracker, Epoll::new()?)
     }
 
-    /// As [`Watcher::new`], over an epoll instance of the caller's, which stays open as long as the
-    /// watcher is there. What is in it already is waited for as well.
+    /// Like [`Watcher::new`], over an epoll instance of the caller, which must stay open while the
+    /// watcher lives. Descriptors that it contains already are waited for too.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
@@ -81,38 +81,34 @@ impl Watcher {
         Self::build(tracker, Epoll::Borrowed(epoll))
     }
 
-    fn build(tracker: &Tracker, items: Epoll) -> Result<Self, Error> {
-        let inner = tracker.shared();
-        let sleeper = inner.live_region().and_then(|region| {
+    fn build(tracker: &Tracker, kernel_set: Epoll) -> Result<Self, Error> {
+        let shared = tracker.shared();
+        let sleeper = shared.live_region().and_then(|region| {
             let mut sleeper = region.take_sleeper_to_keep()?;
-            // Of who had it before: other threads would be refused what it was interested in.
+            // Clears interests of the sleeper's previous user, which would keep other threads from
+            // using them.
             sleeper.withdraw(&region.pages);
             Some((region, sleeper))
         });
-        let memory = sleeper.map(|(region, sleeper)| WatcherMemory::new(region, sleeper, &items));
-        let (passes, turn) = (inner.kernel_check.with_same_limits(), YieldBeforeSleep::default());
+        let memory =
+            sleeper.map(|(region, sleeper)| WatcherMemory::new(region, sleeper, &kernel_set));
+        let (kernel_check, yielding) =
+            (shared.kernel_check.with_same_limits(), YieldBeforeSleep::default());
         let memory = memory.transpose()?;
-        Ok(Self {
-            tracker: tracker.clone(),
-            kernel_set: items,
-            memory,
-            kernel_check: passes,
-            yielding: turn,
-        })
+        Ok(Self { tracker: tracker.clone(), kernel_set, memory, kernel_check, yielding })
     }
 
-    /// Adds a descriptor, with bits of epoll(7) among which EPOLLET, EPOLLONESHOT, EPOLLEXCLUSIVE
-    /// and EPOLLWAKEUP may be. The last two leave it to the kernel.
+    /// Adds a descriptor with bits of epoll(7), which may include EPOLLET, EPOLLONESHOT,
+    /// EPOLLEXCLUSIVE and EPOLLWAKEUP. With the last two it goes to the kernel's instance.
     ///
     /// # Errors
     /// Those of epoll_ctl(2).
     pub fn add(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        let Some(LockedList { memory, region, mut state, is_in_memory: is_known }) =
-            self.locked_list(fd)
+        let Some(LockedList { memory, region, mut state, is_in_memory }) = self.locked_list(fd)
         else {
             return self.kernel_set.add(fd, events, data);
         };
-        if is_known {
+        if is_in_memory {
             return Err(Errno::EXIST);
         }
         if !state.add(region, memory.sleeper(), fd, events, data) {
@@ -124,7 +120,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Changes what is waited for. One that was told once is waited for again.
+    /// Changes the events of a descriptor, and enables it again after EPOLLONESHOT.
     ///
     /// # Errors
     /// Those of epoll_ctl(2).
@@ -144,11 +140,9 @@ impl Watcher {
     /// # Errors
     /// Those of epoll_ctl(2).
     pub fn remove(&self, fd: i32) -> Result<()> {
-        if let Some(LockedList { memory, region, mut state, is_in_memory: is_known }) =
-            self.locked_list(fd)
-        {
-            if is_known {
-                // It may wait for room.
+        if let Some(LockedList { memory, region, mut state, is_in_memory }) = self.locked_list(fd) {
+            if is_in_memory {
+                // The descriptor may wait for send space.
                 let _ = memory.wake_epoll.delete(fd);
                 state.remove(region, fd);
                 return Ok(());
@@ -158,21 +152,20 @@ impl Watcher {
         self.kernel_set.delete(fd)
     }
 
-    /// To be called right before a descriptor is closed: its number may be another file's from
-    /// then on. Makes no call; what the kernel has of it ends with the open file. A signal handler
-    /// may call it.
+    /// Removes a descriptor that is about to be closed. Makes no system call: the kernel's instance
+    /// drops it with the open file. A signal handler may call this.
     pub fn remove_closing(&self, fd: i32) {
-        // Waits for nobody: what the handler has interrupted may have the lock. What it would change
-        // then is found out later: who is tracked no more has no interest, and a number that was the
-        // kernel's is so again.
+        // Does not wait for the lock, which the code that the handler interrupted may hold. The
+        // next call corrects what is not done here: an untracked descriptor has no interest, and a
+        // reused number is added again.
         let Some(memory) = &self.memory else { return };
         if let Ok(mut state) = memory.state.try_lock() {
             state.remove_closing(fd);
         }
     }
 
-    /// Has every tracked descriptor of the set forgotten ([`Tracker::forget`]): for who closes all of
-    /// them.
+    /// Calls [`Tracker::untrack`] for every descriptor that is in memory, for a caller that closes
+    /// all of them.
     pub fn untrack_all(&self) {
         if let (Some(memory), Some(region)) = (&self.memory, self.tracker.shared().region()) {
             let mut state = memory.state();
@@ -183,8 +176,8 @@ impl Watcher {
         }
     }
 
-    /// Leaves all to the kernel's instance from now on, for good: for one that is to be watched
-    /// itself, or is to be used by a child.
+    /// Moves all descriptors to the kernel's instance, for good. For an instance that will itself
+    /// be waited for, or used by a child.
     pub fn hand_over(&self) {
         if let (Some(memory), Some(region)) = (&self.memory, self.tracker.shared().region()) {
             memory.state().hand_over(region, memory.sleeper(), &self.kernel_set);
@@ -192,28 +185,29 @@ impl Watcher {
         }
     }
 
-    /// As [`Watcher::give_up`], of one descriptor; nothing if it is not in the set, or not tracked.
+    /// Like [`Watcher::hand_over`], for one descriptor. Does nothing if it is not in memory.
     pub fn hand_over_one(&self, fd: i32) {
         if let Some(LockedList { region, mut state, .. }) = self.locked_entry(fd) {
             state.hand_over_one(region, &self.kernel_set, fd);
         }
     }
 
-    /// In lean mode: a send has fallen short, so that room is to be waited for. In exact mode the
-    /// kernel says so.
+    /// Records that a send took fewer bytes than requested, so that new send space is reported.
+    /// Required in lean mode; in exact mode the kernel reports it.
     pub fn report_short_send(&self, fd: i32) {
         if let Some(LockedList { memory, region, mut state, .. }) = self.locked_entry(fd) {
             state.record_short_send(region, &memory.wake_epoll, fd);
         }
     }
 
-    /// Waits until there is something to tell, `timeout` is over (`None`: never) or a signal comes;
-    /// gives how many of `events`, of which there is at least one, were filled in. No call is made
-    /// while memory has something to tell, but as often as [`Tracker::set_passes`] says; none
-    /// either when it has nothing, everything is tracked and the timeout is zero.
+    /// Waits until a descriptor is ready, the timeout expires (`None`: never) or a signal is
+    /// handled. Returns how many of `events`, which must not be empty, were stored. While memory
+    /// has events, no system call is made, except at the interval of
+    /// [`Tracker::set_kernel_check_interval`]. None is made with a timeout of zero either, if all
+    /// descriptors are in memory.
     ///
     /// # Errors
-    /// EINTR; EINVAL where there is no room in `events`.
+    /// EINTR; EINVAL if `events` is empty.
     pub fn wait(
         &self,
         events: &mut [DescriptorEvent],
@@ -243,29 +237,29 @@ impl Watcher {
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
         let mut state = memory.state();
-        let has_others = state.has_kernel_entries;
-        let may_pass = self.kernel_check.skip_check(has_others);
+        let has_kernel_entries = state.has_kernel_entries;
+        let may_skip = self.kernel_check.skip_check(has_kernel_entries);
         let mut found = 0;
-        if !may_pass {
+        if !may_skip {
             drop(state);
             self.kernel_check.record_check();
-            // First: memory alone may fill all there is room for, again and again.
+            // The kernel first: events from memory alone might fill the array each time.
             found = self.poll_kernel(memory, region, events);
             state = memory.state();
         }
         found += state.scan(region, memory.sleeper(), &memory.wake_epoll, &mut events[found..]);
         drop(state);
         let is_over = timeout == Some(Duration::ZERO) && mask.is_none();
-        if found == 0 && (!is_over || has_others && may_pass) {
+        if found == 0 && (!is_over || has_kernel_entries && may_skip) {
             return self.sleep(memory, region, events, timeout, mask);
         }
-        if may_pass {
-            self.tracker.shared().counters.without_call.add();
+        if may_skip {
+            self.tracker.shared().counters.without_syscall.add();
         }
         Ok(found)
     }
 
-    /// Waits for what is not tracked: gives as much as there is room for, and at most [`EVENTS_MAX`].
+    /// Waits in the kernel's instance. Stores as many events as fit, at most [`EVENTS_MAX`].
     fn wait_in_kernel(
         &self,
         events: &mut [DescriptorEvent],
@@ -282,7 +276,7 @@ impl Watcher {
         Ok(count)
     }
 
-    /// What the kernel has to tell at once.
+    /// Returns the events that the kernel has now.
     fn poll_kernel(
         &self,
         memory: &WatcherMemory,
@@ -304,35 +298,35 @@ impl Watcher {
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
-        let inner = self.tracker.shared();
+        let shared = self.tracker.shared();
         let deadline = deadline_of(timeout);
         let mut left = timeout;
         loop {
             let has_changes = || memory.state().has_changes(region, memory.sleeper());
-            if inner.spin.begin_spin(left) && inner.spin.spin_until(has_changes) {
+            if shared.spin.begin_spin(left) && shared.spin.spin_until(has_changes) {
                 left = Some(Duration::ZERO);
             }
-            let given = self.yielding.yield_now(left);
+            let yielded = self.yielding.yield_now(left);
             let mut found = memory.begin(region, events);
-            left = given.finish(found, left, deadline);
+            left = yielded.finish(found, left, deadline);
             if found == 0 {
-                inner.counters.add_sleep(left);
-                let rung = memory.wait_for_wakeup(region, left, mask);
+                shared.counters.add_sleep(left);
+                let woken = memory.wait_for_wakeup(region, left, mask);
                 found = memory.end(region, events);
-                let has_items = match rung {
+                let has_kernel_events = match woken {
                     Err(error) if found == 0 => return Err(error),
-                    rung => rung.unwrap_or(false),
+                    woken => woken.unwrap_or(false),
                 };
-                if !has_items || found < events.len() {
-                    // The kernel has been asked by that, too.
+                if !has_kernel_events || found < events.len() {
+                    // This wake-up has checked the kernel too.
                     self.kernel_check.record_check();
                 }
-                if has_items && found < events.len() {
+                if has_kernel_events && found < events.len() {
                     let at_once = Some(Duration::ZERO);
                     found += self.wait_in_kernel(&mut events[found..], at_once, None).unwrap_or(0);
                 }
             }
-            if found == 0 && given.is_interrupted {
+            if found == 0 && yielded.is_interrupted {
                 return Err(Errno::INTR);
             }
             left = remaining(deadline);
@@ -346,23 +340,24 @@ impl Watcher {
         }
     }
 
-    /// Nothing once all is left to the kernel, which stays so while the place is held.
+    /// Locks the state. Returns `None` once all descriptors are handed over, which cannot happen
+    /// while the lock is held.
     fn locked_list(&self, fd: i32) -> Option<LockedList<'_>> {
         let (memory, region) = self.memory.as_ref().zip(self.tracker.shared().region())?;
         let mut state = memory.state();
         if state.is_handed_over {
             return None;
         }
-        let is_known = state.verify_in_memory(region, memory.sleeper(), fd);
-        Some(LockedList { memory, region, state, is_in_memory: is_known })
+        let is_in_memory = state.verify_in_memory(region, memory.sleeper(), fd);
+        Some(LockedList { memory, region, state, is_in_memory })
     }
 
-    /// As [`Watcher::place`], and nothing if memory does not know the descriptor.
+    /// Like [`Watcher::locked_list`], but `None` if the descriptor is not in memory.
     fn locked_entry(&self, fd: i32) -> Option<LockedList<'_>> {
-        self.locked_list(fd).filter(|place| place.is_in_memory)
+        self.locked_list(fd).filter(|locked| locked.is_in_memory)
     }
 
-    /// Nothing once all is left to the kernel.
+    /// Returns `None` once all descriptors are handed over.
     fn memory(&self) -> Option<(&WatcherMemory, &ProcessRegion)> {
         let memory = self.memory.as_ref().zip(self.tracker.shared().region());
         memory.filter(|(memory, _)| !memory.state().is_handed_over)
@@ -370,23 +365,23 @@ impl Watcher {
 }
 
 impl WatcherMemory {
-    fn new(region: &ProcessRegion, sleeper: Box<Sleeper>, items: &Epoll) -> Result<Self> {
-        let (bell, kick) = (Epoll::new()?, kernel::eventfd()?);
-        // By edges: each wake is one, and there is nothing to be read that would be left.
-        bell.add(sleeper.ring.as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
-        bell.add(region.registration().as_raw_fd(), HANGUP_ONLY, DAEMON)?;
-        bell.add(items.raw_fd(), bits::IN, KERNEL_SET)?;
-        bell.add(kick.as_raw_fd(), bits::IN, WAKEUP)?;
+    fn new(region: &ProcessRegion, sleeper: Box<Sleeper>, kernel_set: &Epoll) -> Result<Self> {
+        let (wake_epoll, wakeup) = (Epoll::new()?, kernel::eventfd()?);
+        // Edge-triggered: each wake-up is an edge, and there are no bytes to read.
+        wake_epoll.add(sleeper.ring.as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
+        wake_epoll.add(region.registration().as_raw_fd(), HANGUP_ONLY, DAEMON)?;
+        wake_epoll.add(kernel_set.raw_fd(), bits::IN, KERNEL_SET)?;
+        wake_epoll.add(wakeup.as_raw_fd(), bits::IN, WAKEUP)?;
         Ok(Self {
             sleeper: Some(sleeper),
-            wake_epoll: bell,
-            kick,
+            wake_epoll,
+            wakeup,
             state: Mutex::new(WatchList::default()),
         })
     }
 
     fn sleeper(&self) -> &Sleeper {
-        self.sleeper.as_ref().expect("it is there as long as the watcher is")
+        self.sleeper.as_ref().expect("taken only when the watcher is dropped")
     }
 
     fn state(&self) -> MutexGuard<'_, WatchList> {
@@ -394,13 +389,13 @@ impl WatcherMemory {
     }
 
     fn wake_sleeper(&self) {
-        kernel::signal_eventfd(&self.kick);
+        kernel::signal_eventfd(&self.wakeup);
     }
 
-    /// A thread is about to sleep, unless there is something to tell.
+    /// Prepares a sleep. Returns the number of events if there are any.
     fn begin(&self, region: &ProcessRegion, events: &mut [DescriptorEvent]) -> usize {
         let mut state = self.state();
-        // What a watcher waits for nobody takes over.
+        // A kept interest is never taken over.
         let _ = self.sleeper().begin_sleep(&region.pages);
         let found = state.scan(region, self.sleeper(), &self.wake_epoll, events);
         if found == 0 {
@@ -408,13 +403,13 @@ impl WatcherMemory {
         } else if state.waiters == 0 {
             self.sleeper().end_sleep(&region.pages);
         } else if state.has_changes(region, self.sleeper()) {
-            // The ring, by which whoever sleeps was being told of it, may just have been drained.
+            // A thread that sleeps was being woken by the ring, which may just have been drained.
             self.wake_sleeper();
         }
         found
     }
 
-    /// It has been woken. Whoever else sleeps is to be told of what comes, and of what is left.
+    /// Ends a sleep. Threads that still sleep must be woken for new and for remaining events.
     fn end(&self, region: &ProcessRegion, events: &mut [DescriptorEvent]) -> usize {
         let mut state = self.state();
         state.waiters -= 1;
@@ -430,30 +425,30 @@ impl WatcherMemory {
         found
     }
 
-    /// Waits for the bell: whether it rang for items of the kernel.
+    /// Waits on `wake_epoll`. Returns whether the kernel's instance has events.
     fn wait_for_wakeup(
         &self,
         region: &ProcessRegion,
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<bool> {
-        let mut rung = [EpollEvent::default(); EVENTS_MAX];
-        let count = self.wake_epoll.wait(&mut rung, timeout, mask)?;
-        let mut has_items = false;
-        for event in &rung[..count] {
+        let mut woken = [EpollEvent::default(); EVENTS_MAX];
+        let count = self.wake_epoll.wait(&mut woken, timeout, mask)?;
+        let mut has_kernel_events = false;
+        for event in &woken[..count] {
             match event.data() {
                 RING => {}
                 DAEMON => region.mark_lost(),
-                KERNEL_SET => has_items = true,
-                WAKEUP => kernel::drain_eventfd(&self.kick),
+                KERNEL_SET => has_kernel_events = true,
+                WAKEUP => kernel::drain_eventfd(&self.wakeup),
                 fd => self.state().record_writable(region, fd as usize % SOCKETS),
             }
         }
-        Ok(has_items)
+        Ok(has_kernel_events)
     }
 }
 
-/// The kernel's instance: a descriptor that can be polled, of what is not tracked.
+/// The kernel's instance, which can be polled, with the descriptors that are not in memory.
 impl AsFd for Watcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.kernel_set.as_fd()
@@ -466,7 +461,7 @@ impl Drop for Watcher {
         else {
             return;
         };
-        let sleeper = memory.sleeper.take().expect("it is taken here");
+        let sleeper = memory.sleeper.take().expect("taken only here");
         let state = memory.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.remove_all(region, &sleeper);
         region.return_sleeper(sleeper);

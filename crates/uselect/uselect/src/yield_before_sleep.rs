@@ -1,4 +1,4 @@
-//! `Turn`: giving way to who shares the processor before a sleep, where that is worth it.
+//! `YieldBeforeSleep`: yields the processor before a sleep, while that pays off.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,26 @@ use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::deadline::remaining;
 use crate::kernel;
 
-/// A thread that sleeps is woken by an interrupt, which whoever sends to it has to pay, and in a
-/// closed loop the scheduler may then let it run for each packet. Where the sender shares the
-/// processor it need not come to that: it goes first (sched_yield(2)), and what it sends until our
-/// turn comes is there already when we look. Adaptive, as [`crate::spin::Spin`] is: who is alone on
-/// a processor has his turn back at once, and who shares it with one that computes would wait for a
-/// slice of his. docs/design/uselect.md has what it gives.
+/// Waking a sleeping thread costs the sender an interrupt, and in a closed loop the scheduler may
+/// then run the sleeper for each packet. If the sender shares the processor, sched_yield(2) lets it
+/// run first. What it sends until this thread runs again needs no wake-up. This is adaptive, like
+/// [`crate::spin::Spin`]: a thread that is alone on its processor gets it back at once, and one
+/// that shares it with a compute-bound thread would wait for a time slice. docs/design/uselect.md
+/// has measurements.
 #[derive(Default)]
 pub(crate) struct YieldBeforeSleep {
     gate: AdaptiveGate,
 }
 
-/// Whose turn has taken longer than this for each descriptor that is ready then has more to do than
-/// to send to us: had we slept, we might have been let in before he was done.
+/// If yielding took longer than this per descriptor that became ready, the other thread is
+/// compute-bound rather than our peer. A sleeping thread might have been scheduled before that
+/// thread's time slice ended.
 const TIME_MAX_PER_FD: Duration = Duration::from_micros(50);
-/// A wait that ends sooner than this might end too late by a turn.
+/// With a shorter timeout a yield might end too late.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 
 impl YieldBeforeSleep {
-    /// Before a sleep of at most `timeout`: gives way.
+    /// Yields before a sleep of at most `timeout`, if that has paid off recently.
     pub(crate) fn yield_now(&self, timeout: Option<Duration>) -> Yielded<'_> {
         if timeout.is_some_and(|timeout| timeout < TIMEOUT_MIN) || !self.gate.allow_attempt() {
             return Yielded::default();
@@ -39,27 +40,27 @@ impl YieldBeforeSleep {
     }
 }
 
-/// A turn that was given away, or none.
+/// The result of an attempt to yield.
 #[derive(Default)]
 pub(crate) struct Yielded<'a> {
-    /// Whose it was, and how long it took to come again.
+    /// Which object yielded, and how long that took; `None` if it did not yield.
     yielded: Option<(&'a YieldBeforeSleep, Duration)>,
-    /// A signal has been handled meanwhile: the wait ends as if that had come in the sleep.
+    /// A signal was handled meanwhile. The wait must end as if the signal had interrupted its
+    /// sleep.
     pub(crate) is_interrupted: bool,
 }
 
 impl Yielded<'_> {
-    /// Our turn has come, and so many descriptors are ready: learns from that, and gives what is
-    /// left of the sleep.
+    /// Records the result: `ready` descriptors became ready. Returns the remaining timeout.
     pub(crate) fn finish(
         &self,
         ready: usize,
         timeout: Option<Duration>,
         deadline: Option<Instant>,
     ) -> Option<Duration> {
-        let Some((turn, took)) = self.yielded else { return timeout };
+        let Some((yielding, took)) = self.yielded else { return timeout };
         let ready = u32::try_from(ready).unwrap_or(u32::MAX);
-        turn.gate.record(match ready {
+        yielding.gate.record(match ready {
             _ if took > TIME_MAX_PER_FD.saturating_mul(ready.max(1)) => AttemptResult::Harmful,
             0 => AttemptResult::Wasted,
             _ => AttemptResult::Useful,
@@ -73,25 +74,26 @@ mod tests {
     use super::*;
     use crate::adaptive_gate::SKIPS_HARMFUL;
 
-    fn learn(turn: &YieldBeforeSleep, took: Duration, ready: usize) {
-        Yielded { yielded: Some((turn, took)), is_interrupted: false }.finish(ready, None, None);
+    fn record(yielding: &YieldBeforeSleep, took: Duration, ready: usize) {
+        Yielded { yielded: Some((yielding, took)), is_interrupted: false }
+            .finish(ready, None, None);
     }
 
     #[test]
-    fn who_sends_is_given_way_to_and_who_computes_is_not() {
-        let turn = YieldBeforeSleep::default();
-        assert!(turn.yield_now(Some(TIMEOUT_MIN - Duration::from_nanos(1))).yielded.is_none());
+    fn yields_to_a_peer_and_not_to_a_compute_bound_thread() {
+        let yielding = YieldBeforeSleep::default();
+        assert!(yielding.yield_now(Some(TIMEOUT_MIN - Duration::from_nanos(1))).yielded.is_none());
         for _ in 0..1000 {
-            learn(&turn, 40 * TIME_MAX_PER_FD, 40);
-            assert!(turn.yield_now(None).yielded.is_some());
+            record(&yielding, 40 * TIME_MAX_PER_FD, 40);
+            assert!(yielding.yield_now(None).yielded.is_some());
         }
-        // One who computes now and then is none who always does.
-        learn(&turn, 41 * TIME_MAX_PER_FD, 40);
-        assert!(turn.yield_now(Some(TIMEOUT_MIN)).yielded.is_some());
+        // An occasional compute-bound thread does not close the gate.
+        record(&yielding, 41 * TIME_MAX_PER_FD, 40);
+        assert!(yielding.yield_now(Some(TIMEOUT_MIN)).yielded.is_some());
         for _ in 0..10 {
-            learn(&turn, 2 * TIME_MAX_PER_FD, 0);
+            record(&yielding, 2 * TIME_MAX_PER_FD, 0);
         }
-        let sleeps = (0..10_000).take_while(|_| turn.yield_now(None).yielded.is_none()).count();
+        let sleeps = (0..10_000).take_while(|_| yielding.yield_now(None).yielded.is_none()).count();
         assert_eq!(sleeps as u64, SKIPS_HARMFUL);
     }
 }

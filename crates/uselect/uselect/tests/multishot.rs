@@ -1,4 +1,4 @@
-//! Sockets tracked by io_uring (`Tracker::multishot`), without privileges.
+//! Tests of `Tracker::multishot`, which need no privileges.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -14,19 +14,19 @@ const IN: u16 = 0x001;
 const OUT: u16 = 0x004;
 const HUP: u16 = 0x010;
 
-/// `None` where io_uring cannot be had, which is said.
+/// Returns `None`, with a message, if io_uring is not available.
 fn tracker() -> Option<Tracker> {
     match Tracker::multishot() {
         Ok(tracker) => Some(tracker),
         Err(Error::NoRing(error @ (Errno::NOSYS | Errno::PERM))) => {
-            println!("skip: io_uring cannot be had here: {error}");
+            println!("skip: io_uring is not available: {error}");
             None
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-/// A tracked end of a connection, and the other one.
+/// Returns a tracked end of a connection, and the other end.
 fn pair(tracker: &Tracker) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -35,7 +35,7 @@ fn pair(tracker: &Tracker) -> (OwnedFd, TcpStream) {
     (stream.into(), peer)
 }
 
-/// upoll of one descriptor.
+/// Calls upoll for one descriptor.
 fn wait(tracker: &Tracker, fd: RawFd, events: u16, timeout: Option<Duration>) -> u16 {
     let mut fds = [PollFd { fd, events, revents: 0 }];
     let count = tracker.upoll(&mut fds, timeout, None).unwrap();
@@ -45,18 +45,18 @@ fn wait(tracker: &Tracker, fd: RawFd, events: u16, timeout: Option<Duration>) ->
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// Until it is known without a call that a descriptor is not ready: at once, unless the number was
-/// another one's whose thread has ended, which the kernel takes some time to tell.
+/// Waits until memory shows that a descriptor is not ready. That is at once, unless its number
+/// belonged to a socket whose thread has ended, which the kernel reports after some time.
 fn settle(tracker: &Tracker, fd: RawFd) {
     let (before, begin) = (tracker.stats(), Instant::now());
     while tracker.stats().without_syscall == before.without_syscall {
         assert_eq!(wait(tracker, fd, IN, NOW), 0);
-        assert!(begin.elapsed() < Duration::from_secs(5), "it is not armed");
+        assert!(begin.elapsed() < Duration::from_secs(5), "the socket is not armed");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Bytes that were sent over loopback have been received when the call returns.
+/// Sends bytes; over the loopback interface they have arrived when the call returns.
 fn send(mut peer: &TcpStream, bytes: &[u8]) {
     peer.write_all(bytes).unwrap();
 }
@@ -66,7 +66,7 @@ fn receive(fd: &OwnedFd, count: usize) {
 }
 
 #[test]
-fn what_is_idle_costs_no_call_and_what_comes_is_told() {
+fn idle_sockets_cost_no_call_and_events_are_reported() {
     let Some(tracker) = tracker() else { return };
     assert_eq!(tracker.backend(), Backend::Multishot);
     let (socket, peer) = pair(&tracker);
@@ -81,7 +81,7 @@ fn what_is_idle_costs_no_call_and_what_comes_is_told() {
         receive(&socket, 1);
     }
     settle(&tracker, fd);
-    // A hang-up is told to who asks for nothing.
+    // A hang-up is reported even if no event is requested.
     assert_eq!(wait(&tracker, fd, 0, NOW), 0);
     rustix::net::sockopt::set_socket_linger(&peer, NOW).unwrap();
     drop(peer);
@@ -91,7 +91,7 @@ fn what_is_idle_costs_no_call_and_what_comes_is_told() {
 }
 
 #[test]
-fn room_to_send_is_told() {
+fn send_space_is_reported() {
     let Some(tracker) = tracker() else { return };
     let (socket, mut peer) = pair(&tracker);
     let fd = socket.as_raw_fd();
@@ -112,7 +112,7 @@ fn room_to_send_is_told() {
 }
 
 #[test]
-fn who_sleeps_is_woken() {
+fn a_sleeping_thread_is_woken() {
     let Some(tracker) = tracker() else { return };
     let (socket, peer) = pair(&tracker);
     let fd = socket.as_raw_fd();
@@ -133,9 +133,10 @@ fn who_sleeps_is_woken() {
     tracker.untrack(fd);
 }
 
-/// Armed by one thread, slept on by another; the first one computes, sleeps elsewhere, or is gone.
+/// One thread arms the sockets and another one sleeps; the first thread computes, sleeps elsewhere,
+/// or has ended.
 #[test]
-fn who_sleeps_is_woken_for_what_another_thread_has_armed() {
+fn a_sleeping_thread_is_woken_for_a_socket_armed_by_another() {
     let Some(tracker) = tracker() else { return };
     for kind in 0..3 {
         let (socket, peer) = pair(&tracker);
@@ -174,9 +175,9 @@ fn who_sleeps_is_woken_for_what_another_thread_has_armed() {
     }
 }
 
-/// The ring keeps an armed socket open: without forgetting it, close(2) would send no FIN.
+/// The ring keeps an armed socket open: unless it is untracked, close(2) sends no FIN.
 #[test]
-fn a_connection_that_is_forgotten_and_closed_ends() {
+fn an_untracked_and_closed_connection_ends() {
     let Some(tracker) = tracker() else { return };
     for is_others in [false, true] {
         let (socket, mut peer) = pair(&tracker);
@@ -196,8 +197,8 @@ fn a_connection_that_is_forgotten_and_closed_ends() {
         thread::sleep(Duration::from_millis(20 * u64::from(is_others)));
         tracker.untrack(fd);
         drop(socket);
-        // What another thread has armed, that one has yet to drop; and the child of another test may
-        // have the socket too, for a moment.
+        // A poll of another thread ends only when that thread enters the kernel; and a child that
+        // another test forks may hold the socket for a moment.
         peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let found = peer.read(&mut [0]);
         assert!(matches!(found, Ok(0)), "{is_others}: {found:?}");
@@ -207,7 +208,7 @@ fn a_connection_that_is_forgotten_and_closed_ends() {
 }
 
 #[test]
-fn a_number_that_is_another_sockets_is_not_told_of_the_first() {
+fn a_reused_descriptor_gets_no_events_of_the_old_socket() {
     let Some(tracker) = tracker() else { return };
     let (first, first_peer) = pair(&tracker);
     let (second, second_peer) = pair(&tracker);
@@ -217,7 +218,7 @@ fn a_number_that_is_another_sockets_is_not_told_of_the_first() {
     tracker.untrack(fd);
     let second_fd = second.as_raw_fd();
     tracker.untrack(second_fd);
-    // SAFETY: it was given up above and is closed by this.
+    // SAFETY: the descriptor was released above, and this closes it.
     let mut first = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
     rustix::io::dup2(&second, &mut first).unwrap();
     assert!(tracker.track(fd));
@@ -228,12 +229,12 @@ fn a_number_that_is_another_sockets_is_not_told_of_the_first() {
 }
 
 #[test]
-fn a_child_asks_the_kernel() {
+fn a_child_calls_the_kernel() {
     let Some(tracker) = tracker() else { return };
     let (socket, peer) = pair(&tracker);
     let fd = socket.as_raw_fd();
     settle(&tracker, fd);
-    // SAFETY: the child makes system calls, writes to memory of its own, and ends.
+    // SAFETY: the child makes system calls, writes its own memory, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_right = tracker.backend() == Backend::Calls
@@ -245,7 +246,7 @@ fn a_child_asks_the_kernel() {
     }
     send(&peer, b"a");
     let mut status = -1;
-    // SAFETY: there is room for the status.
+    // SAFETY: the buffer has the size of a status.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(wait(&tracker, fd, IN, None), IN);
@@ -254,7 +255,7 @@ fn a_child_asks_the_kernel() {
     tracker.untrack(fd);
 }
 
-/// A server by either call, for some hundred connections of which few do anything.
+/// A server with upoll and with uselect, for some hundred connections of which few are active.
 #[test]
 fn echo() {
     for by_select in [false, true] {
@@ -319,7 +320,7 @@ fn ready(tracker: &Tracker, fds: &[i32], by_select: bool) -> Vec<i32> {
 }
 
 #[test]
-fn the_best_there_is_says_why_it_is_no_better() {
+fn best_returns_why_better_backends_are_missing() {
     let path = std::env::temp_dir().join("no-daemon-listens-here");
     let (tracker, missing) = Tracker::best(&path, uselect::TrackingMode::Exact);
     let first = (Backend::Bpf(uselect::TrackingMode::Exact), Error::NoDaemon(Errno::NOENT));

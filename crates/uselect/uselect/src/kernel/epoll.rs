@@ -1,4 +1,4 @@
-//! epoll(7): as ppoll(), not by the C library.
+//! epoll(7), called directly like `ppoll`, not through the C library.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
@@ -11,9 +11,9 @@ use crate::internal_fd::InternalFd;
 
 /// An epoll instance.
 pub(crate) enum Epoll {
-    /// Closed on exec.
+    /// An instance of the library, with close-on-exec.
     Owned(InternalFd),
-    /// By its number: whoever lends it keeps it open.
+    /// An instance of the program, by its number. The program keeps it open.
     Borrowed(i32),
 }
 
@@ -55,7 +55,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, events, data)
     }
 
-    /// To be told of once, whether it was added before or not.
+    /// Adds a descriptor with EPOLLONESHOT, or re-enables it if it is in the instance already.
     pub(crate) fn add_oneshot(&self, fd: i32, events: u32, data: u64) -> Result<()> {
         let events = events | bits::ONCE;
         match self.modify(fd, events, data) {
@@ -72,18 +72,18 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
-    /// epoll_ctl(2).
+    /// Calls epoll_ctl(2).
     fn control(&self, operation: i32, fd: i32, events: u32, data: u64) -> Result<()> {
         let mut event = libc::epoll_event { events, u64: data };
         let [epoll, operation, fd] = [self.raw_fd(), operation, fd].map(libc::c_long::from);
-        // SAFETY: the event outlives the call; descriptors that are not open are errors.
+        // SAFETY: the event outlives the call; the kernel refuses descriptors that are not open.
         let returned =
             unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, operation, fd, &raw mut event) };
         result(returned).map(|_| ())
     }
 
-    /// How many of `events` were filled in. By epoll_pwait2(2), or by epoll_pwait(2) where that is
-    /// missing, with a timeout of whole milliseconds, none of them too few.
+    /// Waits, and returns how many of `events` were stored. Uses epoll_pwait2(2), or epoll_pwait(2)
+    /// on kernels without it, with the timeout rounded up to milliseconds.
     pub(crate) fn wait(
         &self,
         events: &mut [EpollEvent],
@@ -107,8 +107,8 @@ impl Epoll {
     ) -> Result<usize> {
         let mut timeout = KernelTimespec::new(timeout);
         let [epoll, count] = [i64::from(self.raw_fd()), events.len() as libc::c_long];
-        // SAFETY: an `EpollEvent` is `struct epoll_event`, and the kernel gets as many as there are;
-        // time and mask are null or outlive the call, and the mask is as long as is said.
+        // SAFETY: `EpollEvent` has the layout of `struct epoll_event`, and the length is passed.
+        // Timeout and mask are null or outlive the call, and the size of the mask is passed.
         result(unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
@@ -144,10 +144,10 @@ impl Epoll {
     }
 }
 
-/// The kernel has no epoll_pwait2(2), which is of Linux 5.11; nor has valgrind 3.19.
+/// Whether epoll_pwait2(2) is missing: it exists since Linux 5.11, and valgrind 3.19 lacks it.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
 
-/// A timeout of epoll_pwait(2). What is longer than it can say is for ever, as there is none.
+/// Returns a timeout for epoll_pwait(2). A timeout beyond its range is unlimited.
 fn milliseconds(timeout: Option<Duration>) -> i32 {
     let ms = timeout.map(|timeout| timeout.as_nanos().div_ceil(1_000_000));
     ms.and_then(|ms| i32::try_from(ms).ok()).unwrap_or(-1)
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_without_epoll_pwait2_ends_no_sooner_and_finds_the_same() {
+    fn epoll_pwait_waits_as_long_as_epoll_pwait2_and_finds_the_same() {
         let of = |nanoseconds| milliseconds(Some(Duration::from_nanos(nanoseconds)));
         assert_eq!((of(0), of(1), of(1_000_000), of(1_000_001)), (0, 1, 1, 2));
         assert_eq!((milliseconds(None), milliseconds(Some(Duration::MAX))), (-1, -1));
