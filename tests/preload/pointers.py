@@ -1,8 +1,9 @@
-"""pointers.py LANE/LANES [WORD...]: makes each call with each kind of bad pointer, in children, and
-prints the outcomes; of all cases, or those that have the words, every LANESth one.
+"""pointers.py LANE/LANES [WORD...]: makes each call with each kind of bad pointer, in child
+processes, and prints the results. LANE/LANES selects every LANESth case of all cases, or of those
+whose names contain the words.
 
-A line is the name of a case (call, argument, kind of pointer, what is waited for), a tab, and what
-the call returned, its errno, and what it left behind; or the signal that ended the child.
+A line has the name of a case (call, argument, kind of pointer, state of the descriptors), a tab, and
+the return value, errno and effect of the call, or the signal that ended the child.
 """
 
 import ctypes
@@ -21,20 +22,20 @@ from calls._pair import tcp_pair
 
 PAGE = mmap.PAGESIZE
 SECONDS_MAX = 20
-FAR = 100  # A descriptor's number: the kernel then looks at more than one word of a set.
+FAR = 100  # A descriptor beyond the first word of a set.
 
 library = ctypes.CDLL(None, use_errno=True)
 library.mmap.restype = ctypes.c_void_p
 library.sendmsg.restype = ctypes.c_ssize_t
 MAP_FIXED_NOREPLACE = 0x100000
-# Addresses of what is tried. The kernel maps nothing there by itself, so that an unmapped page
+# Addresses of the pointers under test. The kernel maps nothing there by itself, so an unmapped page
 # stays unmapped. No two cases share a page.
 TRIED = itertools.count(0x1000_0000_0000, 16 * PAGE)
 NONE, READ, WRITE = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 
 
 def pages(count, place=0):
-    """Mapped where the kernel likes, unless a place is named at which there is nothing."""
+    """Maps pages at an address that the kernel chooses, or at `place`, which must be free."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_FIXED_NOREPLACE if place else 0)
     size = ctypes.c_size_t(count * PAGE)
     mapped = library.mmap(address(place), size, WRITE, flags, -1, ctypes.c_long(0))
@@ -56,7 +57,7 @@ def put(place, content):
 
 
 def place_of(kind, content):
-    """An address of this kind, with as much of the content as there is memory for."""
+    """Returns an address of this kind, with as much of the content as fits the memory there."""
     first = pages(3, next(TRIED))
     second = first + PAGE
     if kind in ("good", "unmapped-since", "read-only-since"):
@@ -86,7 +87,7 @@ KINDS = (
     "good", "fits", "null", "low", "unmapped", "no-access", "read-only", "half", "half-read-only",
     "kernel", "last",
 )  # fmt: skip
-# Memory that an earlier call was given, too.
+# Memory that an earlier call used and that became bad since.
 SINCE = ("unmapped-since", "read-only-since")
 
 
@@ -107,7 +108,7 @@ def address(place):
 
 
 class Waited:
-    """Two descriptors that a case waits for, in the process that makes it."""
+    """Two descriptors that a case waits for, in the process that makes the call."""
 
     def __init__(self, state):
         self.far = []
@@ -119,7 +120,7 @@ class Waited:
             pairs = [tcp_pair(), tcp_pair()]
             self.fds = [near.detach() for near, _ in pairs]
             self.far = [far for _, far in pairs]
-            # By poll, which has the library look at them.
+            # The first poll lets the library track them.
             self.poll(0)
             if state != "idle":
                 [far.send(b"x") for far in self.far]
@@ -138,7 +139,7 @@ class Waited:
         return epoll
 
 
-# What is given where a pointer is not the one that is tried.
+# Contents for the good pointers.
 TIME = struct.pack("qq", 0, 10_000_000)
 SHORT = struct.pack("qq", 0, 10_000)
 MASK = bytes(128)
@@ -146,7 +147,7 @@ MILLISECONDS = 10
 
 
 class Tried:
-    """A call in which `argument` is of `kind`, and each other pointer is good."""
+    """A call in which the pointer `argument` is of `kind`, and all other pointers are good."""
 
     def __init__(self, argument, kind):
         self.argument, self.kind, self.bad = argument, kind, None
@@ -167,7 +168,7 @@ class Tried:
 
 
 class Wait(Tried):
-    """A wait of some form, for `state`."""
+    """A wait for descriptors in `state`."""
 
     def __init__(self, state, argument, kind):
         super().__init__(argument, kind)
@@ -213,7 +214,7 @@ def pselect(wait):
 
 
 def epoll_form(call, flags=0):
-    """What a wait that failed has not taken out is told by the next one."""
+    """The next wait must return the events of a wait that failed."""
 
     def form(wait):
         if not hasattr(wait, "epoll"):
@@ -221,7 +222,7 @@ def epoll_form(call, flags=0):
         events = wait.give("events", bytes(24))
         code = call(wait, wait.epoll.fileno(), events)
         while code == -1 and ctypes.get_errno() == errno.EINTR:
-            # The process was stopped, and continues: signal(7).
+            # The process was stopped and continued: signal(7).
             code = call(wait, wait.epoll.fileno(), events)
         return done(code) + f" then {len(wait.epoll.poll(0))}"
 
@@ -253,7 +254,7 @@ def epoll_ctl(operation):
     def form(wait):
         fd = wait.waited.fds[0]
         epoll = select.epoll()
-        # Of the two, so that the instance has something in memory.
+        # The second descriptor, so that the instance has a tracked socket.
         epoll.register(wait.waited.fds[1], 0)
         if operation != select_add:
             epoll.register(fd, 0)
@@ -269,7 +270,7 @@ select_add, select_delete, select_modify = 1, 2, 3
 
 ET, ONESHOT = select.EPOLLET, select.EPOLLONESHOT
 FDS, SETS = ("fds",), ("read", "write", "except")
-# Name, call, arguments that are pointers.
+# Name, call, and pointer arguments.
 WAITS = [
     ("poll", poll, FDS),
     ("__poll_chk", poll_checked, FDS),
@@ -296,14 +297,14 @@ def wait_cases():
             for state in ("ready", "idle", "pipe"):
                 for kind in KINDS + SINCE:
                     if (argument, state, kind) == ("timeout", "idle", "null"):
-                        # For ever.
+                        # The call would never return.
                         continue
                     run = lambda s=state, a=argument, k=kind, c=call: Wait(s, a, k).run(c)
                     yield f"{name} {argument} {kind} {state}", run
 
 
 def accept(call):
-    """The connection is lost where the address cannot be stored."""
+    """The kernel drops the connection if it cannot store the address."""
 
     def form(give):
         listener = socket.create_server(("127.0.0.1", 0))
@@ -340,7 +341,7 @@ def setsockopt(give):
 def connect(give):
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    # It listens until the case ends, which may connect to it once more.
+    # The listener stays open until the case ends, because the case may connect again.
     listener.detach()
     near = socket.socket()
     to = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, bytes([127, 0, 0, 1]))
@@ -354,7 +355,7 @@ def fcntl(give):
 
 
 def sendmsg(domain, size=None, header=None):
-    """Passes an epoll descriptor on; what the peer has got by then."""
+    """Passes an epoll descriptor to another process, and reports what the peer received."""
 
     def form(give):
         near, far = tcp_pair() if domain == socket.AF_INET else socket.socketpair()
@@ -415,7 +416,7 @@ def other_cases():
 
 
 def forked(work):
-    """A child that does this with the end of a pipe, and the other end."""
+    """Forks a child that runs `work` with the write end of a pipe; returns it with the read end."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -429,7 +430,7 @@ def forked(work):
 
 
 def ended(child, read):
-    """What a child has written, by lines, and the signal that has ended it, or 0."""
+    """Returns the lines that a child wrote, and the signal that ended it, or 0."""
     with open(read) as file:
         lines = file.read().splitlines()
     _, status = os.waitpid(child, 0)
@@ -460,13 +461,13 @@ def make_all(cases):
 
 
 def main(share, *words):
-    # Ends by signals are what is looked for.
+    # Children are expected to crash: write no core files.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     cases = [*wait_cases(), *other_cases()]
     asked = [case for case in cases if all(word in case[0].split() for word in words)]
     lane, lanes = map(int, share.split("/"))
     make_all(asked[lane::lanes])
-    # The process of which `uselect run --stats` says how it waited.
+    # This process waits too, so that `uselect run --stats` reports it.
     Waited("ready")
 
 

@@ -1,4 +1,5 @@
-"""A program under `uselect run --stats`, a uselectd for it, and clients that compare all bytes."""
+"""Runs a program under `uselect run --stats` with its own uselectd, and clients that compare all
+bytes."""
 
 import concurrent.futures
 import hashlib
@@ -20,7 +21,7 @@ PROGRAMS = pathlib.Path(
     or pathlib.Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target")) / "debug"
 )
 BACKEND = os.environ.get("BACKEND", "bpf")
-# The line that a process ends with.
+# The exit report of a process.
 LINE = re.compile(
     r"^uselect: process (\d+) \(.+?\): (\d+) waits, (\d+) \([\d.]+ %\) without a system call, "
     r"(\d+) sleeps; (.*)$",
@@ -30,19 +31,19 @@ SECONDS_MAX = 60
 CLIENTS = 4
 CONNECTIONS = 16
 ROUNDS = 20
-# Small ones, one that a buffer holds, and one that the server has to wait for room with.
+# Small files, one that fits the send buffer, and one for which the server waits for send space.
 SIZES = {"empty": 0, "small": 100, "page": 8192, "large": 3_000_000}
 
 
 def may_load():
-    """Whether this process may load programs; root in a container may not."""
+    """Whether this process may load eBPF programs; root in a container may not."""
     status = pathlib.Path("/proc/self/status").read_text()
     effective = int(re.search(r"^CapEff:\t([0-9a-f]+)$", status, re.M)[1], 16)
     return all(effective >> capability & 1 for capability in (12, 38, 39))
 
 
 class PreloadCase(InteropCase):
-    # Options of the daemon beside where it listens.
+    # Options of the daemon besides --socket.
     daemon_options = ()
 
     def setUp(self):
@@ -73,7 +74,7 @@ class PreloadCase(InteropCase):
         daemon.stderr.close()
 
     def programs_for_all(self):
-        """A folder with uselect and its library that every user can get to."""
+        """A directory with uselect and its library that every user can read."""
         self.folder.chmod(0o755)
         for name in ("uselect", "libuselect_preload.so"):
             shutil.copy(PROGRAMS / name, self.folder)
@@ -86,27 +87,27 @@ class PreloadCase(InteropCase):
         return started
 
     def path_of(self, name):
-        """A program, also of the folders that ordinary users do not search."""
+        """The path of a program, also in /sbin and /usr/sbin."""
         found = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
         self.assertTrue(found, f"{name} is missing: run scripts/setup test")
         return found
 
     def ask(self, port, prefix="", rounds=ROUNDS):
-        """Each file over many connections that stay open, by several clients at once, so that the
-        server has more to do whenever it has done something."""
+        """Requests each file over many persistent connections, from several clients at once, so
+        that the server always has more work."""
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:
             asking = [clients.submit(self._ask, port, prefix, rounds) for _ in range(CLIENTS)]
             for client in asking:
                 client.result()
 
     def _ask(self, port, prefix, rounds):
-        """All connections are asked before one is answered."""
+        """Sends a request on each connection before it reads a response."""
         connections = [Connection(port) for _ in range(CONNECTIONS)]
         names = list(SIZES)
         for turn in range(rounds):
             asked = [names[(turn + at) % len(names)] for at in range(CONNECTIONS)]
             if turn % 5:
-                # Most rounds are of what is answered at once.
+                # Most rounds have only small files, which the server sends at once.
                 asked = [name if name != "large" else "small" for name in asked]
             for connection, name in zip(connections, asked):
                 connection.ask(f"{prefix}/{name}")
@@ -134,7 +135,7 @@ class Preloaded:
         case.addCleanup(self._kill)
 
     def _kill(self):
-        """Whatever is left of its session, which is of nobody else."""
+        """Kills all processes of its session."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -151,17 +152,18 @@ class Preloaded:
             return False
 
     def stop(self):
-        """Ends it, and gives its status."""
+        """Stops the program and returns its status."""
         self.process.send_signal(self.ends_by)
         return self.process.wait(SECONDS_MAX)
 
     def answered_from_memory(self):
-        """Its lines must say so; by other backends the kernel is asked of what may be ready."""
+        """Checks the reports of its processes. Backends other than bpf make a system call for each
+        ready socket, so only their name is checked."""
         said = self.said.read_text(errors="replace")
         lines = LINE.findall(said)
         self.case.assertTrue(lines, f"no line, status {self.process.returncode}: {said[-2000:]}")
         named = [line for line in lines if line[4] == f"backend {BACKEND}"]
-        self.case.assertTrue(named, f"another backend than {BACKEND}: {lines}")
+        self.case.assertTrue(named, f"no process used backend {BACKEND}: {lines}")
         answered = [line for line in named if int(line[2]) > 0 or BACKEND != "bpf"]
         self.case.assertTrue(answered, f"no wait was answered from memory: {lines}")
 
@@ -171,7 +173,7 @@ class Preloaded:
 
 
 class Connection:
-    """HTTP/1.1 over one connection, a request at a time."""
+    """An HTTP/1.1 connection with one request at a time."""
 
     def __init__(self, port):
         for _ in range(100):

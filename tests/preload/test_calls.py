@@ -1,4 +1,4 @@
-"""Calls one by one: each script in calls/ must print the same with the preload as without."""
+"""Each script in calls/ must print the same with and without the preload."""
 
 import pathlib
 import subprocess

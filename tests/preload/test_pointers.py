@@ -1,6 +1,6 @@
-"""Bad pointers: each call of pointers.py has the same outcome with the preload as without, except
-for the differences that uselect(1) lists under LIMITS. An unlisted difference fails the test, and so
-does a listed one that no longer exists."""
+"""Bad pointers: each call of pointers.py has the same result with and without the preload, except
+for the differences that uselect(1) lists under LIMITS. An unlisted difference fails the test, and
+so does a listed one that no longer exists."""
 
 import concurrent.futures
 import pathlib
@@ -10,15 +10,15 @@ import unittest
 
 from preloaded import BACKEND, LINE, PROGRAMS, SECONDS_MAX, PreloadCase
 
-# Processes that make the calls, each with a daemon of its own: a daemon takes a tenth of a second
-# for a process that ends and the next one, most of which it waits for the kernel.
+# Processes that make the calls, each with its own daemon. Between the end of a process and the next
+# registration a daemon needs a tenth of a second, most of which it waits for the kernel.
 LANES = 4
 SCRIPT = pathlib.Path(__file__).resolve().parent / "pointers.py"
 
 WAITED_FOR = ("ready", "idle", "pipe")
 TRACKED = ("ready", "idle")
-# Cases that end by SIGSEGV with the preload alone: calls, arguments, what became of memory that an
-# earlier call was given, and what is waited for.
+# Cases that end by SIGSEGV only with the preload: calls, arguments, what happened to memory that an
+# earlier call used, and the state of the descriptors.
 DOCUMENTED = [
     ("poll __poll_chk ppoll __ppoll_chk", "fds", "unmapped-since", WAITED_FOR),
     ("poll __poll_chk ppoll __ppoll_chk", "fds", "read-only-since", TRACKED),
@@ -57,14 +57,14 @@ class Pointers(PreloadCase):
         lines = LINE.findall(said)
         self.assertTrue(any(line[4] == f"backend {BACKEND}" for line in lines), said)
         self.assertEqual(plain.keys(), loaded.keys())
-        # Of the program itself nothing must have failed.
+        # pointers.py itself must not have failed.
         self.assertEqual([case for case in plain.items() if "Error" in case[1]], [])
         differ = {case for case in plain if plain[case] != loaded[case]}
         print(f"{len(plain)} calls, {len(differ)} differ, {len(documented())} are documented")
         new = {case: (plain[case], loaded[case]) for case in sorted(differ - documented())}
-        self.assertEqual(new, {}, "differences that uselect(1) does not have")
+        self.assertEqual(new, {}, "differences that uselect(1) does not list")
         gone = sorted(documented() - differ)
-        self.assertEqual(gone, [], "differences that uselect(1) has, and are no more")
+        self.assertEqual(gone, [], "differences that uselect(1) lists and that do not exist")
         ends = {loaded[case] for case in differ}
         self.assertEqual(ends, {"SIGSEGV"})
 

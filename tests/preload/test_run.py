@@ -1,4 +1,4 @@
-"""What `uselect run` says: of what it cannot have, and of how waits were answered."""
+"""The errors, messages and exit reports of `uselect run`."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ import unittest
 from preloaded import BACKEND, LINE, PROGRAMS, SECONDS_MAX, PreloadCase
 
 NOBODY = 65534
-# A connection of the process with itself, over which a byte goes each time that one is asked for.
+# A connection of the process with itself. Each wait() sends a byte over it and waits for that byte.
 WAITS = """
 import os, select, socket, sys
 with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -22,13 +22,13 @@ poll.register(other, select.POLLIN)
 
 def wait():
     one.send(b"x")
-    assert poll.poll(10_000), "a byte has come"
+    assert poll.poll(10_000), "no byte arrived"
     other.recv(1)
 """
 
 
 class Absent(PreloadCase):
-    """A backend that is named and cannot be had is an error before the program runs."""
+    """A named backend that is not available is an error before the program runs."""
 
     def refused(self, *options, programs=PROGRAMS, **how):
         command = [programs / "uselect", "run", "--backend", "bpf", *options, "true"]
@@ -38,7 +38,7 @@ class Absent(PreloadCase):
 
     def test_no_daemon(self):
         path = self.folder / "nobody.sock"
-        said = f"uselect: the backend that was asked for is not there: uselectd is not running at {path}\n"
+        said = f"uselect: backend bpf is not available: uselectd is not running at {path}\n"
         self.assertEqual(self.refused("--socket", path), said)
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path))
@@ -74,7 +74,7 @@ class Lines(PreloadCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stderr
 
-    def test_calls_that_sleep_are_counted_by_each_backend(self):
+    def test_each_backend_counts_calls_that_sleep(self):
         script = WAITS + "for _ in range(10): assert not poll.poll(1)"
         for options in (self.options, ["--backend", "calls"], ["--backend", "multishot"]):
             said = self.run_script(script, "--stats", *options)
@@ -82,8 +82,8 @@ class Lines(PreloadCase):
             self.assertGreaterEqual(int(waits), 10)
             self.assertGreaterEqual(int(sleeps), 10, said)
 
-    def test_a_file_gets_a_line_of_each_process(self):
-        """Of those too that have another folder, another standard error and another user."""
+    def test_each_process_appends_a_line_to_the_file(self):
+        """So do processes with another directory, standard error or user."""
         file = self.folder / "stats"
         script = (
             WAITS
@@ -114,7 +114,7 @@ for _ in range(3):
         said = f"uselect: --stats={self.folder}: Is a directory (os error 21)\n"
         self.assertEqual((refused.returncode, refused.stderr), (1, said))
 
-    def test_a_log_that_is_standard_error_gets_the_line(self):
+    def test_standard_error_that_is_a_log_gets_the_line(self):
         log = self.folder / "log"
         flags = "os.O_WRONLY | os.O_CREAT | os.O_APPEND"
         script = f"{WAITS}os.dup2(os.open({str(log)!r}, {flags}), 2)\nwait()"
@@ -123,10 +123,10 @@ for _ in range(3):
         file = self.folder / "file"
         script = script.replace(str(log), str(file)).replace(" | os.O_APPEND", "")
         self.assertEqual(self.run_script(script, "--stats", *self.options), "")
-        self.assertEqual(file.read_text(), "", "it may be anything")
+        self.assertEqual(file.read_text(), "", "the file may be any file of the program")
 
     @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
-    def test_children_that_cannot_have_the_backend_say_so_once(self):
+    def test_children_without_the_backend_report_that_once(self):
         script = (
             WAITS
             + """
@@ -144,13 +144,13 @@ for _ in range(3):
         self.assertRegex(
             said,
             r"^uselect: process \d+ \(.+\): no backend bpf for user 65534: uselectd does not serve "
-            r"this user \(--allow-user of uselectd\(8\)\); its waits are system calls\n$",
+            r"this user \(--allow-user of uselectd\(8\)\); waits are system calls\n$",
         )
-        self.assertEqual(self.run_script(script, *self.options), "", "auto has no need for it")
+        self.assertEqual(self.run_script(script, *self.options), "", "auto uses the next backend")
 
     @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
-    def test_sockets_that_are_opened_while_another_thread_registers_get_into_memory(self):
-        """The daemon is stopped until they are open."""
+    def test_sockets_opened_while_another_thread_registers_are_tracked(self):
+        """The daemon is stopped until the sockets are open."""
         self.addCleanup(self.daemon.send_signal, signal.SIGCONT)
         script = f"""
 import os, signal, socket, threading, time
@@ -176,7 +176,7 @@ for _ in range(100):
         self.assertGreater(int(without), 50, said)
 
     @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
-    def test_the_end_of_the_daemon_is_told_once(self):
+    def test_the_end_of_the_daemon_is_reported_once(self):
         script = WAITS + "print(flush=True)\ninput()\nfor _ in range(600): wait()"
         for option in ("--stats", ""):
             options = self._daemon(f"other{option}.sock")

@@ -1,8 +1,8 @@
-"""Programs that get privileges when they are executed, on a machine whose loader preloads the library
-for each program (/etc/ld.so.preload). They take no word from the environment.
+"""Programs that gain privileges when they are executed, on a machine whose loader preloads the
+library into each program (/etc/ld.so.preload). They must ignore the environment variables of the
+library.
 
-The machine's /etc stays as it is: each program runs in a mount namespace of its own, which has another
-/etc. The namespace ends with the program.
+The machine's /etc is not changed: each program runs in its own mount namespace with another /etc.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ def call(result):
 
 
 def enter(etc):
-    """Has this process, between fork and exec, another /etc, and makes it another user's."""
+    """Gives this process, between fork and exec, another /etc and another user."""
     libc = ctypes.CDLL(None, use_errno=True)
     call(libc.unshare(CLONE_NEWNS))
     call(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None))
@@ -51,7 +51,7 @@ def enter(etc):
 @unittest.skipUnless(os.geteuid() == 0, "needs root for files with privileges, and for /etc")
 class Secure(unittest.TestCase):
     def setUp(self):
-        # Not that of other tests: every user may look into it.
+        # A separate directory, because every user may read it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uselect-secure-"))
         self.addCleanup(shutil.rmtree, self.folder)
         self.folder.chmod(0o755)
@@ -63,14 +63,14 @@ class Secure(unittest.TestCase):
         self.etc.mkdir()
         (self.etc / "ld.so.preload").write_text(f"{library}\n")
         shutil.copy("/etc/ld.so.cache", self.etc)
-        # Any user may have the file made here.
+        # Any user may create the file here.
         self.stats = self.folder / "stats"
         self.stats.mkdir()
         self.stats.chmod(0o777)
 
     def runs(self, name, make_privileged):
-        """Runs a copy of cat as another user, which prints what is mapped into it: that, and the
-        statistics files that it has left."""
+        """Runs a copy of cat as another user, which prints its own mappings. Returns whether the
+        library created the statistics file."""
         program = self.folder / name.replace(" ", "-")
         shutil.copy(shutil.which("cat"), program)
         os.chown(program, 0, 0)

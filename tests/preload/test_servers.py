@@ -1,4 +1,4 @@
-"""HTTP servers and proxies under the preload, by each of their ways to wait."""
+"""HTTP servers and proxies under the preload, with each of their methods of waiting."""
 
 import shutil
 import signal
@@ -37,8 +37,8 @@ server.feature-flags = ( "server.graceful-shutdown-timeout" => 5 )
 class Haproxy(PreloadCase):
     def serve(self, *options):
         origin = self.nginx()
-        # HAProxy 2.6 with threads falls about one time in twenty as it stops, without the preload
-        # too: then its line is missing, and it is asked once more.
+        # HAProxy 2.6 with threads crashes in about one of twenty stops, without the preload too.
+        # Then its report is missing, and the test runs it again.
         for _ in range(5):
             haproxy = self.serve_once(origin, *options)
             if haproxy.stop() != -signal.SIGSEGV:
@@ -125,7 +125,7 @@ shutdown_lifetime 1 second
 memory_cache_shared off
 cache_effective_user proxy
 """)
-        # It gives up root.
+        # Squid drops root privileges.
         shutil.chown(self.folder, "proxy")
         squid = self.preload(self.path_of("squid"), "-N", "-f", configuration, port=port)
         self.ask(port, prefix=origin.url, rounds=8)
@@ -144,7 +144,7 @@ MaxClients 100
 LogLevel Critical
 """)
         tinyproxy = self.preload(self.path_of("tinyproxy"), "-d", "-c", configuration, port=port)
-        # It closes each connection behind its answer.
+        # tinyproxy closes each connection after its response.
         for _ in range(3):
             self.ask(port, prefix=origin.url, rounds=1)
         tinyproxy.end()

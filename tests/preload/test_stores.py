@@ -1,4 +1,4 @@
-"""memcached and redis under the preload, their protocols spoken by hand."""
+"""memcached and Redis under the preload, with clients of their protocols."""
 
 import random
 import socket
@@ -12,8 +12,9 @@ TURNS = 2000
 
 class Stores(PreloadCase):
     def play(self, port, store, fetch):
-        """Writes and reads random values over many connections, in bursts, and compares them with
-        what was written last. A key belongs to one connection, so its order is known."""
+        """Writes and reads random values over many connections, in bursts, and compares each with
+        the last value written. A key belongs to one connection, so the order of its writes is
+        known."""
         noise = random.Random(1)
         address = ("127.0.0.1", port)
         sockets = [socket.create_connection(address, SECONDS_MAX) for _ in range(CONNECTIONS)]
@@ -74,7 +75,7 @@ class Stores(PreloadCase):
             self.assertEqual(file.read(len(value) + 2), value + b"\r\n")
 
         self.play(port, store, fetch)
-        # A child of fork(2) that writes a snapshot has the parent's descriptors.
+        # BGSAVE forks a child that inherits the descriptors.
         with socket.create_connection(("127.0.0.1", port), SECONDS_MAX) as connection:
             connection.sendall(b"*1\r\n$6\r\nBGSAVE\r\n")
             self.assertIn(b"started", connection.recv(100))

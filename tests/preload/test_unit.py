@@ -1,4 +1,4 @@
-"""The unit of examples/systemd: what it takes away from uselectd is not needed."""
+"""uselectd works under the restrictions of its unit in examples/systemd."""
 
 import mmap
 import os
@@ -15,8 +15,8 @@ from support import PROJECT, system_calls
 from test_run import NOBODY, WAITS
 
 UNIT = PROJECT / "examples" / "systemd" / "uselectd.service"
-# ProtectSystem=strict, ProtectKernelTunables= and ProtectControlGroups=, with a folder as the /run
-# that is left; the rest that mounts do hides what the daemon has no name for.
+# ProtectSystem=strict, ProtectKernelTunables= and ProtectControlGroups=, with a directory in place
+# of the writable /run. The unit's other mount options hide files that the daemon never opens.
 MOUNTS = """
 mount --make-rprivate /
 mount --bind "$0" "$0"
@@ -35,7 +35,7 @@ exec "$@"
 
 
 def confined(*command):
-    """Executes a command under the unit's filters of system calls."""
+    """Executes a command under the system call filters of the unit."""
     write, execute = mmap.PROT_WRITE, mmap.PROT_EXEC
     both = write | execute
     system_calls.only(
@@ -53,10 +53,10 @@ def confined(*command):
 @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
 class Unit(PreloadCase):
     def _daemon(self):
-        """By the unit's command line, but for the paths, and for who is served."""
+        """Starts it with the unit's command line, except for the paths and the users."""
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd is not installed")
-        # Says why not, where it cannot run even without the unit.
+        # Skips with the reason if the daemon cannot run even without the unit.
         super()._daemon("unconfined.sock")
         unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
         program, *options = unit["ExecStart"].split()
@@ -65,7 +65,7 @@ class Unit(PreloadCase):
         self.assertEqual(unit["NoNewPrivileges"], "yes")
         self.folder.chmod(0o755)
         path = self.folder / "uselectd.sock"
-        # One that was left is replaced.
+        # The daemon replaces a stale socket.
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path))
         here = pathlib.Path(__file__).resolve()
@@ -86,8 +86,8 @@ class Unit(PreloadCase):
         self.daemon = daemon
         return ["--socket", path]
 
-    def test_what_the_unit_leaves_is_enough(self):
-        """It loads its programs and serves another user's process, in its cgroup."""
+    def test_the_daemon_works_under_the_unit(self):
+        """It loads its programs and serves a process of another user, in its cgroup."""
         programs = self.programs_for_all()
         command = [programs / "uselect", "run", "--backend", "bpf", "--stats", *self.options, "--"]
         script = WAITS + "for _ in range(100): wait()"

@@ -1,11 +1,11 @@
-"""What the scripts share."""
+"""Helpers of the scripts."""
 
 import errno
 import socket
 
 
 def tcp_pair():
-    """Two ends of a TCP connection."""
+    """Returns the two ends of a TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
@@ -13,7 +13,7 @@ def tcp_pair():
 
 
 def failure(call, *arguments):
-    """How a call fails, by name."""
+    """Returns the result of a call, or the name of its error."""
     try:
         return call(*arguments)
     except OSError as error:

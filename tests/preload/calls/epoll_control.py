@@ -1,4 +1,4 @@
-"""epoll_ctl(2): errors, changes, one-shots, edges, what is closed."""
+"""epoll_ctl(2): errors, changes, one-shots, edges, closed descriptors."""
 
 import os
 import select
@@ -47,7 +47,7 @@ for _ in range(100):
 print("reset", found)
 print("removed", epoll.unregister(near), failure(epoll.unregister, near), epoll.poll(0))
 
-# A number that is used anew is not in the set.
+# A descriptor that is reused is not in the instance.
 near, far = tcp_pair()
 os.dup2(near.fileno(), 200)
 near.close()

@@ -1,4 +1,5 @@
-"""An epoll descriptor that is waited for, copied, passed on or inherited: all see what is in it."""
+"""An epoll descriptor that is waited for, duplicated, passed on or inherited reports the same
+events everywhere."""
 
 import os
 import select
@@ -80,7 +81,7 @@ def inherited_and_left(epoll, near, far):
 for how in (nested, polled, selected, copied, passed, inherited, inherited_and_left):
     shared(how)
 
-# A socket with two numbers is waited for until both are closed.
+# A duplicated socket stays in the instance until both descriptors are closed.
 near, far = tcp_pair()
 epoll = select.epoll()
 epoll.register(near, select.EPOLLIN)

@@ -1,4 +1,4 @@
-"""poll(2) and select(2): kinds of descriptors, states of connections, errors, times."""
+"""poll(2) and select(2): kinds of descriptors, states of connections, errors, timeouts."""
 
 import ctypes
 import os
@@ -36,7 +36,7 @@ far.send(b"x")
 print("bytes", poll(5000, (near, select.POLLIN), (read, select.POLLIN)))
 print("bytes", selected([near, read], [near], [near]))
 os.write(write, b"x")
-# While a connection is ready others are looked at now and then.
+# While a connection is ready, other descriptors are checked at intervals.
 both = lambda: poll(5000, (near, select.POLLIN), (read, select.POLLIN)) == [1, 1]
 print("both", any(both() for _ in range(100)))
 far.send(b"!", socket.MSG_OOB)
@@ -86,7 +86,7 @@ print("refused", poll(5000, (refused, ALL)), poll(0, (refused, 0)))
 print("refused", selected([refused], [refused], []))
 print("why", refused.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), poll(0, (refused, ALL)))
 
-# Closed by way of a stream, and the number used anew.
+# Closed by fclose(3), and the descriptor reused.
 library = ctypes.CDLL(None)
 library.fdopen.restype = ctypes.c_void_p
 library.fclose.argtypes = [ctypes.c_void_p]

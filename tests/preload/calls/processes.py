@@ -23,7 +23,7 @@ epoll = select.epoll()
 epoll.register(near, select.EPOLLIN)
 print("first", ready(near, 0), epoll.poll(0))
 
-# Its children close what they do not need, which is not theirs alone.
+# Children close inherited descriptors, which stay open in the parent.
 for _ in range(3):
     print(subprocess.run(["echo", "said"], stdout=subprocess.PIPE, close_fds=True).stdout)
 far.send(b"x")
@@ -33,7 +33,7 @@ near.recv(1)
 sys.stdout.flush()
 child = os.fork()
 if not child:
-    # The connection is the parent's in memory, and the kernel's here.
+    # The connection is tracked in the parent, and left to the kernel here.
     print("in the child", ready(near), ready(near))
     near.recv(1)
     print("read there", ready(near, 0))
@@ -48,7 +48,7 @@ far.send(b"x")
 os.waitpid(child, 0)
 print("read elsewhere", ready(near, 0), epoll.poll(0))
 
-# Workers of a listener that was there before.
+# Workers share a listener that existed before fork(2).
 listener = socket.create_server(("127.0.0.1", 0))
 listener.setblocking(False)
 print("listens", ready(listener, 0))
@@ -77,7 +77,7 @@ for turn in range(50):
     with socket.create_connection(listener.getsockname()) as client:
         client.send(b"%d" % turn)
         assert client.recv(20) == b"%d" % turn * 2
-    # Whoever took it, nobody waits any more.
+    # One of the workers accepted the connection, so the queue is empty.
     assert ready(listener, 0) == []
 for _ in workers:
     with socket.create_connection(listener.getsockname()) as client:
@@ -85,7 +85,7 @@ for _ in workers:
         client.recv(20)
 print("workers", [os.waitpid(worker, 0)[1] for worker in workers])
 
-# Two threads wait for one set, and a third one changes it.
+# Two threads wait for one instance, and a third thread changes it.
 a, b = tcp_pair()
 found = []
 threads = [threading.Thread(target=lambda: found.extend(epoll.poll(10))) for _ in range(2)]
@@ -100,7 +100,7 @@ for thread in threads:
     thread.join()
 print("threads", sorted(e for _, e in found) in ([1, 1], [1, 1, 1]))
 
-# A signal ends a wait; its handler may wait, close and open.
+# A signal ends a wait. Its handler may wait, and close and open sockets.
 near, far = tcp_pair()
 epoll = select.epoll()
 epoll.register(near, select.EPOLLIN)
@@ -135,7 +135,7 @@ for wait in waits:
 far.send(b"x")
 print("goes on", ready(near), [e for _, e in epoll.poll(5)])
 
-# Blocked in accept(2), and the handler opens a connection.
+# A signal handler opens a connection while accept(2) blocks.
 listener = socket.create_server(("127.0.0.1", 0))
 
 

@@ -1,5 +1,6 @@
-//! epoll for C: uepoll(3) and uselect_changes(3). An instance is one of the kernel's, whose number
-//! the caller has, with a watcher over it, which is found by that number.
+//! epoll for C: uepoll(3) and uepoll_pwait_counted(3). An instance is an epoll instance of the
+//! kernel with a watcher over it. The caller has the descriptor of the instance, by which the
+//! watcher is found.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,12 +10,12 @@ use std::time::Duration;
 use libc::{epoll_event, sigset_t, timespec};
 use uselect::{DescriptorEvent, Errno, SignalSet, Tracker, Watcher};
 
-use crate::layout::Change;
-use crate::process::{Result, errno, guarded, sound, tracker};
+use crate::abi::CCountedEvent;
+use crate::process::{Result, catch_to_errno, check_intact, errno, tracker};
 use crate::time;
-use crate::wait::{count, mask};
+use crate::wait::{c_count, signal_set};
 
-/// The instances that watch sockets which are tracked; there are few.
+/// Watchers by the descriptor of their instance; there are few.
 static INSTANCES: RwLock<Vec<(c_int, Arc<Watcher>)>> = RwLock::new(Vec::new());
 
 fn watcher(epfd: c_int) -> Option<Arc<Watcher>> {
@@ -22,25 +23,26 @@ fn watcher(epfd: c_int) -> Option<Arc<Watcher>> {
     instances.iter().find(|(number, _)| *number == epfd).map(|(_, watcher)| watcher.clone())
 }
 
-/// Does `what` with each watcher.
-fn each(what: impl Fn(&Watcher)) {
+/// Calls `what` with each watcher.
+fn for_each_watcher(what: impl Fn(&Watcher)) {
     let instances = INSTANCES.read().unwrap_or_else(PoisonError::into_inner);
     instances.iter().for_each(|(_, watcher)| what(watcher));
 }
 
-/// Leaves a descriptor to the kernel's instances, in those that it is in.
-pub(crate) fn leave(fd: c_int) {
-    each(|watcher| watcher.hand_over_one(fd));
+/// Moves a descriptor to the kernel's instances, in all instances that have it.
+pub(crate) fn hand_over(fd: c_int) {
+    for_each_watcher(|watcher| watcher.hand_over_one(fd));
 }
 
-/// A send has fallen short in lean mode: where the socket is watched, room is waited for.
-pub(crate) fn lacks_room(fd: c_int) {
-    each(|watcher| watcher.report_short_send(fd));
+/// Reports a short send in lean mode, so that instances wait for send space.
+pub(crate) fn report_short_send(fd: c_int) {
+    for_each_watcher(|watcher| watcher.report_short_send(fd));
 }
 
-/// A descriptor is about to be closed: it leaves the instances, and if it is one, that ends.
-pub(crate) fn close(fd: c_int) {
-    each(|watcher| watcher.remove_closing(fd));
+/// Removes a descriptor that is about to be closed from all instances, and ends it if it is an
+/// instance itself.
+pub(crate) fn remove_closing(fd: c_int) {
+    for_each_watcher(|watcher| watcher.remove_closing(fd));
     if watcher(fd).is_some() {
         let mut instances = INSTANCES.write().unwrap_or_else(PoisonError::into_inner);
         instances.retain(|(number, _)| *number != fd);
@@ -50,28 +52,29 @@ pub(crate) fn close(fd: c_int) {
 /// uepoll(3): epoll_create1(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn uepoll_create(flags: c_int) -> c_int {
-    // SAFETY: it has no conditions.
+    // SAFETY: epoll_create1(2) takes only a number.
     let epfd = unsafe { libc::epoll_create1(flags) };
     let Some(tracker) = tracker().filter(|_| epfd >= 0) else { return epfd };
-    let made = guarded(|| {
+    let created = catch_to_errno(|| {
         let watcher = Watcher::over_epoll(tracker, epfd).map_err(errno)?;
         let mut instances = INSTANCES.write().unwrap_or_else(PoisonError::into_inner);
-        // One of this number that was closed behind our back is gone.
+        // An instance with this descriptor was closed without notice.
         instances.retain(|(number, _)| *number != epfd);
         instances.push((epfd, Arc::new(watcher)));
         Ok(epfd)
     });
-    if made < 0 {
-        // SAFETY: it was opened above, and nobody else knows of it. After this errno is as it was.
+    if created < 0 {
+        // SAFETY: the descriptor was opened above and is used by no other code. close(2) succeeds
+        // and keeps errno.
         unsafe { libc::close(epfd) };
     }
-    made
+    created
 }
 
 /// uepoll(3): epoll_ctl(2).
 ///
 /// # Safety
-/// `event` is null or an event.
+/// `event` is null or points to an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uepoll_ctl(
     epfd: c_int,
@@ -80,13 +83,13 @@ pub unsafe extern "C" fn uepoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     let known = [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_DEL];
-    // What is refused whatever is in the instance, the kernel refuses.
+    // The kernel refuses unknown operations.
     let Some(watcher) = watcher(epfd).filter(|_| known.contains(&op)) else {
-        // SAFETY: this function's contract is epoll_ctl's.
+        // SAFETY: this function has the contract of epoll_ctl(2).
         return unsafe { libc::epoll_ctl(epfd, op, fd, event) };
     };
-    guarded(|| {
-        sound()?;
+    catch_to_errno(|| {
+        check_intact()?;
         if op == libc::EPOLL_CTL_DEL {
             watcher.remove(fd)?;
             return Ok(0);
@@ -94,7 +97,7 @@ pub unsafe extern "C" fn uepoll_ctl(
         if event.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: it is not null, and an event by this function's contract.
+        // SAFETY: it is not null, and points to an event by this function's contract.
         let epoll_event { events, u64: data } = unsafe { event.read() };
         match op {
             libc::EPOLL_CTL_ADD => watcher.add(fd, events, data)?,
@@ -108,7 +111,7 @@ pub unsafe extern "C" fn uepoll_ctl(
 /// uepoll(3): epoll_wait(2).
 ///
 /// # Safety
-/// As [`uepoll_pwait`].
+/// That of [`uepoll_pwait`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uepoll_wait(
     epfd: c_int,
@@ -116,14 +119,14 @@ pub unsafe extern "C" fn uepoll_wait(
     maxevents: c_int,
     timeout: c_int,
 ) -> c_int {
-    // SAFETY: by this function's contract; without a mask it is the same.
+    // SAFETY: by this function's contract; a null mask is allowed.
     unsafe { uepoll_pwait(epfd, events, maxevents, timeout, ptr::null()) }
 }
 
 /// uepoll(3): epoll_pwait(2).
 ///
 /// # Safety
-/// `events` is null or has room for `maxevents`; `sigmask` is null or a set of signals.
+/// `events` is null or an array of `maxevents`; `sigmask` is null or points to a signal set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uepoll_pwait(
     epfd: c_int,
@@ -133,33 +136,33 @@ pub unsafe extern "C" fn uepoll_pwait(
     sigmask: *const sigset_t,
 ) -> c_int {
     let Some(watcher) = watcher(epfd) else {
-        // SAFETY: this function's contract is epoll_pwait's.
+        // SAFETY: this function has the contract of epoll_pwait(2).
         return unsafe { libc::epoll_pwait(epfd, events, maxevents, timeout, sigmask) };
     };
-    guarded(|| {
+    catch_to_errno(|| {
         let as_c = |event: &DescriptorEvent| epoll_event { events: event.events, u64: event.data };
-        // SAFETY: null or a set of signals, by this function's contract.
-        let mask = unsafe { mask(sigmask) };
-        // SAFETY: null or room for so many, by this function's contract.
-        unsafe { wait(&watcher, events, maxevents, as_c, time::of_ms(timeout), mask.as_ref()) }
+        // SAFETY: null or a signal set, by this function's contract.
+        let mask = unsafe { signal_set(sigmask) };
+        // SAFETY: null or an array of this length, by this function's contract.
+        unsafe { wait(&watcher, events, maxevents, as_c, time::from_ms(timeout), mask.as_ref()) }
     })
 }
 
-/// uselect_changes(3): what changed, with counts.
+/// uepoll_pwait_counted(3): epoll_pwait(2) with the number of changes of each descriptor.
 ///
 /// # Safety
-/// `changes` is null or has room for `maxchanges`; `timeout` is null or a time, `sigmask` null or a
-/// set of signals.
+/// `changes` is null or an array of `maxchanges`; `timeout` is null or points to a time, `sigmask`
+/// is null or points to a signal set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn uselect_changes(
+pub unsafe extern "C" fn uepoll_pwait_counted(
     epfd: c_int,
-    changes: *mut Change,
-    maxchanges: c_int,
+    events: *mut CCountedEvent,
+    maxevents: c_int,
     timeout: *const timespec,
     sigmask: *const sigset_t,
 ) -> c_int {
-    guarded(|| {
-        // An instance of the kernel's alone gives its events, which nobody counts.
+    catch_to_errno(|| {
+        // A plain epoll instance has events without counts.
         static CALLS: OnceLock<Tracker> = OnceLock::new();
         let watcher = match watcher(epfd) {
             Some(watcher) => watcher,
@@ -169,23 +172,23 @@ pub unsafe extern "C" fn uselect_changes(
             }
         };
         // SAFETY: null or a time, by this function's contract.
-        let timeout = unsafe { timeout.as_ref() }.map(time::of_timespec).transpose()?;
-        // SAFETY: null or a set of signals, by this function's contract.
-        let mask = unsafe { mask(sigmask) };
-        let as_c = |event: &DescriptorEvent| Change {
+        let timeout = unsafe { timeout.as_ref() }.map(time::from_timespec).transpose()?;
+        // SAFETY: null or a signal set, by this function's contract.
+        let mask = unsafe { signal_set(sigmask) };
+        let as_c = |event: &DescriptorEvent| CCountedEvent {
             data: event.data,
             events: event.events,
             edges: event.edges.into(),
         };
-        // SAFETY: null or room for so many, by this function's contract.
-        unsafe { wait(&watcher, changes, maxchanges, as_c, timeout, mask.as_ref()) }
+        // SAFETY: null or an array of this length, by this function's contract.
+        unsafe { wait(&watcher, events, maxevents, as_c, timeout, mask.as_ref()) }
     })
 }
 
-/// Waits, and puts what there is into `out`, as C has it.
+/// Waits, and stores the events in `out`, converted by `as_c`.
 ///
 /// # Safety
-/// `out` is null or has room for `max`.
+/// `out` is null or an array of `max`.
 unsafe fn wait<T>(
     watcher: &Watcher,
     out: *mut T,
@@ -194,26 +197,26 @@ unsafe fn wait<T>(
     timeout: Option<Duration>,
     mask: Option<&SignalSet>,
 ) -> Result<c_int> {
-    sound()?;
+    check_intact()?;
     let max = usize::try_from(max).unwrap_or(0);
-    if max == 0 || max > MAX {
+    if max == 0 || max > EVENTS_MAX {
         return Err(Errno::INVAL);
     }
     if out.is_null() {
         return Err(Errno::FAULT);
     }
-    let mut events = [DescriptorEvent::default(); AT_ONCE];
-    let found = watcher.wait(&mut events[..max.min(AT_ONCE)], timeout, mask)?;
+    let mut events = [DescriptorEvent::default(); EVENTS_PER_CALL];
+    let found = watcher.wait(&mut events[..max.min(EVENTS_PER_CALL)], timeout, mask)?;
     for (at, event) in events[..found].iter().enumerate() {
-        // SAFETY: `at` is below `max`, and there is room for so many by this function's contract.
-        let place = unsafe { out.add(at) };
+        // SAFETY: `at` is below `max`, the length of the array by this function's contract.
+        let slot = unsafe { out.add(at) };
         // SAFETY: as above.
-        unsafe { place.write(as_c(event)) };
+        unsafe { slot.write(as_c(event)) };
     }
-    Ok(count(found))
+    Ok(c_count(found))
 }
 
-/// What epoll_wait(2) refuses more than, by the size of an event.
-const MAX: usize = c_int::MAX as usize / size_of::<epoll_event>();
-/// Events that a call gives at most; the next one gives the rest.
-const AT_ONCE: usize = 256;
+/// The largest number of events that epoll_wait(2) accepts (EP_MAX_EVENTS).
+const EVENTS_MAX: usize = c_int::MAX as usize / size_of::<epoll_event>();
+/// Events that one call returns at most; the next call returns the rest.
+const EVENTS_PER_CALL: usize = 256;

@@ -1,4 +1,4 @@
-//! What the process has one of: its tracker, the word why it is that one, and how C gets errors.
+//! The state of the process: its tracker, the reason for its backend, and how C gets errors.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -10,116 +10,125 @@ use std::sync::{Mutex, PoisonError};
 
 use uselect::{Backend, Errno, Error, Tracker, TrackingMode};
 
-use crate::layout::{AUTO, BPF, CALLS, MULTISHOT};
+use crate::abi::{BACKEND_AUTO, BACKEND_BPF, BACKEND_CALLS, BACKEND_MULTISHOT};
 
-/// What a function of the library comes to.
+/// The result of a function of the library.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
-/// Who tracks this process's sockets.
-struct Tracked {
+/// The tracker of a process.
+struct ProcessTracker {
     tracker: Tracker,
-    /// As it was made: not by system calls.
+    /// Whether its backend was not system calls at first.
     is_tracking: bool,
-    /// A child of fork(2) is another process, and may begin anew.
+    /// The process that created it. A child of fork(2) may create another one.
     process: u32,
-    /// Its parent's, in which instances of that may still be.
-    _before: Option<&'static Tracked>,
+    /// The tracker of the parent, which instances may still use.
+    _parents: Option<&'static ProcessTracker>,
 }
 
-/// Null, or what lives as long as the process: threads may be in a wait of it at any time. Stored
-/// by [`begin`] alone, under `WHY`; the release there pairs with the acquire in [`current`].
-static TRACKED: AtomicPtr<Tracked> = AtomicPtr::new(ptr::null_mut());
-/// A bug of ours was found: nothing is believed of memory any more.
+/// Null, or a tracker that is never freed, because threads may use it at any time. Only [`init`]
+/// stores it, under the lock of `REASON`. That release pairs with the acquire in
+/// [`process_tracker`].
+static TRACKER: AtomicPtr<ProcessTracker> = AtomicPtr::new(ptr::null_mut());
+/// Whether a bug of the library was found. Then memory is not used any more.
 static IS_BROKEN: AtomicBool = AtomicBool::new(false);
-/// What came of the last `uselect_init`.
-struct Why {
-    /// Which called it; 0: none has.
+/// The reason that the last call of `uselect_init` recorded.
+struct BackendReason {
+    /// The process that made the call; 0: none.
     process: u32,
     text: String,
 }
 
-static WHY: Mutex<Why> = Mutex::new(Why { process: 0, text: String::new() });
+/// See [`backend_reason`].
+static REASON: Mutex<BackendReason> = Mutex::new(BackendReason { process: 0, text: String::new() });
 
-fn current() -> Option<&'static Tracked> {
-    // SAFETY: null, or a box that was leaked, and of which nobody has a mutable reference.
-    unsafe { TRACKED.load(Ordering::Acquire).as_ref() }
+fn process_tracker() -> Option<&'static ProcessTracker> {
+    // SAFETY: null, or a leaked box of which no mutable reference exists.
+    unsafe { TRACKER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The tracker, unless every call is to be the system call: there is none, or it tracks nothing.
+/// Returns the tracker; `None` if there is none or it tracks nothing, so that each call is the
+/// system call.
 pub(crate) fn tracker() -> Option<&'static Tracker> {
-    let tracked = current().filter(|_| !IS_BROKEN.load(Ordering::Relaxed))?;
-    (tracked.tracker.backend() != Backend::Calls).then_some(&tracked.tracker)
+    let tracker = process_tracker().filter(|_| !IS_BROKEN.load(Ordering::Relaxed))?;
+    (tracker.tracker.backend() != Backend::Calls).then_some(&tracker.tracker)
 }
 
-/// An error once a bug was found: for who has nothing else to ask.
-pub(crate) fn sound() -> Result<()> {
+/// Returns an error if a bug was found, for calls that have no system call to fall back to.
+pub(crate) fn check_intact() -> Result<()> {
     if IS_BROKEN.load(Ordering::Relaxed) { Err(Errno::NOTRECOVERABLE) } else { Ok(()) }
 }
 
-/// The tracker of this process or, after fork(2), of the one before, whether or not it tracks.
+/// Returns the tracker of this process, or of its parent after fork(2), whether or not it tracks.
 ///
 /// # Errors
-/// ENOENT: uselect_init was not called.
-pub(crate) fn made() -> Result<&'static Tracker> {
-    current().map(|tracked| &tracked.tracker).ok_or(Errno::NOENT)
+/// ENOENT if uselect_init was not called.
+pub(crate) fn initialized_tracker() -> Result<&'static Tracker> {
+    process_tracker().map(|tracker| &tracker.tracker).ok_or(Errno::NOENT)
 }
 
-/// `USELECT_BACKEND_*`.
+/// Returns the `USELECT_BACKEND_*` in use.
 pub(crate) fn backend() -> u32 {
     match tracker().map_or(Backend::Calls, Tracker::backend) {
-        Backend::Bpf(_) => BPF,
-        Backend::Multishot => MULTISHOT,
-        Backend::Calls => CALLS,
+        Backend::Bpf(_) => BACKEND_BPF,
+        Backend::Multishot => BACKEND_MULTISHOT,
+        Backend::Calls => BACKEND_CALLS,
     }
 }
 
-/// Makes the process's tracker: `backend`, or with `AUTO` the first that there is.
-pub(crate) fn begin(path: &Path, backend: u32, mode: TrackingMode) -> Result<()> {
-    let mut why = WHY.lock().unwrap_or_else(PoisonError::into_inner);
-    let (process, before) = (std::process::id(), current());
-    if before.is_some_and(|tracked| tracked.process == process) {
+/// Creates the tracker of the process, with `backend`, or with the first available one for
+/// `BACKEND_AUTO`.
+pub(crate) fn init(path: &Path, backend: u32, mode: TrackingMode) -> Result<()> {
+    let mut backend_reason = REASON.lock().unwrap_or_else(PoisonError::into_inner);
+    let (process, parents) = (std::process::id(), process_tracker());
+    if parents.is_some_and(|tracker| tracker.process == process) {
         return Err(Errno::ALREADY);
     }
-    *why = Why { process, text: String::new() };
-    let tracker = make(path, backend, mode, &mut why.text)?;
+    *backend_reason = BackendReason { process, text: String::new() };
+    let tracker = make(path, backend, mode, &mut backend_reason.text)?;
     let is_tracking = tracker.backend() != Backend::Calls;
-    let tracked = Tracked { tracker, is_tracking, process, _before: before };
-    let tracked = Box::leak(Box::new(tracked));
-    TRACKED.store(tracked, Ordering::Release);
+    let tracker = ProcessTracker { tracker, is_tracking, process, _parents: parents };
+    let tracker = Box::leak(Box::new(tracker));
+    TRACKER.store(tracker, Ordering::Release);
     Ok(())
 }
 
-/// The backend, or the first that there is, with what stands in the way of those before it.
-fn make(path: &Path, backend: u32, mode: TrackingMode, why: &mut String) -> Result<Tracker> {
+/// Creates the tracker, and records why backends before it are not available.
+fn make(
+    path: &Path,
+    backend: u32,
+    mode: TrackingMode,
+    backend_reason: &mut String,
+) -> Result<Tracker> {
     type Make<'a> = &'a dyn Fn() -> std::result::Result<Tracker, Error>;
-    let tries: [(u32, &str, Make<'_>); 3] = [
-        (BPF, "eBPF", &|| Tracker::register(path, mode)),
-        (MULTISHOT, "io_uring", &Tracker::multishot),
-        (CALLS, "system calls", &|| Ok(Tracker::calls())),
+    let backends: [(u32, &str, Make<'_>); 3] = [
+        (BACKEND_BPF, "eBPF", &|| Tracker::register(path, mode)),
+        (BACKEND_MULTISHOT, "io_uring", &Tracker::multishot),
+        (BACKEND_CALLS, "system calls", &|| Ok(Tracker::calls())),
     ];
-    let mut refused = Errno::INVAL;
-    for (one, name, make) in tries {
-        if backend != AUTO && backend != one {
+    let mut last_error = Errno::INVAL;
+    for (candidate, name, make) in backends {
+        if backend != BACKEND_AUTO && backend != candidate {
             continue;
         }
         match make() {
             Ok(tracker) => {
-                why.insert_str(0, name);
+                backend_reason.insert_str(0, name);
                 return Ok(tracker);
             }
             Err(error) => {
-                refused = errno(error);
-                why.push_str(&format!("; no {name}: {}", error.at_path(path)));
+                last_error = errno(error);
+                backend_reason.push_str(&format!("; no {name}: {}", error.at_path(path)));
             }
         }
     }
-    // Nothing is in use, only reasons are there.
-    why.drain(..2);
-    Err(refused)
+    // Remove the leading separator.
+    backend_reason.drain(..2);
+    Err(last_error)
 }
 
-/// The number of what kept a process from being tracked: the kernel's as it is, and for a refusal of
-/// the daemon's that of a call that refuses for a like reason.
+/// Returns the errno of a failed registration: the kernel's own, or for a refusal of the daemon one
+/// that a similar system call would have.
 pub(crate) fn errno(error: Error) -> Errno {
     match error {
         Error::NoDaemon(errno) | Error::NoRing(errno) | Error::Kernel(errno) => errno,
@@ -134,50 +143,53 @@ pub(crate) fn errno(error: Error) -> Errno {
 }
 
 thread_local! {
-    /// What [`why`] gave last.
-    static WORDS: RefCell<CString> = RefCell::default();
+    /// The string that [`backend_reason`] returned last.
+    static RETURNED_REASON: RefCell<CString> = RefCell::default();
 }
 
-/// Why nothing is tracked any more.
-fn what_ended() -> Option<&'static str> {
+/// Returns why nothing is tracked any more.
+fn tracking_ended() -> Option<&'static str> {
     if IS_BROKEN.load(Ordering::Relaxed) {
-        return Some("a bug of libuselect's");
+        return Some("libuselect found a bug of its own");
     }
-    let tracked = current().filter(|tracked| tracked.process == std::process::id())?;
-    let is_over = tracked.is_tracking && tracked.tracker.backend() == Backend::Calls;
+    let tracker = process_tracker().filter(|tracker| tracker.process == std::process::id())?;
+    let is_over = tracker.is_tracking && tracker.tracker.backend() == Backend::Calls;
     is_over.then_some("uselectd has ended")
 }
 
-/// Why it is the tracker that it is, in words that stay until the calling thread asks again.
-pub(crate) fn why() -> *const c_char {
-    let why = WHY.lock().unwrap_or_else(PoisonError::into_inner);
-    let text = match what_ended() {
+/// Returns why the backend is in use, as a string that is valid until the calling thread calls this
+/// function again.
+pub(crate) fn backend_reason() -> *const c_char {
+    let backend_reason = REASON.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = match tracking_ended() {
         Some(what) => format!("system calls; {what}"),
-        None if why.process == std::process::id() => why.text.clone(),
-        None if why.process == 0 => String::from("system calls; uselect_init was not called"),
+        None if backend_reason.process == std::process::id() => backend_reason.text.clone(),
+        None if backend_reason.process == 0 => {
+            String::from("system calls; uselect_init was not called")
+        }
         None => String::from("system calls; this child of fork has not called uselect_init"),
     };
-    drop(why);
-    let keep = |words: &RefCell<CString>| {
-        words.replace(CString::new(text).unwrap_or_default());
-        words.borrow().as_ptr()
+    drop(backend_reason);
+    let store = |string: &RefCell<CString>| {
+        string.replace(CString::new(text).unwrap_or_default());
+        string.borrow().as_ptr()
     };
-    // A thread that is about to end has no words any more.
-    WORDS.try_with(keep).unwrap_or(c"".as_ptr())
+    // The thread is ending and has no string any more.
+    RETURNED_REASON.try_with(store).unwrap_or(c"".as_ptr())
 }
 
-/// Does `call`, and tells C: what it gives, or -1 with errno. A panic must not unwind into C, and
-/// nothing can be said of what it leaves behind: from then on every call is the system call.
-pub(crate) fn guarded<T: From<i8>>(call: impl FnOnce() -> Result<T>) -> T {
+/// Returns the result of `call` to C: its value, or -1 with errno. A panic must not unwind into C,
+/// and may have left anything behind; after it every call is the system call.
+pub(crate) fn catch_to_errno<T: From<i8>>(call: impl FnOnce() -> Result<T>) -> T {
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         IS_BROKEN.store(true, Ordering::Relaxed);
         Err(Errno::NOTRECOVERABLE)
     });
     result.unwrap_or_else(|error| {
-        // SAFETY: the C library gives the place of this thread's errno, which is always there.
-        let place = unsafe { libc::__errno_location() };
-        // SAFETY: as above; no other thread has it.
-        unsafe { place.write(error.raw_os_error()) };
+        // SAFETY: the C library returns the address of this thread's errno, which is always valid.
+        let location = unsafe { libc::__errno_location() };
+        // SAFETY: as above; no other thread uses it.
+        unsafe { location.write(error.raw_os_error()) };
         T::from(-1)
     })
 }
@@ -187,14 +199,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_stays_here_and_memory_is_not_believed_from_then_on() {
+    fn a_panic_is_caught_and_memory_is_not_used_afterwards() {
         let errno = || std::io::Error::last_os_error().raw_os_error();
-        assert_eq!(guarded(|| Ok(5)), 5);
-        assert_eq!(guarded::<isize>(|| Err(Errno::NOSPC)), -1);
+        assert_eq!(catch_to_errno(|| Ok(5)), 5);
+        assert_eq!(catch_to_errno::<isize>(|| Err(Errno::NOSPC)), -1);
         assert_eq!(errno(), Some(Errno::NOSPC.raw_os_error()));
-        assert_eq!(sound(), Ok(()), "a refusal breaks nothing");
-        assert_eq!(guarded::<i32>(|| panic!("on purpose")), -1);
+        assert_eq!(check_intact(), Ok(()), "an error is no bug");
+        assert_eq!(catch_to_errno::<i32>(|| panic!("on purpose")), -1);
         assert_eq!(errno(), Some(Errno::NOTRECOVERABLE.raw_os_error()));
-        assert!(tracker().is_none() && sound() == Err(Errno::NOTRECOVERABLE));
+        assert!(tracker().is_none() && check_intact() == Err(Errno::NOTRECOVERABLE));
     }
 }

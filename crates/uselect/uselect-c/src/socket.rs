@@ -1,4 +1,4 @@
-//! Sockets for C: uselect_socket(3). Each call is the system call, and the library knows of it.
+//! Sockets for C: uselect_socket(3). Each function is the system call, and informs the tracker.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -8,15 +8,15 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 use uselect::{Backend, Errno, Tracker, TrackingMode};
 
 use crate::instance;
-use crate::process::{guarded, tracker};
+use crate::process::{catch_to_errno, tracker};
 
 /// uselect_socket(3): socket(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn uselect_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: it has no conditions.
+    // SAFETY: socket(2) takes only numbers.
     let call = || unsafe { libc::socket(domain, kind, protocol) };
     match tracker() {
-        Some(tracker) => guarded(|| Ok(tracker.open(call))),
+        Some(tracker) => catch_to_errno(|| Ok(tracker.open(call))),
         None => call(),
     }
 }
@@ -24,7 +24,7 @@ pub extern "C" fn uselect_socket(domain: c_int, kind: c_int, protocol: c_int) ->
 /// uselect_socket(3): accept4(2).
 ///
 /// # Safety
-/// `addr` and `addrlen` are null, or an address's room and how long that is.
+/// `addr` and `addrlen` are null, or an address buffer and its length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uselect_accept4(
     sockfd: c_int,
@@ -33,22 +33,22 @@ pub unsafe extern "C" fn uselect_accept4(
     flags: c_int,
 ) -> c_int {
     let Some(tracker) = tracker() else {
-        // SAFETY: this function's contract is accept4's.
+        // SAFETY: this function has the contract of accept4(2).
         return unsafe { libc::accept4(sockfd, addr, addrlen, flags) };
     };
-    guarded(|| {
-        // By the look for the address the kernel's programs know of the socket.
-        let mut room = MaybeUninit::<sockaddr_storage>::uninit();
-        let mut room_bytes = size_of::<sockaddr_storage>() as socklen_t;
+    catch_to_errno(|| {
+        // The eBPF program runs when the kernel looks up the address.
+        let mut buffer = MaybeUninit::<sockaddr_storage>::uninit();
+        let mut buffer_bytes = size_of::<sockaddr_storage>() as socklen_t;
         let (address, bytes) = match addr.is_null() {
-            true => (room.as_mut_ptr().cast(), ptr::from_mut(&mut room_bytes)),
+            true => (buffer.as_mut_ptr().cast(), ptr::from_mut(&mut buffer_bytes)),
             false => (addr, addrlen),
         };
-        // SAFETY: the caller's by this function's contract, or room for any address.
+        // SAFETY: the caller's buffer, by this function's contract, or one for any address.
         let call = || unsafe { libc::accept4(sockfd, address, bytes, flags) };
         let fd = tracker.open(call);
         if fd >= 0 {
-            // Of the queue that became empty nothing tells.
+            // The kernel does not report that the queue became empty.
             tracker.refresh(sockfd);
         }
         Ok(fd)
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn uselect_accept4(
 /// uselect_recv(3): recv(2).
 ///
 /// # Safety
-/// `buf` has room for `len` bytes.
+/// `buf` is a buffer of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uselect_recv(
     sockfd: c_int,
@@ -66,16 +66,17 @@ pub unsafe extern "C" fn uselect_recv(
     len: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: this function's contract is recv's.
+    // SAFETY: this function has the contract of recv(2).
     let call = || unsafe { libc::recv(sockfd, buf, len, flags) };
     let Some(tracker) = lean_tracker() else { return call() };
-    guarded(|| {
+    catch_to_errno(|| {
         tracker.begin_receive(sockfd);
-        let received = checked(call());
-        // Flags can have bytes counted that stay, or others that were there left out.
-        let got = received.ok().filter(|_| flags & !PLAIN == 0);
+        let received = result_of(call());
+        // With other flags the count may include bytes that stay queued, or omit some that were
+        // taken.
+        let got = received.ok().filter(|_| flags & !CONSUMING_FLAGS == 0);
         tracker.end_receive(sockfd, got, len);
-        // No receive gives more than an isize can tell.
+        // A receive returns no more than an isize can hold.
         received.map(|count| count as isize)
     })
 }
@@ -83,7 +84,7 @@ pub unsafe extern "C" fn uselect_recv(
 /// uselect_recv(3): send(2).
 ///
 /// # Safety
-/// There are `len` bytes at `buf`.
+/// `buf` is a buffer of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uselect_send(
     sockfd: c_int,
@@ -91,49 +92,49 @@ pub unsafe extern "C" fn uselect_send(
     len: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: this function's contract is send's.
+    // SAFETY: this function has the contract of send(2).
     let call = || unsafe { libc::send(sockfd, buf, len, flags) };
     let Some(tracker) = lean_tracker() else { return call() };
-    guarded(|| {
-        let sent = checked(call());
+    catch_to_errno(|| {
+        let sent = result_of(call());
         tracker.end_send(sockfd, sent.ok(), len);
         if sent != Ok(len) {
-            instance::lacks_room(sockfd);
+            instance::report_short_send(sockfd);
         }
-        // No send takes more than an isize can tell.
+        // A send takes no more than an isize can hold.
         sent.map(|count| count as isize)
     })
 }
 
-/// Flags with which a receive takes what it gives.
-const PLAIN: c_int = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC;
+/// Flags with which a receive consumes exactly the bytes that it returns.
+const CONSUMING_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC;
 
 fn lean_tracker() -> Option<&'static Tracker> {
     tracker().filter(|tracker| tracker.backend() == Backend::Bpf(TrackingMode::Lean))
 }
 
-/// What a call has given, before anything else changes errno.
-fn checked(result: isize) -> Result<usize, Errno> {
+/// Returns the result of a system call, before another call changes errno.
+fn result_of(result: isize) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| {
         let error = std::io::Error::last_os_error().raw_os_error();
         Errno::from_raw_os_error(error.unwrap_or_default())
     })
 }
 
-/// uselect_socket(3): has an open TCP socket tracked.
+/// uselect_socket(3): starts tracking an open TCP socket.
 #[unsafe(no_mangle)]
-pub extern "C" fn uselect_adopt(fd: c_int) -> c_int {
-    guarded(|| {
+pub extern "C" fn uselect_track(fd: c_int) -> c_int {
+    catch_to_errno(|| {
         let tracker = tracker();
         Ok(tracker.is_some_and(|tracker| tracker.is_tracked(fd) || tracker.track(fd)).into())
     })
 }
 
-/// uselect_socket(3): ends that.
+/// uselect_socket(3): stops tracking a socket.
 #[unsafe(no_mangle)]
-pub extern "C" fn uselect_forget(fd: c_int) {
-    guarded(|| {
-        instance::leave(fd);
+pub extern "C" fn uselect_untrack(fd: c_int) {
+    catch_to_errno(|| {
+        instance::hand_over(fd);
         tracker().into_iter().for_each(|tracker| tracker.untrack(fd));
         Ok(0)
     });
@@ -142,19 +143,19 @@ pub extern "C" fn uselect_forget(fd: c_int) {
 /// uselect_socket(3): close(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn uselect_close(fd: c_int) -> c_int {
-    guarded(|| {
-        instance::close(fd);
+    catch_to_errno(|| {
+        instance::remove_closing(fd);
         tracker().into_iter().for_each(|tracker| tracker.untrack(fd));
         Ok(0)
     });
-    // SAFETY: whose descriptor it is, is C's to know.
+    // SAFETY: the caller is responsible for the descriptor.
     unsafe { libc::close(fd) }
 }
 
 /// uselect_socket(3): shutdown(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn uselect_shutdown(sockfd: c_int, how: c_int) -> c_int {
-    // SAFETY: it has no conditions.
+    // SAFETY: shutdown(2) takes only numbers.
     let result = unsafe { libc::shutdown(sockfd, how) };
     if result == 0 {
         uselect_refresh(sockfd);
@@ -162,10 +163,10 @@ pub extern "C" fn uselect_shutdown(sockfd: c_int, how: c_int) -> c_int {
     result
 }
 
-/// uselect_socket(3): looks at a socket.
+/// uselect_socket(3): updates the recorded state of a socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn uselect_refresh(fd: c_int) {
-    guarded(|| {
+    catch_to_errno(|| {
         tracker().into_iter().for_each(|tracker| tracker.refresh(fd));
         Ok(0)
     });

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use uselect::{Errno, FdSets, PollFd, SignalSet, Tracker};
 
-use crate::process::{Result, guarded, tracker};
+use crate::process::{Result, catch_to_errno, tracker};
 use crate::time;
 
 /// uselect(3): select(2).
 ///
 /// # Safety
-/// Each set is null, or has `nfds` bits in whole words; `timeout` is null or a time.
+/// Each set is null, or has `nfds` bits in whole words; `timeout` is null or points to a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uselect(
     nfds: c_int,
@@ -25,20 +25,20 @@ pub unsafe extern "C" fn uselect(
 ) -> c_int {
     let sets = [readfds, writefds, exceptfds];
     let Some(tracker) = tracker().filter(|_| !overlap(sets, nfds)) else {
-        // SAFETY: this function's contract is select's.
+        // SAFETY: this function has the contract of select(2).
         return unsafe { libc::select(nfds, readfds, writefds, exceptfds, timeout) };
     };
-    guarded(|| {
+    catch_to_errno(|| {
         // SAFETY: null or a time, by this function's contract.
         let timeout = unsafe { timeout.as_mut() };
         let Some(timeout) = timeout else {
-            // SAFETY: the sets are as this function's contract says, and do not overlap.
+            // SAFETY: the sets are valid by this function's contract, and do not overlap.
             return unsafe { select(tracker, nfds, sets, None, None) };
         };
-        let (asked, begin) = (time::of_timeval(timeout)?, Instant::now());
+        let (requested, begin) = (time::from_timeval(timeout)?, Instant::now());
         // SAFETY: as above.
-        let result = unsafe { select(tracker, nfds, sets, Some(asked), None) };
-        *timeout = time::to_timeval(asked.saturating_sub(begin.elapsed()));
+        let result = unsafe { select(tracker, nfds, sets, Some(requested), None) };
+        *timeout = time::to_timeval(requested.saturating_sub(begin.elapsed()));
         result
     })
 }
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn uselect(
 /// uselect(3): pselect(2).
 ///
 /// # Safety
-/// As [`uselect()`]; `sigmask` is null or a set of signals.
+/// That of [`uselect()`]; `sigmask` is null or points to a signal set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upselect(
     nfds: c_int,
@@ -58,27 +58,27 @@ pub unsafe extern "C" fn upselect(
 ) -> c_int {
     let sets = [readfds, writefds, exceptfds];
     let Some(tracker) = tracker().filter(|_| !overlap(sets, nfds)) else {
-        // SAFETY: this function's contract is pselect's.
+        // SAFETY: this function has the contract of pselect(2).
         return unsafe { libc::pselect(nfds, readfds, writefds, exceptfds, timeout, sigmask) };
     };
-    guarded(|| {
+    catch_to_errno(|| {
         // SAFETY: null or a time, by this function's contract.
-        let timeout = unsafe { timeout.as_ref() }.map(time::of_timespec).transpose()?;
-        // SAFETY: null or a set of signals, by this function's contract.
-        let mask = unsafe { mask(sigmask) };
-        // SAFETY: the sets are as this function's contract says, and do not overlap.
+        let timeout = unsafe { timeout.as_ref() }.map(time::from_timespec).transpose()?;
+        // SAFETY: null or a signal set, by this function's contract.
+        let mask = unsafe { signal_set(sigmask) };
+        // SAFETY: the sets are valid by this function's contract, and do not overlap.
         unsafe { select(tracker, nfds, sets, timeout, mask.as_ref()) }
     })
 }
 
-/// Words of a set that has so many bits.
-fn words(nfds: c_int) -> usize {
-    usize::try_from(nfds).unwrap_or(0).div_ceil(WORD)
+/// Returns the number of words of a set with `nfds` bits.
+fn set_words(nfds: c_int) -> usize {
+    usize::try_from(nfds).unwrap_or(0).div_ceil(WORD_BITS)
 }
 
-/// Whether two of the sets share memory, for which select(2) has an answer and Rust has none.
+/// Returns whether two of the sets share memory. select(2) allows that; Rust does not.
 fn overlap(sets: [*mut fd_set; 3], nfds: c_int) -> bool {
-    let bytes = words(nfds) * size_of::<u64>();
+    let bytes = set_words(nfds) * size_of::<u64>();
     let is_shared = |one: *mut fd_set, other: *mut fd_set| {
         !one.is_null() && !other.is_null() && one.addr().abs_diff(other.addr()) < bytes
     };
@@ -98,15 +98,15 @@ unsafe fn select(
     if nfds < 0 {
         return Err(Errno::INVAL);
     }
-    let words = words(nfds);
+    let words = set_words(nfds);
     let mut sets = sets.map(|set| match set.is_null() || words == 0 {
         true => &mut [],
-        // SAFETY: an fd_set is made of aligned words; there are so many, and nobody else has them
-        // meanwhile, by this function's contract.
+        // SAFETY: an fd_set consists of aligned words. There are this many, and no other code uses
+        // them meanwhile, by this function's contract.
         false => unsafe { slice::from_raw_parts_mut(set.cast::<u64>(), words) },
     });
-    // What is beyond nfds is not asked for, but stays after an error.
-    let beyond = match nfds as usize % WORD {
+    // Bits from nfds on are not checked, and are restored after an error.
+    let beyond = match nfds as usize % WORD_BITS {
         0 => 0,
         used => u64::MAX << used,
     };
@@ -119,7 +119,7 @@ unsafe fn select(
             set.last_mut().zip(last).into_iter().for_each(|(word, last)| *word = last);
         }
     }
-    Ok(count(result?))
+    Ok(c_count(result?))
 }
 
 /// upoll(3): poll(2).
@@ -129,17 +129,18 @@ unsafe fn select(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
     let Some(tracker) = tracker() else {
-        // SAFETY: this function's contract is poll's.
+        // SAFETY: this function has the contract of poll(2).
         return unsafe { libc::poll(fds, nfds, timeout) };
     };
     // SAFETY: by this function's contract.
-    guarded(|| unsafe { poll(tracker, fds, nfds, time::of_ms(timeout), None) })
+    catch_to_errno(|| unsafe { poll(tracker, fds, nfds, time::from_ms(timeout), None) })
 }
 
 /// upoll(3): ppoll(2).
 ///
 /// # Safety
-/// As [`upoll`]; `timeout` is null or a time, `sigmask` null or a set of signals.
+/// That of [`upoll`]; `timeout` is null or points to a time, `sigmask` is null or points to a
+/// signal set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uppoll(
     fds: *mut pollfd,
@@ -148,14 +149,14 @@ pub unsafe extern "C" fn uppoll(
     sigmask: *const sigset_t,
 ) -> c_int {
     let Some(tracker) = tracker() else {
-        // SAFETY: this function's contract is ppoll's.
+        // SAFETY: this function has the contract of ppoll(2).
         return unsafe { libc::ppoll(fds, nfds, timeout, sigmask) };
     };
-    guarded(|| {
+    catch_to_errno(|| {
         // SAFETY: null or a time, by this function's contract.
-        let timeout = unsafe { timeout.as_ref() }.map(time::of_timespec).transpose()?;
-        // SAFETY: null or a set of signals, by this function's contract.
-        let mask = unsafe { mask(sigmask) };
+        let timeout = unsafe { timeout.as_ref() }.map(time::from_timespec).transpose()?;
+        // SAFETY: null or a signal set, by this function's contract.
+        let mask = unsafe { signal_set(sigmask) };
         // SAFETY: by this function's contract.
         unsafe { poll(tracker, fds, nfds, timeout, mask.as_ref()) }
     })
@@ -176,15 +177,15 @@ unsafe fn poll(
     let fds = match (nfds, fds.is_null()) {
         (0, _) => &mut [],
         (_, true) => return Err(Errno::FAULT),
-        // SAFETY: the two types have the same layout, as `layout.rs` asserts; there are so many,
-        // and nobody else has them meanwhile, by this function's contract.
+        // SAFETY: the two types have equal layouts, as `abi.rs` asserts. There are this many, and
+        // no other code uses them meanwhile, by this function's contract.
         (_, false) => unsafe { slice::from_raw_parts_mut(fds.cast::<PollFd>(), nfds as usize) },
     };
-    Ok(count(tracker.upoll(fds, timeout, mask)?))
+    Ok(c_count(tracker.upoll(fds, timeout, mask)?))
 }
 
-/// The limit of descriptors, which is that of poll(2) too, for who has `nfds` of them: asked for
-/// when they are more than it was.
+/// Returns the limit of open files, which is also that of poll(2). Reads it again only if `nfds` is
+/// above the last value.
 fn descriptors_max(nfds: nfds_t) -> u64 {
     static LIMIT: AtomicU64 = AtomicU64::new(0);
     let limit = LIMIT.load(Ordering::Relaxed);
@@ -192,27 +193,27 @@ fn descriptors_max(nfds: nfds_t) -> u64 {
         return limit;
     }
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: it has room for the limits, and fails for no limit that there is.
+    // SAFETY: the buffer has the size that the kernel writes.
     let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) };
     LIMIT.store(limits.rlim_cur, Ordering::Relaxed);
     limits.rlim_cur
 }
 
-/// C's set of signals, of which the kernel's part comes first; none if it is null.
+/// Converts C's signal set, which begins with the kernel's part; `None` if it is null.
 ///
 /// # Safety
-/// `mask` is null or a set of signals.
-pub(crate) unsafe fn mask(mask: *const sigset_t) -> Option<SignalSet> {
+/// `mask` is null or points to a signal set.
+pub(crate) unsafe fn signal_set(mask: *const sigset_t) -> Option<SignalSet> {
     let first = mask.cast::<u64>();
-    // SAFETY: it is not null, and begins with the 64 signals that Linux has, aligned as a word.
+    // SAFETY: it is not null, and begins with the 64 signals of Linux, aligned as a word.
     (!mask.is_null()).then(|| SignalSet(unsafe { first.read() }))
 }
 
-/// As C has it. No more is ready than was asked for in an int, or three times as many bits, of which
-/// the kernel has no more than a twentieth.
-pub(crate) fn count(ready: usize) -> c_int {
+/// Converts a number of results. It fits an int: there are at most as many entries as an int can
+/// request, or three bits for each descriptor, of which the kernel has far fewer.
+pub(crate) fn c_count(ready: usize) -> c_int {
     ready.try_into().unwrap_or(c_int::MAX)
 }
 
-/// Bits of a word of a set.
-const WORD: usize = 64;
+/// Bits in a word of a set.
+const WORD_BITS: usize = 64;

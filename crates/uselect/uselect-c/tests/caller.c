@@ -1,5 +1,5 @@
-// caller: uses libuselect as its man pages say, over TCP connections of loopback, and stops at the
-// first thing that is not as they say. Prints a line for each case.
+// caller: checks that libuselect behaves as its man pages say, over TCP connections of the loopback
+// interface. It prints a line for each case, and exits at the first check that fails.
 //   caller BACKEND [SOCKET]
 #define _GNU_SOURCE
 #include <sys/resource.h>
@@ -15,7 +15,7 @@ static void count_signal(int signal) {
   signals++;
 }
 
-static int tells_numbers(void) {
+static int has_socket_info(void) {
   return options.backend == USELECT_BACKEND_BPF;
 }
 
@@ -23,20 +23,21 @@ static int tracks(void) {
   return options.backend != USELECT_BACKEND_CALLS;
 }
 
-// Before uselect_init everything is the system call.
+// Before uselect_init each function is the system call.
 static void before(void) {
   struct uselect_stats stats;
   struct uselect_info info;
-  CHECK(uselect_backend() == USELECT_BACKEND_CALLS && strstr(uselect_why(), "uselect_init"));
+  CHECK(uselect_backend() == USELECT_BACKEND_CALLS);
+  CHECK(strstr(uselect_backend_reason(), "uselect_init"));
   struct ends ends = open_ends();
   CHECK(state_of(ends.ours, POLLIN | POLLOUT) == POLLOUT);
   CHECK(uselect_get_socket_state(ends.ours) == POLLOUT);
-  CHECK(uselect_adopt(ends.ours) == 0);
-  uselect_forget(ends.ours);
+  CHECK(uselect_track(ends.ours) == 0);
+  uselect_untrack(ends.ours);
   uselect_refresh(ends.ours);
   FAILS(uselect_socket_info(ends.ours, &info), ENOENT);
   FAILS(uselect_set_threshold(ends.ours, 2), ENOENT);
-  FAILS(uselect_set_passes(1, 1), ENOENT);
+  FAILS(uselect_set_kernel_check_interval(1, 1), ENOENT);
   FAILS(uselect_set_spin(1), ENOENT);
   FAILS(uselect_stats(&stats), ENOENT);
   close_ends(ends);
@@ -53,10 +54,10 @@ static void init(void) {
   FAILS(uselect_init(&far), EINVAL);
   far.socket = "/nowhere/uselectd.sock";
   FAILS(uselect_init(&far), ENOENT);
-  CHECK(strstr(uselect_why(), "uselectd is not running at /nowhere/uselectd.sock"));
+  CHECK(strstr(uselect_backend_reason(), "uselectd is not running at /nowhere/uselectd.sock"));
   CHECK(uselect_backend() == USELECT_BACKEND_CALLS);
   CHECK(!uselect_init(&options));
-  CHECK(uselect_backend() == (int)options.backend && strlen(uselect_why()) > 0);
+  CHECK(uselect_backend() == (int)options.backend && strlen(uselect_backend_reason()) > 0);
   FAILS(uselect_init(NULL), EALREADY);
   CHECK(uselect_backend() == (int)options.backend);
 }
@@ -81,14 +82,14 @@ static void sockets(void) {
   FAILS(uselect_shutdown(-1, SHUT_RD), EBADF);
   FAILS(uselect_get_socket_state(-1), EBADF);
   FAILS(uselect_socket_info(ours, NULL), EFAULT);
-  say(theirs, 5);
+  send_bytes(theirs, 5);
   wait_for(ours, POLLIN, POLLIN);
-  if (tells_numbers()) {
+  if (has_socket_info()) {
     CHECK(!uselect_socket_info(ours, &info) && info.readable == 5 && info.edges > 0);
-    CHECK(info.events & POLLIN && info.room > 10000 && info.window > 0 && info.rtt_us > 0);
+    CHECK(info.events & POLLIN && info.send_space > 10000 && info.cwnd > 0 && info.rtt_us > 0);
   }
   CHECK(!uselect_shutdown(ours, SHUT_WR));
-  hear(ours, 5);
+  receive_bytes(ours, 5);
   CHECK(state_of(ours, POLLIN | POLLRDHUP) == 0);
   CHECK(!shutdown(theirs, SHUT_WR));
   wait_for(ours, POLLRDHUP, POLLRDHUP | POLLHUP);
@@ -98,40 +99,40 @@ static void sockets(void) {
   FAILS(uselect_socket_info(listener, &info), ENOENT);
 }
 
-// A number that was a socket's is another file's.
-static void numbers(void) {
+// The descriptor of a closed socket is reused for another file.
+static void reused_descriptors(void) {
   struct ends ends = open_ends();
   int ours = ends.ours, pipes[2];
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   wait_for(ours, POLLIN, POLLIN);
   CHECK(!uselect_close(ours) && !pipe(pipes));
   CHECK(pipes[0] == ours || pipes[1] == ours);
   CHECK(state_of(pipes[0], POLLIN) == 0 && state_of(pipes[1], POLLOUT) == POLLOUT);
-  CHECK(uselect_adopt(pipes[0]) == 0 && uselect_adopt(-1) == 0 && uselect_adopt(70000) == 0);
+  CHECK(uselect_track(pipes[0]) == 0 && uselect_track(-1) == 0 && uselect_track(70000) == 0);
   CHECK(!close(ends.theirs));
   ends = open_ends();
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   wait_for(ends.ours, POLLIN, POLLIN);
-  uselect_forget(ends.ours);
+  uselect_untrack(ends.ours);
   CHECK(state_of(ends.ours, POLLIN) == POLLIN && dup2(pipes[0], ends.ours) == ends.ours);
   CHECK(state_of(ends.ours, POLLIN) == 0);
   CHECK(!close(pipes[0]) && !close(pipes[1]));
   close_ends(ends);
 }
 
-// What was opened otherwise is as good from then on.
-static void adopt(void) {
+// A socket that was opened without the library is tracked afterwards.
+static void track(void) {
   struct sockaddr_in address;
   int listener = listen_at(&address), theirs = connect_to(&address);
   wait_for(listener, POLLIN, POLLIN);
   int ours = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
   uselect_refresh(listener);
   CHECK(state_of(listener, POLLIN) == 0);
-  say(theirs, 3);
+  send_bytes(theirs, 3);
   wait_for(ours, POLLIN, POLLIN);
-  CHECK(uselect_adopt(ours) == tracks() && uselect_adopt(ours) == tracks());
+  CHECK(uselect_track(ours) == tracks() && uselect_track(ours) == tracks());
   CHECK(state_of(ours, POLLIN | POLLOUT) == (POLLIN | POLLOUT));
-  hear(ours, 3);
+  receive_bytes(ours, 3);
   CHECK(state_of(ours, POLLIN | POLLOUT) == POLLOUT);
   int copy = dup(ours);
   CHECK(state_of(copy, POLLOUT) == POLLOUT);
@@ -139,7 +140,7 @@ static void adopt(void) {
   close_ends((struct ends){ours, theirs});
 }
 
-// Everything that poll(2) tells of a connection.
+// Each event of poll(2) for a connection.
 static void polled(void) {
   struct ends ends = open_ends();
   short all = POLLIN | POLLPRI | POLLOUT | POLLRDHUP;
@@ -148,16 +149,16 @@ static void polled(void) {
   wait_for(ends.ours, POLLPRI, POLLPRI);
   CHECK(uselect_recv(ends.ours, &(char){0}, 1, MSG_OOB) == 1);
   CHECK(state_of(ends.ours, POLLPRI) == 0);
-  size_t sent = stuff(ends.ours);
+  size_t sent = fill_send_buffer(ends.ours);
   CHECK(state_of(ends.ours, POLLOUT) == 0);
-  hear(ends.theirs, sent);
+  receive_bytes(ends.theirs, sent);
   wait_for(ends.ours, POLLOUT, POLLOUT);
   CHECK(!shutdown(ends.theirs, SHUT_WR));
   wait_for(ends.ours, POLLRDHUP, POLLRDHUP);
   CHECK(state_of(ends.ours, all) == (POLLIN | POLLOUT | POLLRDHUP));
   close_ends(ends);
   ends = open_ends();
-  abort_connection(ends.theirs);
+  reset_connection(ends.theirs);
   wait_for(ends.ours, 0, POLLERR | POLLHUP);
   int error;
   socklen_t size = sizeof error;
@@ -167,7 +168,7 @@ static void polled(void) {
   CHECK(!uselect_close(ends.ours));
 }
 
-// Of the system call's own limit a debugger may have another opinion.
+// Without tracking the limit is that of the system call, which valgrind does not apply.
 static void too_many_are_polled(void) {
   struct rlimit limit;
   CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
@@ -182,11 +183,11 @@ static void too_many_are_polled(void) {
   free(fds);
 }
 
-static void poll_as_it_is(void) {
+static void poll_semantics(void) {
   struct ends ends = open_ends();
   int pipes[2], closed = dup(0);
   CHECK(!pipe(pipes) && !close(closed));
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   struct pollfd fds[] = {{.fd = -1, .events = POLLIN, .revents = 1},
                          {.fd = closed, .events = POLLIN},
                          {.fd = ends.ours, .events = POLLIN},
@@ -194,30 +195,30 @@ static void poll_as_it_is(void) {
                          {.fd = pipes[1], .events = POLLOUT},
                          {.fd = ends.ours, .events = POLLOUT}};
   wait_for(ends.ours, POLLIN, POLLIN);
-  CHECK(!uselect_set_passes(0, 0));
+  CHECK(!uselect_set_kernel_check_interval(0, 0));
   CHECK(upoll(fds, 6, -1) == 4 && fds[0].revents == 0 && fds[1].revents == POLLNVAL);
   CHECK(fds[2].revents == POLLIN && fds[3].revents == 0 && fds[4].revents == POLLOUT);
   CHECK(fds[5].revents == POLLOUT);
-  CHECK(!uselect_set_passes(64, 10000));
-  hear(ends.ours, 1);
-  // Nothing is ready: until a time is over, a pipe is, or a byte comes.
+  CHECK(!uselect_set_kernel_check_interval(64, 10000));
+  receive_bytes(ends.ours, 1);
+  // Nothing is ready until the timeout expires, the pipe becomes readable, or a byte arrives.
   struct pollfd both[] = {{.fd = ends.ours, .events = POLLIN}, {.fd = pipes[0], .events = POLLIN}};
   CHECK(upoll(both, 2, 0) == 0 && upoll(both, 2, 20) == 0 && upoll(NULL, 0, 1) == 0);
   CHECK(write(pipes[1], "x", 1) == 1);
   CHECK(upoll(both, 2, LONG_MS) == 1 && both[1].revents == POLLIN && both[0].revents == 0);
-  // A pipe is left out for a while at most.
-  say(ends.theirs, 1);
+  // The pipe is omitted for at most one kernel-check interval.
+  send_bytes(ends.theirs, 1);
   wait_for(ends.ours, POLLIN, POLLIN);
-  int passes = 0;
+  int waits = 0;
   while (upoll(both, 2, -1) != 2)
-    CHECK(++passes <= 64);
+    CHECK(++waits <= 64);
   FAILS(upoll(NULL, 1, 0), EFAULT);
   too_many_are_polled();
   const struct timespec wrong[] = {{-1, 0}, {0, -1}, {0, 1000000000}};
   for (int at = 0; at < 3; at++)
     FAILS(uppoll(both, 2, &wrong[at], NULL), EINVAL);
   const struct timespec brief = {0, 5000000};
-  hear(ends.ours, 1);
+  receive_bytes(ends.ours, 1);
   CHECK(uppoll(both, 1, &brief, NULL) == 0 && brief.tv_nsec == 5000000);
   close(pipes[0]);
   close(pipes[1]);
@@ -232,7 +233,7 @@ static int has(const unsigned long *set, int fd) {
   return set[fd / 64] >> fd % 64 & 1;
 }
 
-static void select_as_it_is(void) {
+static void select_semantics(void) {
   struct ends ends = open_ends();
   fd_set read, write, except;
   FD_ZERO(&read);
@@ -247,11 +248,11 @@ static void select_as_it_is(void) {
   CHECK(!FD_ISSET(ends.ours, &except));
   FD_SET(ends.ours, &read);
   struct timeval wait = {0, 1020000};
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   wait_for(ends.ours, POLLIN, POLLIN);
   CHECK(uselect(nfds, &read, NULL, NULL, &wait) == 1 && FD_ISSET(ends.ours, &read));
   CHECK(wait.tv_sec <= 1 && wait.tv_usec < 1000000 && (wait.tv_sec || wait.tv_usec > 500000));
-  hear(ends.ours, 1);
+  receive_bytes(ends.ours, 1);
   wait = (struct timeval){0, 20000};
   CHECK(uselect(nfds, &read, NULL, NULL, &wait) == 0 && !FD_ISSET(ends.ours, &read));
   CHECK(wait.tv_sec == 0 && wait.tv_usec == 0);
@@ -263,18 +264,18 @@ static void select_as_it_is(void) {
   CHECK(send(ends.theirs, "!", 1, MSG_OOB) == 1);
   FD_SET(ends.ours, &except);
   CHECK(uselect(nfds, NULL, NULL, &except, NULL) == 1 && FD_ISSET(ends.ours, &except));
-  // What is not below nfds is not asked for, and not there afterwards.
+  // Bits from nfds on are not checked, and are clear afterwards.
   FD_SET(ends.ours, &write);
   FD_SET(nfds, &write);
   CHECK(uselect(nfds, NULL, &write, NULL, NULL) == 1 && !FD_ISSET(nfds, &write));
-  // Sets that share memory are select(2)'s matter.
+  // Sets that share memory are passed to select(2).
   FD_ZERO(&write);
   FD_SET(ends.ours, &write);
   CHECK(uselect(nfds, &write, &write, NULL, NULL) >= 1 && FD_ISSET(ends.ours, &write));
   close_ends(ends);
 }
 
-static void select_refuses(void) {
+static void select_errors(void) {
   struct ends ends = open_ends();
   fd_set read, kept;
   int closed = dup(0);
@@ -296,8 +297,8 @@ static void select_refuses(void) {
   close_ends(ends);
 }
 
-// Descriptors beyond an fd_set's 1024.
-static void select_is_long(void) {
+// Descriptors beyond the 1024 bits of fd_set.
+static void long_sets(void) {
   struct rlimit limit;
   struct ends ends = open_ends();
   unsigned long read[4096 / 64] = {0};
@@ -310,17 +311,17 @@ static void select_is_long(void) {
   limit.rlim_cur = 4096;
   CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
   int far = fcntl(ends.ours, F_DUPFD_CLOEXEC, 3000);
-  CHECK(far == 3000 && !uselect_close(ends.ours) && uselect_adopt(far) == tracks());
+  CHECK(far == 3000 && !uselect_close(ends.ours) && uselect_track(far) == tracks());
   put(read, far);
   struct timeval none = {0};
   CHECK(uselect(3001, (fd_set *)read, NULL, NULL, &none) == 0 && !has(read, far));
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   put(read, far);
   CHECK(uselect(3001, (fd_set *)read, NULL, NULL, NULL) == 1 && has(read, far));
   close_ends((struct ends){far, ends.theirs});
 }
 
-// A blocked signal is handled during the wait alone, and ends it.
+// A blocked signal is handled only during the wait, and ends it.
 static void masks(void) {
   struct ends ends = open_ends();
   struct sigaction action = {.sa_handler = count_signal};
@@ -340,7 +341,7 @@ static void masks(void) {
   CHECK(signals == 1 && !raise(SIGUSR1));
   FAILS(upselect(ends.ours + 1, (fd_set *)read, NULL, NULL, NULL, &none), EINTR);
   CHECK(signals == 2 && !memcmp(read, before, sizeof read));
-  // One that comes while a thread sleeps, although it would be restarted.
+  // A signal during the sleep ends the wait, even with SA_RESTART.
   const struct itimerval soon = {.it_value = {0, 20000}};
   action.sa_flags = SA_RESTART;
   CHECK(!sigaction(SIGALRM, &action, NULL) && !setitimer(ITIMER_REAL, &soon, NULL));
@@ -355,18 +356,18 @@ static void masks(void) {
 static void threshold(void) {
   struct ends ends = open_ends();
   struct pollfd waited = {.fd = ends.ours, .events = POLLIN};
-  if (!tells_numbers()) {
+  if (!has_socket_info()) {
     FAILS(uselect_set_threshold(ends.ours, 10), ENOENT);
     close_ends(ends);
     return;
   }
   FAILS(uselect_set_threshold(-1, 10), ENOENT);
   CHECK(!uselect_set_threshold(ends.ours, 10));
-  say(ends.theirs, 9);
+  send_bytes(ends.theirs, 9);
   CHECK(upoll(&waited, 1, 30) == 0);
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   CHECK(upoll(&waited, 1, LONG_MS) == 1 && waited.revents == POLLIN);
-  hear(ends.ours, 9);
+  receive_bytes(ends.ours, 9);
   CHECK(upoll(&waited, 1, 0) == 0);
   CHECK(!uselect_set_threshold(ends.ours, 0) && upoll(&waited, 1, 0) == 1);
   CHECK(!uselect_set_threshold(ends.ours, 10) && upoll(&waited, 1, 0) == 0);
@@ -385,41 +386,42 @@ static void stats(void) {
   CHECK(!uselect_stats(&after));
   if (tracks())
     CHECK(after.waits == before.waits + 1000);
-  if (tells_numbers())
-    CHECK(after.without_call > before.without_call + 900);
+  if (has_socket_info())
+    CHECK(after.without_syscall > before.without_syscall + 900);
   waited.events = POLLIN;
   CHECK(upoll(&waited, 1, 2) == 0 && !uselect_set_spin(0) && !uselect_stats(&before));
   CHECK(!tracks() || before.sleeps > after.sleeps);
   close_ends(ends);
 }
 
-// A child has the sockets, and waits by the system calls.
+// A child of fork(2) inherits the sockets, and waits with the system calls.
 static void child(void) {
   struct ends ends = open_ends();
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   wait_for(ends.ours, POLLIN, POLLIN);
   pid_t process = fork();
   if (process == 0) {
     struct uselect_options none = {.backend = USELECT_BACKEND_CALLS};
-    CHECK(uselect_backend() == USELECT_BACKEND_CALLS && strstr(uselect_why(), "child of fork"));
+    CHECK(uselect_backend() == USELECT_BACKEND_CALLS);
+    CHECK(strstr(uselect_backend_reason(), "child of fork"));
     CHECK(state_of(ends.ours, POLLIN | POLLOUT) == (POLLIN | POLLOUT));
-    hear(ends.ours, 1);
+    receive_bytes(ends.ours, 1);
     CHECK(state_of(ends.ours, POLLIN | POLLOUT) == POLLOUT);
-    say(ends.ours, 2);
+    send_bytes(ends.ours, 2);
     struct ends own = open_ends();
-    say(own.theirs, 1);
+    send_bytes(own.theirs, 1);
     wait_for(own.ours, POLLIN, POLLIN);
-    // It may begin anew.
+    // It may initialize the library again.
     struct uselect_options wrong = {.socket = "/nowhere/u", .backend = USELECT_BACKEND_BPF};
     FAILS(uselect_init(&wrong), ENOENT);
-    CHECK(strstr(uselect_why(), "uselectd is not running at /nowhere/u"));
-    CHECK(!uselect_init(&none) && !strcmp(uselect_why(), "system calls"));
+    CHECK(strstr(uselect_backend_reason(), "uselectd is not running at /nowhere/u"));
+    CHECK(!uselect_init(&none) && !strcmp(uselect_backend_reason(), "system calls"));
     FAILS(uselect_init(&none), EALREADY);
     close_ends(own);
     _exit(0);
   }
   int status;
-  hear(ends.theirs, 2);
+  receive_bytes(ends.theirs, 2);
   CHECK(waitpid(process, &status, 0) == process && WIFEXITED(status) && !WEXITSTATUS(status));
   uselect_refresh(ends.ours);
   CHECK(state_of(ends.ours, POLLIN | POLLOUT) == POLLOUT);
@@ -433,13 +435,13 @@ static const struct {
     {"before uselect_init", before},
     {"uselect_init", init},
     {"sockets", sockets},
-    {"numbers that are used again", numbers},
-    {"uselect_adopt", adopt},
-    {"what poll(2) tells", polled},
-    {"upoll", poll_as_it_is},
-    {"uselect", select_as_it_is},
-    {"what uselect refuses", select_refuses},
-    {"long sets", select_is_long},
+    {"reused descriptors", reused_descriptors},
+    {"uselect_track", track},
+    {"events of poll(2)", polled},
+    {"upoll", poll_semantics},
+    {"uselect", select_semantics},
+    {"errors of uselect", select_errors},
+    {"long sets", long_sets},
     {"signal masks", masks},
     {"thresholds", threshold},
     {"stats", stats},

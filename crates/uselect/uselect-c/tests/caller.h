@@ -1,4 +1,4 @@
-// What the test programs in C share: sockets, and what must hold.
+// Helpers of the test programs in C: sockets and checks.
 #ifndef CALLER_H
 #define CALLER_H
 
@@ -13,17 +13,17 @@
 #include <unistd.h>
 #include <uselect.h>
 
-#define CHECK(condition) ((condition) ? (void)0 : broken(__FILE__, __LINE__, #condition))
-// The call fails with this errno.
+#define CHECK(condition) ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, #condition))
+// The call must fail with this errno.
 #define FAILS(call, error) CHECK((errno = 0, (call) == -1) && errno == (error))
 #define LONG_MS 10000
 
-static inline void broken(const char *file, int line, const char *condition) {
-  fprintf(stderr, "%s:%d: this does not hold: %s (errno %d)\n", file, line, condition, errno);
+static inline void check_failed(const char *file, int line, const char *condition) {
+  fprintf(stderr, "%s:%d: check failed: %s (errno %d)\n", file, line, condition, errno);
   exit(1);
 }
 
-// A listener at a free port of loopback.
+// Opens a listener on a free port of the loopback interface.
 static inline int listen_at(struct sockaddr_in *address) {
   socklen_t size = sizeof *address;
   int fd = uselect_socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -34,7 +34,7 @@ static inline int listen_at(struct sockaddr_in *address) {
   return fd;
 }
 
-// A connection to there, by the system calls: the library does not know of it.
+// Connects to that address with the system calls, so that the library does not track the socket.
 static inline int connect_to(const struct sockaddr_in *address) {
   int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
   CHECK(fd >= 0 && !connect(fd, (const struct sockaddr *)address, sizeof *address));
@@ -42,7 +42,7 @@ static inline int connect_to(const struct sockaddr_in *address) {
   return fd;
 }
 
-// Two ends of a connection: the library knows of `ours`.
+// The two ends of a connection. The library tracks `ours` only.
 struct ends {
   int ours, theirs;
 };
@@ -61,12 +61,12 @@ static inline void close_ends(struct ends ends) {
   CHECK(!uselect_close(ends.ours) && !close(ends.theirs));
 }
 
-static inline void say(int fd, size_t count) {
+static inline void send_bytes(int fd, size_t count) {
   static const char bytes[65536];
   CHECK(uselect_send(fd, bytes, count, MSG_NOSIGNAL) == (ssize_t)count);
 }
 
-static inline void hear(int fd, size_t count) {
+static inline void receive_bytes(int fd, size_t count) {
   static char bytes[65536];
   while (count > 0) {
     struct pollfd waited = {.fd = fd, .events = POLLIN};
@@ -77,8 +77,8 @@ static inline void hear(int fd, size_t count) {
   }
 }
 
-// Sends until there is no room.
-static inline size_t stuff(int fd) {
+// Sends until the send buffer is full, and returns the number of bytes.
+static inline size_t fill_send_buffer(int fd) {
   static const char bytes[65536];
   size_t sent = 0;
   ssize_t moved;
@@ -88,13 +88,13 @@ static inline size_t stuff(int fd) {
   return sent;
 }
 
-// Ends a connection by a reset.
-static inline void abort_connection(int fd) {
+// Resets a connection.
+static inline void reset_connection(int fd) {
   struct linger now = {.l_onoff = 1};
   CHECK(!setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now) && !close(fd));
 }
 
-// What poll(2) and the library's say of a descriptor, which is the same.
+// Returns what upoll reports of a descriptor, which must be what poll(2) reports.
 static inline short state_of(int fd, short events) {
   struct pollfd ours = {.fd = fd, .events = events}, real = ours;
   int found = upoll(&ours, 1, 0);
@@ -102,13 +102,13 @@ static inline short state_of(int fd, short events) {
   return ours.revents;
 }
 
-// Waits until it says so.
+// Waits until the descriptor is ready, for exactly the expected events.
 static inline void wait_for(int fd, short events, short expected) {
   struct pollfd waited = {.fd = fd, .events = events};
   CHECK(upoll(&waited, 1, LONG_MS) == 1 && waited.revents == expected);
 }
 
-// Makes the tracker that the arguments name: BACKEND SOCKET.
+// Returns the options of uselect_init for the arguments BACKEND SOCKET.
 static inline struct uselect_options options_of(int count, char **arguments) {
   const char *const backends[] = {"auto", "bpf", "multishot", "calls", "lean"};
   struct uselect_options options = {.socket = count > 2 ? arguments[2] : NULL};

@@ -16,7 +16,7 @@ use served::{BACKENDS, options};
 
 const REFUSED: &str = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/refused.supp");
 
-/// The test programs, with what `flags` say of the library.
+/// Compiles the test programs with the flags of the library.
 fn programs(name: &str, flags: &[String]) -> [PathBuf; 2] {
     let with_threads = [flags, &["-pthread".to_owned()]].concat();
     ["caller", "instances"].map(|program| {
@@ -26,7 +26,7 @@ fn programs(name: &str, flags: &[String]) -> [PathBuf; 2] {
 }
 
 #[test]
-fn the_static_library_is_linked_into_static_programs_and_others() {
+fn the_static_library_links_into_static_and_dynamic_programs() {
     let needs = flags("uselect", &["--static"]);
     let with_shared: Vec<_> =
         needs.iter().map(|flag| flag.replace("-luselect", "-l:libuselect.a")).collect();
@@ -38,12 +38,13 @@ fn the_static_library_is_linked_into_static_programs_and_others() {
 }
 
 #[test]
-fn memory_is_used_as_it_should_be() {
+fn valgrind_finds_no_errors() {
     let programs = programs("shared", &flags("uselect", &[]));
-    // Without one that tracks, the system calls get what is wrong, on purpose.
+    // Without tracking, the system calls would get the bad arguments that the programs pass on
+    // purpose.
     let tracking = BACKENDS.iter().filter(|backend| **backend != "calls");
     for options in tracking.filter_map(|backend| options(backend)) {
-        // The tracker is there until the process ends.
+        // The tracker is never freed.
         let commands =
             programs.iter().filter_map(|program| valgrind(program, "definite,indirect,possible"));
         for mut command in commands {
@@ -53,7 +54,7 @@ fn memory_is_used_as_it_should_be() {
 }
 
 #[test]
-fn what_is_installed_is_whole() {
+fn all_files_are_installed() {
     let prefix = installed();
     for file in ["lib/libuselect.so.0", "include/uselect.h", "share/man/man7/uselect.7"] {
         assert!(prefix.join(file).exists(), "{file}");

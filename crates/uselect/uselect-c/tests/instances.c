@@ -1,5 +1,6 @@
-// instances: uses the epoll of libuselect as its man pages say, beside an instance of the kernel's,
-// and stops at the first thing that is not as they say. Prints a line for each case.
+// instances: checks that the epoll functions of libuselect behave as their man pages say, and like
+// an epoll instance of the kernel. It prints a line for each case, and exits at the first check
+// that fails.
 //   instances BACKEND [SOCKET]
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -9,14 +10,14 @@
 
 static struct uselect_options options;
 static volatile sig_atomic_t signals;
-static int ours, real; // the library's instance and the kernel's
+static int ours, real; // an instance of the library, and one of the kernel
 
 static void count_signal(int signal) {
   (void)signal;
   signals++;
 }
 
-// Whether instances know of what is tracked, and count.
+// Whether instances keep tracked sockets in memory and count their edges.
 static int counts(void) {
   return options.backend == USELECT_BACKEND_BPF;
 }
@@ -26,7 +27,7 @@ static void control(int op, int fd, uint32_t events) {
   CHECK(!uepoll_ctl(ours, op, fd, &event));
 }
 
-// Waits for one event, which is this.
+// Waits for one event, which must be this one.
 static void expect(int fd, uint32_t events) {
   struct epoll_event found[8];
   CHECK(uepoll_wait(ours, found, 8, LONG_MS) == 1);
@@ -53,18 +54,18 @@ static void level(void) {
   struct ends ends = open_ends();
   control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
   expect_nothing();
-  say(ends.theirs, 10);
+  send_bytes(ends.theirs, 10);
   for (int round = 0; round < 200; round++)
     expect(ends.ours, EPOLLIN);
-  hear(ends.ours, 4);
+  receive_bytes(ends.ours, 4);
   expect(ends.ours, EPOLLIN);
   control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLOUT);
   expect(ends.ours, EPOLLIN | EPOLLOUT);
-  hear(ends.ours, 6);
+  receive_bytes(ends.ours, 6);
   expect(ends.ours, EPOLLOUT);
-  size_t sent = stuff(ends.ours);
+  size_t sent = fill_send_buffer(ends.ours);
   expect_nothing();
-  hear(ends.theirs, sent);
+  receive_bytes(ends.theirs, sent);
   expect(ends.ours, EPOLLOUT);
   control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLRDHUP);
   CHECK(!shutdown(ends.theirs, SHUT_WR));
@@ -85,24 +86,24 @@ static void edge(void) {
   expect(ends.ours, EPOLLOUT);
   expect_nothing();
   for (int round = 0; round < 100; round++) {
-    say(ends.theirs, 1);
+    send_bytes(ends.theirs, 1);
     expect(ends.ours, EPOLLIN | EPOLLOUT);
     expect_nothing();
   }
-  // Bytes that were read partly make no edge, new ones do.
-  hear(ends.ours, 50);
+  // A partial read is no edge; new bytes are.
+  receive_bytes(ends.ours, 50);
   expect_nothing();
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   expect(ends.ours, EPOLLIN | EPOLLOUT);
-  hear(ends.ours, 51);
+  receive_bytes(ends.ours, 51);
   expect_nothing();
-  // Being changed is an edge.
+  // EPOLL_CTL_MOD is an edge.
   control(EPOLL_CTL_MOD, ends.ours, EPOLLOUT | EPOLLET);
   expect(ends.ours, EPOLLOUT);
   expect_nothing();
-  size_t sent = stuff(ends.ours);
+  size_t sent = fill_send_buffer(ends.ours);
   expect_nothing();
-  hear(ends.theirs, sent);
+  receive_bytes(ends.theirs, sent);
   expect(ends.ours, EPOLLOUT);
   close_ends(ends);
 }
@@ -110,18 +111,18 @@ static void edge(void) {
 static void once(void) {
   struct ends ends = open_ends();
   control(EPOLL_CTL_ADD, ends.ours, EPOLLIN | EPOLLONESHOT);
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   expect(ends.ours, EPOLLIN);
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   expect_nothing();
   control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLONESHOT | EPOLLET);
   expect(ends.ours, EPOLLIN);
-  abort_connection(ends.theirs);
+  reset_connection(ends.theirs);
   expect_nothing();
   CHECK(!uselect_close(ends.ours));
 }
 
-// What is not tracked is in the same instance.
+// Descriptors that are not tracked can be in the same instance.
 static void others(void) {
   struct ends ends = open_ends();
   int pipes[2];
@@ -131,15 +132,15 @@ static void others(void) {
   expect_nothing();
   CHECK(write(pipes[1], "x", 1) == 1);
   expect(pipes[0], EPOLLIN);
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   struct epoll_event found[2];
-  int passes = 0;
+  int waits = 0;
   wait_for(ends.ours, POLLIN, POLLIN);
   while (uepoll_wait(ours, found, 2, -1) != 2)
-    CHECK(++passes <= 65);
-  // With room for one, each has its turn.
+    CHECK(++waits <= 65);
+  // If one event is requested, both descriptors are returned eventually.
   int seen[2] = {0};
-  for (passes = 0; passes < 1000 && !(seen[0] && seen[1]); passes++) {
+  for (waits = 0; waits < 1000 && !(seen[0] && seen[1]); waits++) {
     CHECK(uepoll_wait(ours, found, 1, -1) == 1);
     seen[(int)(found[0].data.u64 >> 32) == ends.ours]++;
   }
@@ -150,7 +151,7 @@ static void others(void) {
   expect_nothing();
 }
 
-// Each of many that are ready has its turn.
+// Each of many ready descriptors is returned eventually.
 static void many(void) {
   struct ends ends[40];
   struct epoll_event found[3];
@@ -159,7 +160,7 @@ static void many(void) {
   for (int at = 0; at < 40; at++) {
     ends[at] = open_ends();
     control(EPOLL_CTL_ADD, ends[at].ours, EPOLLIN);
-    say(ends[at].theirs, 1);
+    send_bytes(ends[at].theirs, 1);
     wait_for(ends[at].ours, POLLIN, POLLIN);
   }
   for (int round = 0; round < 200 && count < 40; round++) {
@@ -174,7 +175,7 @@ static void many(void) {
   expect_nothing();
 }
 
-// The same calls to both instances fail alike, or succeed.
+// The same call for both instances has the same result and errno.
 static void both(int op, int fd, uint32_t events, int has_event) {
   struct epoll_event event = {.events = events};
   int result = uepoll_ctl(ours, op, fd == real ? ours : fd, has_event ? &event : NULL);
@@ -183,7 +184,7 @@ static void both(int op, int fd, uint32_t events, int has_event) {
   CHECK(result == 0 || errno == error);
 }
 
-static void refusals(void) {
+static void errors(void) {
   struct ends ends = open_ends();
   int file = open("/etc/passwd", O_RDONLY), pipes[2];
   CHECK(file >= 0 && !pipe(pipes));
@@ -207,7 +208,7 @@ static void refusals(void) {
     both(EPOLL_CTL_DEL, fds[at], 0, 1);
   }
   struct epoll_event event = {0};
-  struct uselect_change change;
+  struct uepoll_counted_event counted;
   FAILS(uepoll_create(12345), EINVAL);
   FAILS(uepoll_ctl(-1, EPOLL_CTL_ADD, ends.ours, &event), EBADF);
   FAILS(uepoll_ctl(file, EPOLL_CTL_ADD, ends.ours, &event), EINVAL);
@@ -216,28 +217,28 @@ static void refusals(void) {
   FAILS(uepoll_wait(ours, &event, 0x7FFFFFFF, 0), EINVAL);
   FAILS(uepoll_wait(file, &event, 1, 0), EINVAL);
   FAILS(uepoll_wait(closed, &event, 1, 0), EBADF);
-  FAILS(uselect_changes(ours, NULL, 1, NULL, NULL), EFAULT);
-  FAILS(uselect_changes(ours, &change, 0, NULL, NULL), EINVAL);
-  FAILS(uselect_changes(file, &change, 1, NULL, NULL), EINVAL);
-  FAILS(uselect_changes(closed, &change, 1, NULL, NULL), EBADF);
-  FAILS(uselect_changes(ours, &change, 1, &((struct timespec){0, -1}), NULL), EINVAL);
+  FAILS(uepoll_pwait_counted(ours, NULL, 1, NULL, NULL), EFAULT);
+  FAILS(uepoll_pwait_counted(ours, &counted, 0, NULL, NULL), EINVAL);
+  FAILS(uepoll_pwait_counted(file, &counted, 1, NULL, NULL), EINVAL);
+  FAILS(uepoll_pwait_counted(closed, &counted, 1, NULL, NULL), EBADF);
+  FAILS(uepoll_pwait_counted(ours, &counted, 1, &((struct timespec){0, -1}), NULL), EINVAL);
   close(file);
   close(pipes[0]);
   close(pipes[1]);
   close_ends(ends);
 }
 
-// A number that comes again is another one, and what was told of the old one is not of it.
-static void numbers(void) {
+// A descriptor that is reused is not in the instance, and inherits no events of the old socket.
+static void reused_descriptors(void) {
   struct ends ends = open_ends(), next;
   control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   expect(ends.ours, EPOLLIN);
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   close_ends(ends);
   next = open_ends();
   CHECK(next.ours == ends.ours || next.theirs == ends.ours);
-  say(next.theirs, 1);
+  send_bytes(next.theirs, 1);
   wait_for(next.ours, POLLIN, POLLIN);
   expect_nothing();
   control(EPOLL_CTL_ADD, next.ours, EPOLLIN | EPOLLET);
@@ -245,29 +246,29 @@ static void numbers(void) {
   close_ends(next);
 }
 
-// One that is adopted or forgotten later stays, and misses nothing.
-static void adopt(void) {
+// A socket that is tracked or untracked later stays in the instance, and misses no event.
+static void track_and_untrack(void) {
   struct sockaddr_in address;
   int listener = listen_at(&address), theirs = connect_to(&address);
   wait_for(listener, POLLIN, POLLIN);
   struct ends ends = {accept4(listener, NULL, NULL, SOCK_NONBLOCK), theirs};
   control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
-  say(theirs, 1);
+  send_bytes(theirs, 1);
   expect(ends.ours, EPOLLIN);
-  CHECK(uselect_adopt(ends.ours) == (options.backend != USELECT_BACKEND_CALLS));
+  CHECK(uselect_track(ends.ours) == (options.backend != USELECT_BACKEND_CALLS));
   expect(ends.ours, EPOLLIN);
-  hear(ends.ours, 1);
+  receive_bytes(ends.ours, 1);
   expect_nothing();
-  say(theirs, 1);
+  send_bytes(theirs, 1);
   expect(ends.ours, EPOLLIN);
   control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLET);
   CHECK(!uepoll_ctl(ours, EPOLL_CTL_DEL, ends.ours, NULL));
   control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
-  uselect_forget(ends.ours);
+  uselect_untrack(ends.ours);
   expect(ends.ours, EPOLLIN);
-  hear(ends.ours, 1);
+  receive_bytes(ends.ours, 1);
   expect_nothing();
-  say(theirs, 1);
+  send_bytes(theirs, 1);
   expect(ends.ours, EPOLLIN);
   control(EPOLL_CTL_MOD, ends.ours, EPOLLOUT);
   expect(ends.ours, EPOLLOUT);
@@ -276,15 +277,15 @@ static void adopt(void) {
   CHECK(!uselect_close(listener));
 }
 
-// Waits until a descriptor has had so many edges, and no more; of one that is not tracked, for one
-// that nobody has counted. Gives how many are missing: one that the kernel has called no program for
-// is counted with the next.
+// Waits until a descriptor has had the expected number of edges, and checks that there are no more.
+// For a descriptor that is not tracked, waits for one event without a count. Returns the number of
+// missing edges: where the kernel skipped the eBPF program, the edge counts with the next one.
 static uint32_t count_edges(int fd, uint32_t expected) {
-  struct uselect_change found[2];
+  struct uepoll_counted_event found[2];
   const struct timespec wait = {10, 0}, swept = {2, 0}, brief = {0, 1000000};
   uint32_t count = 0;
   while (count < expected) {
-    int ready = uselect_changes(ours, found, 2, count > 0 ? &swept : &wait, NULL);
+    int ready = uepoll_pwait_counted(ours, found, 2, count > 0 ? &swept : &wait, NULL);
     CHECK(wait.tv_sec == 10 && (ready == 1 || (ready == 0 && count > 0)));
     if (ready == 0)
       return expected - count;
@@ -293,39 +294,39 @@ static uint32_t count_edges(int fd, uint32_t expected) {
     count += counts() ? found[0].edges : expected;
   }
   if (counts())
-    CHECK(uselect_changes(ours, found, 2, &brief, NULL) == 0);
+    CHECK(uepoll_pwait_counted(ours, found, 2, &brief, NULL) == 0);
   return 0;
 }
 
-// Sends bytes one by one, each when the ones before have come: two of them may be one segment else.
-static void say_one_by_one(struct ends ends, uint32_t count) {
+// Sends single bytes, each after the previous one has arrived: otherwise two may share a segment.
+static void send_segments(struct ends ends, uint32_t count) {
   int before, now;
   for (; count > 0; count--) {
     CHECK(!ioctl(ends.ours, FIONREAD, &before));
-    say(ends.theirs, 1);
+    send_bytes(ends.theirs, 1);
     do
       CHECK(!ioctl(ends.ours, FIONREAD, &now));
     while (now == before);
   }
 }
 
-// Each segment that comes is an edge. More of them, none of which is read, would wait for
-// acknowledgements that are held back.
-static void changes(void) {
+// Each segment that arrives is an edge. The number of unread segments is limited, because more
+// would wait for delayed acknowledgements.
+static void counted_edges(void) {
   const uint32_t most = 12;
   struct ends ends = open_ends();
   control(EPOLL_CTL_ADD, ends.ours, EPOLLIN | EPOLLET);
   expect_nothing();
   uint32_t missing = 0;
   for (uint32_t count = 1; count <= most; count++) {
-    say_one_by_one(ends, count);
+    send_segments(ends, count);
     missing += count_edges(ends.ours, count);
   }
-  // What was read meanwhile was a change all the same.
-  say_one_by_one(ends, 2);
-  hear(ends.ours, most * (most + 1) / 2);
+  // A segment that is read before the wait still counts.
+  send_segments(ends, 2);
+  receive_bytes(ends.ours, most * (most + 1) / 2);
   missing += count_edges(ends.ours, 2);
-  // Seen once in some hundred runs of 782 each, on a busy machine.
+  // A missing edge was seen once in some hundred runs of 782 edges, on a busy machine.
   CHECK(missing <= 2);
   struct uselect_info info;
   if (counts())
@@ -337,7 +338,7 @@ static void masks(void) {
   struct ends ends = open_ends();
   struct sigaction action = {.sa_handler = count_signal};
   struct epoll_event event;
-  struct uselect_change change;
+  struct uepoll_counted_event counted;
   sigset_t blocked, none;
   sigemptyset(&none);
   sigemptyset(&blocked);
@@ -348,7 +349,7 @@ static void masks(void) {
   CHECK(!raise(SIGUSR1) && uepoll_wait(ours, &event, 1, 1) == 0 && signals == 0);
   FAILS(uepoll_pwait(ours, &event, 1, -1, &none), EINTR);
   CHECK(signals == 1 && !raise(SIGUSR1));
-  FAILS(uselect_changes(ours, &change, 1, NULL, &none), EINTR);
+  FAILS(uepoll_pwait_counted(ours, &counted, 1, NULL, &none), EINTR);
   CHECK(signals == 2 && !sigprocmask(SIG_UNBLOCK, &blocked, NULL));
   close_ends(ends);
 }
@@ -358,14 +359,14 @@ static void *wait_in_a_thread(void *found) {
   return NULL;
 }
 
-// What one thread adds another one, which waits already, is told of.
+// A thread that already waits is woken for a descriptor that another thread adds.
 static void threads(void) {
   struct ends ends = open_ends();
   int pipes[2];
   struct epoll_event found[2];
   pthread_t threads[2];
   CHECK(!pipe(pipes));
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   wait_for(ends.ours, POLLIN, POLLIN);
   for (int round = 0; round < 50; round++) {
     int fd = round % 2 ? ends.ours : pipes[1];
@@ -378,21 +379,21 @@ static void threads(void) {
     CHECK(!pthread_join(threads[0], NULL) && found[0].events == events);
     CHECK(!uepoll_ctl(ours, EPOLL_CTL_DEL, fd, NULL));
   }
-  // Two wait, and each gets one of two events.
+  // If two threads wait, each gets one of two events.
   struct ends second = open_ends();
-  hear(ends.ours, 1);
+  receive_bytes(ends.ours, 1);
   control(EPOLL_CTL_ADD, ends.ours, EPOLLIN | EPOLLONESHOT);
   control(EPOLL_CTL_ADD, second.ours, EPOLLIN | EPOLLONESHOT);
   for (int round = 0; round < 50; round++) {
     for (int at = 0; at < 2; at++)
       CHECK(!pthread_create(&threads[at], NULL, wait_in_a_thread, &found[at]));
-    say(ends.theirs, 1);
-    say(second.theirs, 1);
+    send_bytes(ends.theirs, 1);
+    send_bytes(second.theirs, 1);
     for (int at = 0; at < 2; at++)
       CHECK(!pthread_join(threads[at], NULL));
     CHECK(found[0].data.u64 != found[1].data.u64);
-    hear(ends.ours, 1);
-    hear(second.ours, 1);
+    receive_bytes(ends.ours, 1);
+    receive_bytes(second.ours, 1);
     control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLONESHOT);
     control(EPOLL_CTL_MOD, second.ours, EPOLLIN | EPOLLONESHOT);
   }
@@ -402,21 +403,21 @@ static void threads(void) {
   close_ends(second);
 }
 
-// Instances of the kernel's are taken too, and a child makes its own.
+// The functions accept epoll instances of the kernel, and a child can create its own instance.
 static void other_instances(void) {
   struct ends ends = open_ends();
   struct epoll_event event = {.events = EPOLLIN};
-  struct uselect_change change;
+  struct uepoll_counted_event counted;
   CHECK(!uepoll_ctl(real, EPOLL_CTL_ADD, ends.ours, &event));
-  say(ends.theirs, 1);
+  send_bytes(ends.theirs, 1);
   CHECK(uepoll_wait(real, &event, 1, LONG_MS) == 1 && event.events == EPOLLIN);
-  CHECK(uselect_changes(real, &change, 1, NULL, NULL) == 1 && change.edges == 0);
+  CHECK(uepoll_pwait_counted(real, &counted, 1, NULL, NULL) == 1 && counted.edges == 0);
   pid_t process = fork();
   if (process == 0) {
     CHECK((ours = uepoll_create(0)) >= 0);
     control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
     expect(ends.ours, EPOLLIN);
-    hear(ends.ours, 1);
+    receive_bytes(ends.ours, 1);
     expect_nothing();
     CHECK(!uselect_close(ours));
     _exit(0);
@@ -433,12 +434,12 @@ static const struct {
     {"level", level},
     {"edge", edge},
     {"once", once},
-    {"what is not tracked", others},
+    {"descriptors that are not tracked", others},
     {"many", many},
-    {"what uepoll_ctl refuses", refusals},
-    {"numbers that are used again", numbers},
-    {"adopted and forgotten", adopt},
-    {"changes", changes},
+    {"errors of uepoll_ctl", errors},
+    {"reused descriptors", reused_descriptors},
+    {"tracked and untracked", track_and_untrack},
+    {"counted edges", counted_edges},
     {"signal masks", masks},
     {"threads", threads},
     {"other instances", other_instances},

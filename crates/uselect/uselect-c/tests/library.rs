@@ -1,5 +1,5 @@
-//! libuselect as C programs see it: compiled by the C compiler against the header, linked with the
-//! libraries that cargo built for this test, and run with each backend.
+//! Tests of libuselect from C programs: compiled against the header, linked with the libraries that
+//! cargo built for this test, and run with each backend.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod c;
@@ -23,13 +23,13 @@ use served::{BACKENDS, options};
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Where cargo puts the libraries of this package: beside its tests.
+/// Returns the directory in which cargo puts the libraries of this package: that of its tests.
 fn libraries() -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().to_path_buf()
 }
 
-/// A program over the library that cargo built.
+/// Compiles a program with the library that cargo built.
 fn program(source: &str, name: &str) -> PathBuf {
     let (include, folder) = (format!("-I{CRATE}/include"), format!("-L{}", libraries().display()));
     let library = ["-l:libuselect_c.a", "-lpthread", "-ldl", "-lm"].map(str::to_owned);
@@ -37,7 +37,7 @@ fn program(source: &str, name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_c_program_finds_what_the_man_pages_say() {
+fn functions_behave_as_documented() {
     let program = program("crates/uselect/uselect-c/tests/caller.c", "uselect-caller");
     for options in BACKENDS.iter().filter_map(|backend| options(backend)) {
         run(Command::new(&program).args(options));
@@ -45,38 +45,38 @@ fn a_c_program_finds_what_the_man_pages_say() {
 }
 
 #[test]
-fn a_c_program_finds_what_the_man_pages_say_of_instances() {
+fn epoll_functions_behave_as_documented() {
     let program = program("crates/uselect/uselect-c/tests/instances.c", "uselect-instances");
     for options in BACKENDS.iter().filter_map(|backend| options(backend)) {
         run(Command::new(&program).args(options));
     }
 }
 
-/// The example, which sends back what comes.
+/// The echo server of the examples.
 struct Echo {
     process: Child,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
     address: SocketAddr,
 }
 
 impl Echo {
-    fn start(way: &str, options: &[String]) -> Self {
+    fn start(method: &str, options: &[String]) -> Self {
         static COMPILED: OnceLock<PathBuf> = OnceLock::new();
         let program = COMPILED.get_or_init(|| program("examples/uselect/echo.c", "uselect-echo"));
         let mut command = Command::new(program);
-        let mut process = command.arg(way).args(options).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(process.stdout.take().unwrap());
-        let line = line_of(&mut said);
-        assert!(line.starts_with("waits are answered by "), "{line}");
-        let line = line_of(&mut said);
+        let mut process = command.arg(method).args(options).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let line = line_of(&mut output);
+        assert!(line.starts_with("backend: "), "{line}");
+        let line = line_of(&mut output);
         let address = line.strip_prefix("listening at ").unwrap().parse().unwrap();
-        Self { process, said, address }
+        Self { process, output, address }
     }
 
-    /// Ends it: how many waits there were, and how many of them without a system call.
+    /// Stops it, and returns the numbers of waits and of waits without a system call.
     fn end(mut self) -> (u64, u64) {
         run(Command::new("sh").arg("-c").arg(format!("kill -TERM {}", self.process.id())));
-        let line = line_of(&mut self.said);
+        let line = line_of(&mut self.output);
         assert!(self.process.wait().unwrap().success(), "{line}");
         let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
         (numbers[0], numbers[1])
@@ -90,20 +90,20 @@ impl Drop for Echo {
     }
 }
 
-fn line_of(said: &mut impl BufRead) -> String {
+fn line_of(output: &mut impl BufRead) -> String {
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
+    output.read_line(&mut line).unwrap();
     line.trim().to_owned()
 }
 
-/// Bytes of which no stretch is like another one.
+/// Returns bytes in which no two parts are equal.
 fn pattern(count: usize) -> Vec<u8> {
     (0..count as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
-/// To and fro, by a byte, then by pieces, and then more than the buffers of a connection have room
-/// for, so that the server has to wait for room.
-fn talk(address: SocketAddr, seed: usize) {
+/// Exchanges single bytes, then larger parts, and then more than the buffers of a connection hold,
+/// so that the server must wait for send space.
+fn exchange_bytes(address: SocketAddr, seed: usize) {
     let mut client = TcpStream::connect(address).unwrap();
     client.set_nodelay(true).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -121,44 +121,47 @@ fn talk(address: SocketAddr, seed: usize) {
         (0..many).for_each(|_| writer.write_all(&sending).unwrap());
         writer.shutdown(Shutdown::Write).unwrap();
     });
-    // It reads nothing until all of the room is taken.
+    // The client reads nothing until the server's send buffer is full.
     thread::sleep(Duration::from_millis(30));
     for _ in 0..many {
         client.read_exact(&mut got).unwrap();
         assert!(sent == got);
     }
     sender.join().unwrap();
-    assert_eq!(client.read(&mut got).unwrap(), 0, "its end follows ours");
+    assert_eq!(client.read(&mut got).unwrap(), 0, "the server closes after the client");
 }
 
 #[test]
-fn a_server_waits_by_each_call_and_backend() {
+fn a_server_waits_with_each_function_and_backend() {
     for options in BACKENDS.iter().filter_map(|backend| options(backend)) {
-        for way in ["select", "poll", "level", "edge", "once", "changes"] {
-            let echo = Echo::start(way, &options);
+        for method in ["select", "poll", "level", "edge", "oneshot", "counted"] {
+            let echo = Echo::start(method, &options);
             let address = echo.address;
             let clients: Vec<_> =
-                (0..8).map(|seed| thread::spawn(move || talk(address, seed))).collect();
+                (0..8).map(|seed| thread::spawn(move || exchange_bytes(address, seed))).collect();
             clients.into_iter().for_each(|client| client.join().unwrap());
-            let (waits, without_call) = echo.end();
-            println!("{way}, {}: {waits} waits, {without_call} without a call", options[0]);
-            let tells = ["bpf", "lean"].contains(&options[0].as_str());
-            assert_eq!(without_call > 0, tells, "{way}, {options:?}");
+            let (waits, without_syscall) = echo.end();
+            println!(
+                "{method}, {}: {waits} waits, {without_syscall} without a system call",
+                options[0]
+            );
+            let is_bpf = ["bpf", "lean"].contains(&options[0].as_str());
+            assert_eq!(without_syscall > 0, is_bpf, "{method}, {options:?}");
         }
     }
 }
 
-fn described() -> Library {
+fn library() -> Library {
     Library { header: Path::new(CRATE).join("include/uselect.h"), prefix: "u" }
 }
 
 #[test]
-fn each_structure_is_in_a_man_page_as_in_the_header() {
-    assert_eq!(described().assert_structures(), 4, "structures in the header");
+fn each_structure_is_documented() {
+    assert_eq!(library().assert_structures(), 4, "structures in the header");
 }
 
 #[test]
-fn each_function_is_exported_and_has_a_man_page() {
-    assert!(described().functions().contains("upselect"));
-    described().assert_functions(&libraries().join("libuselect_c.so"));
+fn each_function_is_exported_and_documented() {
+    assert!(library().functions().contains("upselect"));
+    library().assert_functions(&libraries().join("libuselect_c.so"));
 }

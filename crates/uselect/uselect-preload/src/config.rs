@@ -1,87 +1,88 @@
-//! What `uselect run` says by the environment. It is read before main, since programs change their
-//! environment and write their titles over it.
+//! The settings that `uselect run` passes by environment variables. They are read before main,
+//! because programs change their environment and overwrite it with titles.
 //!
-//! A program that has got privileges by being executed takes no word from the environment: the user
-//! who executed it, and who has fewer, may have chosen each one.
+//! A program that gained privileges when it was executed ignores the variables: the user who
+//! executed it has fewer privileges and may have chosen them.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::output::{Output, Program};
+use crate::output::{MessageOutput, ProgramName};
 
-/// Where words of memory come from.
+/// The requested backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wanted {
-    /// The first of the others that there is.
+pub(crate) enum RequestedBackend {
+    /// The first available one.
     Auto,
     Bpf,
     Multishot,
     Calls,
 }
 
+/// The settings of this process.
 pub(crate) struct Config {
     path: [u8; PATH_MAX],
     path_bytes: usize,
-    pub(crate) wanted: Wanted,
-    /// Whether the process is to say how its waits were answered.
-    pub(crate) says_stats: bool,
-    pub(crate) output: Output,
-    pub(crate) program: Program,
+    pub(crate) backend: RequestedBackend,
+    /// Whether the process reports how its waits were answered.
+    pub(crate) reports_stats: bool,
+    pub(crate) output: MessageOutput,
+    pub(crate) program: ProgramName,
 }
 
-/// No address of a Unix socket is longer, in bytes (unix(7)).
+/// The longest path in the address of a Unix socket, in bytes (unix(7)).
 const PATH_MAX: usize = 108;
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
 impl Config {
-    /// Where the daemon listens.
+    /// Returns the socket of the daemon.
     pub(crate) fn socket(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path[..self.path_bytes]))
     }
 
-    fn of_environment() -> Self {
+    fn from_environment() -> Self {
         let default = uselect::DEFAULT_SOCKET.as_bytes();
-        let given = variable(c"USELECT_SOCKET").map(CStr::to_bytes);
-        let socket = given.filter(|path| path.len() <= PATH_MAX).unwrap_or(default);
+        let path_given = variable(c"USELECT_SOCKET").map(CStr::to_bytes);
+        let socket = path_given.filter(|path| path.len() <= PATH_MAX).unwrap_or(default);
         let mut path = [0; PATH_MAX];
         path[..socket.len()].copy_from_slice(socket);
-        let wanted = match variable(c"USELECT_BACKEND").map(CStr::to_bytes) {
-            Some(b"bpf") => Wanted::Bpf,
-            Some(b"multishot") => Wanted::Multishot,
-            Some(b"calls") => Wanted::Calls,
-            _ => Wanted::Auto,
+        let backend = match variable(c"USELECT_BACKEND").map(CStr::to_bytes) {
+            Some(b"bpf") => RequestedBackend::Bpf,
+            Some(b"multishot") => RequestedBackend::Multishot,
+            Some(b"calls") => RequestedBackend::Calls,
+            _ => RequestedBackend::Auto,
         };
         let stats = variable(c"USELECT_STATS");
-        // A word that is no path is for standard error.
-        let output = Output::new(stats.filter(|path| path.to_bytes().starts_with(b"/")));
-        let (says_stats, program) = (stats.is_some(), Program::current());
-        Self { path, path_bytes: socket.len(), wanted, says_stats, output, program }
+        // A value that is not an absolute path means standard error.
+        let output = MessageOutput::new(stats.filter(|path| path.to_bytes().starts_with(b"/")));
+        let (reports_stats, program) = (stats.is_some(), ProgramName::current());
+        Self { path, path_bytes: socket.len(), backend, reports_stats, output, program }
     }
 }
 
-/// To be called before main for the first time.
+/// Returns the settings. The first call must be before main.
 pub(crate) fn get() -> &'static Config {
-    CONFIG.get_or_init(Config::of_environment)
+    CONFIG.get_or_init(Config::from_environment)
 }
 
-/// A variable; `None` in a program that is set-user-ID or set-group-ID or has capabilities of its
-/// file, as with secure_getenv(3).
+/// Returns a variable. Returns `None` in a program that is set-user-ID or set-group-ID or has file
+/// capabilities, like secure_getenv(3).
 fn variable(name: &CStr) -> Option<&'static CStr> {
     if has_privileges() {
         return None;
     }
-    // SAFETY: the name is a string of C.
+    // SAFETY: the name is a C string.
     let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: it is not null, so a string of C, and nothing changes the environment before main.
+    // SAFETY: it is not null, so it is a C string, and nothing changes the environment before main.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }
 
-/// Whether the kernel gave this program privileges when it was executed (AT_SECURE).
+/// Returns whether the kernel gave this program privileges when it was executed (AT_SECURE).
 fn has_privileges() -> bool {
-    // SAFETY: it takes a number, and reads what the kernel gave this process.
+    // SAFETY: the call takes a number, and reads the auxiliary vector of this process.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) };
     secure != 0
 }

@@ -1,48 +1,48 @@
-//! What closes descriptors and copies them. Those of the library's own are not open, as far as the
-//! program is told: daemons close all that they find.
+//! The calls that close and copy descriptors. For the program, the library's own descriptors are
+//! not open: daemons close all descriptors that they find.
 
 use std::ffi::{c_int, c_long, c_uint};
 
 use libc::FILE;
 use uselect::is_internal_fd;
 
-use crate::kinds::{self, Kind};
-use crate::real::{self, aside, set_errno};
-use crate::{instance, ours, process, table};
+use crate::fd_kind::{self, FdKind};
+use crate::libc_next::{self, preserve_errno, set_errno};
+use crate::{epoll_ownership, fd_table, instance, process};
 
 /// close(2).
 ///
 /// # Safety
-/// As for close(2).
+/// That of close(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_internal_fd(fd) {
-        return refuse(libc::EBADF);
+        return fail(libc::EBADF);
     }
-    leave(fd);
+    prepare_close(fd);
     // SAFETY: by this function's contract.
-    unsafe { real::close(fd) }
+    unsafe { libc_next::close(fd) }
 }
 
 /// close_range(2).
 ///
 /// # Safety
-/// As for close_range(2).
+/// That of close_range(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
     if flags & CLOEXEC != 0 {
         // SAFETY: by this function's contract.
-        return unsafe { real::close_range(first, last, flags) };
+        return unsafe { libc_next::close_range(first, last, flags) };
     }
-    kinds::known(first as usize, last as usize).for_each(leave);
-    // What is between the library's own.
-    let end = kinds::DESCRIPTORS as c_uint;
+    fd_kind::known(first as usize, last as usize).for_each(prepare_close);
+    // Closes the ranges between the library's own descriptors.
+    let end = fd_kind::DESCRIPTORS as c_uint;
     let mut begin = first;
     for own in (first..=last).take_while(|fd| *fd < end).filter(|fd| is_internal_fd(*fd as c_int)) {
         if begin < own {
             // SAFETY: by this function's contract.
-            let code = unsafe { real::close_range(begin, own - 1, flags) };
+            let code = unsafe { libc_next::close_range(begin, own - 1, flags) };
             if code != 0 {
                 return code;
             }
@@ -53,145 +53,145 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         return 0;
     }
     // SAFETY: by this function's contract.
-    unsafe { real::close_range(begin, last, flags) }
+    unsafe { libc_next::close_range(begin, last, flags) }
 }
 
 /// closefrom(3).
 ///
 /// # Safety
-/// As for closefrom(3).
+/// That of closefrom(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    // SAFETY: by this function's contract, which is that of a range without an end.
+    // SAFETY: by this function's contract, which is that of close_range(2) without an end.
     unsafe { close_range(first.max(0).unsigned_abs(), c_uint::MAX, 0) };
 }
 
-/// fclose(3), which closes without close(2) of the C library being seen.
+/// fclose(3), which closes the descriptor without calling the replaced close(2).
 ///
 /// # Safety
-/// As for fclose(3).
+/// That of fclose(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    // SAFETY: it is a stream by this function's contract; one in memory has no descriptor, -1.
-    let fd = aside(|| unsafe { libc::fileno(stream) });
-    leave(fd);
+    // SAFETY: it is a stream by this function's contract; a stream in memory has the descriptor -1.
+    let fd = preserve_errno(|| unsafe { libc::fileno(stream) });
+    prepare_close(fd);
     // SAFETY: by this function's contract.
-    unsafe { real::fclose(stream) }
+    unsafe { libc_next::fclose(stream) }
 }
 
 /// dup(2).
 ///
 /// # Safety
-/// As for dup(2).
+/// That of dup(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    share(fd);
+    prepare_copy(fd);
     // SAFETY: by this function's contract.
-    let copy = unsafe { real::dup(fd) };
-    table::set(copy, Kind::Unknown);
+    let copy = unsafe { libc_next::dup(fd) };
+    fd_table::set(copy, FdKind::Unknown);
     copy
 }
 
 /// dup2(2).
 ///
 /// # Safety
-/// As for dup2(2).
+/// That of dup2(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn dup2(from: c_int, to: c_int) -> c_int {
     if is_internal_fd(to) {
-        return refuse(libc::EBUSY);
+        return fail(libc::EBUSY);
     }
-    replace(from, to);
+    prepare_replace(from, to);
     // SAFETY: by this function's contract.
-    unsafe { real::dup2(from, to) }
+    unsafe { libc_next::dup2(from, to) }
 }
 
 /// dup3(2).
 ///
 /// # Safety
-/// As for dup3(2).
+/// That of dup3(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if is_internal_fd(to) {
-        return refuse(libc::EBUSY);
+        return fail(libc::EBUSY);
     }
-    replace(from, to);
+    prepare_replace(from, to);
     // SAFETY: by this function's contract.
-    unsafe { real::dup3(from, to, flags) }
+    unsafe { libc_next::dup3(from, to, flags) }
 }
 
-/// fcntl(2), whose third argument is a number or a pointer, which are passed alike.
+/// fcntl(2). The third argument is a number or a pointer; both are passed in the same way.
 ///
 /// # Safety
-/// As for fcntl(2).
+/// That of fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     let is_copy = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
     if is_copy {
-        share(fd);
+        prepare_copy(fd);
     }
     // SAFETY: by this function's contract.
-    let code = unsafe { real::fcntl(fd, command, argument) };
+    let code = unsafe { libc_next::fcntl(fd, command, argument) };
     if is_copy {
-        table::set(code, Kind::Unknown);
+        fd_table::set(code, FdKind::Unknown);
     }
     code
 }
 
-/// The same under the name that it has for programs with 64-bit offsets.
+/// fcntl(2) under its name for programs with 64-bit offsets.
 ///
 /// # Safety
-/// As for fcntl(2).
+/// That of fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: by this function's contract.
     unsafe { fcntl(fd, command, argument) }
 }
 
-fn refuse(errno: c_int) -> c_int {
+fn fail(errno: c_int) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// Takes back what is known of a descriptor that is about to be closed.
-fn leave(fd: c_int) {
-    let kind = kinds::kind(fd);
-    if kind == Kind::Unknown || !process::is_caller() {
+/// Forgets what is recorded of a descriptor that is about to be closed.
+fn prepare_close(fd: c_int) {
+    let kind = fd_kind::get(fd);
+    if kind == FdKind::Unknown || !process::check_own_process() {
         return;
     }
     match kind {
-        Kind::Unknown => {}
-        Kind::Other | Kind::Left => instance::forget(fd),
-        Kind::Tracked | Kind::Listener => {
-            instance::forget(fd);
-            if let Some(process) = process::made() {
-                aside(|| process.tracker.untrack(fd));
+        FdKind::Unknown => {}
+        FdKind::Other | FdKind::Untracked => instance::remove_closing(fd),
+        FdKind::Tracked | FdKind::Listener => {
+            instance::remove_closing(fd);
+            if let Some(process) = process::registered() {
+                preserve_errno(|| process.tracker.untrack(fd));
             }
         }
-        Kind::Epoll | Kind::Inherited => {
-            instance::end(fd);
-            instance::forget(fd);
+        FdKind::Epoll | FdKind::InheritedEpoll => {
+            instance::remove(fd);
+            instance::remove_closing(fd);
         }
     }
-    // Before the number may be another file's.
-    table::set(fd, Kind::Unknown);
+    // Before another thread can get the number.
+    fd_table::set(fd, FdKind::Unknown);
 }
 
-/// A descriptor gets another number.
-fn share(fd: c_int) {
-    match kinds::kind(fd) {
-        Kind::Epoll | Kind::Inherited => ours::hand_over(fd),
-        Kind::Tracked | Kind::Listener => instance::leave_to_kernel(fd),
-        Kind::Unknown | Kind::Other | Kind::Left => {}
+/// Prepares a descriptor for being copied.
+fn prepare_copy(fd: c_int) {
+    match fd_kind::get(fd) {
+        FdKind::Epoll | FdKind::InheritedEpoll => epoll_ownership::hand_over(fd),
+        FdKind::Tracked | FdKind::Listener => instance::hand_over_fd(fd),
+        FdKind::Unknown | FdKind::Other | FdKind::Untracked => {}
     }
 }
 
-/// `to` is about to be closed, unless it stays what it is or `from` is not open.
-fn replace(from: c_int, to: c_int) {
-    // SAFETY: it asks for flags, without a pointer.
-    let is_open = aside(|| unsafe { real::fcntl(from, libc::F_GETFD, 0) }) >= 0;
+/// Prepares `to` for being closed by dup2(2), unless it is `from`, or `from` is not open.
+fn prepare_replace(from: c_int, to: c_int) {
+    // SAFETY: the call reads flags and takes no pointer.
+    let is_open = preserve_errno(|| unsafe { libc_next::fcntl(from, libc::F_GETFD, 0) }) >= 0;
     if from != to && is_open {
-        share(from);
-        leave(to);
+        prepare_copy(from);
+        prepare_close(to);
     }
 }

@@ -1,14 +1,14 @@
-//! epoll(7) of the program. Its descriptor is a real one; a watcher over it has the sockets that
-//! memory knows, and the kernel has everything else.
+//! epoll(7) of the program. An epoll descriptor of the program is a real one. A watcher over it has
+//! the tracked sockets, and the kernel has all other descriptors.
 //!
 //! ```text
-//! made here ── a tracked socket is added ──> with a watcher
+//!  created ── a tracked socket is added ──> with a watcher
 //!     │                                          │
-//!     └── polled, copied, passed, inherited ─────┴──> the kernel's alone, for good
+//!     └── polled, copied, passed, inherited ─────┴──> kernel only, for good
 //! ```
 //!
-//! Whoever waits for the descriptor itself, or has it in another process, sees what the kernel knows
-//! of it, so all is left to the kernel then.
+//! A process that waits for the descriptor itself, or uses it elsewhere, sees only the events of
+//! the kernel's instance. So everything is handed over to the kernel then.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -18,39 +18,39 @@ use std::time::Duration;
 use libc::{epoll_event, sigset_t, timespec};
 use uselect::{DescriptorEvent, Errno, SignalSet};
 
-use crate::inside::Inside;
+use crate::fd_kind::{self, FdKind};
 use crate::instance::{self, Instance};
-use crate::kinds::{self, Kind};
+use crate::libc_next::{self, preserve_errno, set_errno};
 use crate::pointer::{can_read, can_write};
-use crate::real::{self, aside, set_errno};
-use crate::socket::learn;
-use crate::wait::{code, milliseconds, nanoseconds, signals};
-use crate::{ours, process, table};
+use crate::reentry::ReentryGuard;
+use crate::socket::classify;
+use crate::wait::{c_result, milliseconds, nanoseconds, read_mask};
+use crate::{epoll_ownership, fd_table, process};
 
 /// epoll_create(2).
 ///
 /// # Safety
-/// As for epoll_create(2).
+/// That of epoll_create(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: by this function's contract.
-    made(unsafe { real::epoll_create(size) })
+    record_created(unsafe { libc_next::epoll_create(size) })
 }
 
 /// epoll_create1(2).
 ///
 /// # Safety
-/// As for epoll_create1(2).
+/// That of epoll_create1(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: by this function's contract.
-    made(unsafe { real::epoll_create1(flags) })
+    record_created(unsafe { libc_next::epoll_create1(flags) })
 }
 
-fn made(epoll: c_int) -> c_int {
+fn record_created(epoll: c_int) -> c_int {
     if epoll >= 0 {
-        let can_be_shared = aside(|| ours::begin(epoll));
-        table::set(epoll, if can_be_shared { Kind::Epoll } else { Kind::Other });
+        let can_be_shared = preserve_errno(|| epoll_ownership::register_epoll(epoll));
+        fd_table::set(epoll, if can_be_shared { FdKind::Epoll } else { FdKind::Other });
     }
     epoll
 }
@@ -58,7 +58,7 @@ fn made(epoll: c_int) -> c_int {
 /// epoll_ctl(2).
 ///
 /// # Safety
-/// As for epoll_ctl(2).
+/// That of epoll_ctl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_ctl(
     epoll: c_int,
@@ -67,16 +67,18 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     let is_add = operation == libc::EPOLL_CTL_ADD;
-    if is_add && matches!(kinds::kind(fd), Kind::Epoll | Kind::Inherited) {
-        ours::hand_over(fd);
+    if is_add && matches!(fd_kind::get(fd), FdKind::Epoll | FdKind::InheritedEpoll) {
+        epoll_ownership::hand_over(fd);
     }
     let changed = match operation {
-        _ if !ours::is_ours(epoll) => None,
-        libc::EPOLL_CTL_ADD => given(event).and_then(|given| add(epoll, fd, &given)),
-        libc::EPOLL_CTL_MOD => given(event).and_then(|given| {
-            aside(|| Some(Instance::of(epoll)?.watcher().modify(fd, given.events, given.u64)))
+        _ if !epoll_ownership::check_exclusive(epoll) => None,
+        libc::EPOLL_CTL_ADD => read_event(event).and_then(|event| add(epoll, fd, &event)),
+        libc::EPOLL_CTL_MOD => read_event(event).and_then(|event| {
+            preserve_errno(|| {
+                Some(Instance::of(epoll)?.watcher().modify(fd, event.events, event.u64))
+            })
         }),
-        libc::EPOLL_CTL_DEL => aside(|| Some(Instance::of(epoll)?.watcher().remove(fd))),
+        libc::EPOLL_CTL_DEL => preserve_errno(|| Some(Instance::of(epoll)?.watcher().remove(fd))),
         _ => None,
     };
     match changed {
@@ -86,25 +88,27 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
             -1
         }
         // SAFETY: by this function's contract.
-        None => unsafe { real::epoll_ctl(epoll, operation, fd, event) },
+        None => unsafe { libc_next::epoll_ctl(epoll, operation, fd, event) },
     }
 }
 
-/// The program's event; `None` if the pointer is bad, so that the kernel fails the call.
-fn given(event: *const epoll_event) -> Option<epoll_event> {
+/// Reads the program's event. Returns `None` if the pointer is bad, so that the kernel fails the
+/// call.
+fn read_event(event: *const epoll_event) -> Option<epoll_event> {
     // SAFETY: it can be read, and any bytes are an event.
     can_read(event, 1).then(|| unsafe { event.read_unaligned() })
 }
 
-/// `None`: the call is the C library's, as nothing in the instance is tracked.
+/// Adds a descriptor to the watcher. Returns `None` if the C library must do the call, because
+/// nothing in the instance is tracked.
 fn add(epoll: c_int, fd: c_int, event: &epoll_event) -> Option<Result<(), Errno>> {
-    let is_tracked = matches!(learn(fd), Kind::Tracked | Kind::Listener);
-    aside(|| {
+    let is_tracked = matches!(classify(fd), FdKind::Tracked | FdKind::Listener);
+    preserve_errno(|| {
         let instance = match Instance::of(epoll) {
-            None if is_tracked => Instance::make(epoll, &process::made()?.tracker)?,
+            None if is_tracked => Instance::make(epoll, &process::registered()?.tracker)?,
             found => found?,
         };
-        instance::note(fd);
+        instance::record_added(fd);
         Some(instance.watcher().add(fd, event.events, event.u64))
     })
 }
@@ -112,7 +116,7 @@ fn add(epoll: c_int, fd: c_int, event: &epoll_event) -> Option<Result<(), Errno>
 /// epoll_wait(2).
 ///
 /// # Safety
-/// As for epoll_wait(2).
+/// That of epoll_wait(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_wait(
     epoll: c_int,
@@ -121,15 +125,15 @@ pub unsafe extern "C-unwind" fn epoll_wait(
     timeout: c_int,
 ) -> c_int {
     // SAFETY: by this function's contract.
-    let answered = unsafe { wait(epoll, events, max, milliseconds(timeout), None) };
+    let result = unsafe { wait(epoll, events, max, milliseconds(timeout), None) };
     // SAFETY: by this function's contract.
-    answered.unwrap_or_else(|| unsafe { real::epoll_wait(epoll, events, max, timeout) })
+    result.unwrap_or_else(|| unsafe { libc_next::epoll_wait(epoll, events, max, timeout) })
 }
 
 /// epoll_pwait(2).
 ///
 /// # Safety
-/// As for epoll_pwait(2).
+/// That of epoll_pwait(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_pwait(
     epoll: c_int,
@@ -138,18 +142,18 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let answered = signals(mask).and_then(|set| {
+    let result = read_mask(mask).and_then(|set| {
         // SAFETY: by this function's contract.
         unsafe { wait(epoll, events, max, milliseconds(timeout), set) }
     });
     // SAFETY: by this function's contract.
-    answered.unwrap_or_else(|| unsafe { real::epoll_pwait(epoll, events, max, timeout, mask) })
+    result.unwrap_or_else(|| unsafe { libc_next::epoll_pwait(epoll, events, max, timeout, mask) })
 }
 
 /// epoll_pwait2(2).
 ///
 /// # Safety
-/// As for epoll_pwait2(2).
+/// That of epoll_pwait2(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_pwait2(
     epoll: c_int,
@@ -158,17 +162,17 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let answered = left(timeout).and_then(|left| {
-        let set = signals(mask)?;
+    let result = read_timeout(timeout).and_then(|timeout| {
+        let set = read_mask(mask)?;
         // SAFETY: by this function's contract.
-        unsafe { wait(epoll, events, max, left, set) }
+        unsafe { wait(epoll, events, max, timeout, set) }
     });
     // SAFETY: by this function's contract.
-    answered.unwrap_or_else(|| unsafe { real::epoll_pwait2(epoll, events, max, timeout, mask) })
+    result.unwrap_or_else(|| unsafe { libc_next::epoll_pwait2(epoll, events, max, timeout, mask) })
 }
 
-/// The program's timeout, as [`nanoseconds`]; the outer `None` also if the pointer is bad.
-fn left(timeout: *const timespec) -> Option<Option<Duration>> {
+/// Reads the program's timeout, like [`nanoseconds`]. The outer `None` also means a bad pointer.
+fn read_timeout(timeout: *const timespec) -> Option<Option<Duration>> {
     if !timeout.is_null() && !can_read(timeout, 1) {
         return None;
     }
@@ -176,10 +180,10 @@ fn left(timeout: *const timespec) -> Option<Option<Duration>> {
     nanoseconds(unsafe { timeout.as_ref() })
 }
 
-/// `None`: the call is the C library's.
+/// Waits for the watcher. Returns `None` if the C library must do the call.
 ///
 /// # Safety
-/// Where there is memory at `events`, there is room for `max`.
+/// If `events` points to memory, it is an array of `max`.
 unsafe fn wait(
     epoll: c_int,
     events: *mut epoll_event,
@@ -187,57 +191,57 @@ unsafe fn wait(
     timeout: Option<Duration>,
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
-    process::counted(timeout, || {
-        let max = usize::try_from(max).ok().filter(|max| (1..=MAX).contains(max))?;
-        if !ours::is_ours(epoll) {
+    process::count_wait(timeout, || {
+        let max = usize::try_from(max).ok().filter(|max| (1..=KERNEL_EVENTS_MAX).contains(max))?;
+        if !epoll_ownership::check_exclusive(epoll) {
             return None;
         }
         let instance = Instance::of(epoll)?;
-        let Some(inside) = Inside::enter() else {
-            // A signal handler has interrupted a wait, which may be of this very instance: of what
-            // memory knows the kernel's instance tells nothing.
-            return Some(code(Err(Errno::INTR)));
+        let Some(guard) = ReentryGuard::enter() else {
+            // A signal handler interrupted a wait, maybe for this instance. The kernel's instance
+            // does not have the events of tracked sockets, so the call cannot be passed on.
+            return Some(c_result(Err(Errno::INTR)));
         };
-        let mut room = max.min(EVENTS_MAX);
-        if !can_write(events, room) {
-            room = fitting(events, room);
+        let mut count = max.min(EVENTS_MAX);
+        if !can_write(events, count) {
+            count = count_writable(events, count);
         }
-        if room == 0 {
-            drop(inside);
+        if count == 0 {
+            drop(guard);
             drop(instance);
-            // The kernel waits for an event before it finds that it cannot store it, and keeps it.
-            // So its instance must have all descriptors.
-            ours::hand_over(epoll);
+            // The kernel waits for an event, then fails to store it, and keeps it. So the kernel's
+            // instance must have all descriptors.
+            epoll_ownership::hand_over(epoll);
             return None;
         }
         let mut found = MaybeUninit::<[DescriptorEvent; EVENTS_MAX]>::uninit();
-        // One memset(3): a loop that stores the fields of each takes 500 instructions.
-        // SAFETY: there are at least as many, and all fields are numbers, which may be 0.
-        unsafe { found.as_mut_ptr().cast::<DescriptorEvent>().write_bytes(0, room) };
-        // SAFETY: these were initialised above; the array outlives the slice.
+        // One memset(3), because a loop over the fields takes 500 instructions. SAFETY: the array
+        // has at least this length, and all fields are numbers, which may be 0.
+        unsafe { found.as_mut_ptr().cast::<DescriptorEvent>().write_bytes(0, count) };
+        // SAFETY: these elements were initialised above; the array outlives the slice.
         let found = unsafe {
-            slice::from_raw_parts_mut(found.as_mut_ptr().cast::<DescriptorEvent>(), room)
+            slice::from_raw_parts_mut(found.as_mut_ptr().cast::<DescriptorEvent>(), count)
         };
-        let answered = instance.watcher().wait(found, timeout, mask.as_ref());
-        drop(inside);
+        let result = instance.watcher().wait(found, timeout, mask.as_ref());
+        drop(guard);
         drop(instance);
-        for (at, event) in found[..answered.unwrap_or(0)].iter().enumerate() {
-            // SAFETY: there is room for as many by this function's contract.
+        for (at, event) in found[..result.unwrap_or(0)].iter().enumerate() {
+            // SAFETY: the array has this length by this function's contract.
             let place = unsafe { events.add(at) };
             // SAFETY: as above.
             unsafe { place.write_unaligned(epoll_event { events: event.events, u64: event.data }) };
         }
-        Some(code(answered))
+        Some(c_result(result))
     })
 }
 
-/// How many events fit into the memory at `events`, if not all of `room` do.
+/// Returns how many events fit into the memory at `events`, if fewer than `room` do.
 #[cold]
-fn fitting(events: *mut epoll_event, room: usize) -> usize {
-    (0..room).take_while(|at| can_write(events.wrapping_add(*at), 1)).count()
+fn count_writable(events: *mut epoll_event, count: usize) -> usize {
+    (0..count).take_while(|at| can_write(events.wrapping_add(*at), 1)).count()
 }
 
-/// So many events are told by a wait at most, as epoll_wait(2) may; the next one tells the rest.
+/// Events that one wait returns at most; the next wait returns the rest, as epoll_wait(2) allows.
 const EVENTS_MAX: usize = 128;
-/// The kernel takes no larger number, EP_MAX_EVENTS.
-const MAX: usize = c_int::MAX as usize / size_of::<epoll_event>();
+/// The largest number of events that the kernel accepts (EP_MAX_EVENTS).
+const KERNEL_EVENTS_MAX: usize = c_int::MAX as usize / size_of::<epoll_event>();

@@ -1,73 +1,73 @@
-//! The program's epoll descriptors, by their numbers: which have a watcher, and who uses that.
+//! The watchers of the program's epoll descriptors, and their users.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use uselect::{Tracker, Watcher};
 
-use crate::kinds::{self, DESCRIPTORS};
-use crate::real::aside;
+use crate::fd_kind::{self, DESCRIPTORS};
+use crate::libc_next::preserve_errno;
 
-/// A number of a descriptor, as far as it is an epoll instance with tracked sockets.
-struct Place {
-    /// Made of a box; null: none.
+/// The watcher of an epoll descriptor.
+struct InstanceSlot {
+    /// From a box; null: none.
     watcher: AtomicPtr<Watcher>,
-    /// One that has been taken out while somebody used it, until nobody uses any of this place.
-    doomed: AtomicPtr<Watcher>,
+    /// A watcher that was removed while it was in use. It is freed when this slot has no users.
+    retired: AtomicPtr<Watcher>,
     users: AtomicU32,
 }
 
-static PLACES: [Place; DESCRIPTORS] = [const {
-    Place {
+static SLOTS: [InstanceSlot; DESCRIPTORS] = [const {
+    InstanceSlot {
         watcher: AtomicPtr::new(null_mut()),
-        doomed: AtomicPtr::new(null_mut()),
+        retired: AtomicPtr::new(null_mut()),
         users: AtomicU32::new(0),
     }
 }; DESCRIPTORS];
 
-/// The numbers of those with watchers; -1: free. A process has no more sleepers, of which each
-/// watcher takes one.
+/// The epoll descriptors with watchers; -1: free. A process has 64 sleepers, and each watcher takes
+/// one.
 static WATCHED: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
 
-/// By descriptor, a bit: it was added to a watcher.
+/// By descriptor, whether it was added to a watcher.
 static ADDED: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
 
-/// By descriptor, 1: another process uses the instance. Shared with children of fork(2), which say
-/// so; null until there is an instance.
+/// By descriptor, 1 if another process uses the epoll instance. Shared with children of fork(2),
+/// which set it. Null before the first instance.
 static SHARED: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// That of the parent.
+/// The same memory of the parent.
 static PARENTS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 
-/// A watcher that stays while this is held.
+/// A reference to a watcher, which is not freed while this exists.
 pub(crate) struct Instance {
-    place: &'static Place,
+    slot: &'static InstanceSlot,
     watcher: &'static Watcher,
 }
 
 impl Instance {
-    /// `None` if it has no watcher.
+    /// Returns `None` if the descriptor has no watcher.
     #[inline]
     pub(crate) fn of(epoll: i32) -> Option<Self> {
-        let place = PLACES.get(usize::try_from(epoll).ok()?)?;
-        if place.watcher.load(Ordering::Relaxed).is_null() {
+        let slot = SLOTS.get(usize::try_from(epoll).ok()?)?;
+        if slot.watcher.load(Ordering::Relaxed).is_null() {
             return None;
         }
-        // Pairs with bury(): it is counted before the watcher is read; there it is taken out before
-        // the count is read.
-        place.users.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: null, or a box's that is not freed while a user is counted.
-        match unsafe { place.watcher.load(Ordering::SeqCst).as_ref() } {
-            Some(watcher) => Some(Self { place, watcher }),
+        // Pairs with `free_retired`: the user is counted before the watcher is read; there the
+        // watcher is removed before the count is read.
+        slot.users.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: null, or a box that is not freed while a user is counted.
+        match unsafe { slot.watcher.load(Ordering::SeqCst).as_ref() } {
+            Some(watcher) => Some(Self { slot, watcher }),
             None => {
-                place.leave();
+                slot.release();
                 None
             }
         }
     }
 
-    /// With a watcher, made if there is none; `None` if none can be made.
+    /// Returns the watcher, and creates it if there is none. Returns `None` if that fails.
     pub(crate) fn make(epoll: i32, tracker: &Tracker) -> Option<Self> {
-        let place = PLACES.get(usize::try_from(epoll).ok()?)?;
+        let slot = SLOTS.get(usize::try_from(epoll).ok()?)?;
         let free = WATCHED.iter().find(|number| {
             number.compare_exchange(-1, epoll, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         })?;
@@ -75,13 +75,13 @@ impl Instance {
             free.store(-1, Ordering::SeqCst);
             return None;
         };
-        let made = Box::into_raw(Box::new(watcher));
+        let created = Box::into_raw(Box::new(watcher));
         let (none, ordering) = (null_mut(), Ordering::SeqCst);
-        if place.watcher.compare_exchange(none, made, ordering, ordering).is_err() {
+        if slot.watcher.compare_exchange(none, created, ordering, ordering).is_err() {
             // Another thread was faster.
             free.store(-1, Ordering::SeqCst);
-            // SAFETY: it was made of a box above, and nobody else has seen it.
-            drop(unsafe { Box::from_raw(made) });
+            // SAFETY: it was made of a box above, and no other thread has seen it.
+            drop(unsafe { Box::from_raw(created) });
         }
         Self::of(epoll)
     }
@@ -93,103 +93,104 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        self.place.leave();
+        self.slot.release();
     }
 }
 
-impl Place {
-    fn leave(&self) {
+impl InstanceSlot {
+    fn release(&self) {
         if self.users.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.bury();
+            self.free_retired();
         }
     }
 
-    /// Takes the watcher out; it ends when nobody uses it any more.
-    fn doom(&self) {
+    /// Removes the watcher. It is freed when it has no users.
+    fn retire(&self) {
         let watcher = self.watcher.swap(null_mut(), Ordering::SeqCst);
         if watcher.is_null() {
             return;
         }
-        // Where one is doomed already this one is never freed: its descriptor was closed twice
+        // If another watcher waits to be freed, this one is leaked: the descriptor was closed twice
         // while a thread waited.
         let ordering = Ordering::SeqCst;
-        if self.doomed.compare_exchange(null_mut(), watcher, ordering, ordering).is_ok() {
-            self.bury();
+        if self.retired.compare_exchange(null_mut(), watcher, ordering, ordering).is_ok() {
+            self.free_retired();
         }
     }
 
-    /// Frees what is doomed if nobody uses it: who enters from now on cannot find it.
-    fn bury(&self) {
+    /// Frees the retired watcher if it has no users. New users cannot find it.
+    fn free_retired(&self) {
         while self.users.load(Ordering::SeqCst) == 0 {
-            let doomed = self.doomed.swap(null_mut(), Ordering::SeqCst);
-            if doomed.is_null() {
+            let retired = self.retired.swap(null_mut(), Ordering::SeqCst);
+            if retired.is_null() {
                 return;
             }
             if self.users.load(Ordering::SeqCst) == 0 {
-                // SAFETY: it was made of a box, and swap() gives it to one thread alone; users that
-                // had found it have left.
-                drop(unsafe { Box::from_raw(doomed) });
+                // SAFETY: it was made of a box, and the swap gives it to this thread alone. All
+                // users that had found it have left.
+                drop(unsafe { Box::from_raw(retired) });
                 return;
             }
-            // Somebody entered meanwhile, perhaps before it was doomed.
-            self.doomed.store(doomed, Ordering::SeqCst);
+            // A user entered meanwhile, and may have found the watcher before it was removed.
+            self.retired.store(retired, Ordering::SeqCst);
         }
     }
 }
 
-/// Lets children say that they use an epoll descriptor that was just made. False if they cannot.
-pub(crate) fn share(epoll: i32) -> bool {
+/// Clears the shared flag of a new epoll descriptor. Returns false if the flags cannot be
+/// allocated; then children could not set it.
+pub(crate) fn clear_shared_flag(epoll: i32) -> bool {
     if SHARED.load(Ordering::Acquire).is_null() {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let pages = unsafe { libc::mmap(null_mut(), DESCRIPTORS, access, flags, -1, 0) };
         if pages == libc::MAP_FAILED {
             return false;
         }
         let (none, ordering) = (null_mut(), Ordering::AcqRel);
         if SHARED.compare_exchange(none, pages.cast(), ordering, Ordering::Relaxed).is_err() {
-            // SAFETY: the pages were mapped above, and nobody else has seen them.
+            // SAFETY: the pages were mapped above, and no other thread has seen them.
             unsafe { libc::munmap(pages, DESCRIPTORS) };
         }
     }
-    let flag = flag(&SHARED, epoll);
+    let flag = shared_flag(&SHARED, epoll);
     flag.inspect(|flag| flag.store(0, Ordering::Relaxed)).is_some()
 }
 
-/// Whether this process has had an epoll descriptor, made by itself or by its parent.
-pub(crate) fn has_been() -> bool {
+/// Returns whether this process or its parent has had an epoll descriptor.
+pub(crate) fn has_any() -> bool {
     !SHARED.load(Ordering::Acquire).is_null() || !PARENTS.load(Ordering::Acquire).is_null()
 }
 
-/// Whether another process uses an epoll descriptor that this one has made.
+/// Returns whether another process uses an epoll descriptor that this process created.
 pub(crate) fn is_shared(epoll: i32) -> bool {
-    // Pairs with tell_parent() in the child.
-    flag(&SHARED, epoll).is_none_or(|flag| flag.load(Ordering::Acquire) != 0)
+    // Pairs with `set_shared_flag` in the child.
+    shared_flag(&SHARED, epoll).is_none_or(|flag| flag.load(Ordering::Acquire) != 0)
 }
 
-/// Says in a child of fork(2) that it uses an epoll descriptor of its parent.
-pub(crate) fn tell_parent(epoll: i32) {
-    if let Some(flag) = flag(&PARENTS, epoll) {
-        // Pairs with is_shared() in the parent.
+/// Records in a child of fork(2) that it uses an epoll descriptor of its parent.
+pub(crate) fn set_shared_flag(epoll: i32) {
+    if let Some(flag) = shared_flag(&PARENTS, epoll) {
+        // Pairs with `is_shared` in the parent.
         flag.store(1, Ordering::Release);
     }
 }
 
-fn flag(flags: &AtomicPtr<AtomicU8>, epoll: i32) -> Option<&'static AtomicU8> {
+fn shared_flag(flags: &AtomicPtr<AtomicU8>, epoll: i32) -> Option<&'static AtomicU8> {
     let first = flags.load(Ordering::Acquire);
     let at = usize::try_from(epoll).ok().filter(|at| *at < DESCRIPTORS && !first.is_null())?;
-    // SAFETY: there are as many of them, which are never unmapped once they are stored.
-    let place = unsafe { first.add(at) };
+    // SAFETY: there are this many flags, which are never unmapped once the pointer is stored.
+    let slot = unsafe { first.add(at) };
     // SAFETY: as above; any byte is an AtomicU8.
-    unsafe { place.as_ref() }
+    unsafe { slot.as_ref() }
 }
 
-/// An epoll descriptor is about to be closed, or is none of ours any more.
-pub(crate) fn end(epoll: i32) {
-    aside(|| {
-        let place = usize::try_from(epoll).ok().and_then(|epoll| PLACES.get(epoll));
-        place.into_iter().for_each(Place::doom);
+/// Removes an epoll descriptor that is about to be closed, or that is handed over to the kernel.
+pub(crate) fn remove(epoll: i32) {
+    preserve_errno(|| {
+        let slot = usize::try_from(epoll).ok().and_then(|epoll| SLOTS.get(epoll));
+        slot.into_iter().for_each(InstanceSlot::retire);
         for number in &WATCHED {
             let (ended, ordering) = (epoll, Ordering::SeqCst);
             let _ = number.compare_exchange(ended, -1, ordering, Ordering::Relaxed);
@@ -197,45 +198,45 @@ pub(crate) fn end(epoll: i32) {
     });
 }
 
-/// A tracked socket gets another number. An instance waits for a file as long as any number of it
-/// is open, and memory only as long as one is.
-pub(crate) fn leave_to_kernel(fd: i32) {
-    for_each(|watcher| watcher.hand_over_one(fd));
+/// Hands over a tracked socket that is about to be copied. An epoll instance keeps a file while any
+/// descriptor of it is open, but memory only while the tracked descriptor is.
+pub(crate) fn hand_over_fd(fd: i32) {
+    for_each_watcher(|watcher| watcher.hand_over_one(fd));
 }
 
-/// A descriptor is about to be added to a watcher.
-pub(crate) fn note(fd: i32) {
-    if let Some((word, bit)) = bit(fd) {
-        word.fetch_or(bit, Ordering::Relaxed);
+/// Records that a descriptor is about to be added to a watcher.
+pub(crate) fn record_added(fd: i32) {
+    if let Some((word, word_and_bit_of)) = word_and_bit_of(fd) {
+        word.fetch_or(word_and_bit_of, Ordering::Relaxed);
     }
 }
 
-/// A descriptor is about to be closed.
-pub(crate) fn forget(fd: i32) {
-    let Some((word, bit)) = bit(fd) else { return };
-    if word.load(Ordering::Relaxed) & bit != 0 {
-        word.fetch_and(!bit, Ordering::Relaxed);
-        for_each(|watcher| watcher.remove_closing(fd));
+/// Removes a descriptor that is about to be closed from all watchers.
+pub(crate) fn remove_closing(fd: i32) {
+    let Some((word, word_and_bit_of)) = word_and_bit_of(fd) else { return };
+    if word.load(Ordering::Relaxed) & word_and_bit_of != 0 {
+        word.fetch_and(!word_and_bit_of, Ordering::Relaxed);
+        for_each_watcher(|watcher| watcher.remove_closing(fd));
     }
 }
 
-fn bit(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+fn word_and_bit_of(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
     Some((ADDED.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-fn for_each(work: impl Fn(&Watcher)) {
+fn for_each_watcher(work: impl Fn(&Watcher)) {
     for number in &WATCHED {
         let epoll = number.load(Ordering::SeqCst);
         if epoll >= 0
             && let Some(instance) = Instance::of(epoll)
         {
-            aside(|| work(instance.watcher()));
+            preserve_errno(|| work(instance.watcher()));
         }
     }
 }
 
-/// What a child of fork(2) does first: its parent's instances are not its own.
+/// Resets the state in a child of fork(2): the instances belong to its parent.
 pub(crate) fn inherit() {
     let shared = SHARED.swap(null_mut(), Ordering::AcqRel);
     if !shared.is_null() {
@@ -244,9 +245,9 @@ pub(crate) fn inherit() {
     for number in &WATCHED {
         number.store(-1, Ordering::Relaxed);
     }
-    for place in kinds::known(0, DESCRIPTORS).filter_map(|fd| PLACES.get(fd as usize)) {
-        // Threads of the parent that used it are not here.
-        place.users.store(0, Ordering::Relaxed);
+    for slot in fd_kind::known(0, DESCRIPTORS).filter_map(|fd| SLOTS.get(fd as usize)) {
+        // The parent's threads that used it do not exist here.
+        slot.users.store(0, Ordering::Relaxed);
     }
     for word in &ADDED {
         word.store(0, Ordering::Relaxed);

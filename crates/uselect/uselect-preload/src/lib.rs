@@ -1,30 +1,29 @@
-//! The preload of user-level connection tracking: libuselect_preload.so, which `uselect run` puts
-//! before the C library, so that the waits of an unmodified program (poll, select, epoll and their
-//! kin) are answered from memory where that knows.
+//! libuselect_preload.so, which `uselect run` loads before the C library, so that select, poll,
+//! epoll and related calls of an unmodified program are answered from memory.
 //!
-//! What it owns: which of the program's descriptors are TCP sockets in memory, and what a program's
-//! epoll descriptors wait for as far as memory answers it. What it never does: read, write or delay
-//! a byte of the program's, change a descriptor's flags, or answer what it is not sure of. Such a
-//! call is the C library's, as is each one from a signal handler that came while one of ours was
-//! under way in its thread.
+//! The library records which descriptors of the program are tracked TCP sockets, and which of them
+//! its epoll descriptors wait for. It never reads, writes or delays a byte of the program, and
+//! never changes the flags of a descriptor. It answers a call only if it is certain of the result.
+//! All other calls go to the C library, and so do calls from a signal handler that interrupted a
+//! call of the library in its thread.
 //!
-//! A process registers when it makes its first TCP socket, or first waits for one, so programs
-//! without any never do. Nothing is allocated and no lock is taken before that.
+//! A process registers when it creates or first waits for a TCP socket, so programs without TCP
+//! sockets never register. Before that, the library allocates nothing and takes no lock.
 
 mod config;
 pub mod descriptor;
-mod ends;
 pub mod epoll;
-mod inside;
+mod epoll_ownership;
+mod fd_kind;
+mod fd_table;
+mod init_fini;
 mod instance;
-mod kinds;
-mod ours;
+mod libc_next;
+mod message;
 mod output;
 mod pointer;
 mod process;
-mod real;
+mod reentry;
 mod report;
-mod say;
 pub mod socket;
-mod table;
 pub mod wait;

@@ -1,4 +1,4 @@
-//! uselect: runs a program with its waits answered from memory.
+//! uselect: runs a program with select, poll and epoll answered from memory.
 
 use std::convert::Infallible;
 use std::env;
@@ -15,22 +15,27 @@ use lexopt::Parser;
 use uselect::{Tracker, TrackingMode};
 
 const USAGE: &str = "usage: uselect run [OPTION]... [--] PROGRAM [ARGUMENT]...
-Runs PROGRAM with poll, select and epoll of its TCP sockets answered from memory.
-  --stats[=FILE]     each process of it that ends tells how its waits were answered, on standard
-                     error or at the end of FILE
-  --socket PATH      where uselectd listens; /run/uselectd.sock
-  --backend NAME     auto, bpf, multishot or calls; auto, the first that there is
-  --help             this text
-  --version          the version";
+Run PROGRAM with select, poll and epoll of its TCP sockets answered from memory.
+
+Example: uselect run --stats -- lighttpd -D -f lighttpd.conf
+
+Options:
+  --stats[=FILE]     Report at the exit of each process how its waits were answered, on standard
+                     error or appended to FILE
+  --socket PATH      Socket of uselectd [default: /run/uselectd.sock]
+  --backend NAME     How waits are answered [possible values: auto, bpf, multishot, calls]
+                     [default: auto, the first available one]
+  --help             Print this help
+  --version          Print the version";
 
 const VERSION: &str = concat!("uselect ", env!("CARGO_PKG_VERSION"));
 
 const LIBRARY: &str = "libuselect_preload.so";
 
 fn main() -> ExitCode {
-    let error = match Run::parse(Parser::from_env()) {
-        Ok(Asked::Text(text)) => return print(text),
-        Ok(Asked::Run(run)) => {
+    let error = match RunCommand::parse(Parser::from_env()) {
+        Ok(CommandLine::Text(text)) => return print(text),
+        Ok(CommandLine::Run(run)) => {
             let Err(error) = run.run();
             error
         }
@@ -43,8 +48,7 @@ fn main() -> ExitCode {
     error.status()
 }
 
-/// Writes help or version to standard output. A reader may close its pipe early; any other failure
-/// is an error.
+/// Writes help or version to standard output. A closed pipe is no error; any other failure is.
 fn print(text: &str) -> ExitCode {
     let mut output = io::stdout().lock();
     match writeln!(output, "{text}").and_then(|()| output.flush()) {
@@ -56,20 +60,23 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Why the program does not run.
+/// Why the program was not run.
 enum Error {
+    /// The command line is invalid.
     Usage(String),
-    /// There is nothing to be preloaded.
+    /// The preload library was not found.
     NoLibrary(PathBuf),
-    /// What was asked for by name is not there.
-    NoBackend(uselect::Error, PathBuf),
+    /// The named backend is not available.
+    NoBackend(String, uselect::Error, PathBuf),
     /// The file for statistics cannot be opened.
     NoStats(PathBuf, io::Error),
+    /// The program cannot be executed.
     Program(OsString, io::Error),
 }
 
 impl Error {
-    /// As env(1) has it for a program that is not there, or cannot be run.
+    /// Returns the exit status; for a program that is missing or cannot be executed, the one that
+    /// env(1) has.
     fn status(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) => 2,
@@ -81,25 +88,21 @@ impl Error {
 }
 
 impl From<lexopt::Error> for Error {
-    fn from(mistake: lexopt::Error) -> Self {
-        Self::Usage(mistake.to_string())
+    fn from(error: lexopt::Error) -> Self {
+        Self::Usage(error.to_string())
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(mistake) => out.write_str(mistake),
-            Self::NoLibrary(folder) => {
-                let folder = folder.display();
-                write!(out, "{LIBRARY} is neither in {folder} nor in {folder}/../lib")
+            Self::Usage(error) => out.write_str(error),
+            Self::NoLibrary(directory) => {
+                let directory = directory.display();
+                write!(out, "{LIBRARY}: not found in {directory} or {directory}/../lib")
             }
-            Self::NoBackend(error, socket) => {
-                write!(
-                    out,
-                    "the backend that was asked for is not there: {}",
-                    error.at_path(socket)
-                )
+            Self::NoBackend(name, error, socket) => {
+                write!(out, "backend {name} is not available: {}", error.at_path(socket))
             }
             Self::NoStats(file, error) => write!(out, "--stats={}: {error}", file.display()),
             Self::Program(name, error) => write!(out, "{}: {error}", name.display()),
@@ -107,16 +110,16 @@ impl fmt::Display for Error {
     }
 }
 
-/// What a command line asks for.
-enum Asked {
+/// A parsed command line.
+enum CommandLine {
     Text(&'static str),
-    Run(Run),
+    Run(RunCommand),
 }
 
-/// What is to be run, and how.
+/// The arguments of `uselect run`.
 #[derive(Default)]
-struct Run {
-    /// Where statistics go, if they are asked for; standard error if the path is empty.
+struct RunCommand {
+    /// The file for statistics, if they are requested; empty for standard error.
     stats: Option<PathBuf>,
     socket: Option<OsString>,
     backend: Option<String>,
@@ -124,30 +127,30 @@ struct Run {
     arguments: Vec<OsString>,
 }
 
-impl Run {
-    fn parse(mut words: Parser) -> Result<Asked, Error> {
+impl RunCommand {
+    fn parse(mut arguments: Parser) -> Result<CommandLine, Error> {
         let mut run = Self::default();
-        match words.next()? {
+        match arguments.next()? {
             Some(Value(command)) if command == "run" => {}
-            Some(Long("help")) => return Ok(Asked::Text(USAGE)),
-            Some(Long("version")) => return Ok(Asked::Text(VERSION)),
+            Some(Long("help")) => return Ok(CommandLine::Text(USAGE)),
+            Some(Long("version")) => return Ok(CommandLine::Text(VERSION)),
             Some(Value(command)) => {
                 return Err(Error::Usage(format!("unknown command {command:?} (expected: run)")));
             }
             Some(other) => return Err(other.unexpected().into()),
             None => return Err(Error::Usage("missing command (expected: run)".to_owned())),
         }
-        while let Some(word) = words.next()? {
+        while let Some(word) = arguments.next()? {
             match word {
-                Long("stats") => run.stats = Some(stats(words.optional_value())?),
-                Long("socket") => run.socket = Some(socket(words.value()?)?),
-                Long("backend") => run.backend = Some(backend(&words.value()?)?),
-                Long("help") => return Ok(Asked::Text(USAGE)),
-                Long("version") => return Ok(Asked::Text(VERSION)),
+                Long("stats") => run.stats = Some(stats(arguments.optional_value())?),
+                Long("socket") => run.socket = Some(socket(arguments.value()?)?),
+                Long("backend") => run.backend = Some(backend(&arguments.value()?)?),
+                Long("help") => return Ok(CommandLine::Text(USAGE)),
+                Long("version") => return Ok(CommandLine::Text(VERSION)),
                 Value(program) => {
                     run.program = program;
-                    run.arguments = words.raw_args()?.collect();
-                    return Ok(Asked::Run(run));
+                    run.arguments = arguments.raw_args()?.collect();
+                    return Ok(CommandLine::Run(run));
                 }
                 other => return Err(other.unexpected().into()),
             }
@@ -155,7 +158,7 @@ impl Run {
         Err(Error::Usage("missing program".to_owned()))
     }
 
-    /// Comes back only with an error.
+    /// Executes the program. Returns only with an error.
     fn run(self) -> Result<Infallible, Error> {
         self.check_backend()?;
         self.check_stats()?;
@@ -180,7 +183,7 @@ impl Run {
         Err(Error::Program(self.program, command.exec()))
     }
 
-    /// A file that cannot be appended to is an error here, as the backend is.
+    /// Fails if the file for statistics cannot be appended to.
     fn check_stats(&self) -> Result<(), Error> {
         let Some(file) = self.stats.as_ref().filter(|file| !file.as_os_str().is_empty()) else {
             return Ok(());
@@ -189,20 +192,22 @@ impl Run {
         opened.map(drop).map_err(|error| Error::NoStats(file.clone(), error))
     }
 
-    /// A backend that was named and cannot be had is an error here. Later it would be one of a
-    /// program that knows nothing of it.
+    /// Fails if a named backend is not available. In the program it would be too late for an error.
     fn check_backend(&self) -> Result<(), Error> {
         let socket = self.socket.as_deref().map_or(Path::new(uselect::DEFAULT_SOCKET), Path::new);
-        let made = match self.backend.as_deref() {
-            Some("bpf") => Tracker::register(socket, TrackingMode::Exact),
-            Some("multishot") => Tracker::multishot(),
+        let name = self.backend.as_deref().unwrap_or_default();
+        let tracker = match name {
+            "bpf" => Tracker::register(socket, TrackingMode::Exact),
+            "multishot" => Tracker::multishot(),
             _ => return Ok(()),
         };
-        made.map(drop).map_err(|error| Error::NoBackend(error, socket.to_owned()))
+        tracker
+            .map(drop)
+            .map_err(|error| Error::NoBackend(name.to_owned(), error, socket.to_owned()))
     }
 }
 
-/// Where statistics go: a program may change its folder.
+/// Returns the file for statistics as an absolute path, because a program may change its directory.
 fn stats(file: Option<OsString>) -> Result<PathBuf, Error> {
     let Some(file) = file else { return Ok(PathBuf::new()) };
     if file.is_empty() {
@@ -230,11 +235,11 @@ fn backend(value: &OsStr) -> Result<String, Error> {
     }
 }
 
-/// Beside this program where it was built, in `../lib` where it was installed.
+/// Finds the library: in the directory of this program, or in `../lib` from there.
 fn library() -> Result<PathBuf, Error> {
     let program = env::current_exe().unwrap_or_default();
-    let folder = program.parent().unwrap_or(Path::new("/"));
-    let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    let places = [directory.join(LIBRARY), directory.join("../lib").join(LIBRARY)];
     let found = places.into_iter().find(|place| place.is_file());
-    found.ok_or_else(|| Error::NoLibrary(folder.to_owned()))
+    found.ok_or_else(|| Error::NoLibrary(directory.to_owned()))
 }

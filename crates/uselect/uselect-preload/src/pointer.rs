@@ -10,18 +10,18 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::real::{aside, errno};
+use crate::libc_next::{errno, preserve_errno};
 
-/// Whether `count` values at `place` can be read. They need not be aligned.
+/// Returns whether `count` values at `place` can be read. They need not be aligned.
 #[inline]
 pub(crate) fn can_read<T>(place: *const T, count: usize) -> bool {
-    is_there::<READ>(place.addr(), count * size_of::<T>())
+    is_accessible::<READ>(place.addr(), count * size_of::<T>())
 }
 
-/// Whether `count` values at `place` can be read and written. They need not be aligned.
+/// Returns whether `count` values at `place` can be read and written. They need not be aligned.
 #[inline]
 pub(crate) fn can_write<T>(place: *mut T, count: usize) -> bool {
-    is_there::<WRITE>(place.addr(), count * size_of::<T>())
+    is_accessible::<WRITE>(place.addr(), count * size_of::<T>())
 }
 
 /// Kinds of access, as the low bits of an entry in the table.
@@ -37,12 +37,12 @@ const PAGES_BITS: u32 = 14;
 static PAGES: [AtomicUsize; 1 << PAGES_BITS] = [const { AtomicUsize::new(0) }; 1 << PAGES_BITS];
 
 #[inline]
-fn is_there<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
+fn is_accessible<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
     let is_one_page = bytes <= PAGE_BYTES && place % PAGE_BYTES <= PAGE_BYTES - bytes;
-    is_one_page && is_known::<ACCESS>(place) || are_there::<ACCESS>(place, bytes)
+    is_one_page && is_known::<ACCESS>(place) || are_accessible::<ACCESS>(place, bytes)
 }
 
-/// Whether the table says that the page at this address is good.
+/// Returns whether the table has the page at this address with this access.
 #[inline]
 fn is_known<const ACCESS: usize>(place: usize) -> bool {
     let known = slot(place).load(Ordering::Relaxed);
@@ -59,18 +59,18 @@ fn slot(place: usize) -> &'static AtomicUsize {
 }
 
 #[inline(never)]
-fn are_there<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
+fn are_accessible<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
     let Some(last) = place.checked_add(bytes.saturating_sub(1)) else { return false };
     let mut pages = (place / PAGE_BYTES..=last / PAGE_BYTES).map(|page| page * PAGE_BYTES);
-    pages.all(|page| is_known::<ACCESS>(page) || ask::<ACCESS>(place, page))
+    pages.all(|page| is_known::<ACCESS>(page) || check_page::<ACCESS>(place, page))
 }
 
-/// Has the kernel check the page at this address: the page of `place`, or one after it.
+/// Lets the kernel check the page at this address: the page of `place`, or a later one.
 #[cold]
-fn ask<const ACCESS: usize>(place: usize, page: usize) -> bool {
+fn check_page<const ACCESS: usize>(place: usize, page: usize) -> bool {
     // The aligned word of four bytes with the first byte of the program's data in that page.
     let word = place.max(page) & !3;
-    let is_bad = aside(|| match ACCESS {
+    let is_bad = preserve_errno(|| match ACCESS {
         READ => reads_fault(page),
         _ => writes_fault(word),
     });
@@ -80,9 +80,9 @@ fn ask<const ACCESS: usize>(place: usize, page: usize) -> bool {
     !is_bad
 }
 
-/// Whether a read of this page fails. rt_sigprocmask(2) reads the set before it rejects an
-/// operation that does not exist (EINVAL). Other errors, as from a filter of system calls, count as
-/// success.
+/// Returns whether a read of this page fails. rt_sigprocmask(2) reads the set before it rejects an
+/// operation that does not exist (EINVAL). Other errors, such as those of a seccomp filter, count
+/// as success.
 fn reads_fault(page: usize) -> bool {
     const NO_OPERATION: i32 = -1;
     const BYTES: usize = 8;
@@ -94,8 +94,9 @@ fn reads_fault(page: usize) -> bool {
     code != 0 && errno() == libc::EFAULT
 }
 
-/// Whether a write of this word fails. futex(2) adds 0 to it in one atomic step, so a write by
-/// another thread is not lost. It wakes no thread, as none waits for a word of such an array.
+/// Returns whether a write of this word fails. futex(2) adds 0 to it in one atomic step, so a write
+/// by another thread is not lost. It wakes no thread, because none waits for a word of such an
+/// array.
 fn writes_fault(word: usize) -> bool {
     const WAKE: i32 = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
     const ADD_0: i32 = libc::FUTEX_OP_ADD << 28;
@@ -108,11 +109,11 @@ fn writes_fault(word: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Pages that can be written, followed by one that has this protection.
+    /// Maps writable pages, followed by one with this protection.
     fn pages(count: usize, protection: i32) -> *mut u8 {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let first =
             unsafe { libc::mmap(null_mut(), (count + 1) * PAGE_BYTES, access, flags, -1, 0) };
         assert_ne!(first, libc::MAP_FAILED);
@@ -123,9 +124,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_there_as_far_as_it_is_mapped() {
+    fn mapped_memory_is_accessible() {
         let first = pages(2, libc::PROT_NONE);
-        // Twice: as it is asked about, and as it is known.
+        // Twice: checked by the kernel first, found in the table then.
         for _ in 0..2 {
             assert!(can_write(first, 2 * PAGE_BYTES) && can_read(first, 2 * PAGE_BYTES));
             assert!(can_write(first.wrapping_add(PAGE_BYTES - 2), 4));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_only_can_be_read() {
+    fn read_only_memory_can_be_read() {
         let first = pages(1, libc::PROT_READ);
         let last = first.wrapping_add(PAGE_BYTES);
         for _ in 0..2 {
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_at_null_or_beyond_the_last_address() {
+    fn null_and_overflowing_addresses_are_bad() {
         let null = std::ptr::null_mut::<u64>();
         for bad in [null, null.wrapping_byte_add(1), null.wrapping_byte_sub(16)] {
             assert!(!can_read(bad, 1) && !can_write(bad, 1));
@@ -158,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn errno_stays() {
-        crate::real::set_errno(libc::EXDEV);
+    fn errno_is_preserved() {
+        crate::libc_next::set_errno(libc::EXDEV);
         assert!(!can_read(std::ptr::null::<u8>(), 1) && !can_write(null_mut::<u8>(), 1));
         assert_eq!(errno(), libc::EXDEV);
     }

@@ -1,15 +1,16 @@
-//! The process as it is registered, and what fork(2) makes of that.
+//! The registration of the process, and its reset after fork(2).
 //!
 //! ```text
-//! nobody ── first TCP socket ──> making ──> made      (until the process ends)
-//!    ^                                        │
-//!    └──────── fork(2): the child ────────────┘
+//!  unregistered ── first TCP socket ──> registering ──> registered   (until the process ends)
+//!     ^                                                     │
+//!     └──────────────── fork(2): the child ─────────────────┘
 //! ```
 //!
-//! A child finds a page wiped that the kernel wipes for it (MADV_WIPEONFORK), and begins as nobody,
-//! with what its parent has made left where it is: another thread of the parent may have been about
-//! to change it. A child of vfork(2) has the parent's memory and descriptors of its own; so who
-//! would change what is known of a descriptor compares the process's number.
+//! The kernel wipes a page in each child of fork(2) (MADV_WIPEONFORK). So a child notices that it
+//! is one, and starts unregistered. It leaks what its parent created, because another thread of the
+//! parent may have been changing it. A child of vfork(2) shares the memory of its parent but has
+//! its own descriptors. So code that changes what is recorded of a descriptor first compares the
+//! process ID.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -18,225 +19,236 @@ use std::time::Duration;
 
 use uselect::{Backend, Error, Tracker, TrackingMode};
 
-use crate::config::{self, Wanted};
-use crate::kinds::{self, Kind};
-use crate::{instance, say};
+use crate::config::{self, RequestedBackend};
+use crate::fd_kind::{self, FdKind};
+use crate::{instance, message};
 
-pub(crate) struct Process {
+/// The registration of a process.
+pub(crate) struct RegisteredProcess {
     pub(crate) tracker: Tracker,
-    /// Which backends could not be had that would be better, and why.
-    pub(crate) why: Vec<(Backend, Error)>,
+    /// The backends that would be better but are not available, and why.
+    pub(crate) missing: Vec<(Backend, Error)>,
 }
 
-/// The page; its first byte is a `Stage`. Null before main.
+/// The page. Its first byte is one of `stage`. Null before main.
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-static MADE: AtomicPtr<Process> = AtomicPtr::new(null_mut());
-/// Shared with children of fork(2), where a backend was named: that somebody could not have it was
-/// said, if its first byte is 1. Null: there is none, and each says so.
-static MISSED: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// The process's number.
-static ID: AtomicI32 = AtomicI32::new(0);
-/// Waits that the program has called for.
+/// The registration; null before it, and never freed.
+static REGISTERED: AtomicPtr<RegisteredProcess> = AtomicPtr::new(null_mut());
+/// Shared with children of fork(2) if a backend was named. The first byte is 1 once a process
+/// reported that the backend is not available. If this is null, each process reports it.
+static MISSING_REPORTED: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
+/// The process ID.
+static PROCESS_ID: AtomicI32 = AtomicI32::new(0);
+/// The number of waits of the program.
 static WAITS: AtomicU64 = AtomicU64::new(0);
-/// Of these, how many were left to the C library and could sleep.
-static CALLS: AtomicU64 = AtomicU64::new(0);
-/// That the daemon has ended was said.
-static WAS_TOLD: AtomicBool = AtomicBool::new(false);
+/// The number of waits that were passed to the C library and could sleep.
+static BLOCKING_CALLS: AtomicU64 = AtomicU64::new(0);
+/// Whether the end of the daemon was reported.
+static LOSS_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Stages of a process, as they are in the page. 0: a child that has not looked yet.
+/// The stage of a process, as stored in the page. The kernel makes it 0 in a new child.
 mod stage {
     pub(super) const WIPED: u8 = 0;
-    pub(super) const CLEANING: u8 = 1;
-    pub(super) const NOBODY: u8 = 2;
-    pub(super) const MAKING: u8 = 3;
-    pub(super) const MADE: u8 = 4;
+    pub(super) const RESETTING: u8 = 1;
+    pub(super) const UNREGISTERED: u8 = 2;
+    pub(super) const REGISTERING: u8 = 3;
+    pub(super) const REGISTERED: u8 = 4;
 }
 
-/// To be called before main.
-pub(crate) fn begin() {
+/// Allocates the pages. Call this before main.
+pub(crate) fn init() {
     let Some(page) = map(libc::MAP_PRIVATE) else { return };
-    // SAFETY: the page is our own; its bytes change in children alone.
+    // SAFETY: the page belongs to this module; its bytes change only in children.
     if unsafe { libc::madvise(page.cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) } != 0 {
         return;
     }
-    store_id();
-    // SAFETY: it was mapped just now, is never unmapped, and any byte is an AtomicU8.
-    unsafe { &*page }.store(stage::NOBODY, Ordering::Relaxed);
+    store_process_id();
+    // SAFETY: it was mapped above, is never unmapped, and any byte is an AtomicU8.
+    unsafe { &*page }.store(stage::UNREGISTERED, Ordering::Relaxed);
     PAGE.store(page, Ordering::Release);
-    if matches!(config::get().wanted, Wanted::Bpf | Wanted::Multishot) {
-        MISSED.store(map(libc::MAP_SHARED).unwrap_or(null_mut()), Ordering::Release);
+    if matches!(config::get().backend, RequestedBackend::Bpf | RequestedBackend::Multishot) {
+        MISSING_REPORTED.store(map(libc::MAP_SHARED).unwrap_or(null_mut()), Ordering::Release);
     }
 }
 
 const PAGE_BYTES: usize = 4096;
 
-/// A page of zeros, which is never unmapped.
+/// Maps a page of zeros, which is never unmapped.
 fn map(kind: c_int) -> Option<*mut AtomicU8> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_ANONYMOUS);
-    // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
     let page = unsafe { libc::mmap(null_mut(), PAGE_BYTES, access, flags, -1, 0) };
     (page != libc::MAP_FAILED).then_some(page.cast())
 }
 
 fn page() -> Option<&'static AtomicU8> {
-    // SAFETY: null, or the page of begin(), which is never unmapped.
+    // SAFETY: null, or the page of `init`, which is never unmapped.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 
-/// The process as it is registered, if it is; in a child of fork(2) it is not.
+/// Returns the registration of this process. In a new child of fork(2) there is none, and its state
+/// is reset.
 #[inline]
-pub(crate) fn made() -> Option<&'static Process> {
+pub(crate) fn registered() -> Option<&'static RegisteredProcess> {
     let page = page()?;
     match page.load(Ordering::Acquire) {
-        // SAFETY: it was stored, and is never freed.
-        stage::MADE => unsafe { MADE.load(Ordering::Acquire).as_ref() },
+        // SAFETY: it was stored before the stage, and is never freed.
+        stage::REGISTERED => unsafe { REGISTERED.load(Ordering::Acquire).as_ref() },
         stage::WIPED => {
-            clean(page);
+            reset_after_fork(page);
             None
         }
         _ => None,
     }
 }
 
-/// The same, registered now if it was not. `None` while another thread does that.
-pub(crate) fn make() -> Option<&'static Process> {
-    if let Some(process) = made() {
+/// Returns the registration, and registers if there is none. Returns `None` while another thread
+/// registers.
+pub(crate) fn register() -> Option<&'static RegisteredProcess> {
+    if let Some(process) = registered() {
         return Some(process);
     }
     let page = page()?;
-    let (nobody, making) = (stage::NOBODY, stage::MAKING);
-    page.compare_exchange(nobody, making, Ordering::Acquire, Ordering::Relaxed).ok()?;
-    let process: &'static Process = Box::leak(Box::new(Process::new()));
+    let (unregistered, registering) = (stage::UNREGISTERED, stage::REGISTERING);
+    page.compare_exchange(unregistered, registering, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    let process: &'static RegisteredProcess = Box::leak(Box::new(RegisteredProcess::new()));
     watch_forks();
-    MADE.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
-    page.store(stage::MADE, Ordering::Release);
+    REGISTERED.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+    page.store(stage::REGISTERED, Ordering::Release);
     Some(process)
 }
 
-/// What a child of fork(2) does first, in whichever of its threads.
+/// Resets the state in a new child of fork(2), in the first thread that calls the library.
 #[cold]
-fn clean(page: &AtomicU8) {
-    let (wiped, cleaning) = (stage::WIPED, stage::CLEANING);
-    if page.compare_exchange(wiped, cleaning, Ordering::Acquire, Ordering::Relaxed).is_err() {
+fn reset_after_fork(page: &AtomicU8) {
+    let (wiped, resetting) = (stage::WIPED, stage::RESETTING);
+    if page.compare_exchange(wiped, resetting, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
-    MADE.store(null_mut(), Ordering::Relaxed);
+    REGISTERED.store(null_mut(), Ordering::Relaxed);
     WAITS.store(0, Ordering::Relaxed);
-    CALLS.store(0, Ordering::Relaxed);
-    WAS_TOLD.store(false, Ordering::Relaxed);
-    store_id();
+    BLOCKING_CALLS.store(0, Ordering::Relaxed);
+    LOSS_REPORTED.store(false, Ordering::Relaxed);
+    store_process_id();
     instance::inherit();
-    for fd in kinds::known(0, usize::MAX) {
-        let is_epoll = matches!(kinds::kind(fd), Kind::Epoll | Kind::Inherited);
-        kinds::put(fd, if is_epoll { Kind::Inherited } else { Kind::Unknown });
+    for fd in fd_kind::known(0, usize::MAX) {
+        let is_epoll = matches!(fd_kind::get(fd), FdKind::Epoll | FdKind::InheritedEpoll);
+        fd_kind::store(fd, if is_epoll { FdKind::InheritedEpoll } else { FdKind::Unknown });
     }
-    page.store(stage::NOBODY, Ordering::Release);
+    page.store(stage::UNREGISTERED, Ordering::Release);
 }
 
-fn store_id() {
-    // SAFETY: it takes nothing and cannot fail.
-    ID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+fn store_process_id() {
+    // SAFETY: getpid(2) takes no arguments and cannot fail.
+    PROCESS_ID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-impl Process {
+impl RegisteredProcess {
     fn new() -> Self {
         let (config, mode) = (config::get(), TrackingMode::Exact);
-        let named = match config.wanted {
-            Wanted::Auto => {
-                let (tracker, why) = Tracker::best(config.socket(), mode);
-                return Self { tracker, why };
+        let named = match config.backend {
+            RequestedBackend::Auto => {
+                let (tracker, missing) = Tracker::best(config.socket(), mode);
+                return Self { tracker, missing };
             }
-            Wanted::Bpf => {
+            RequestedBackend::Bpf => {
                 Tracker::register(config.socket(), mode).map_err(|e| (Backend::Bpf(mode), e))
             }
-            Wanted::Multishot => Tracker::multishot().map_err(|e| (Backend::Multishot, e)),
-            Wanted::Calls => Ok(Tracker::calls()),
-        };
-        let mut why = Vec::new();
-        let tracker = named.unwrap_or_else(|missing| {
-            if is_first_to_miss() {
-                say::tell_missing(&missing);
+            RequestedBackend::Multishot => {
+                Tracker::multishot().map_err(|e| (Backend::Multishot, e))
             }
-            why.push(missing);
-            Tracker::calls()
-        });
-        Self { tracker, why }
+            RequestedBackend::Calls => Ok(Tracker::calls()),
+        };
+        match named {
+            Ok(tracker) => Self { tracker, missing: Vec::new() },
+            Err(missing) => {
+                if claim_missing_report() {
+                    message::report_missing_backend(&missing);
+                }
+                Self { tracker: Tracker::calls(), missing: vec![missing] }
+            }
+        }
     }
 
-    /// It was registered with a daemon that has ended.
-    pub(crate) fn is_lost(&self) -> bool {
-        let has_missed = self.why.iter().any(|(backend, _)| matches!(backend, Backend::Bpf(_)));
-        let wants = matches!(config::get().wanted, Wanted::Auto | Wanted::Bpf);
-        wants && !has_missed && !self.tracks()
+    /// Returns whether the daemon of its registration has ended.
+    pub(crate) fn has_lost_daemon(&self) -> bool {
+        let lacks_bpf = self.missing.iter().any(|(backend, _)| matches!(backend, Backend::Bpf(_)));
+        let wants_bpf =
+            matches!(config::get().backend, RequestedBackend::Auto | RequestedBackend::Bpf);
+        wants_bpf && !lacks_bpf && !self.can_track()
     }
 
-    /// Whether anything can be tracked.
-    pub(crate) fn tracks(&self) -> bool {
+    /// Returns whether sockets can be tracked.
+    pub(crate) fn can_track(&self) -> bool {
         self.tracker.backend() != Backend::Calls
     }
 }
 
-/// Of this process and those that it has been forked with.
-fn is_first_to_miss() -> bool {
+/// Returns true to the first caller among this process and its relatives by fork(2), which then
+/// reports that the backend is missing.
+fn claim_missing_report() -> bool {
     // SAFETY: null, or a page that is never unmapped.
-    let missed = unsafe { MISSED.load(Ordering::Acquire).as_ref() };
-    missed.is_none_or(|missed| missed.swap(1, Ordering::Relaxed) == 0)
+    let reported = unsafe { MISSING_REPORTED.load(Ordering::Acquire).as_ref() };
+    reported.is_none_or(|reported| reported.swap(1, Ordering::Relaxed) == 0)
 }
 
-/// Whether it is this process that calls, and not a child of vfork(2), which has its memory and
-/// descriptors of its own. To be asked before what is known of a descriptor is taken back.
-pub(crate) fn is_caller() -> bool {
-    // A child of fork(2) looks first.
-    made();
-    // SAFETY: it takes nothing and cannot fail.
-    ID.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+/// Returns whether the caller is this process, and not a child of vfork(2), which shares its memory
+/// but has its own descriptors. Check this before the record of a descriptor is removed.
+pub(crate) fn check_own_process() -> bool {
+    // A child of fork(2) must reset its state first.
+    registered();
+    // SAFETY: getpid(2) takes no arguments and cannot fail.
+    PROCESS_ID.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
-/// A listener that a child may accept from has a queue that gets empty without a word to us.
+/// Hands over listeners in fork(2): a child may accept from them, and the kernel does not report to
+/// this process that the queue became empty.
 fn watch_forks() {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn forked() {
-        let Some(process) = made() else { return };
-        for fd in kinds::known(0, usize::MAX) {
-            if kinds::kind(fd) == Kind::Listener {
-                instance::leave_to_kernel(fd);
-                kinds::put(fd, Kind::Left);
+        let Some(process) = registered() else { return };
+        for fd in fd_kind::known(0, usize::MAX) {
+            if fd_kind::get(fd) == FdKind::Listener {
+                instance::hand_over_fd(fd);
+                fd_kind::store(fd, FdKind::Untracked);
                 process.tracker.untrack(fd);
             }
         }
     }
     if !IS_WATCHED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function takes nothing, and this library is never unloaded.
+        // SAFETY: the function takes no arguments, and this library is never unloaded.
         unsafe { libc::pthread_atfork(None, Some(forked), None) };
     }
 }
 
-/// Counts a wait of the program's, and, if it is left to the C library and may sleep there, the
-/// call. Who asks for statistics is told once that the daemon has ended.
-pub(crate) fn counted(
+/// Counts a wait of the program, and the system call if the wait is passed to the C library and may
+/// sleep. If statistics are requested, the first wait after the end of the daemon reports that.
+pub(crate) fn count_wait(
     timeout: Option<Duration>,
     wait: impl FnOnce() -> Option<c_int>,
 ) -> Option<c_int> {
-    // First: a child of fork(2) has its own count.
-    let process = made();
+    // First, because a child of fork(2) has its own counters.
+    let process = registered();
     WAITS.fetch_add(1, Ordering::Relaxed);
-    if config::get().says_stats
-        && process.is_some_and(Process::is_lost)
-        && !WAS_TOLD.swap(true, Ordering::Relaxed)
+    if config::get().reports_stats
+        && process.is_some_and(RegisteredProcess::has_lost_daemon)
+        && !LOSS_REPORTED.swap(true, Ordering::Relaxed)
     {
-        say::tell_loss();
+        message::report_daemon_end();
     }
-    let answered = wait();
-    if answered.is_none() && timeout != Some(Duration::ZERO) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+    let result = wait();
+    if result.is_none() && timeout != Some(Duration::ZERO) {
+        BLOCKING_CALLS.fetch_add(1, Ordering::Relaxed);
     }
-    answered
+    result
 }
 
+/// Returns the number of waits of the program.
 pub(crate) fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
 
-pub(crate) fn calls() -> u64 {
-    CALLS.load(Ordering::Relaxed)
+/// Returns the number of waits that were passed to the C library and could sleep.
+pub(crate) fn blocking_calls() -> u64 {
+    BLOCKING_CALLS.load(Ordering::Relaxed)
 }

@@ -1,29 +1,29 @@
-//! The line that a process ends with (`uselect run --stats`).
+//! The exit report of a process (`uselect run --stats`).
 
 use std::fmt::{self, Display, Formatter, Write};
 
 use uselect::Stats;
 
 use crate::config;
-use crate::process::{self, Process};
-use crate::say::{name, say};
+use crate::message::{backend_name, write_message};
+use crate::process::{self, RegisteredProcess};
 
-/// Writes the line that the process ends with. One that has waited for nothing says nothing.
-pub(crate) fn report() {
-    if config::get().says_stats && process::waits() > 0 {
-        say(&Ending);
+/// Writes the exit report. A process that never waited writes none.
+pub(crate) fn write_report() {
+    if config::get().reports_stats && process::waits() > 0 {
+        write_message(&ExitReport);
     }
 }
 
-struct Ending;
+struct ExitReport;
 
-impl Display for Ending {
+impl Display for ExitReport {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let made = process::made();
-        let mut stats = made.map(|process| process.tracker.stats()).unwrap_or_default();
-        stats.sleeps += process::calls();
+        let registered = process::registered();
+        let mut stats = registered.map(|process| process.tracker.stats()).unwrap_or_default();
+        stats.sleeps += process::blocking_calls();
         write_waits(out, process::waits(), &stats)?;
-        match made {
+        match registered {
             None => out.write_str("; no TCP socket"),
             Some(process) => write_backend(out, process),
         }
@@ -31,25 +31,25 @@ impl Display for Ending {
 }
 
 fn write_waits(out: &mut impl Write, waits: u64, stats: &Stats) -> fmt::Result {
-    let Stats { without_syscall: without, sleeps, .. } = stats;
-    let per_mille = without * 1000 / waits.max(1);
+    let Stats { without_syscall, sleeps, .. } = stats;
+    let per_mille = without_syscall * 1000 / waits.max(1);
     let (percent, tenth) = (per_mille / 10, per_mille % 10);
-    write!(out, "{waits} waits, {without} ({percent}.{tenth} %) without a system call, ")?;
+    write!(out, "{waits} waits, {without_syscall} ({percent}.{tenth} %) without a system call, ")?;
     write!(out, "{sleeps} sleeps")
 }
 
-/// The backend, and why it is no better one.
-fn write_backend(out: &mut Formatter<'_>, process: &Process) -> fmt::Result {
-    write!(out, "; backend {}", name(process.tracker.backend()))?;
-    if process.is_lost() {
+/// Writes the backend, and why no better one is available.
+fn write_backend(out: &mut Formatter<'_>, process: &RegisteredProcess) -> fmt::Result {
+    write!(out, "; backend {}", backend_name(process.tracker.backend()))?;
+    if process.has_lost_daemon() {
         return out.write_str(" (uselectd has ended)");
     }
-    let mut missing = process.why.iter();
-    let Some((backend, why)) = missing.next() else { return Ok(()) };
+    let mut missing = process.missing.iter();
+    let Some((backend, error)) = missing.next() else { return Ok(()) };
     let socket = config::get().socket();
-    write!(out, " (no {}: {}", name(*backend), why.at_path(socket))?;
-    missing.try_for_each(|(backend, why)| {
-        write!(out, "; no {}: {}", name(*backend), why.at_path(socket))
+    write!(out, " (no {}: {}", backend_name(*backend), error.at_path(socket))?;
+    missing.try_for_each(|(backend, error)| {
+        write!(out, "; no {}: {}", backend_name(*backend), error.at_path(socket))
     })?;
     out.write_str(")")
 }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_have_a_tenth() {
+    fn shares_are_in_tenths_of_a_percent() {
         let stats = Stats { waits: 12, without_syscall: 4151, sleeps: 7 };
         let mut text = String::new();
         write_waits(&mut text, 15145, &stats).unwrap();

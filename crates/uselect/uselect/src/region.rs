@@ -83,7 +83,7 @@ impl ProcessRegion {
         self.is_own_process.load(Ordering::Relaxed) == 1
     }
 
-    /// Like [`ProcessRegion::is_live`], at the begin of a wait. Checks the daemon at each
+    /// Like [`ProcessRegion::is_live`], at the beginning of a wait. Checks the daemon at each
     /// [`DAEMON_CHECK_WAITS_MAX`]th call, for a process that never sleeps.
     pub(crate) fn check_live(&self) -> bool {
         let waits = self.waits.fetch_add(1, Ordering::Relaxed);

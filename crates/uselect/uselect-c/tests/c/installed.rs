@@ -1,4 +1,5 @@
-//! Libraries for C as `make libs` installs them: built by the release profile, found by pkg-config.
+//! Libraries for C as `make libs` installs them: built with the release profile, found by
+//! pkg-config.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +7,8 @@ use std::sync::OnceLock;
 
 use crate::c::{ROOT, run};
 
-/// `make libs` at the top of the sources, without what a `make test` around us tells it.
+/// Returns `make libs` for the top of the sources, without the environment of a surrounding `make
+/// test`.
 pub(crate) fn make() -> Command {
     let mut make = Command::new("make");
     make.current_dir(ROOT).env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("DESTDIR");
@@ -14,7 +16,7 @@ pub(crate) fn make() -> Command {
     make
 }
 
-/// Where they are installed, for all tests of a package.
+/// Installs the libraries, once for all tests of a package, and returns the prefix.
 pub(crate) fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -25,20 +27,20 @@ pub(crate) fn installed() -> &'static Path {
     })
 }
 
-/// What pkg-config says of a library.
+/// Returns the flags that pkg-config prints for a library.
 pub(crate) fn flags(library: &str, options: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.env("PKG_CONFIG_PATH", installed().join("lib/pkgconfig"));
-    let said = run(command.args(["--cflags", "--libs"]).args(options).arg(library));
-    said.split_whitespace().map(str::to_owned).collect()
+    let output = run(command.args(["--cflags", "--libs"]).args(options).arg(library));
+    output.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The program's call under valgrind, with the shared libraries as they were installed; `None`, and
-/// said, where there is no valgrind. Whatever it finds fails the call, leaks among it if they are of
-/// these kinds.
+/// Returns a command that runs the program under valgrind with the installed shared libraries.
+/// Returns `None`, with a message, if valgrind is missing. An error fails the command, and so does
+/// a leak of these kinds.
 pub(crate) fn valgrind(program: &Path, kinds: &str) -> Option<Command> {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("skipped: there is no valgrind");
+        println!("skipped: valgrind is not installed");
         return None;
     }
     let mut valgrind = Command::new("valgrind");

@@ -1,12 +1,11 @@
-//! What tests of libraries for C share: the compiler, and how a program is run.
+//! Helpers of tests of libraries for C: the compiler, and commands.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
 
-/// Compiles a program called `name`, whose every warning is an error, with what `flags` say of the
-/// library.
+/// Compiles a program called `name` with the flags of the library. Each warning is an error.
 pub(crate) fn compile(source: &str, name: &str, flags: &[String]) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut cc = Command::new("cc");
@@ -15,11 +14,11 @@ pub(crate) fn compile(source: &str, name: &str, flags: &[String]) -> PathBuf {
     program
 }
 
-/// Runs a command that has to succeed, and gives what it printed.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) fn run(command: &mut Command) -> String {
-    let output = command.output().expect("it is there");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{said}{error}", output.status);
-    said
+    let output = command.output().expect("the command starts");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{stdout}{stderr}", output.status);
+    stdout
 }

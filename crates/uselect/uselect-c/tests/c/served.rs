@@ -1,4 +1,4 @@
-//! The backends that test programs are run with, and the daemon that one of them needs.
+//! The backends with which test programs run, and the daemon for eBPF.
 
 #[path = "../../../uselectd/tests/common/daemon.rs"]
 mod daemon;
@@ -6,10 +6,11 @@ mod daemon;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Each backend, by the name that test programs have for it.
+/// The names of the backends for test programs.
 pub(crate) const BACKENDS: [&str; 4] = ["calls", "multishot", "bpf", "lean"];
 
-/// The arguments of test programs for a backend; `None`, and said, where it is not supported.
+/// Returns the arguments of test programs for a backend. Returns `None`, with a message, if it is
+/// not supported.
 pub(crate) fn options(backend: &str) -> Option<Vec<String>> {
     let mut options = vec![backend.to_owned()];
     if ["bpf", "lean"].contains(&backend) {
@@ -18,7 +19,8 @@ pub(crate) fn options(backend: &str) -> Option<Vec<String>> {
     Some(options)
 }
 
-/// A daemon's, for all tests of a program. That of the run before is replaced.
+/// Returns the socket of a daemon for all tests of a program. A socket of an earlier run is
+/// replaced.
 fn socket() -> Option<&'static PathBuf> {
     static SOCKET: OnceLock<Option<PathBuf>> = OnceLock::new();
     let start = || {

@@ -1,5 +1,5 @@
-//! The functions of the C library that ours stand before, found by dlsym(3) when they are first
-//! called: without a lock and, as they exist, without an allocation.
+//! The functions of the C library that this library replaces. dlsym(3) finds each one at its first
+//! call, without a lock and, because they exist, without an allocation.
 
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;
@@ -10,14 +10,14 @@ use libc::{
     ssize_t, timespec, timeval,
 };
 
-/// Declares functions, each as the C library has it. One that it lacks (epoll_pwait2 is of glibc
-/// 2.35) fails with ENOSYS, as on a kernel without it.
-macro_rules! real {
+/// Declares functions with their signatures in the C library. A function that it lacks
+/// (epoll_pwait2 exists since glibc 2.35) fails with ENOSYS, as on a kernel without it.
+macro_rules! next_functions {
     ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
         #[doc = concat!("The real `", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As for that function.
+        /// That of this function.
         pub(crate) unsafe fn $name($($argument: $kind),*) -> $result {
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             let Some(found) = find(&FOUND, concat!(stringify!($name), "\0")) else {
@@ -33,7 +33,7 @@ macro_rules! real {
     )*};
 }
 
-real! {
+next_functions! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     fn ppoll(
         fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
@@ -89,38 +89,38 @@ fn find(found: &AtomicPtr<c_void>, name: &'static str) -> Option<*mut c_void> {
     let mut address = found.load(Ordering::Relaxed);
     if address.is_null() {
         let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("names end with their 0");
-        // SAFETY: the name is a string of C; RTLD_NEXT looks behind this library.
+        // SAFETY: the name is a C string. RTLD_NEXT searches the libraries after this one.
         address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        // Two threads store the same.
+        // If two threads store it, both store the same address.
         found.store(address, Ordering::Relaxed);
     }
     (!address.is_null()).then_some(address)
 }
 
-/// The calling thread's errno.
+/// Returns the errno of the calling thread.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: it points to the thread's errno as long as the thread lives.
-    unsafe { place().read() }
+    // SAFETY: the address is valid while the thread lives.
+    unsafe { errno_location().read() }
 }
 
-/// Stores the calling thread's errno.
+/// Sets the errno of the calling thread.
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: as in errno().
-    unsafe { place().write(errno) }
+    // SAFETY: as in `errno`.
+    unsafe { errno_location().write(errno) }
 }
 
-/// Does what the caller of the C library has not asked for, with errno left as it was.
-pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
-    let place = place();
-    // SAFETY: as in errno().
-    let kept = unsafe { place.read() };
-    let done = work();
-    // SAFETY: as in errno(); the thread is still the same.
-    unsafe { place.write(kept) };
-    done
+/// Runs work that the program did not request, and restores errno.
+pub(crate) fn preserve_errno<T>(work: impl FnOnce() -> T) -> T {
+    let location = errno_location();
+    // SAFETY: as in `errno`.
+    let saved = unsafe { location.read() };
+    let result = work();
+    // SAFETY: as in `errno`; the thread is still the same.
+    unsafe { location.write(saved) };
+    result
 }
 
-fn place() -> *mut c_int {
-    // SAFETY: it takes nothing, and what it gives is the calling thread's.
+fn errno_location() -> *mut c_int {
+    // SAFETY: the call takes no arguments and returns the address of the calling thread's errno.
     unsafe { libc::__errno_location() }
 }

@@ -1,14 +1,14 @@
-//! What the loader calls before main and at the end of the process.
+//! Functions that the loader calls before main and at exit.
 
 use crate::{config, process, report};
 
 extern "C" fn before_main() {
     config::get();
-    process::begin();
+    process::init();
 }
 
 extern "C" fn at_exit() {
-    report::report();
+    report::write_report();
 }
 
 #[used]
