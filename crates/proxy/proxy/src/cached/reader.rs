@@ -49,21 +49,17 @@ pub(crate) enum NextChunk {
 impl CachedReader {
     /// Creates a reader of a whole body or of one range. Returns `None` if the beginning was
     /// discarded already.
-    pub(crate) fn new(
-        body: &Arc<Body>,
-        range: Option<ByteRange>,
-        waiter: WaiterId,
-    ) -> Option<Self> {
-        let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
+    pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: WaiterId) -> Option<Self> {
+        let (at, remaining) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
         let reader = Reader::new(body.clone(), at)?;
-        let follows = VecDeque::new();
-        let may_be_referred = true;
+        let parts = VecDeque::new();
+        let may_zero_copy = true;
         Some(Self {
             reader,
             waiter,
-            may_zero_copy: may_be_referred,
-            remaining: left,
-            parts: follows,
+            may_zero_copy,
+            remaining,
+            parts,
             fill_waiter: None,
             arrived_at: None,
         })
@@ -109,8 +105,8 @@ impl CachedReader {
                 if self.remaining != u64::MAX {
                     self.remaining -= slice.len() as u64;
                 }
-                let may_be_referred = self.may_zero_copy;
-                NextChunk::Slice(CachedSlice { bytes: slice, may_zero_copy: may_be_referred })
+                let may_zero_copy = self.may_zero_copy;
+                NextChunk::Slice(CachedSlice { bytes: slice, may_zero_copy })
             }
             BodyRead::Wait => NextChunk::Wait,
             BodyRead::End(end) => NextChunk::End(end),

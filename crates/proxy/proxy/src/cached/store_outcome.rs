@@ -71,7 +71,7 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
         206 if exchange.caching.remainder.is_some() => {
             !is_ambiguous && complete_part(core, key, context)
         }
-        // The status answers the proxy's own conditions. The part is removed: otherwise the next
+        // The status is about the proxy's own conditions. The part is removed: otherwise the next
         // request would fail in the same way.
         304 | 412 | 416 if exchange.caching.remainder.is_some() => {
             if !is_ambiguous {
@@ -151,7 +151,7 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     fill::run::begin(core, key, filling, None);
 }
 
-/// Removes the stored object if the origin was asked to validate it and sent this part instead,
+/// Removes the stored object if the request validated it and the origin sent this part instead,
 /// unless both have the same strong validator. Otherwise a stored whole response would stay beside
 /// the part and be found before it.
 ///

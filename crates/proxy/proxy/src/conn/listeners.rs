@@ -20,7 +20,7 @@ pub(crate) struct Listeners {
     /// How often a draining worker has checked whether it may close its listeners; at most
     /// `CHECKS_MAX`.
     drain_checks: u32,
-    /// The listeners are closed for good.
+    /// The listeners are closed permanently.
     closed: bool,
     /// The input of the accept stage: an accepted connection with its peer's address (`None` for a
     /// Unix socket), or the error of a listener.
@@ -158,7 +158,7 @@ impl Listeners {
         !has_accepted || self.drain_checks >= CHECKS_MAX
     }
 
-    /// Closes all listeners for good.
+    /// Closes all listeners permanently.
     pub(crate) fn close_all(&mut self, engine: &mut impl Engine) {
         self.retired = 0;
         for listener in std::mem::take(&mut self.listeners) {

@@ -19,9 +19,9 @@ use millrace_config::limits::Limits;
 /// The state of a client connection.
 ///
 /// ```text
-///  accept ──> ProxyHeader ──> New ──> RequestHeader ──> Busy ──> Lingering, ResetPending ──> closed
-///      └───────────────────────^           ^             │ └──────────────────────────────────^
-///                                         Idle <─────────┘
+/// accept ─> ProxyHeader ─> New ─> RequestHeader ─> Busy ─> Lingering, ResetPending ─> closed
+///     └─────────────────────^          ^            │ └────────────────────────────────^
+///                                     Idle <────────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnState {

@@ -80,8 +80,8 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
     origin::outcome::record_failure(core, key, reason);
     if retries {
         let is_silent = failed == Failure::NoResponse;
-        let dials = is_silent && core.exchange(key).transaction.is_reused;
-        return retry(core, key, dials);
+        let skips_idle = is_silent && core.exchange(key).transaction.is_reused;
+        return retry(core, key, skips_idle);
     }
     if delivered == Delivered::Tunnel {
         // Closing in order would make the part of the tunnel that the origin got look whole.
@@ -193,24 +193,20 @@ fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     route.budget.borrow_mut().grant(now, route.picks.get(), share)
 }
 
-/// Sends the request once more. With `dials`, over a new connection to the same origin, since only
-/// its idle connection had ended; otherwise to another origin.
-fn retry<E: Engine>(core: &mut Core<E>, key: Key, dials: bool) -> NextStep {
+/// Sends the request once more. With `skips_idle`, over a new connection to the same origin, since
+/// only its idle connection had ended; otherwise to another origin.
+fn retry<E: Engine>(core: &mut Core<E>, key: Key, skips_idle: bool) -> NextStep {
     core.counters.retries.add(1);
     let exchange = core.exchange(key);
     assert_eq!(exchange.stage, Stage::Fetch, "no byte of a response has reached the client");
     let transaction = &exchange.transaction;
-    let tried = transaction.origin.filter(|_| !dials);
-    let tries = transaction.earlier_tries + 1;
+    let failed_origin = transaction.origin.filter(|_| !skips_idle);
+    let earlier_tries = transaction.earlier_tries + 1;
     side::abandon(core, key);
     let exchange = core.exchange(key);
     exchange.upload = Default::default();
-    exchange.transaction = Transaction {
-        earlier_tries: tries,
-        failed_origin: tried,
-        skips_idle: dials,
-        ..Default::default()
-    };
+    exchange.transaction =
+        Transaction { earlier_tries, failed_origin, skips_idle, ..Default::default() };
     NextStep::Reenter
 }
 
@@ -357,8 +353,9 @@ mod tests {
             for (delivered, cell) in DELIVERED.into_iter().zip(cells) {
                 let place = cell.iter().position(|action| *action == Retry);
                 assert!(place.is_none_or(|place| place == 0), "{failed:?}");
-                let tries_again = cell.iter().any(|it| matches!(it, Retry | StaleFallback));
-                assert!(!tries_again || delivered == Delivered::Nothing, "{failed:?}");
+                let retries_or_falls_back =
+                    cell.iter().any(|it| matches!(it, Retry | StaleFallback));
+                assert!(!retries_or_falls_back || delivered == Delivered::Nothing, "{failed:?}");
             }
         }
     }

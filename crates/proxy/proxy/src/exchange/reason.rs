@@ -123,10 +123,12 @@ reasons! {
         "The length of the origin's response is ambiguous.";
     /// The first chunk of the response breaks the grammar, and nothing of the response was
     /// delivered.
-    MalformedResponseBody = 502 "malformed-response-body" "The origin's chunked response is malformed.";
+    MalformedResponseBody = 502 "malformed-response-body"
+        "The origin's chunked response is malformed.";
     /// The response body ended early, or its beginning was discarded, before any of the response
     /// was sent.
-    ResponseIncomplete = 502 "response-incomplete" "The origin's response did not arrive completely.";
+    ResponseIncomplete = 502 "response-incomplete"
+        "The origin's response did not arrive completely.";
     /// A 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
     UpgradeUnrequested = 502 "upgrade-unrequested"
         "The origin switched to a protocol that was not requested.";
@@ -135,7 +137,8 @@ reasons! {
 
     /// The origin has as many connections and queued requests as it may have, or the request was
     /// queued for longer than `queue_ms`.
-    OriginBusy = 503 "origin-busy" "The origin has reached its limit of connections; try again soon.";
+    OriginBusy = 503 "origin-busy"
+        "The origin has reached its limit of connections; try again soon.";
 
     // Errors of millrace.
     /// Descriptors, kernel memory or slots of a table ran out.
@@ -246,7 +249,7 @@ impl Reason {
     }
 }
 
-/// What failed. Determined by the reason.
+/// The part of the exchange that failed. Determined by the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// The request, or what it requests, is refused: it is malformed, slow or cut, or not allowed.

@@ -1,12 +1,12 @@
-//! The stages of an exchange, the events that they handle, and the steps that they return. Read this
-//! first, then `worker/driver.rs`.
+//! The stages of an exchange, the events that they handle, and the steps that they return. Read
+//! this first, then `worker/driver.rs`.
 //!
 //! | stage | file | takes | gives | may wait for |
 //! | --- | --- | --- | --- | --- |
 //! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | a free slot in the table |
 //! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or an exact refusal | more bytes |
-//! | route | `stage/route.rs` | a request header | a plan: where the response comes from | a password check |
-//! | lookup | `stage/lookup.rs` | a plan | a stored response, or none | another exchange's fetch, a disk |
+//! | route | `stage/route.rs` | a request header | a plan for the response | a password check |
+//! | lookup | `stage/lookup.rs` | a plan | a stored response, or none | another fetch, a disk |
 //! | fetch | `stage/fetch.rs` | a plan | a response header, the source of its body | the origin |
 //! | deliver | `stage/deliver.rs` | the response | bytes sent to the client | space in the socket |
 //! | log | `stage/log.rs` | an ended exchange | a record; the connection continues or ends | |

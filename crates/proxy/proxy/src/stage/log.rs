@@ -30,10 +30,10 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     let conn = core.conn(conn_key);
     conn.pipeline.pop(key, exchange.next_in_pipeline);
     let afterwards = h1::after_exchange(&exchange, !conn.wire.recv_buffer.is_empty());
-    let tally = exchange.transfer_stats();
-    core.counters.copied_bytes.add(tally.copied);
-    core.counters.teed_bytes.add(tally.teed);
-    core.counters.transfer_syscalls.add(tally.calls);
+    let transfers = exchange.transfer_stats();
+    core.counters.copied_bytes.add(transfers.copied);
+    core.counters.teed_bytes.add(transfers.teed);
+    core.counters.transfer_syscalls.add(transfers.calls);
     exchange.snapshot().count_request(exchange.service, core.index, exchange.status);
     if let Some(reason) = exchange.reason
         && (exchange.abort.is_some() || exchange.status == 0)
@@ -41,14 +41,14 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         core.counters.exchanges_aborted.add(reason);
     }
     if exchange.snapshot().config.access_log.is_some() {
-        record(core, &exchange, tally);
+        record(core, &exchange, transfers);
     }
     exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
     core.exchange_pool.recycle(exchange);
     NextStep::Recorded(afterwards)
 }
 
-fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferStats) {
+fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: TransferStats) {
     let Core { conns, log, engine, origins, .. } = core;
     let LogBuffer { records, dates } = log;
     let conn = conns.get(exchange.conn());
@@ -75,7 +75,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: TransferSta
         status: exchange.status,
         bytes_from_client: exchange.upload.forwarded(),
         bytes_to_client: exchange.download.accepted(),
-        transfers: tally,
+        transfers,
         bytes_kept: match exchange.caching.source {
             ResponseSource::Filled => exchange.download.accepted(),
             ResponseSource::Origin | ResponseSource::Stored => 0,

@@ -214,7 +214,9 @@ mod tests {
             let routes: String = paths.iter().map(|path| route(path)).collect();
             let config = from_toml(&format!("[[boost]]\n{boost}{routes}")).unwrap();
             let service = &config.services[0];
-            let ServiceRole::Boost(routes) = &service.role else { unreachable!("a booster") };
+            let ServiceRole::Boost(routes) = &service.role else {
+                unreachable!("the role is boost")
+            };
             let destination = Destination {
                 authority: None,
                 authority_bytes: b"",

@@ -35,7 +35,7 @@ use crate::transfer::sink::TransferSink;
 use crate::transfer::source::TransferSource;
 use crate::transfer::stats::TransferStats;
 
-/// The state of a transfer: what it waits for.
+/// The state of a transfer, named by what it awaits.
 ///
 /// ```text
 ///  Off ── start ──> AwaitingSource <──────> AwaitingSink ──> Ended
@@ -114,12 +114,12 @@ impl Transfer {
     /// Begins a body. `framing` is the framing in which it arrives; with `sends_chunks`, it is sent
     /// in chunks.
     pub(crate) fn start(&mut self, framing: Framing, sends_chunks: bool, now: Instant) {
-        let rest = BodyProgress::new(framing);
+        let body = BodyProgress::new(framing);
         assert!(self.pipe.is_none(), "a transfer begins without a pipe");
-        let course = Course::new(!matches!(rest, BodyProgress::UntilClose));
+        let course = Course::new(!matches!(body, BodyProgress::UntilClose));
         *self = Self {
             state: TransferState::AwaitingSource,
-            body: rest,
+            body,
             sends_chunks,
             since: now,
             course,

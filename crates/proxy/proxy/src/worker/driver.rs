@@ -19,8 +19,8 @@ use crate::transfer::TransferState;
 /// Handles an event and everything that follows from it. Ignores an event whose target no longer
 /// exists.
 #[inline(always)]
-pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: EventTarget, event: Event) {
-    match subject {
+pub(crate) fn drive<E: Engine>(core: &mut Core<E>, target: EventTarget, event: Event) {
+    match target {
         EventTarget::Exchange(key) => {
             drive_exchange(core, key, event, Caller::Event);
         }
@@ -68,7 +68,7 @@ fn drive_next<E: Engine>(core: &mut Core<E>, key: Key) {
     core.conn(key).set_state(ConnState::Idle, now);
 }
 
-/// What drives an exchange.
+/// The caller that drives an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
     /// An event that targets the exchange.

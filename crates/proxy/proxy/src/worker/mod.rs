@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_engine::{
-    Completion, CompletionEvent as Completed, Engine, Instant, Key, MailboxReceiver, PeerMailboxes,
-    Table, Timers, Token, TokenKind, Wake,
+    Completion, CompletionEvent, Engine, Instant, Key, MailboxReceiver, PeerMailboxes, Table,
+    Timers, Token, TokenKind, Wake,
 };
 use millrace_splice::{Pipes, Thresholds, limits::PIPES_MAX};
 
@@ -135,9 +135,9 @@ impl<E: Engine> Worker<E> {
             engine,
         };
         let messages = VecDeque::new();
-        let (is_woken, maintenance) = (false, None);
+        let (has_mail, maintenance) = (false, None);
         let mut worker =
-            Self { core, inbox, has_mail: is_woken, messages, maintenance, pipes_refused_before };
+            Self { core, inbox, has_mail, messages, maintenance, pipes_refused_before };
         worker.begin(listeners)?;
         Ok(worker)
     }
@@ -202,13 +202,13 @@ impl<E: Engine> Worker<E> {
         [late, unread, collapsed].into_iter().flatten().min()
     }
 
-    fn drive(&mut self, subject: EventTarget, event: Event) {
-        driver::drive(&mut self.core, subject, event);
+    fn drive(&mut self, target: EventTarget, event: Event) {
+        driver::drive(&mut self.core, target, event);
     }
 
     fn drive_if_any(&mut self, event: Option<(EventTarget, Event)>) {
-        if let Some((subject, event)) = event {
-            self.drive(subject, event);
+        if let Some((target, event)) = event {
+            self.drive(target, event);
         }
     }
 
@@ -217,28 +217,28 @@ impl<E: Engine> Worker<E> {
         let key = Key::from(token);
         let core = &mut self.core;
         match (token.kind(), event) {
-            (_, Completed::Woken) => self.has_mail = true,
+            (_, CompletionEvent::Woken) => self.has_mail = true,
             (TokenKind::Client, event) => {
-                if let Some((subject, event)) = client::handle_completion(core, key, event) {
-                    driver::drive(core, subject, event);
+                if let Some((target, event)) = client::handle_completion(core, key, event) {
+                    driver::drive(core, target, event);
                 }
                 if let Some(conn) = core.conns.get_mut(key) {
                     conn.wire.settle(&mut core.engine);
                 }
             }
             (TokenKind::Origin, event) => {
-                if let Some((subject, event)) = side::handle_completion(core, key, event) {
-                    driver::drive(core, subject, event);
+                if let Some((target, event)) = side::handle_completion(core, key, event) {
+                    driver::drive(core, target, event);
                 }
                 if let Some(connection) = core.origins.connections.get_mut(key) {
                     connection.wire.settle(&mut core.engine);
                 }
             }
-            (TokenKind::Listener, Completed::Accepted(accepted)) => {
+            (TokenKind::Listener, CompletionEvent::Accepted(accepted)) => {
                 core.listeners.accepted = Some(accepted);
                 self.drive(EventTarget::Listener(key), Event::Accepted);
             }
-            (TokenKind::Dial, Completed::Connected(result)) => {
+            (TokenKind::Dial, CompletionEvent::Connected(result)) => {
                 let event = dial::record_attempt_event(core, key, Some(result));
                 self.drive_if_any(event);
             }
@@ -335,12 +335,12 @@ impl<E: Engine> Worker<E> {
             let late = self.core.wakes.take_unsent();
             self.core.wake(late);
             while let Some(token) = self.core.wakes.local.pop_front() {
-                let subject = match token.kind() {
+                let target = match token.kind() {
                     TokenKind::Exchange => EventTarget::Exchange(token.into()),
                     TokenKind::Fill => EventTarget::Fill(token.into()),
                     kind => unreachable!("no {kind:?} waits for the cache"),
                 };
-                self.drive(subject, Event::Woken);
+                self.drive(target, Event::Woken);
             }
         }
         if self.core.authenticator.has_pending() {
@@ -418,8 +418,8 @@ impl<E: Engine> Worker<E> {
     }
 
     fn shed(&mut self, mut shedding: Shedding) {
-        while let Some((subject, event)) = shedding.next(&mut self.core) {
-            self.drive(subject, event);
+        while let Some((target, event)) = shedding.next(&mut self.core) {
+            self.drive(target, event);
         }
     }
 

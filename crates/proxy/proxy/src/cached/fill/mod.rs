@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A body that arrived together with its header is stored at once, without an entry in the table of
-//! fills. A large body goes to the client that caused the fill through a pipe, while that client keeps
-//! up (see `tee.rs`).
+//! fills. A large body goes to the client that caused the fill through a pipe, while that client
+//! keeps up (see `tee.rs`).
 
 mod leader;
 pub(crate) mod run;

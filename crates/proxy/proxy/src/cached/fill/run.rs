@@ -16,17 +16,17 @@ use crate::exchange::Event;
 use crate::origin::{ConnectionUser, h1, side};
 use crate::transfer::body_progress::BodyProgress;
 
-/// Begins a fill, which takes the origin connection over from the exchange. `after` are stored
+/// Begins a fill, which takes the origin connection over from the exchange. `tail` are stored
 /// bytes that follow the received ones.
 pub(crate) fn begin<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     filling: ObjectFiller,
-    after: Option<Aggregate>,
+    tail: Option<Aggregate>,
 ) {
     let body = filling.body().clone();
     let (waiter, now_ms) = (core.waiter(key, TokenKind::Exchange), now_ms(&core.engine));
-    let mut fill = new_fill(core, key, filling, after);
+    let mut fill = new_fill(core, key, filling, tail);
     let connection = core.origins.connections.get_mut(fill.origin_use.slot());
     let connection = connection.expect("the fill has its use");
     let (woken, has_room) = fill.store_whole_body(&mut connection.wire.recv_buffer, now_ms);
@@ -67,12 +67,12 @@ fn new_fill<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     filling: ObjectFiller,
-    after: Option<Aggregate>,
+    tail: Option<Aggregate>,
 ) -> Fill {
     let since = core.engine.now();
     let thresholds = *core.pipes.thresholds();
     let exchange = core.exchange(key);
-    let may_be_kept = h1::is_persistent(exchange);
+    let is_reusable = h1::is_persistent(exchange);
     let transaction = &mut exchange.transaction;
     let origin_use = transaction.connection.take().expect("a response arrives on a connection");
     let id = transaction.origin.take().expect("the origin is picked before its connection is used");
@@ -80,25 +80,25 @@ fn new_fill<E: Engine>(
     let is_for_leader = exchange.caching.source == ResponseSource::Filled && !exchange.is_refresh();
     let leader = is_for_leader.then(|| Leader::new(key, &rest, thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
-    let fills_on =
+    let finishes_fetch =
         snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.finishes_fetch);
     let is_part = filling.object().meta().extent.is_some();
-    let goes_on = (fills_on && !is_part) || exchange.is_refresh();
+    let continues_unread = (finishes_fetch && !is_part) || exchange.is_refresh();
     let ahead_max = is_part.then_some(PART_AHEAD_BYTES);
     Fill {
         origin_use,
         id,
         filling,
         body: rest,
-        is_reusable: may_be_kept,
-        continues_unread: goes_on,
+        is_reusable,
+        continues_unread,
         ahead_max,
         since,
         waits_for_room: false,
         starved_since: None,
         snapshot,
         bytes: 0,
-        tail: after,
+        tail,
         leader,
     }
 }
@@ -126,9 +126,9 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
     let connection = origins.connections.get_mut(fill.origin_use.slot());
     let connection = connection.expect("the fill has its use");
     let (mut woken, before) = (Vec::new(), fill.bytes);
-    let outcome = loop {
-        if let Some(outcome) = fill.check_readers(waiter) {
-            break outcome;
+    let pause = loop {
+        if let Some(pause) = fill.check_readers(waiter) {
+            break pause;
         }
         let step = match fill.next_source(connection, exchanges, engine.now()) {
             _ if fill.body.is_complete() => Err(FillPause::Whole),
@@ -155,12 +155,12 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
                     woken.append(&mut fill.filling.advance(count, now_ms));
                 }
             }
-            Err(outcome) => break outcome,
+            Err(pause) => break pause,
         }
     };
-    fill.waits_for_room = matches!(outcome, FillPause::NeedsReaders);
+    fill.waits_for_room = matches!(pause, FillPause::NeedsReaders);
     core.wake(woken);
-    match outcome {
+    match pause {
         FillPause::Whole => end(core, key, true),
         FillPause::Cut => end(core, key, false),
         FillPause::NeedsReceive | FillPause::NeedsWatch if is_broken => end(core, key, false),
@@ -219,13 +219,12 @@ fn end<E: Engine>(core: &mut Core<E>, key: Key, is_whole: bool) {
 /// Ends a fill that is not in the table, or no longer.
 fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     let now_ms = now_ms(&core.engine);
-    let Fill { origin_use, id, mut filling, is_reusable: may_be_kept, bytes, tail: after, .. } =
-        fill;
+    let Fill { origin_use, id, mut filling, is_reusable, bytes, tail, .. } = fill;
     core.origins.record_body_length(id, bytes);
-    side::release(core, origin_use, id, is_whole && may_be_kept);
+    side::release(core, origin_use, id, is_whole && is_reusable);
     core.counters.cache_filled_bytes.add(bytes);
-    if let Some(after) = after.filter(|_| is_whole) {
-        core.wake(filling.append(after));
+    if let Some(tail) = tail.filter(|_| is_whole) {
+        core.wake(filling.append(tail));
     }
     core.wake(if is_whole { filling.finish(now_ms) } else { filling.cut() });
 }
