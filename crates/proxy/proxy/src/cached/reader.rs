@@ -65,8 +65,8 @@ impl CachedReader {
         })
     }
 
-    /// Has the bytes sent by copy. Used for the client that caused the fetch, and while the object
-    /// is hot.
+    /// Makes the engine send the bytes by copy. Used for the client that caused the fetch, and while
+    /// the object is hot.
     pub(crate) fn disable_zero_copy(&mut self) {
         self.may_zero_copy = false;
     }

@@ -23,7 +23,7 @@ pub(crate) const REFRESHES_MAX: usize = 256;
 pub(crate) fn begin<E: Engine>(
     core: &mut Core<E>,
     of: Key,
-    asked_for: CacheKey,
+    cache_key: CacheKey,
     object: Arc<Object>,
     claim: FetchLease,
 ) {
@@ -32,13 +32,13 @@ pub(crate) fn begin<E: Engine>(
     }
     let now = core.engine.now();
     let mut exchange = core.exchange_pool.take();
-    let asked = core.exchange(of);
-    let snapshot = asked.snapshot().clone();
+    let cause = core.exchange(of);
+    let snapshot = cause.snapshot().clone();
     // Copied rather than parsed again, since the limits may have changed in the meantime.
-    exchange.request.clone_from(&asked.request);
-    (exchange.service, exchange.plan) = (asked.service, asked.plan);
+    exchange.request.clone_from(&cause.request);
+    (exchange.service, exchange.plan) = (cause.service, cause.plan);
     // The cache key and the variant are those of a request by this client.
-    exchange.sender = asked.sender;
+    exchange.sender = cause.sender;
     exchange.snapshot = Some(snapshot);
     exchange.has_request = true;
     exchange.framing = Framing::None;
@@ -48,7 +48,7 @@ pub(crate) fn begin<E: Engine>(
         // An object that was purged since the lookup must not be replaced because of a 304. A
         // response to a request that is sent from now on is newer than the purge.
         change_number: core.cache().invalidation_seq(),
-        key: Some(asked_for),
+        key: Some(cache_key),
         object: Some(object),
         lease: Some(claim),
         forward: Some(Forward::Stale),

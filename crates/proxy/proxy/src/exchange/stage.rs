@@ -84,9 +84,9 @@ pub(crate) enum Event {
     OriginSpliced(u32),
     /// A send to the origin failed.
     OriginFailed,
-    /// An attempt to connect to the origin ended, or its timer is due: see [`Dial::news`].
+    /// An attempt to connect to the origin ended, or its timer expired: see [`Dial::pending_event`].
     ///
-    /// [`Dial::news`]: crate::origin::Dial::news
+    /// [`Dial::pending_event`]: crate::origin::Dial::pending_event
     DialProgress,
     /// The lookup of the origin's name ended. The addresses are in the exchange's transaction.
     NameResolved(Result<(), NameError>),

@@ -83,7 +83,7 @@ fn next_step(progress: TransferProgress) -> NextStep {
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let phase = core.exchange(key).transaction.phase;
     assert_eq!(phase, Phase::Start, "a fetch that has begun continues by events");
-    let Some((id, trial)) = pick_origin(core, key) else {
+    let Some((id, pick_reason)) = pick_origin(core, key) else {
         return NextStep::End(Reason::MalformedTarget);
     };
     core.origins.begin_request(id);
@@ -91,20 +91,20 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let is_configured = matches!(exchange.plan, RequestPlan::Route(_));
     let is_tunnel = exchange.plan == RequestPlan::Tunnel;
     let transaction = &mut exchange.transaction;
-    (transaction.origin, transaction.pick_reason) = (Some(id), trial);
+    (transaction.origin, transaction.pick_reason) = (Some(id), pick_reason);
     (transaction.configured_origin, transaction.address) = (is_configured.then_some(id), None);
-    let way = queue::acquire_unless_queued(core, key, id);
+    let source = queue::acquire_unless_queued(core, key, id);
     if is_tunnel {
         // Detects a client that leaves while the connection is being opened. Early data is accepted
         // too.
         let ExchangeParts { engine, client, .. } = core.parts_with_client(key);
         client::receive_ahead(engine, client);
     }
-    if let Some(way) = way {
-        return proceed(core, key, way);
+    if let Some(source) = source {
+        return proceed(core, key, source);
     }
     match queue::divert_or_enqueue(core, key) {
-        Ok(Some(way)) => proceed(core, key, way),
+        Ok(Some(source)) => proceed(core, key, source),
         Ok(None) => NextStep::Wait,
         Err(reason) => NextStep::End(reason),
     }
@@ -114,15 +114,15 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 fn leave_queue<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let id =
         core.exchange(key).transaction.origin.expect("the exchange is in the queue of its origin");
-    let Some(way) = queue::acquire(core, key, id) else { return NextStep::Wait };
+    let Some(source) = queue::acquire(core, key, id) else { return NextStep::Wait };
     core.origins.leave_queue(id, key);
     core.exchange(key).transaction.phase = Phase::Start;
-    proceed(core, key, way)
+    proceed(core, key, source)
 }
 
 /// Sends the request to the chosen origin, or first opens a connection to it.
-fn proceed<E: Engine>(core: &mut Core<E>, key: Key, way: ConnectionSource) -> NextStep {
-    match way {
+fn proceed<E: Engine>(core: &mut Core<E>, key: Key, source: ConnectionSource) -> NextStep {
+    match source {
         ConnectionSource::Idle(origin_use) => {
             let transaction = &mut core.exchange(key).transaction;
             (transaction.connection, transaction.is_reused) = (Some(origin_use), true);
@@ -290,8 +290,8 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 transaction.framing = framing;
                 transaction.phase = Phase::Responding;
                 transaction.responded_at = Some(engine.now());
-                let head = header_memory_bytes(exchange);
-                exchange.charges[1] = Some(engine.budget().charge(head));
+                let memory_bytes = header_memory_bytes(exchange);
+                exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
                 return handle_response(core, key);
             }
             Err(reason) => return NextStep::End(reason),

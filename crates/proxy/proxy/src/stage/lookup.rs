@@ -58,8 +58,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             counters.cache_hits.add(1);
             caching.is_stale = true;
             if let Some(lease) = lease {
-                let asked_for = caching.key.expect("the lookup had a key");
-                refresh::begin(core, key, asked_for, object, lease);
+                let cache_key = caching.key.expect("the lookup had a key");
+                refresh::begin(core, key, cache_key, object, lease);
             }
             NextStep::Advance(Stage::Deliver)
         }
@@ -168,7 +168,7 @@ fn look_up(
     is_first: bool,
     now_ms: u64,
 ) -> Option<LookupResult> {
-    let is_bound = origin::pinned::requires_pinning(exchange);
+    let is_pinned = origin::pinned::requires_pinning(exchange);
     let Exchange { request, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
@@ -195,7 +195,7 @@ fn look_up(
         true => RequestDirectives::of(request),
         false => RequestDirectives::default(),
     };
-    let refreshes = request.method() == Method::Get && !is_bound;
+    let refreshes = request.method() == Method::Get && !is_pinned;
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
     // Nor may other requests wait for an exchange that itself waits for its turn.
     let is_for_others = refreshes && !wants_range(request) && is_first;

@@ -88,10 +88,10 @@ fn begin<E: Engine>(
         Err(FramingError::CodingUnsupported) => Some(Reason::CodingUnknown),
         Err(_) => Some(Reason::MalformedFraming),
     });
-    let head = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
+    let header_bytes = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
     let budget = core.engine.budget();
-    exchange.charges[0] = Some(budget.charge(size_of::<Exchange>() + head));
-    let passes = h1::allows_pipelining(&exchange);
+    exchange.charges[0] = Some(budget.charge(size_of::<Exchange>() + header_bytes));
+    let can_overlap = h1::allows_pipelining(&exchange);
     let key = core
         .exchanges
         .insert(exchange)
@@ -102,7 +102,7 @@ fn begin<E: Engine>(
         Some(before) => core.exchange(before).next_in_pipeline = Some(key),
         None => conn.set_state(ConnState::Busy, now),
     }
-    match before.is_none() || passes || refused.is_some() {
+    match before.is_none() || can_overlap || refused.is_some() {
         true => NextStep::BeginExchange(refused),
         false => NextStep::Wait,
     }

@@ -120,8 +120,8 @@ fn select(
         return route_index(routes.iter().position(|route| matches_host(route, host)));
     }
     let find = |path: &[u8]| {
-        let is_it = |route: &Route| matches_path(route, path) && matches_host(route, host);
-        route_index(routes.iter().position(is_it))
+        let is_match = |route: &Route| matches_path(route, path) && matches_host(route, host);
+        route_index(routes.iter().position(is_match))
     };
     let (path, _) = path::split_query(destination.path_and_query);
     let selected = find(&path::normalise(path));
@@ -140,8 +140,8 @@ fn matches_path(route: &Route, path: &[u8]) -> bool {
 }
 
 fn matches_host<'a>(route: &Route, host: impl Fn() -> Option<Host<'a>>) -> bool {
-    let is_it = |wanted: &String| host().is_some_and(|host| host_matches(wanted, host));
-    route.host.as_ref().is_none_or(is_it)
+    let is_match = |wanted: &String| host().is_some_and(|host| host_matches(wanted, host));
+    route.host.as_ref().is_none_or(is_match)
 }
 
 fn host_matches(wanted: &str, host: Host<'_>) -> bool {

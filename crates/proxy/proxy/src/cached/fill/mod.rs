@@ -73,8 +73,8 @@ impl Fill {
     /// Checks whether the readers, or their absence, stop the fill from receiving more. Registers
     /// `waiter` with the readers.
     pub(crate) fn check_readers(&mut self, waiter: WaiterId) -> Option<FillPause> {
-        let goes_on = self.continues_unread && self.filling.is_kept();
-        if goes_on || self.body.is_complete() {
+        let continues_unread = self.continues_unread && self.filling.is_kept();
+        if continues_unread || self.body.is_complete() {
             return None;
         }
         let most = self.snapshot.limits().fill_ahead_bytes;
@@ -99,15 +99,15 @@ impl Fill {
         now: Instant,
     ) -> FillSource {
         let is_free = connection.wire.may_splice();
-        let comes = self.body.certain_payload().unwrap_or(DIRECT_BYTES);
+        let certain_bytes = self.body.certain_payload().unwrap_or(DIRECT_BYTES);
         if !connection.wire.recv_buffer.is_empty() {
             return FillSource::Buffered;
         }
         let direct_min = self.leader.as_ref().map_or(DIRECT_BYTES, Leader::direct_min);
-        if !is_free || comes < direct_min {
+        if !is_free || certain_bytes < direct_min {
             return FillSource::ByReceive;
         }
-        leader::choose_source(&mut self.leader, &self.filling, exchanges, comes, now)
+        leader::choose_source(&mut self.leader, &self.filling, exchanges, certain_bytes, now)
     }
 
     /// Stores a body that arrived together with its header, as far as there is memory. Returns the
@@ -153,10 +153,10 @@ impl Fill {
         connection: &mut OriginConn,
         now_ms: u64,
     ) -> Result<usize, FillPause> {
-        let comes =
+        let certain_bytes =
             usize::try_from(self.body.certain_payload().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let spare = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
-        let most = spare.len().min(comes);
+        let most = spare.len().min(certain_bytes);
         match connection.wire.try_receive_into(engine, &mut spare[..most]) {
             None => Err(FillPause::NeedsWatch),
             Some(Ok(0)) => Err(FillPause::OriginEnded),
