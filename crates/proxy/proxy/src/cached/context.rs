@@ -71,11 +71,11 @@ pub(crate) struct CacheContext {
     pub(crate) has_queried_disks: bool,
     /// Why the response was not stored.
     pub(crate) store_refusal: Option<&'static str>,
-    /// The cache's change number at the lookup. A response is not stored if its key was purged or
-    /// invalidated after that.
-    pub(crate) change_number: u64,
-    /// The change number that [`Cache::invalidate`] returned if this unsafe request invalidated its
-    /// own key, so that its response is not discarded for that; 0 otherwise.
+    /// The cache's invalidation sequence number at the lookup. A response is not stored if its key
+    /// was purged or invalidated after that.
+    pub(crate) invalidation_seq: u64,
+    /// The sequence number that [`Cache::invalidate`] returned if this unsafe request invalidated
+    /// its own key, so that its response is not discarded for that; 0 otherwise.
     pub(crate) own_invalidation: u64,
     /// When the request was sent, in milliseconds since 1970.
     pub(crate) request_ms: u64,

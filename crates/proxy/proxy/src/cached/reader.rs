@@ -49,7 +49,11 @@ pub(crate) enum NextChunk {
 impl CachedReader {
     /// Creates a reader of a whole body or of one range. Returns `None` if the beginning was
     /// discarded already.
-    pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: WaiterId) -> Option<Self> {
+    pub(crate) fn new(
+        body: &Arc<Body>,
+        range: Option<ByteRange>,
+        waiter: WaiterId,
+    ) -> Option<Self> {
         let (at, remaining) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
         let reader = Reader::new(body.clone(), at)?;
         let parts = VecDeque::new();

@@ -47,7 +47,7 @@ pub(crate) fn begin<E: Engine>(
     exchange.caching = CacheContext {
         // An object that was purged since the lookup must not be replaced because of a 304. A
         // response to a request that is sent from now on is newer than the purge.
-        change_number: core.cache().invalidation_seq(),
+        invalidation_seq: core.cache().invalidation_seq(),
         key: Some(cache_key),
         object: Some(object),
         lease: Some(claim),

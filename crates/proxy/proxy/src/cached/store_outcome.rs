@@ -112,7 +112,7 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     if exchange.request.method() == Method::Head {
         // RFC 9111 section 4.3.5.
         let received = context.received(&exchange.request, &exchange.response);
-        let (sent, since) = (exchange.origin_request(), exchange.caching.change_number);
+        let (sent, since) = (exchange.origin_request(), exchange.caching.invalidation_seq);
         cache.update_by_head(cache_key, &sent, &received, since);
     }
     let stored = match rules::store(&context.received(&exchange.request, &exchange.response)) {
@@ -241,7 +241,7 @@ fn new_entry(
             .unwrap_or_else(|| old.tags.clone()),
     };
     let name = object_name(sent, route);
-    let (since, own_change) = (caching.change_number, caching.own_invalidation);
+    let (since, own_change) = (caching.invalidation_seq, caching.own_invalidation);
     NewEntry { stored, variant, declared, name, tags, since, own_invalidation: own_change }
 }
 
@@ -286,7 +286,7 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     let old = caching.object.clone().expect("the stored object to validate is set");
     let (object, refusal) = match freshen(&context.received(request, response), &old.stored) {
         Ok(stored) => {
-            let (heads, since) = ((&sent, &*response), caching.change_number);
+            let (heads, since) = ((&sent, &*response), caching.invalidation_seq);
             (cache.update(cache_key, &old, stored, heads, since), None)
         }
         Err(refusal) => (old, Some(refusal)),
@@ -396,7 +396,7 @@ fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
             path = [&path::normalise(bare), query].concat();
         }
         let key = CacheKey::of(cache.hash(), &site, &path, &sent, &route.key);
-        let number = cache.invalidate(key, caching.change_number.max(caching.own_invalidation));
+        let number = cache.invalidate(key, caching.invalidation_seq.max(caching.own_invalidation));
         if caching.key == Some(key) {
             caching.own_invalidation = number;
         }

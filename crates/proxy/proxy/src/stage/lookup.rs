@@ -185,7 +185,7 @@ fn look_up(
         caching.forward = Some(Forward::Bypass);
         return None;
     };
-    caching.change_number = cache.invalidation_seq();
+    caching.invalidation_seq = cache.invalidation_seq();
     if let Some(why) = bypass(request, &route.policy) {
         let is_method = why == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
