@@ -1,15 +1,16 @@
-//! The body of an answer, from its first byte on: one fills it, and any number read it while it
-//! arrives and after, each at its own pace.
+//! The body of a response, from its first byte on. One filler writes it, and any number of readers
+//! read it during and after its arrival, each at its own pace.
 //!
 //! ```text
-//!              finish                        keep() = false, while it arrives
-//!  Filling ────────────> Whole     Filling ────────────────────────────────> passing on:
-//!     └── cut, dropped ──> Cut        what every reader has had is let go
+//!              finish                       pass_through(), while it arrives
+//!  Filling ────────────> Whole     Filling ──────────────────────────────────> pass-through:
+//!     └── cut, dropped ──> Cut       bytes that every reader has read are discarded
 //! ```
 //!
-//! Nobody blocks here. Who finds nothing to read, or no room to fill, leaves a [`Waiter`] behind;
-//! whoever changes that gets it back and wakes it. Only a drop wakes nobody, since it gives nothing
-//! back: whoever waits finds what became of the body when it looks again, at its deadline say.
+//! No call blocks. A reader that finds no bytes, and a filler that is too far ahead, leave a
+//! [`WaiterId`]. The call that changes the condition returns it, and its caller wakes the waiter.
+//! Dropping a filler or a reader wakes none, because a drop returns nothing: waiters then see the
+//! new state when they look again, for example at their deadline.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,39 +20,39 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use iolite::{Aggregate, AllocError, Buffer, BufferView, MemoryKind, Slab, Slice};
 
-/// Somebody who waits for a body, as its worker knows it.
+/// Identifies an object that waits for a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaiterId {
     /// Index of the worker.
     pub worker: u16,
-    /// What the worker finds it by: the slot and generation of its object.
+    /// The worker's name for the object: slot and generation.
     pub token: u64,
 }
 
-/// A body. Shared by the one who fills it and all who read it.
+/// A body, shared by its filler and all readers.
 #[derive(Debug, Default)]
 pub struct Body {
-    /// All of it, once it is whole: read without a lock.
+    /// All bytes, once the body is whole; read without a lock.
     whole: OnceLock<Aggregate>,
     state: Mutex<BodyState>,
-    /// See [`Body::note_sent`].
+    /// See [`Body::swap_sent_at`].
     sent_at: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct BodyState {
-    /// What is there, without gaps: from `first` on to `length`. Nothing once all of it is in
+    /// The bytes from `first_kept` to `length`, without gaps. Empty once all bytes are in
     /// [`Body::whole`].
     parts: VecDeque<BodyPart>,
-    /// Whether more bytes may come into the last part.
+    /// Whether the last part may still grow.
     is_open: bool,
     /// Bytes that arrived.
     length: u64,
     end: Option<BodyEnd>,
-    /// Whether what every reader has had is let go.
+    /// Whether bytes that every reader has read are discarded.
     passes_through: bool,
     readers: Vec<Option<ReaderState>>,
-    /// The one who fills it, waiting for readers to go on.
+    /// The filler, if it waits for a reader to progress.
     waiting_filler: Option<WaiterId>,
 }
 
@@ -61,12 +62,12 @@ struct BodyPart {
     bytes: PartBytes,
 }
 
-/// Where the bytes of a part are.
+/// The memory of a part.
 #[derive(Debug)]
 enum PartBytes {
-    /// In memory that is or was filled for this body.
+    /// Memory that is or was filled for this body.
     Filled(BufferView),
-    /// In memory of another body.
+    /// Memory of another body.
     Shared(Slice),
 }
 
@@ -86,89 +87,90 @@ impl PartBytes {
     }
 }
 
-/// Where a reader is: maybe beyond what arrived.
+/// The state of a reader. `at` is its position, which may be beyond the bytes that arrived.
 #[derive(Clone, Copy, Debug)]
 struct ReaderState {
     at: u64,
     waiter: Option<WaiterId>,
-    /// Nothing is kept for it any more: see [`Filler::cut_behind`].
+    /// No bytes are kept for it any more: see [`Filler::cut_slow_readers`].
     is_cut: bool,
 }
 
 /// How the arrival of a body ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyEnd {
-    /// All of it is there.
+    /// All bytes have arrived.
     Whole,
-    /// What is missing will never come.
+    /// The missing bytes will never arrive.
     Cut,
 }
 
-/// What there is to read.
+/// The result of a read.
 #[derive(Debug)]
 pub enum BodyRead {
-    /// These bytes are next: at least one.
+    /// The next bytes: at least one.
     Bytes(Slice),
-    /// Nothing yet: the waiter is kept.
+    /// There are none yet. The waiter was registered.
     Wait,
-    /// Everything was read, and this is how the body ended.
+    /// Everything was read; how the body ended.
     End(BodyEnd),
 }
 
 impl Body {
-    /// One that is whole from the beginning.
+    /// Creates a body that is whole from the beginning.
     pub fn whole(bytes: Aggregate) -> Self {
         let state =
             BodyState { length: bytes.len(), end: Some(BodyEnd::Whole), ..BodyState::default() };
         Self { whole: OnceLock::from(bytes), state: Mutex::new(state), ..Self::default() }
     }
 
-    /// All of its bytes, if it is whole.
+    /// Returns all bytes, if the body is whole.
     pub fn bytes(&self) -> Option<&Aggregate> {
         self.whole.get()
     }
 
-    /// Bytes that arrived.
+    /// Returns the number of bytes that arrived.
     pub fn arrived(&self) -> u64 {
         self.whole.get().map_or_else(|| self.lock().length, Aggregate::len)
     }
 
-    /// How its arrival ended; `None` while it goes on.
+    /// Returns how the arrival ended; `None` while it continues.
     pub fn end(&self) -> Option<BodyEnd> {
         if self.whole.get().is_some() { Some(BodyEnd::Whole) } else { self.lock().end }
     }
 
-    /// Notes that the whole body is sent at `at`, and returns the `at` of the last such call. The
-    /// caller's values of `at` grow and are never 0.
+    /// Records that the whole body is sent at `at`, and returns the `at` of the previous call. The
+    /// caller's values of `at` increase and are never 0.
     pub fn swap_sent_at(&self, at: u64) -> Option<u64> {
         let before = self.sent_at.swap(at, Ordering::Relaxed);
         (before != 0).then_some(before)
     }
 
-    /// Poisoned only by a panic of somebody who held it: nothing it guards is ever half changed.
+    /// The lock is poisoned only by a panic of a holder; the state is consistent between two
+    /// statements.
     fn lock(&self) -> MutexGuard<'_, BodyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Somebody who reads a body from a place of it on.
+/// A reader of a body, from some position on.
 #[derive(Debug)]
 pub struct Reader {
     body: Arc<Body>,
     at: u64,
-    /// Its index among the readers; `None` of a body that was whole when it began.
+    /// Its index in `readers`; `None` if the body was whole when it began.
     index: Option<usize>,
 }
 
 impl Reader {
-    /// Begins to read at `at`. `None` where what is there was let go already: the body is only
-    /// passed on.
+    /// Creates a reader at position `at`. Returns `None` if these bytes were discarded, because the
+    /// body is pass-through.
     pub fn new(body: Arc<Body>, at: u64) -> Option<Self> {
         if body.whole.get().is_some() {
             return Some(Self { body, at, index: None });
         }
         let mut state = body.lock();
-        // It may have become whole before the lock was ours.
+        // The body may have become whole before the lock was taken.
         if body.whole.get().is_some() {
             drop(state);
             return Some(Self { body, at, index: None });
@@ -191,23 +193,23 @@ impl Reader {
         Some(Self { body, at, index: Some(index) })
     }
 
-    /// The next bytes, `max` of them at most, which side by side may be fewer. They count as read.
-    /// Where there are none yet, `waiter` is kept. With either comes whoever waited for room, to be
-    /// woken.
+    /// Reads the next bytes: at most `max`, and fewer if they are not contiguous. If there are none
+    /// yet, `waiter` is registered. The second value is the filler if it waited for a reader to
+    /// progress; the caller wakes it.
     ///
     /// # Panics
-    /// When `max` is 0: that is no way to wait.
+    /// If `max` is 0.
     pub fn read(&mut self, max: usize, waiter: WaiterId) -> (BodyRead, Option<WaiterId>) {
-        assert!(max > 0, "who reads takes something");
+        assert!(max > 0, "max must not be 0");
         if let Some(whole) = self.body.whole.get() {
             return (read_whole(whole, &mut self.at, max), None);
         }
         let mut state = self.body.lock();
-        // It may have become whole before the lock was ours.
+        // The body may have become whole before the lock was taken.
         if let Some(whole) = self.body.whole.get() {
             return (read_whole(whole, &mut self.at, max), None);
         }
-        let index = self.index.expect("who began before the body was whole has a place");
+        let index = self.index.expect("a reader that began before the end has an index");
         if state.readers[index].is_none_or(|reader| reader.is_cut) {
             return (BodyRead::End(BodyEnd::Cut), None);
         }
@@ -219,13 +221,13 @@ impl Reader {
         let waiter = found.is_none().then_some(waiter);
         state.readers[index] = Some(ReaderState { at: self.at, waiter: waiter, is_cut: false });
         state.discard_consumed();
-        // Who finds nothing is further than all others, maybe because it began there: so for the
-        // filler there is room then, too.
+        // A reader that finds nothing is ahead of all others, possibly because it began there. So
+        // the filler may continue then, too.
         (found.map_or(BodyRead::Wait, BodyRead::Bytes), state.waiting_filler.take())
     }
 
-    /// The next `count` bytes count as read: they reach whoever reads them another way. They may be
-    /// about to come; nobody is waited for any more.
+    /// Advances by `count` bytes, which reach the consumer in another way and need not have
+    /// arrived. The reader no longer waits.
     pub fn skip(&mut self, count: u64) {
         self.at += count;
         let Some(index) = self.index else { return };
@@ -235,18 +237,18 @@ impl Reader {
         }
     }
 
-    /// Where it is.
+    /// Returns its position.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn body(&self) -> &Arc<Body> {
         &self.body
     }
 
-    /// Ends the reading. Whoever waited for room is given, to be woken: there may be some now, or
-    /// nobody left to fill for.
+    /// Ends the reading. Returns the filler if it waited: it may continue, or have no reader left.
+    /// The caller wakes it.
     pub fn close(mut self) -> Option<WaiterId> {
         self.unregister()?.waiting_filler.take()
     }
@@ -260,7 +262,7 @@ impl Reader {
     }
 }
 
-/// Wakes nobody: the next reader that moves finds who waits.
+/// Wakes none: the next reader that progresses returns the waiting filler.
 impl Drop for Reader {
     fn drop(&mut self) {
         self.unregister();
@@ -275,7 +277,7 @@ fn read_whole(whole: &Aggregate, at: &mut u64, max: usize) -> BodyRead {
 }
 
 impl BodyState {
-    /// The first byte that is there still.
+    /// Returns the position of the first byte that is still kept.
     fn first_kept(&self) -> u64 {
         self.parts.front().map_or(self.length, |part| part.start)
     }
@@ -288,7 +290,7 @@ impl BodyState {
         (from < there).then(|| part.bytes.slice(from..there.min(from.saturating_add(max))))
     }
 
-    /// Lets go what every reader has had, where the body is only passed on.
+    /// Discards the bytes that every reader has read, if the body is pass-through.
     fn discard_consumed(&mut self) {
         if !self.passes_through {
             return;
@@ -297,7 +299,7 @@ impl BodyState {
         while !self.parts.is_empty() {
             let end = match self.parts.get(1) {
                 Some(next) => next.start,
-                // What comes next comes into this one.
+                // The next bytes go into this part.
                 None if self.is_open => return,
                 None => self.length,
             };
@@ -308,12 +310,12 @@ impl BodyState {
         }
     }
 
-    /// Those who read and were not cut off.
+    /// Returns the readers that were not cut off.
     fn active_readers(&self) -> impl Iterator<Item = &ReaderState> {
         self.readers.iter().flatten().filter(|reader| !reader.is_cut)
     }
 
-    /// Nothing comes any more. Gives those who waited for it.
+    /// Records the end of the arrival, and returns the readers that waited.
     fn end(&mut self, end: BodyEnd) -> Vec<WaiterId> {
         self.end = Some(end);
         self.waiting_filler = None;
@@ -325,30 +327,30 @@ impl BodyState {
     }
 }
 
-/// The one who fills a body.
+/// The only writer of a body.
 #[derive(Debug)]
 pub struct Filler {
     body: Arc<Body>,
     slab: Slab,
     kind: MemoryKind,
-    /// Names the object to [`Slab::condemn`].
+    /// The name of the object for [`Slab::start_evacuation`].
     tag: u64,
-    /// Bytes still to come, where that is known.
+    /// Bytes still to arrive, if known.
     remaining: Option<u64>,
     buffer: Option<Buffer>,
-    /// What was filled, in order; `None` where it is only passed on.
+    /// All filled bytes in order; `None` if the body is pass-through.
     filled: Option<Aggregate>,
 }
 
-/// Bytes asked of the slab at a time for a body: larger runs are harder to find, and a body whose
-/// length is unknown wastes half of the last one until it ends.
+/// Bytes that are allocated at a time. Longer extents are harder to find, and a body of unknown
+/// length wastes half of the last one until it ends.
 const PART_BYTES: usize = 256 * 1024;
-/// The first run for a body of unknown length.
+/// The size of the first allocation for a body of unknown length.
 const FIRST_PART_BYTES: usize = 16 * 1024;
 
 impl Filler {
-    /// A body that is to be filled, and the one who fills it. `length`: where it is known; `tag`
-    /// names the object to [`Slab::condemn`].
+    /// Creates a body and its filler. `length` is the length of the body, if known. `tag` is the
+    /// name of the object for [`Slab::start_evacuation`].
     pub fn new(slab: &Slab, kind: MemoryKind, length: Option<u64>, tag: u64) -> Self {
         let body = Body::default();
         Self {
@@ -362,22 +364,22 @@ impl Filler {
         }
     }
 
-    /// What it fills.
+    /// Returns the body.
     pub fn body(&self) -> &Arc<Body> {
         &self.body
     }
 
-    /// Memory for what comes next, to be written from its beginning on and then told to
-    /// [`Filler::advance`]: at least one byte, and no more than are still to come.
+    /// Returns memory for the next bytes: at least one byte, and no more than are still to arrive.
+    /// Write it from its beginning on and call [`Filler::advance`].
     ///
     /// # Errors
-    /// As [`Slab::allocate`]; nothing is lost, and it may be tried again.
+    /// As [`Slab::allocate`]. Nothing is lost, and the call may be repeated.
     ///
     /// # Panics
-    /// When nothing is to come any more.
+    /// If all bytes have arrived.
     pub fn unfilled(&mut self) -> Result<&mut [u8], AllocError> {
         let rest = self.remaining.unwrap_or(u64::MAX);
-        assert!(rest > 0, "a body ends where it was said to end");
+        assert!(rest > 0, "the announced length was exceeded");
         if self.buffer.as_mut().is_none_or(|buffer| buffer.unfilled().is_empty()) {
             self.end_part();
             let wanted = match self.remaining {
@@ -394,20 +396,20 @@ impl Filler {
             drop(state);
             self.buffer = Some(buffer);
         }
-        let spare = self.buffer.as_mut().expect("it was just made sure").unfilled();
+        let spare = self.buffer.as_mut().expect("allocated above").unfilled();
         let count = spare.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         Ok(&mut spare[..count])
     }
 
-    /// The first `count` bytes of [`Filler::spare`] were written: readers may have them. Gives those
-    /// who waited for them, to be woken.
+    /// Publishes the first `count` bytes of [`Filler::unfilled`], which the caller has written.
+    /// Returns the readers that waited; the caller wakes them.
     ///
     /// # Panics
-    /// When there were not so many.
+    /// If `count` is larger than the unfilled memory.
     pub fn advance(&mut self, count: usize) -> Vec<WaiterId> {
-        let buffer = self.buffer.as_mut().expect("what is written was given");
+        let buffer = self.buffer.as_mut().expect("unfilled() was called before");
         if let Some(rest) = &mut self.remaining {
-            *rest = rest.checked_sub(count as u64).expect("no more is written than was given");
+            *rest = rest.checked_sub(count as u64).expect("more bytes than the unfilled memory");
         }
         buffer.advance(count);
         let mut state = self.body.lock();
@@ -415,15 +417,15 @@ impl Filler {
         state.take_waiters()
     }
 
-    /// Bytes that are there already come next: nothing of them is copied. Gives those who waited for
-    /// them.
+    /// Appends existing bytes without copying them. Returns the readers that waited; the caller
+    /// wakes them.
     ///
     /// # Panics
-    /// When more come than were announced.
+    /// If the bytes exceed the announced length.
     pub fn append(&mut self, bytes: Aggregate) -> Vec<WaiterId> {
         self.end_part();
         if let Some(rest) = &mut self.remaining {
-            *rest = rest.checked_sub(bytes.len()).expect("no more comes than was announced");
+            *rest = rest.checked_sub(bytes.len()).expect("the announced length was exceeded");
         }
         let mut state = self.body.lock();
         for slice in bytes.slices() {
@@ -439,30 +441,30 @@ impl Filler {
         waiting
     }
 
-    /// How far the one that reads fastest is behind; `None` where nobody reads. Beyond what may be
-    /// filled ahead of it, `waiter` is kept until somebody reads on or leaves.
+    /// Returns how many bytes the filler is ahead of the fastest reader; `None` without readers. If
+    /// that is at least `most`, `waiter` is registered until a reader progresses or leaves.
     pub fn lead_or_wait(&self, most: u64, waiter: WaiterId) -> Option<u64> {
         let mut state = self.body.lock();
         let fastest = state.active_readers().map(|reader| reader.at).max()?;
-        // Who wants a later part may be further than what arrived.
+        // A reader that wants a later part may be beyond the bytes that arrived.
         let lead = state.length.saturating_sub(fastest);
         state.waiting_filler = (lead >= most).then_some(waiter);
         Some(lead)
     }
 
-    /// How many read.
+    /// Returns the number of readers that were not cut off.
     pub fn reader_count(&self) -> usize {
         self.body.lock().active_readers().count()
     }
 
-    /// Whether anybody but the one who fills it has the body, and so may give it to others. `false`
-    /// never becomes `true` again.
+    /// Returns whether the body has other holders, who could pass it on. Once `false`, it stays
+    /// `false`.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.body) > 1
     }
 
-    /// From now on the body is passed on only: what every reader has had is let go, and nobody new
-    /// begins to read what is gone.
+    /// Makes the body pass-through: bytes that every reader has read are discarded, and new readers
+    /// cannot begin at discarded bytes.
     pub fn pass_through(&mut self) {
         self.filled = None;
         let mut state = self.body.lock();
@@ -470,9 +472,9 @@ impl Filler {
         state.discard_consumed();
     }
 
-    /// Cuts off whoever is more than `most` bytes behind what arrived, where the body is only passed
-    /// on, and gives how many those are: one client that takes nothing would keep all of it in
-    /// memory. They find the cut when they read on; none of them waits here.
+    /// Cuts off the readers of a pass-through body that are more than `most` bytes behind, and
+    /// returns their number. Otherwise, one client that reads nothing would keep the whole body in
+    /// memory. These readers see the cut at their next read; none of them waits here.
     pub fn cut_slow_readers(&mut self, most: u64) -> usize {
         let mut state = self.body.lock();
         if !state.passes_through {
@@ -489,19 +491,19 @@ impl Filler {
         count
     }
 
-    /// Ends it: everything is there. Gives those who waited.
+    /// Ends the body as whole. Returns the readers that waited.
     ///
     /// # Panics
-    /// When less came than was announced: that is [`Filler::cut`].
+    /// If bytes are missing: use [`Filler::cut`] instead.
     pub fn finish(mut self) -> Vec<WaiterId> {
-        assert!(self.remaining.is_none_or(|rest| rest == 0), "a body that is short is not whole");
+        assert!(self.remaining.is_none_or(|rest| rest == 0), "a short body is not whole");
         self.end_part();
         let filled = self.filled.take();
         let mut state = self.body.lock();
         let mut parts = VecDeque::new();
         if let Some(filled) = filled {
-            assert!(filled.len() == state.length, "what is kept is what came");
-            assert!(self.body.whole.set(filled).is_ok(), "a body is finished once");
+            assert!(filled.len() == state.length, "stored bytes are the bytes that arrived");
+            assert!(self.body.whole.set(filled).is_ok(), "a body is finished only once");
             parts = std::mem::take(&mut state.parts);
         }
         let waiting = state.end(BodyEnd::Whole);
@@ -510,20 +512,20 @@ impl Filler {
         waiting
     }
 
-    /// What was filled up to now, for whoever keeps a part of it; nothing where it is only passed
-    /// on. The body is not kept by itself any more.
+    /// Returns the bytes filled so far, for a caller that stores them as a part; `None` if the body
+    /// is pass-through. The body itself no longer keeps them.
     pub fn take_filled(&mut self) -> Option<Aggregate> {
         self.end_part();
         self.filled.take()
     }
 
-    /// Ends it: the rest will never come. Gives those who waited.
+    /// Ends the body as cut: the rest will never arrive. Returns the readers that waited.
     pub fn cut(mut self) -> Vec<WaiterId> {
         self.end_part();
         self.body.lock().end(BodyEnd::Cut)
     }
 
-    /// What the present part has stays as it is, and the rest of its memory goes back.
+    /// Freezes the present part and releases the rest of its memory.
     fn end_part(&mut self) {
         let Some(buffer) = self.buffer.take() else { return };
         let slice = buffer.freeze();
@@ -540,8 +542,8 @@ impl Filler {
     }
 }
 
-/// Whoever fills no more, in a panic say, leaves nobody waiting for good: readers find the cut when
-/// they look again.
+/// A filler that is dropped, for example by a panic, leaves no reader waiting forever: readers see
+/// the cut when they look again.
 impl Drop for Filler {
     fn drop(&mut self) {
         self.end_part();

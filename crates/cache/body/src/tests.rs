@@ -1,4 +1,4 @@
-//! Bodies that arrive, as those who fill and read them see it.
+//! Bodies during their arrival, from the filler's and the readers' side.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn readers_follow_at_their_own_pace() {
 }
 
 #[test]
-fn who_fills_knows_whether_it_is_for_anybody() {
+fn a_filler_knows_whether_the_body_has_other_holders() {
     let filler = Filler::new(&slab(), MemoryKind::ZeroCopy, None, 0);
     assert!(!filler.is_shared() && filler.reader_count() == 0);
     let reader = Reader::new(filler.body().clone(), 0).unwrap();
@@ -72,7 +72,7 @@ fn who_fills_knows_whether_it_is_for_anybody() {
 }
 
 #[test]
-fn one_copy_whoever_reads_it() {
+fn all_readers_share_one_copy() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, Some(100_000), 0);
     fill(&mut filler, &bytes(100_000));
@@ -86,7 +86,7 @@ fn one_copy_whoever_reads_it() {
 }
 
 #[test]
-fn a_cut_body_is_read_as_far_as_it_goes() {
+fn a_cut_body_can_be_read_up_to_the_cut() {
     for drops in [false, true] {
         let slab = slab();
         let mut filler = Filler::new(&slab, MemoryKind::Copied, Some(100), 0);
@@ -105,7 +105,7 @@ fn a_cut_body_is_read_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_body_that_is_passed_on_lets_go_what_was_read() {
+fn a_pass_through_body_discards_bytes_that_were_read() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let (mut slow, mut fast) = (
@@ -118,16 +118,16 @@ fn a_body_that_is_passed_on_lets_go_what_was_read() {
         fill(&mut filler, piece);
         assert_eq!(read(&mut fast), piece);
     }
-    assert!(slab.stats().live >= 4 << 20, "the slow one has read nothing");
+    assert!(slab.stats().live >= 4 << 20, "the slow reader has read nothing");
     assert_eq!(read(&mut slow), all);
     assert!(slab.stats().live <= 2 * PART_BYTES as u64);
-    assert!(Reader::new(filler.body().clone(), 0).is_none(), "its beginning is gone");
+    assert!(Reader::new(filler.body().clone(), 0).is_none(), "its beginning was discarded");
     filler.finish();
     assert!(matches!(slow.read(1, ME), (BodyRead::End(BodyEnd::Whole), None)));
 }
 
 #[test]
-fn one_reader_that_keeps_up_gets_all_that_is_passed_on() {
+fn a_reader_that_keeps_up_gets_a_whole_pass_through_body() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
@@ -139,12 +139,12 @@ fn one_reader_that_keeps_up_gets_all_that_is_passed_on() {
         assert!(slab.stats().live <= PART_BYTES as u64);
     }
     assert_eq!(filler.cut(), [ME]);
-    assert_eq!(slab.stats().live, 0, "it has had everything");
+    assert_eq!(slab.stats().live, 0, "the reader has read everything");
     assert!(matches!(reader.read(1, ME), (BodyRead::End(BodyEnd::Cut), None)));
 }
 
 #[test]
-fn bytes_that_are_there_are_not_copied() {
+fn appended_bytes_are_not_copied() {
     let slab = slab();
     let all = bytes(100_000);
     let mut first = Filler::new(&slab, MemoryKind::ZeroCopy, Some(60_000), 0);
@@ -164,18 +164,18 @@ fn bytes_that_are_there_are_not_copied() {
         let body = filler.body().clone();
         let _ = filler.finish();
         assert_eq!(body.bytes().unwrap().to_vec(), expected);
-        assert!(slab.stats().live - live < 60_000, "the old bytes are there once");
+        assert!(slab.stats().live - live < 60_000, "the old bytes exist only once");
     }
 }
 
 #[test]
-fn who_is_too_far_behind_is_cut_off() {
+fn slow_readers_are_cut_off() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut slow = Reader::new(filler.body().clone(), 0).unwrap();
     let mut fast = Reader::new(filler.body().clone(), 0).unwrap();
     fill(&mut filler, &bytes(2 << 20));
-    assert_eq!(filler.cut_slow_readers(0), 0, "what is kept anyway costs nothing more");
+    assert_eq!(filler.cut_slow_readers(0), 0, "a stored body costs nothing more");
     filler.pass_through();
     assert_eq!(read(&mut fast), bytes(2 << 20));
     assert!(slab.stats().live >= 2 << 20);
@@ -186,11 +186,11 @@ fn who_is_too_far_behind_is_cut_off() {
     assert_eq!(read(&mut fast), b"more");
     assert_eq!(filler.lead_or_wait(1, FILLER), Some(0));
     drop(fast);
-    assert_eq!(filler.lead_or_wait(1, FILLER), None, "nobody reads who is not cut off");
+    assert_eq!(filler.lead_or_wait(1, FILLER), None, "all readers were cut off");
 }
 
 #[test]
-fn one_that_begins_further_on_has_the_filler_go_on() {
+fn a_reader_that_begins_ahead_lets_the_filler_continue() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let _slow = Reader::new(filler.body().clone(), 0).unwrap();
@@ -199,14 +199,16 @@ fn one_that_begins_further_on_has_the_filler_go_on() {
     assert_eq!(filler.lead_or_wait(1000, FILLER), Some(1000));
     let mut later = Reader::new(filler.body().clone(), 5000).unwrap();
     assert!(matches!(later.read(usize::MAX, ME), (BodyRead::Wait, Some(FILLER))));
-    assert_eq!(filler.lead_or_wait(1000, FILLER), Some(0), "not even as far as it is");
+    assert_eq!(filler.lead_or_wait(1000, FILLER), Some(0), "the filler is behind the reader");
     assert_eq!(fill(&mut filler, &all[1000..]), [ME]);
-    let (BodyRead::Bytes(last), None) = later.read(usize::MAX, ME) else { panic!("it is there") };
+    let (BodyRead::Bytes(last), None) = later.read(usize::MAX, ME) else {
+        panic!("the byte has arrived")
+    };
     assert_eq!(*last, all[5000..]);
 }
 
 #[test]
-fn a_filler_that_waits_is_not_forgotten() {
+fn a_waiting_filler_is_woken() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
@@ -218,11 +220,11 @@ fn a_filler_that_waits_is_not_forgotten() {
     assert!(matches!(reader.read(10, ME), (BodyRead::Bytes(_), Some(FILLER))));
     filler.lead_or_wait(500, FILLER);
     filler.finish();
-    assert_eq!(reader.close(), None, "it fills no more");
+    assert_eq!(reader.close(), None, "the filler has ended");
 }
 
 #[test]
-fn what_ended_keeps_no_memory_but_that_of_its_bytes() {
+fn an_ended_body_keeps_only_the_memory_of_its_bytes() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let body = filler.body().clone();
@@ -240,7 +242,7 @@ fn what_ended_keeps_no_memory_but_that_of_its_bytes() {
 }
 
 #[test]
-#[should_panic(expected = "a body that is short is not whole")]
+#[should_panic(expected = "a short body is not whole")]
 fn a_short_body_is_never_whole() {
     let mut filler = Filler::new(&slab(), MemoryKind::Copied, Some(10), 0);
     fill(&mut filler, b"012345678");
@@ -248,8 +250,8 @@ fn a_short_body_is_never_whole() {
 }
 
 #[test]
-#[should_panic(expected = "no more is written than was given")]
-fn nobody_gets_more_than_was_announced() {
+#[should_panic(expected = "more bytes than the unfilled memory")]
+fn a_filler_cannot_exceed_the_announced_length() {
     let mut filler = Filler::new(&slab(), MemoryKind::Copied, Some(10), 0);
     while filler.slab.prefault() != iolite::PrefaultOutcome::Idle {}
     filler.unfilled().unwrap();
@@ -264,17 +266,17 @@ fn a_filler_waits_for_the_fastest_reader() {
     let slow = Reader::new(filler.body().clone(), 0).unwrap();
     fill(&mut filler, &bytes(1000));
     assert_eq!(filler.lead_or_wait(2000, FILLER), Some(1000));
-    assert!(matches!(fast.read(10, ME), (BodyRead::Bytes(_), None)), "nobody waits");
+    assert!(matches!(fast.read(10, ME), (BodyRead::Bytes(_), None)), "no waiter");
     assert_eq!(filler.lead_or_wait(500, FILLER), Some(990));
     assert!(matches!(fast.read(10, ME), (BodyRead::Bytes(_), Some(FILLER))));
     filler.lead_or_wait(500, FILLER);
     assert_eq!(slow.close(), Some(FILLER));
     drop(fast);
-    assert_eq!(filler.lead_or_wait(500, FILLER), None, "nobody is left");
+    assert_eq!(filler.lead_or_wait(500, FILLER), None, "no reader is left");
 }
 
 #[test]
-fn no_more_is_filled_than_was_announced() {
+fn unfilled_memory_is_limited_to_the_announced_length() {
     let slab = slab();
     let mut filler = Filler::new(&slab, MemoryKind::Copied, Some(10), 0);
     assert_eq!(filler.unfilled().unwrap().len(), 10);
@@ -285,7 +287,7 @@ fn no_more_is_filled_than_was_announced() {
 }
 
 #[test]
-fn a_full_slab_is_told_and_nothing_is_lost() {
+fn a_full_slab_is_reported_and_nothing_is_lost() {
     let slab = Slab::on_heap(iolite::limits::SLAB_BYTES_MIN).unwrap();
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, None, 0);
     let mut count = 0;
@@ -301,7 +303,7 @@ fn a_full_slab_is_told_and_nothing_is_lost() {
 }
 
 #[test]
-fn readers_and_filler_are_on_threads_of_their_own() {
+fn readers_and_filler_run_on_different_threads() {
     let slab = slab();
     let all = bytes(1 << 20);
     let mut filler = Filler::new(&slab, MemoryKind::ZeroCopy, Some(1 << 20), 0);
@@ -332,9 +334,9 @@ fn readers_and_filler_are_on_threads_of_their_own() {
     });
 }
 
-/// A reader that looked before a body was whole, and got the lock after.
+/// A reader that looked before the body was whole, and took the lock afterwards.
 #[test]
-fn who_begins_while_a_body_ends_finds_its_beginning() {
+fn a_reader_that_begins_while_a_body_ends_finds_its_beginning() {
     let slab = slab();
     let fillers: Vec<Filler> = (0..5_000)
         .map(|_| {
@@ -352,7 +354,7 @@ fn who_begins_while_a_body_ends_finds_its_beginning() {
         });
         for body in bodies {
             while body.bytes().is_none() {
-                assert!(Reader::new(body.clone(), 0).is_some(), "nothing of it was let go");
+                assert!(Reader::new(body.clone(), 0).is_some(), "nothing was discarded");
             }
         }
     });

@@ -1,6 +1,7 @@
-//! One body, filled and read by threads that sleep until they are woken: nobody is forgotten, every
-//! byte is the one that was filled, and nothing is left of it. A seed decides who does what. Who was
-//! forgotten is found without a clock: everybody else sleeps or is gone, and nobody was rung for.
+//! One body, filled and read by threads that sleep until they are woken. The test checks that no
+//! waiter is forgotten, that every byte is the one that was filled, and that no memory is left in
+//! use. A seed decides what each thread does. Forgotten waiters are found without a clock: all
+//! threads sleep or have ended, and none has a pending wake-up.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,16 +14,16 @@ const READERS: usize = 6;
 const BODIES: usize = 400;
 const BYTES_MAX: usize = 1 << 20;
 const SLAB_BYTES: usize = 16 << 20;
-/// How far behind a reader may be before the filler, at times, cuts it off.
+/// How far behind a reader may be before the filler cuts it off, if the plan says so.
 const BEHIND_MAX: u64 = 300_000;
 
-/// What the one who fills does.
+/// What the filler does.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     readers: usize,
     bytes: usize,
     is_announced: bool,
-    /// After so many bytes the body is passed on only.
+    /// The body becomes pass-through after this number of bytes.
     passes_at: usize,
     ahead_max: u64,
     cuts_behind: bool,
@@ -33,7 +34,7 @@ struct Plan {
 enum Ending {
     Finished,
     Cut,
-    /// Wakes nobody, so that the others look again without.
+    /// Wakes none, so that the others have to look again by themselves.
     Dropped,
 }
 
@@ -58,10 +59,10 @@ impl Plan {
     }
 }
 
-/// The number of the one who fills; readers have those below.
+/// The number of the filler; readers have lower numbers.
 const FILLER: usize = READERS;
 
-/// Who is awake, and who sleeps until when.
+/// Tracks which threads are awake, and what the others wait for.
 #[derive(Default)]
 struct House {
     state: Mutex<State>,
@@ -71,19 +72,19 @@ struct House {
 #[derive(Default)]
 struct State {
     awake: usize,
-    /// Those who read without a stop.
+    /// Readers that have not stopped yet.
     busy: usize,
-    /// Those who sleep until there is none of these: nobody may need them meanwhile.
+    /// Readers that sleep until no thread is busy, so that none depends on them.
     stopped: usize,
-    /// By number, those who sleep until somebody rings.
+    /// By number: threads that sleep until they are woken.
     asleep: [bool; READERS + 1],
-    /// By number, whether somebody rang since the last sleep.
+    /// By number: whether the thread was woken since its last sleep.
     rung: [bool; READERS + 1],
     is_stuck: bool,
 }
 
 impl State {
-    /// Notes that one fewer is awake, which may have been the last that could wake another.
+    /// Counts a thread that sleeps or ends: it may have been the last one that could wake another.
     fn note_less(&mut self) {
         self.awake -= 1;
         let is_rung = self.asleep.iter().zip(&self.rung).any(|(asleep, rung)| *asleep && *rung);
@@ -115,7 +116,7 @@ impl House {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until `is_over`.
+    /// Sleeps until `is_over` returns true.
     fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -127,12 +128,12 @@ impl House {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.awake += 1;
-        assert!(!state.is_stuck, "somebody was forgotten");
+        assert!(!state.is_stuck, "a waiter was forgotten");
         state
     }
 }
 
-/// Somebody in the house, until it is dropped.
+/// A running thread, until it is dropped.
 struct Person<'a> {
     house: &'a House,
     number: usize,
@@ -144,7 +145,7 @@ impl Person<'_> {
         waiter(self.number)
     }
 
-    /// Sleeps until somebody rings, or rang since the last time.
+    /// Sleeps until woken; returns at once if woken since the last sleep.
     fn sleep(&mut self) {
         let number = self.number;
         let mut state = self.house.lock();
@@ -156,7 +157,7 @@ impl Person<'_> {
         state.rung[number] = false;
     }
 
-    /// Sleeps until all are gone or sleep so who were busy.
+    /// Sleeps until no thread is busy.
     fn stop(&mut self) {
         let mut state = self.house.lock();
         state.busy -= usize::from(std::mem::take(&mut self.is_busy));
@@ -178,7 +179,7 @@ fn waiter(number: usize) -> WaiterId {
     WaiterId { worker: number as u16, token: number as u64 + 7 }
 }
 
-/// The byte at a position of every body.
+/// Returns the byte at a position of every body.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -194,14 +195,15 @@ fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) 
         if plan.cuts_behind {
             filler.cut_slow_readers(BEHIND_MAX);
         }
-        // Where nobody reads it goes on, as for a body that is kept.
+        // Without readers it continues, as for a body that is stored.
         let lead = filler.lead_or_wait(plan.ahead_max, me.waiter());
         if lead.is_some_and(|lead| lead >= plan.ahead_max) {
             me.sleep();
             continue;
         }
         let Ok(spare) = filler.unfilled() else {
-            // Never full: all bodies fit. The helper is a moment behind.
+            // The slab is never full, because all bodies fit; the prefault thread is a moment
+            // behind.
             thread::yield_now();
             continue;
         };
@@ -223,12 +225,12 @@ fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) 
     }
 }
 
-/// One who reads from a place on.
+/// A reader that begins at some position.
 struct Client {
     start: usize,
-    /// So often it reads before it goes away.
+    /// Number of reads after which it leaves.
     patience: usize,
-    /// So often it reads before it stops until the others are gone.
+    /// Number of reads after which it stops until the others have ended.
     stops_at: usize,
     max: usize,
     random: Random,
@@ -273,7 +275,7 @@ impl Client {
         me.house.ring(reader.close());
     }
 
-    /// Now and then lets the others do something first.
+    /// Sometimes lets the other threads run first.
     fn dawdle(&mut self) {
         if self.random.below(4) == 0 {
             (0..self.random.below(100)).for_each(|_| thread::yield_now());
@@ -295,7 +297,7 @@ impl Client {
 }
 
 #[test]
-fn nobody_is_forgotten_and_no_byte_is_another() {
+fn no_waiter_is_forgotten_and_no_byte_is_wrong() {
     let slab = Slab::on_heap(SLAB_BYTES).unwrap();
     let _thread = PrefaultThread::start(&slab).unwrap();
     let mut random = Random::seeded();

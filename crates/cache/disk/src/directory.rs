@@ -1,4 +1,4 @@
-//! A directory of the file system as a [`Volume`].
+//! A directory of the file system as a [`DirectoryIo`].
 
 use std::fmt;
 use std::io::IoSlice;
@@ -11,28 +11,29 @@ use millrace_sys::{Errno, OpenMode};
 
 use super::directory_io::{DirectoryIo, FileIo, IoResult, ensure_removed, read_short, write_all};
 
-/// A directory that is this process's alone, as long as this lives: everything in it is found from
-/// its descriptor, so it does not matter if somebody renames what leads to it.
+/// A directory that only this process uses while this value lives. Its files are opened relative to
+/// its descriptor, so renaming the path does not matter.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
-    /// Locked; the kernel unlocks it when the process ends, however it does.
+    /// Locked; the kernel unlocks it when the process ends for whatever reason.
     _lock: OwnedFd,
 }
 
-/// Why a directory is not used.
+/// Why a directory cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectoryError {
-    /// The last part of its path is a symbolic link that is not root's, or no directory.
+    /// It is not a directory, or the last part of its path is a symbolic link that root does not
+    /// own.
     NotADirectory,
-    /// It belongs to another user: its number, and ours.
+    /// It belongs to another user: its user id, and ours.
     Owner(u32, u32),
-    /// Others than its owner may look into it: its mode.
+    /// Other users may access it: its mode.
     Open(u32),
     /// Another process uses it.
     Locked,
-    /// The kernel refuses: the call, and why.
+    /// The kernel refused: the name of the call, and its error.
     Kernel(&'static str, Errno),
 }
 
@@ -40,15 +41,15 @@ impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotADirectory => {
-                f.write_str("it is a symbolic link, and not root's, or no directory")
+                f.write_str("not a directory, or a symbolic link that root does not own")
             }
             Self::Owner(owner, own) => {
-                write!(f, "it belongs to user {owner}, and this process is user {own}")
+                write!(f, "owned by user {owner}, but this process is user {own}")
             }
             Self::Open(mode) => {
-                write!(f, "others may look into it: its mode is {mode:o} and must be 700")
+                write!(f, "accessible by other users: mode is {mode:o}, expected 700")
             }
-            Self::Locked => f.write_str("another process uses it"),
+            Self::Locked => f.write_str("in use by another process"),
             Self::Kernel(call, error) => write!(f, "{call}: {error}"),
         }
     }
@@ -56,14 +57,14 @@ impl fmt::Display for DirectoryError {
 
 impl std::error::Error for DirectoryError {}
 
-/// The file that is locked.
+/// The lock file.
 const LOCK: &str = "lock";
-/// A file on its way to replace another.
+/// The temporary file of [`DirectoryIo::replace`].
 const NEW: &str = "new";
 
 impl Directory {
-    /// Opens a directory and locks it; makes it, with the mode 0700, where it is missing. Nothing
-    /// in it is read yet.
+    /// Opens and locks a directory. A missing one is created with mode 0700. Its contents are not
+    /// read yet.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -73,7 +74,7 @@ impl Directory {
         millrace_sys::create_directory(path).map_err(kernel("mkdir"))?;
         let directory = millrace_sys::open_directory(path).map_err(|error| match error {
             Errno::LOOP | Errno::NOTDIR => DirectoryError::NotADirectory,
-            // Most likely for being somebody else's.
+            // Probably because it belongs to another user.
             Errno::ACCESS => match std::fs::symlink_metadata(path) {
                 Ok(found) if found.uid() != own => DirectoryError::Owner(found.uid(), own),
                 _ => DirectoryError::Kernel("open", error),
@@ -95,8 +96,8 @@ impl Directory {
         Ok(Self { path: path.into(), directory, _lock: lock })
     }
 
-    /// What a short file of a directory says that somebody else may have locked; `None` where it
-    /// cannot be read. What is done with it must not matter if it is wrong.
+    /// Reads a short file of a directory that another process may have locked; `None` if it cannot
+    /// be read. The result may be wrong, so nothing important may depend on it.
     pub(super) fn peek(path: &Path, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
         let directory = millrace_sys::open_directory(path).ok()?;
         let file = millrace_sys::open_file(directory.as_fd(), name, OpenMode::Existing).ok()?;
@@ -107,7 +108,7 @@ impl Directory {
         read_short(&DirectoryFile(file), status.bytes, bytes_max)
     }
 
-    /// Where it was when it was opened.
+    /// Returns its path when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -115,7 +116,7 @@ impl Directory {
     fn open_file(&self, name: &str, how: OpenMode) -> IoResult<DirectoryFile> {
         let file = millrace_sys::open_file(self.directory.as_fd(), name, how)?;
         let status = millrace_sys::file_status(file.as_fd())?;
-        // A directory or a pipe of that name is none of ours.
+        // A directory or pipe of that name is not ours.
         if status.is_file { Ok(DirectoryFile(file)) } else { Err(Errno::INVAL) }
     }
 }
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_directory_of_ones_own_is_used() {
+    fn only_a_private_directory_is_used() {
         let base = std::env::temp_dir().join(format!("millrace-volume-{}", std::process::id()));
         std::fs::create_dir(&base).unwrap();
         let path = base.join("cache");
@@ -215,7 +216,7 @@ mod tests {
         let link = base.join("link");
         symlink(&path, &link).unwrap();
         if millrace_sys::effective_user() == 0 {
-            // It is followed, and what is found there is not as it has to be.
+            // The link is followed, and its target has the wrong mode.
             assert_eq!(Directory::open(&link).unwrap_err(), DirectoryError::Open(0o750));
             lchown(&link, Some(12345), None).unwrap();
         }

@@ -1,4 +1,4 @@
-//! What the disk tier asks of a file system: a directory of its own, and files that are written at
+//! What the disk tier requires of a file system: a directory of its own, with files that grow at
 //! their end.
 
 use std::fmt::Debug;
@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use millrace_sys::Errno;
 
-/// What a call gives: a value, or the kernel's error number.
+/// A value, or the kernel's error number.
 pub type IoResult<T> = Result<T, Errno>;
 
-/// A directory. What is changed in it is there for everybody at once, and survives the process;
-/// it survives the machine when it was synced.
+/// A directory. Changes are visible at once and survive the process. They survive a failure of the
+/// machine once they were synced.
 pub trait DirectoryIo: Send + Sync + Debug {
-    /// The names of its files, in any order.
+    /// Returns the names of its files, in any order.
     ///
     /// # Errors
-    /// As the kernel has them, here and below.
+    /// Those of the kernel, here and below.
     fn list(&self) -> IoResult<Vec<String>>;
 
-    /// Makes a file, which must not be there yet, for reading and writing.
+    /// Creates a file for reading and writing.
     ///
     /// # Errors
     /// EEXIST, ENOSPC.
@@ -31,64 +31,63 @@ pub trait DirectoryIo: Send + Sync + Debug {
     /// ENOENT.
     fn open(&self, name: &str) -> IoResult<Arc<dyn FileIo>>;
 
-    /// Takes a file's name away. Who has it open goes on reading it.
+    /// Removes a file's name. Processes that have it open can still read it.
     ///
     /// # Errors
     /// ENOENT.
     fn remove(&self, name: &str) -> IoResult<()>;
 
-    /// Puts a file with these bytes in the place of whatever has its name, all or nothing, and
-    /// synced.
+    /// Creates or replaces a file with these bytes, atomically and synced.
     ///
     /// # Errors
-    /// ENOSPC; then what was there is still there.
+    /// ENOSPC; the old file is then still there.
     fn replace(&self, name: &str, bytes: &[u8]) -> IoResult<()>;
 
-    /// Waits until names that were made or taken away are on the disk.
+    /// Syncs created and removed names.
     ///
     /// # Errors
     /// EIO.
     fn sync(&self) -> IoResult<()>;
 }
 
-/// An open file of a [`Volume`].
+/// An open file of a [`DirectoryIo`].
 pub trait FileIo: Send + Sync + Debug {
-    /// Its bytes.
+    /// Returns its size in bytes.
     ///
     /// # Errors
     /// EIO.
     fn bytes(&self) -> IoResult<u64>;
 
-    /// Reads from a place: as many as there are, or fewer. 0 at its end.
+    /// Reads from an offset: all of `bytes`, or fewer. Returns 0 at the end of the file.
     ///
     /// # Errors
     /// EIO.
     fn read_at(&self, at: u64, bytes: &mut [u8]) -> IoResult<usize>;
 
-    /// Writes parts behind each other, at most [`millrace_sys::WRITE_PARTS_MAX`]; may write fewer
-    /// bytes than there are, and gives how many.
+    /// Writes parts one after the other, at most [`millrace_sys::WRITE_PARTS_MAX`]. May write fewer
+    /// bytes, and returns their number.
     ///
     /// # Errors
     /// ENOSPC, EIO.
     fn write_at(&self, at: u64, parts: &[IoSlice<'_>]) -> IoResult<usize>;
 
-    /// Cuts it.
+    /// Truncates it.
     ///
     /// # Errors
     /// EIO.
     fn truncate(&self, bytes: u64) -> IoResult<()>;
 
-    /// Waits until what was written is on the disk.
+    /// Syncs the written data.
     ///
     /// # Errors
     /// EIO: some of it may be lost.
     fn sync(&self) -> IoResult<()>;
 }
 
-/// Removes a file unless it is gone already.
+/// Removes a file if it exists.
 ///
 /// # Errors
-/// As [`Volume::remove`].
+/// As [`DirectoryIo::remove`].
 pub(super) fn ensure_removed(volume: &dyn DirectoryIo, name: &str) -> IoResult<()> {
     match volume.remove(name) {
         Err(Errno::NOENT) => Ok(()),
@@ -96,10 +95,10 @@ pub(super) fn ensure_removed(volume: &dyn DirectoryIo, name: &str) -> IoResult<(
     }
 }
 
-/// Reads all of `bytes`.
+/// Reads all of `bytes`. Returns `false` if the file ends before.
 ///
 /// # Errors
-/// As [`VolumeFile::read_at`]; `Ok(false)` where the file ends before.
+/// As [`FileIo::read_at`].
 pub(super) fn read_exactly(file: &dyn FileIo, at: u64, bytes: &mut [u8]) -> IoResult<bool> {
     let mut done = 0;
     while done < bytes.len() {
@@ -111,7 +110,7 @@ pub(super) fn read_exactly(file: &dyn FileIo, at: u64, bytes: &mut [u8]) -> IoRe
     Ok(true)
 }
 
-/// Reads a file of `bytes` bytes. `None`: it is longer than `bytes_max`, or the read fails.
+/// Reads a file of `bytes` bytes. `None` if it is longer than `bytes_max` or cannot be read.
 pub(super) fn read_short(file: &dyn FileIo, bytes: u64, bytes_max: usize) -> Option<Vec<u8>> {
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= bytes_max)?;
     let mut read = vec![0; bytes];
@@ -122,7 +121,7 @@ pub(super) fn read_short(file: &dyn FileIo, bytes: u64, bytes_max: usize) -> Opt
 /// Writes all of the parts.
 ///
 /// # Errors
-/// As [`VolumeFile::write_at`]: some of it may have been written.
+/// As [`FileIo::write_at`]; some of the parts may have been written.
 pub(super) fn write_all(file: &dyn FileIo, at: u64, parts: &[&[u8]]) -> IoResult<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut rest = &mut slices[..];

@@ -1,4 +1,4 @@
-//! One disk: its parts, and what may be asked of it from any thread.
+//! One disk: its parts, and its operations, which any thread may call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,12 +24,12 @@ use super::stats::{DiskStats, StatsCell};
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub(super) shared: Arc<DiskShared>,
-    /// Held by the one who writes, for as long as one job takes.
+    /// Locked by the writer for one job at a time.
     pub(super) log: Arc<Mutex<Log>>,
 }
 
 impl Disk {
-    /// Opens one whose identity is written already. What is in it is looked for later.
+    /// Opens a disk whose identity is written already. Its contents are recovered later.
     pub(super) fn open(
         volume: Arc<dyn DirectoryIo>,
         bytes: u64,
@@ -44,7 +44,7 @@ impl Disk {
             debug_assert_eq!(
                 contents,
                 DirectoryContents::Kept,
-                "what is not kept was removed before"
+                "other contents were removed before"
             );
             let file = volume.open(&Segment::name(number))?;
             let bytes = file.bytes()?;
@@ -91,8 +91,8 @@ impl Disk {
         known.is_some_and(|known| known.at == candidate.at)
     }
 
-    /// Takes an answer; gives it back where it is left out. What it would have replaced is gone in
-    /// any case.
+    /// Queues a response. Returns it if it is refused. In both cases, the version that it replaces
+    /// is no longer found.
     pub(super) fn store(&self, answer: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
         let shared = &self.shared;
         let is_sound =
@@ -110,7 +110,7 @@ impl Disk {
         Ok(())
     }
 
-    /// One answer is no longer to be had.
+    /// Removes one response.
     pub(super) fn forget(&self, id: ResponseId) {
         if self.shared.index.shard(id.key).has_key(id.key) {
             self.purge(&PurgeTarget::Response(id), false, None);
@@ -128,7 +128,7 @@ impl Disk {
         }
     }
 
-    /// Waits while the queue is above its second mark, if it may, and so long at most.
+    /// Waits up to `most` while the queue is above its second mark, unless the disk has no threads.
     pub(super) fn wait_for_room(&self, most: Duration) {
         if self.shared.queue.wait_for_room(most) {
             self.shared.stats.update(|counters| counters.purge_waits += 1);
@@ -168,7 +168,7 @@ impl Disk {
             PurgeTarget::Response(id) => shard.remove(*id),
             _ => shard.remove_key(key),
         };
-        // What was purged before may still have to be written: whoever asks waits for that too.
+        // An earlier purge may not be written yet, and the requester has to wait for that, too.
         if is_there || is_wanted {
             if is_soft {
                 shared.rules.add_pending(target, is_soft);
@@ -177,7 +177,7 @@ impl Disk {
         }
     }
 
-    /// Everything is gone, which nobody waits for.
+    /// Removes everything, without a requester.
     fn purge_all(&self) {
         let (shared, target) = (&self.shared, PurgeTarget::All);
         shared.rules.add_pending(&target, false);
@@ -185,7 +185,7 @@ impl Disk {
         shared.queue.push_write(WriteJob::Purge(PurgeJob { target, is_soft: false, waiter: None }));
     }
 
-    /// Takes a wish, or gives it back: the origin is to be asked.
+    /// Queues a fetch, or returns it if it is refused: the origin has to be used.
     pub(super) fn fetch(&self, fetch: Box<FetchRequest>) -> Result<(), Box<FetchRequest>> {
         let shared = &self.shared;
         if shared.queue.must_skip(0) {
@@ -196,12 +196,12 @@ impl Disk {
         Ok(())
     }
 
-    /// `disks`: how many there are.
+    /// Queues a listing. `disks` is the number of disks.
     pub(super) fn list(&self, cursor: Cursor, disks: usize, requester: WaiterId) {
         self.shared.queue.push_write(WriteJob::List { cursor, disks, requester });
     }
 
-    /// One piece of work, without threads: a turn of a fetch, or what the writer does.
+    /// Runs one piece of work of a disk without threads: a turn of a fetch, or a job of the writer.
     pub(super) fn run_once(&self) -> bool {
         if let NextJob::Job(task) = self.shared.queue.pop_fetch(false) {
             task.run_turn(&self.shared);
@@ -229,20 +229,20 @@ impl Disk {
         outside.map(|(_, count)| count).sum()
     }
 
-    /// No more is fetched: those who wait for what was to be are told.
+    /// Ends all fetches; their requesters get a reply.
     pub(super) fn abandon_fetches(&self) {
         for task in self.shared.queue.close() {
             task.abandon(&self.shared);
         }
     }
 
-    /// Ends: what is in the queue is written, and the open segment gets its summary.
+    /// Closes the disk: the queue is written, and the open segment gets its summary.
     pub(super) fn close(&self) {
-        // Those that a thread put back when it ended.
+        // A thread may have put fetches back when it ended.
         self.abandon_fetches();
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         while log.run_once(None) {}
-        // Without a summary the segment is read as a whole at the next start.
+        // Without a summary, the next start reads the whole segment.
         let _ = log.close();
     }
 }

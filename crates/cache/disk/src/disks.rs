@@ -1,4 +1,4 @@
-//! All disks of a cache, as those who use them see them.
+//! The disks of a cache: the public interface.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -26,42 +26,44 @@ use super::segments::Segment;
 use super::stats::DiskStats;
 use super::threads::Threads;
 
-/// Why disks are not used. Places count from 0, in the order they were given.
+/// Why disks cannot be used. The first number is the index of the disk, in the order given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// There are none, or too many.
+    /// The number of disks is 0 or too large.
     Count(usize),
-    /// The disk at a place is given so many bytes, which are too few.
+    /// The size of a disk in bytes is too small.
     Size(usize, u64),
-    /// The disk at a place cannot be read or written.
+    /// A disk cannot be read or written.
     Io(usize, Errno),
-    /// There can be no further thread.
+    /// A thread cannot be created.
     Thread,
-    /// What is on them was hashed with another key than what is in memory.
+    /// The disks have another hash key than the memory.
     OtherKey,
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Count(count) => write!(f, "{count} disks; 1 to {MEMBERS_MAX} are allowed"),
+            Self::Count(count) => {
+                write!(f, "invalid number of disks {count}: expected 1 to {MEMBERS_MAX}")
+            }
             Self::Size(_, bytes) => {
-                write!(f, "a disk of {bytes} bytes; {DISK_BYTES_MIN} are the least")
+                write!(f, "invalid disk size {bytes}: expected at least {DISK_BYTES_MIN} bytes")
             }
             Self::Io(_, error) => write!(f, "{error}"),
-            Self::Thread => f.write_str("no thread for a disk"),
-            Self::OtherKey => f.write_str("what is on the disks has another hash key"),
+            Self::Thread => f.write_str("cannot create a thread for a disk"),
+            Self::OtherKey => f.write_str("the disks have another hash key than the memory"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// The disks. Ends them when it is dropped: what is in the queues is written first.
+/// The disks. Dropping this closes them, after their queues were written.
 #[derive(Debug)]
 pub struct Disks {
     disks: Vec<Disk>,
-    /// The bytes of each, which say how much of everything it gets.
+    /// The size of each in bytes, which determines its share of the responses.
     sizes: Vec<u64>,
     key: HashKey,
     contents: Vec<DirectoryContents>,
@@ -69,14 +71,14 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Opens directories, each with the bytes that it may have. What they hold is found while they
-    /// are used already, the newest first. `fresh` is random: the key of the cache, if it has none
-    /// yet; `now_ms` the time of day.
+    /// Opens directories, each with its maximum size in bytes. They can be used at once, while
+    /// their contents are recovered, newest first. `fresh` is a random key for a cache that has
+    /// none yet; `now_ms` is the time of day.
     ///
-    /// Costs a few system calls for each file, and syncs. Waits for no more than that.
+    /// Costs a few system calls per file and some syncs, and does not wait for anything else.
     ///
     /// # Errors
-    /// What is wrong with which.
+    /// Which disk or option is wrong, and why.
     pub fn open(
         directories: Vec<(Arc<dyn DirectoryIo>, u64)>,
         callbacks: &Arc<dyn DiskCallbacks>,
@@ -98,7 +100,7 @@ impl Disks {
             DirectoryContents::Kept => Ok(()),
             _ => remove_segments(&**volume),
         })?;
-        // Only when each of them knows of this run has it begun.
+        // A run has begun only when every directory has recorded it.
         for_each_disk(&directories, |place, volume| write_identity(&**volume, &identities[place]))?;
         let disks = for_each_disk(&directories, |place, volume| {
             let (identity, contents) = (&identities[place], contents[place]);
@@ -112,9 +114,9 @@ impl Disks {
         Ok(Self { disks, sizes, key, contents, threads })
     }
 
-    /// The key that disks in these directories will have when they are opened, as far as it can be
-    /// known: that of the oldest of them. `None`: they have none yet. Locks nothing, so whoever has
-    /// them open may go on.
+    /// Returns the key that these directories will have once they are opened: that of the oldest
+    /// one that can be read. `None` if they have none yet. Takes no lock, so another process may
+    /// use the directories.
     pub fn hash_key_of(directories: &[&Path]) -> Option<HashKey> {
         let read = |path: &&Path| {
             let bytes = Directory::peek(path, IDENTITY, IDENTITY_BYTES_MAX)?;
@@ -124,18 +126,18 @@ impl Disks {
         found.min_by_key(|identity| identity.made_ms).map(|identity| identity.key)
     }
 
-    /// The key that everything in this cache has to be hashed with.
+    /// Returns the key with which everything in this cache is hashed.
     pub fn hash_key(&self) -> HashKey {
         self.key
     }
 
-    /// What was done with what each directory held.
+    /// Returns what was done with the contents of each directory.
     pub fn contents(&self) -> &[DirectoryContents] {
         &self.contents
     }
 
-    /// The answers that are stored under a key, those of the disk that a further one would go to
-    /// first. Costs a short lock for each disk, and no reading: it is for a worker.
+    /// Returns the stored responses of a key; those of the disk that a new one would go to come
+    /// first. Takes a short lock per disk and reads no files, so workers may call it.
     pub fn find(&self, key: Key) -> Vec<DiskHit> {
         let home = self.home_of(key);
         let mut found: Vec<DiskHit> = self.disks[home].find(key).collect();
@@ -149,17 +151,17 @@ impl Disks {
         found
     }
 
-    /// Whether what was found is still where it was found.
+    /// Returns whether a response is still where it was found.
     pub fn has(&self, candidate: &DiskHit) -> bool {
         self.disks[candidate.disk].has(candidate)
     }
 
-    /// Stores an answer, in the place of the one with the same id, which is not found any more from
-    /// now on. It is found itself when it was written.
+    /// Stores a response and replaces the one with the same id, which is no longer found from now
+    /// on. The new one is found once it was written.
     ///
     /// # Errors
-    /// The answer, where it is left out: there is too much to do, or it is too long. What it was to
-    /// replace is gone nevertheless.
+    /// Returns the response if the disk is overloaded or the response too long. The one that it
+    /// should replace is removed nevertheless.
     pub fn store(&self, answer: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
         let home = self.home_of(answer.id.key);
         for (_, disk) in self.others_than(home) {
@@ -168,27 +170,27 @@ impl Disks {
         self.disks[home].store(answer)
     }
 
-    /// Gives a stored answer other numbers and another head, after it was validated. Where there is
-    /// too much to do, or that cannot be written, it is gone: those that it has may let it be used
-    /// for longer.
+    /// Replaces metadata and header of a stored response, after a validation. If the disk is
+    /// overloaded or fails, the response is removed, because its old metadata may allow a longer
+    /// use.
     pub fn update(&self, id: ResponseId, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
         self.disks.iter().for_each(|disk| disk.update(id, meta, head));
     }
 
-    /// An answer is no longer to be had: it was made invalid. After a crash of the machine, but not
-    /// of the process, it may come back if that happened a moment before.
+    /// Removes a response that was invalidated. It may come back if the machine, not only the
+    /// process, fails a moment later.
     pub fn forget(&self, id: ResponseId) {
         self.disks.iter().for_each(|disk| disk.forget(id));
     }
 
-    /// The same with all that a subject is about; or, if `is_soft`, it has to be validated before
-    /// it is used.
+    /// Removes all responses of a target like [`Disks::forget`]; if `is_soft`, makes them stale
+    /// instead.
     pub fn forget_all(&self, target: &PurgeTarget, is_soft: bool) {
         self.disks.iter().for_each(|disk| disk.purge(target, is_soft, None));
     }
 
-    /// Waits while any of them has far too much to do, a second in all at most: before others than
-    /// operators purge, with nothing locked.
+    /// Waits while a disk is overloaded, up to a second in total. To be called before purges that
+    /// no operator waits for, without any lock.
     pub fn wait_for_room(&self) {
         let deadline = Instant::now() + PURGE_WAIT_MAX;
         for disk in &self.disks {
@@ -196,9 +198,8 @@ impl Disks {
         }
     }
 
-    /// Purges: what it is about is not had from now on any more, or if `is_soft`, has to be
-    /// validated before it is used. `asker` is told when that will be so for good, whatever happens
-    /// to the machine.
+    /// Purges the responses of a target, at once for this process; if `is_soft`, makes them stale
+    /// instead. `requester` gets a reply once the purge survives a failure of the machine.
     pub fn purge(&self, target: &PurgeTarget, is_soft: bool, requester: WaiterId) {
         let rest = Mutex::new((self.disks.len(), true));
         let requester = Arc::new(PurgeWaiter { requester: requester, remaining: rest });
@@ -207,16 +208,16 @@ impl Disks {
         }
     }
 
-    /// Begins to fetch an answer. What comes of it is told by [`Host::answered`].
+    /// Starts to fetch a response. The results go to [`DiskCallbacks::handle_reply`].
     ///
     /// # Errors
-    /// The wish, where it is left out: there is too much to do. The origin is asked.
+    /// Returns the request if the disk is overloaded: the origin has to be used.
     pub fn fetch(&self, fetch: Box<FetchRequest>) -> Result<(), Box<FetchRequest>> {
         self.disks[fetch.candidate.disk].fetch(fetch)
     }
 
-    /// Reads some heads, from a cursor on, which is `Cursor::default()` at first; `asker` gets them.
-    /// One that was replaced meanwhile may be told twice.
+    /// Starts to read some stored headers, from a cursor on, at first `Cursor::default()`;
+    /// `requester` gets them. A response that is replaced meanwhile may be listed twice.
     pub fn list(&self, cursor: Cursor, requester: WaiterId) {
         match self.disks.get(cursor.disk) {
             Some(disk) => disk.list(cursor, self.disks.len(), requester),
@@ -227,7 +228,7 @@ impl Disks {
         }
     }
 
-    /// What each disk did, and has.
+    /// Returns the statistics of each disk.
     pub fn stats(&self) -> Vec<DiskStats> {
         self.disks.iter().map(Disk::stats).collect()
     }
@@ -241,8 +242,8 @@ impl Disks {
         self.disks.iter().map(|disk| disk.recovered_outside(spaces)).sum()
     }
 
-    /// Without threads: does one piece of the work of each disk, reading before writing. `false`:
-    /// there was none.
+    /// Without threads: runs one piece of work of each disk, fetches before writes. Returns `false`
+    /// if there was none.
     pub fn run_once(&self) -> bool {
         self.disks.iter().filter(|disk| disk.run_once()).count() > 0
     }
@@ -251,8 +252,8 @@ impl Disks {
         self.disks.iter().enumerate().filter(move |(place, _)| *place != home)
     }
 
-    /// The disk that an answer goes to: each gets its share, and if one comes or goes, what goes to
-    /// others stays the same (weighted rendezvous hashing).
+    /// Returns the disk for responses of a key, by weighted rendezvous hashing: each disk gets its
+    /// share, and adding or removing a disk does not move responses between the others.
     fn home_of(&self, key: Key) -> usize {
         if self.disks.len() == 1 {
             return 0;
@@ -285,25 +286,25 @@ fn for_each_disk<T, U>(
     all.map(|(place, one)| what(place, one).map_err(|error| Error::Io(place, error))).collect()
 }
 
-/// What a directory says of itself; `None` where it says nothing that can be read.
+/// Returns the identity of a directory; `None` if it has none that can be read.
 fn read_identity(volume: &dyn DirectoryIo) -> IoResult<Option<Identity>> {
     let file = match volume.open(IDENTITY) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error),
     };
-    // What cannot be read is as good as lost: everything is fetched again.
+    // An unreadable identity counts as lost: everything is fetched again.
     let read = read_short(&*file, file.bytes()?, IDENTITY_BYTES_MAX);
     Ok(read.and_then(|bytes| Identity::from_bytes(&bytes)))
 }
 
-/// Writes what a directory is. Where the disk is full, the oldest segments make room for it.
+/// Writes the identity of a directory. If the disk is full, the oldest segments are removed first.
 fn write_identity(volume: &dyn DirectoryIo, identity: &Identity) -> IoResult<()> {
     let mut written = volume.replace(IDENTITY, &identity.to_bytes());
     if written == Err(Errno::NOSPC) || written == Err(Errno::DQUOT) {
         let mut names = volume.list()?;
         names.retain(|name| Segment::number_of(name).is_some());
-        // The numbers in names have leading zeros.
+        // The numbers in the names have leading zeros.
         names.sort_unstable();
         for oldest in names {
             volume.remove(&oldest)?;
@@ -316,7 +317,7 @@ fn write_identity(volume: &dyn DirectoryIo, identity: &Identity) -> IoResult<()>
     written
 }
 
-/// Removes every segment.
+/// Removes all segments.
 fn remove_segments(volume: &dyn DirectoryIo) -> IoResult<()> {
     for name in volume.list()? {
         if Segment::number_of(&name).is_some() {

@@ -1,5 +1,5 @@
-//! Reading an answer: its front first, then its body, of which nothing is given to anybody before
-//! it was compared with its checksum.
+//! Fetching a response: first its record header, then its body. No byte is delivered before it was
+//! verified by a checksum.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use super::message::{DiskReply, FetchError};
 use super::purge_rules::RecordStatus;
 use super::shared::{DiskShared, RecordHeaders};
 
-/// What one step came to.
+/// The result of one step.
 enum FetchStep {
     Progress,
     Complete,
     NoMemory,
 }
 
-/// Finds an answer that is known, reads its front, and asks the rules.
+/// Reads the record header of a response and checks the rules.
 pub(super) fn open_record(
     shared: &DiskShared,
     id: ResponseId,
@@ -39,11 +39,11 @@ pub(super) fn open_record(
 
 impl FetchTask {
     fn filler(&mut self) -> &mut Filler {
-        self.filler.as_mut().expect("it is there until it ends, which takes the whole")
+        self.filler.as_mut().expect("present until the end, which consumes the value")
     }
 
-    /// Reads on for a while, and if it is not over then, waits for another turn in the queue. Gives
-    /// whether it does so for want of memory: better not at once.
+    /// Continues a fetch for one turn, and queues it again if it is not complete. Returns whether
+    /// it lacks memory, so that the caller should pause.
     pub(super) fn run_turn(mut self, shared: &DiskShared) -> bool {
         if self.opened.is_none() {
             match open_record(shared, self.id, self.at) {
@@ -53,7 +53,7 @@ impl FetchTask {
         }
         let mut budget = TURN_BYTES;
         loop {
-            // It was not what it has to be, or memory let it go and nobody reads it.
+            // The response was invalid or was evicted, and no client reads it.
             if self.has_reported && !self.filler().is_shared() {
                 return false;
             }
@@ -80,8 +80,8 @@ impl FetchTask {
         }
     }
 
-    /// How often memory is asked for before it is given up: far more often where somebody reads what
-    /// would be cut.
+    /// Returns how often an allocation is repeated: far more often if a client reads a body that
+    /// would be cut otherwise.
     fn tries_max(&mut self) -> u32 {
         if self.filler().reader_count() > 0 {
             MEMORY_TRIES_WITH_READER_MAX
@@ -90,16 +90,16 @@ impl FetchTask {
         }
     }
 
-    /// Gives the next bytes: those of one chunk at most.
+    /// Delivers the next bytes, at most one chunk.
     fn deliver_chunk(&mut self, shared: &DiskShared) -> Result<FetchStep, FetchError> {
-        let opened = self.opened.as_ref().expect("a turn begins with that");
-        let filler = self.filler.as_mut().expect("it is there until it ends");
+        let opened = self.opened.as_ref().expect("opened at the start of a turn");
+        let filler = self.filler.as_mut().expect("present until the end");
         let body_bytes = opened.record.fixed.body_bytes;
         if self.delivered == body_bytes {
             return Ok(FetchStep::Complete);
         }
         if self.unplaced.is_empty() {
-            // Chunks are given as a whole: one begins here.
+            // Chunks are delivered as a whole, so one begins here.
             let chunk = self.delivered..body_bytes.min(self.delivered + CHUNK_BYTES as u64);
             if let Some(count) = read_directly(shared, opened, filler, chunk.clone())? {
                 self.delivered += count;
@@ -115,8 +115,8 @@ impl FetchTask {
                 count
             }
             Err(error) => {
-                // Who has the head already waits for what others give back, though nothing is left
-                // to be taken out.
+                // After the header was delivered, wait until readers release memory, even if
+                // nothing is left to evict.
                 return match shared.callbacks.make_room(error) || self.has_reported {
                     true => Ok(FetchStep::NoMemory),
                     false => Err(FetchError::NoMemory),
@@ -129,7 +129,7 @@ impl FetchTask {
         Ok(FetchStep::Progress)
     }
 
-    /// Tells who asked, once.
+    /// Replies with the header, once.
     fn report_fetched(&mut self, shared: &DiskShared) {
         if let Some(opened) = &mut self.opened
             && !self.has_reported
@@ -150,15 +150,15 @@ impl FetchTask {
         false
     }
 
-    /// It fails: who asked is told, or if that was done already, the body is cut.
+    /// Ends the fetch with an error. If the header was delivered already, the body is cut.
     fn fail(mut self, shared: &DiskShared, miss: FetchError) -> bool {
         let (id, at) = (self.id, self.at);
         match miss {
             FetchError::Damaged => shared.discard_damaged(id, at),
             FetchError::Gone => {
                 shared.stats.update(|counters| counters.fetches_gone += 1);
-                // A rule is about it, or its segment went. If it was opened, only this one fetch
-                // is over.
+                // A rule covers it, or its segment was dropped. If it was open already, only this
+                // fetch ends.
                 if self.opened.is_none() {
                     shared.index.shard(id.key).remove_at(id, at);
                 }
@@ -172,7 +172,7 @@ impl FetchTask {
         false
     }
 
-    /// The disk ends: the origin is left to be asked.
+    /// Ends the fetch because the disk is being closed: the origin is used.
     pub(super) fn abandon(mut self, shared: &DiskShared) {
         if let Some(filler) = self.filler.take() {
             wake(shared, filler.cut());
@@ -189,8 +189,7 @@ impl FetchTask {
     }
 }
 
-/// Reads a chunk into the memory that it will be sent from, if there is enough in one piece, and
-/// gives its length.
+/// Reads a chunk into the memory of the body if that is contiguous, and returns its length.
 fn read_directly(
     shared: &DiskShared,
     opened: &OpenRecord,
@@ -205,7 +204,7 @@ fn read_directly(
     Ok(Some(count as u64))
 }
 
-/// Reads the chunk that begins at a place of the body.
+/// Reads and verifies the chunk that begins at an offset of the body.
 fn read_chunk(
     shared: &DiskShared,
     opened: &OpenRecord,

@@ -1,4 +1,4 @@
-//! A fetch as it stands between two turns.
+//! The state of a fetch between two turns.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::message::{FetchRequest, StoredHeader};
 use super::record::RecordHeader;
 use super::segments::Segment;
 
-/// A fetch that is not over.
+/// A fetch in progress.
 #[derive(Debug)]
 pub(super) struct FetchTask {
     pub(super) id: ResponseId,
@@ -17,23 +17,23 @@ pub(super) struct FetchTask {
     pub(super) requester: WaiterId,
     /// `None` once it has ended.
     pub(super) filler: Option<Filler>,
-    /// Once its front was read.
+    /// Present once the record header was read.
     pub(super) opened: Option<OpenRecord>,
-    /// Bytes of the body that were given.
+    /// Bytes of the body delivered so far.
     pub(super) delivered: u64,
-    /// What was compared already and did not fit into memory yet.
+    /// Verified bytes for which there was no memory yet.
     pub(super) unplaced: Vec<u8>,
-    /// How often in a row there was no memory.
+    /// Failed allocations in a row.
     pub(super) tries: u32,
     pub(super) has_reported: bool,
 }
 
-/// An answer whose front was read.
+/// A response whose record header was read.
 #[derive(Debug)]
 pub(super) struct OpenRecord {
     pub(super) segment: Arc<Segment>,
     pub(super) record: RecordHeader,
-    /// Where its body begins in the segment.
+    /// The offset of its body in the segment.
     pub(super) body_at: u64,
     pub(super) header: Box<StoredHeader>,
 }

@@ -1,11 +1,11 @@
-//! The bytes of a segment: a header, records one behind the other, and a summary of them at the
-//! end once it is closed. docs/design/disk.md has the tables.
+//! The format of a segment: a header, records, and after closing a summary of them at the end.
+//! docs/design/disk.md has the tables.
 //!
-//! Everything that says what a record is has a *seal*: a hash with the directory's secret key over
-//! it and its place. So bytes that an origin chose are never taken for a record, wherever they lie,
-//! and neither is a record in the wrong place. Bodies have CRC-32C sums, which the seal covers.
+//! All metadata of a record has a *seal*: a hash over it and its position, keyed with the secret
+//! key of the directory. So neither bytes that an origin chose nor a record in the wrong place are
+//! ever taken for a record. Bodies have CRC-32C checksums, which the seal covers.
 //!
-//! Nothing here reads or writes files. What is decoded is input: bounded and checked first.
+//! Nothing here reads or writes files. Decoded bytes are input: bounded and checked first.
 
 use std::hash::Hasher;
 
@@ -17,22 +17,22 @@ use super::limits::{
     TAGS_MAX, UNIT, VARY_BYTES_MAX,
 };
 
-/// Which stored answer: of all under a key, one.
+/// Identifies a stored response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct ResponseId {
     /// Its key.
     pub key: Key,
-    /// What tells it from others under that key; the caller's choice, 0 where there are none. An
-    /// answer takes the place of the one with the same.
+    /// Distinguishes the responses of a key; chosen by the caller, 0 for one that does not vary. A
+    /// response replaces the one with the same id.
     pub variant: u128,
 }
 
-/// Where a record begins. Those of one disk are written in the order of their positions.
+/// The position of a record. Records of a disk are written in the order of their positions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(super) struct RecordPosition {
-    /// The number of its segment; from 1 on.
+    /// The number of its segment, from 1 on.
     pub(super) segment: u32,
-    /// Its offset there, in units.
+    /// Its offset in the segment, in units.
     pub(super) unit: u32,
 }
 
@@ -42,38 +42,38 @@ impl RecordPosition {
     }
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum RecordKind {
-    /// An answer.
+    /// A response.
     #[default]
     Response,
-    /// Another head for the answer at `target`.
+    /// A newer header for the response at `target`.
     Update,
-    /// Something is no longer to be had.
+    /// A purge.
     Purge(PurgeScope),
 }
 
-/// What a purge is about.
+/// The responses of a purge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PurgeScope {
-    /// One answer.
+    /// One response.
     Id,
-    /// All answers of a key.
+    /// All responses of a key.
     Key,
-    /// All whose key's text begins with the record's name.
+    /// All responses whose key text begins with the record's name.
     Prefix,
-    /// All with the record's tag.
+    /// All responses with the record's tag.
     Tag,
     /// Everything.
     All,
 }
 
-/// The beginning of each record: what it is, and how long its parts are.
+/// The fixed part of a record header: the kind of the record and the lengths of its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct FixedHeader {
     pub(super) kind: RecordKind,
-    /// Of a purge: what it is about is only stale.
+    /// Of a purge: the responses become stale instead.
     pub(super) is_soft: bool,
     pub(super) has_variant: bool,
     pub(super) has_language: bool,
@@ -84,21 +84,21 @@ pub(super) struct FixedHeader {
     pub(super) body_bytes: u64,
     /// Purges of this disk that were written before.
     pub(super) purges: u64,
-    /// Of an update: the answer.
+    /// Of an update: the position of the response.
     pub(super) target: RecordPosition,
-    /// Of a stored response: the space that its key's text names.
+    /// Of a stored response: the space in the text of its key.
     pub(super) space: SpaceTag,
     pub(super) id: ResponseId,
 }
 
-/// Bytes of [`Fixed`] without its seal, and with it.
+/// Bytes of [`FixedHeader`] without and with its seal.
 pub(super) const FIXED_BYTES: usize = 80;
 pub(super) const SEALED_FIXED_BYTES: usize = FIXED_BYTES + 8;
-/// Bytes of the seal of a front, and of the end of a record.
+/// Bytes of the seal of a record header, and of the end of a record.
 pub(super) const SEAL_BYTES: usize = 16;
-/// Bytes of a segment's header: where its first record begins.
+/// Bytes of a segment header: the offset of the first record.
 pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
-/// Bytes of what ends a segment that is closed.
+/// Bytes of the tail of a closed segment.
 pub(super) const SEGMENT_TAIL_BYTES: usize = 64;
 
 const RECORD_MAGIC: [u8; 4] = *b"rec\x02";
@@ -110,7 +110,7 @@ const HAS_LANGUAGE: u8 = 2;
 const IS_SOFT: u8 = 4;
 
 impl FixedHeader {
-    /// One without any parts.
+    /// Creates a fixed header for a record without parts.
     pub(super) fn new(kind: RecordKind, id: ResponseId) -> Self {
         Self { kind, id, ..Self::default() }
     }
@@ -137,7 +137,7 @@ impl FixedHeader {
         bytes
     }
 
-    /// Reads what [`Fixed::to_bytes`] wrote; `None` of anything else.
+    /// Decodes the result of [`FixedHeader::to_bytes`]; `None` for any other bytes.
     pub(super) fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Option<Self> {
         let fixed = Self {
             kind: RecordKind::of(bytes[4])?,
@@ -163,7 +163,7 @@ impl FixedHeader {
         (fixed.is_within_limits() && fixed.to_bytes() == *bytes).then_some(fixed)
     }
 
-    /// Whether its parts are within their bounds.
+    /// Returns whether all lengths are within their bounds.
     pub(super) fn is_within_limits(&self) -> bool {
         usize::from(self.tags) <= TAGS_MAX
             && self.vary_bytes as usize <= VARY_BYTES_MAX
@@ -192,7 +192,7 @@ impl FixedHeader {
         self.body_bytes.div_ceil(CHUNK_BYTES as u64) as usize
     }
 
-    /// Bytes before the body.
+    /// Returns the number of bytes before the body.
     pub(super) fn record_header_bytes(&self) -> usize {
         SEALED_FIXED_BYTES
             + self.meta_bytes()
@@ -205,12 +205,12 @@ impl FixedHeader {
             + SEAL_BYTES
     }
 
-    /// Bytes from its beginning to the end of its end, without what fills its last unit.
+    /// Returns the length of the record, without the padding to a whole unit.
     pub(super) fn record_bytes(&self) -> u64 {
         self.record_header_bytes() as u64 + self.body_bytes + SEAL_BYTES as u64
     }
 
-    /// Bytes of its item in a summary.
+    /// Returns the length of its item in a summary.
     fn item_bytes(&self) -> usize {
         let purged = if self.is_purge() {
             self.name_bytes as usize + usize::from(self.tags) * 16
@@ -221,7 +221,7 @@ impl FixedHeader {
     }
 }
 
-/// Each kind at its number less one.
+/// Each kind is at the index of its number minus one.
 const KINDS: [RecordKind; 7] = [
     RecordKind::Response,
     RecordKind::Update,
@@ -243,10 +243,10 @@ impl RecordKind {
     }
 }
 
-/// The parts of a front behind its fixed beginning.
+/// The parts of a record header after the fixed part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordParts<'a> {
-    /// Empty of a purge.
+    /// Empty for a purge.
     pub(super) meta: &'a [u8],
     pub(super) variant: Option<VariantKey>,
     pub(super) vary: &'a [u8],
@@ -254,12 +254,12 @@ pub(super) struct RecordParts<'a> {
     pub(super) name: &'a [u8],
     /// 16 bytes each.
     pub(super) tags: &'a [u8],
-    /// CRC-32C sums of the body's chunks, 4 bytes each.
+    /// CRC-32C checksums of the body's chunks, 4 bytes each.
     pub(super) sums: &'a [u8],
 }
 
 impl RecordParts<'static> {
-    /// Nothing but what every record has.
+    /// No parts.
     pub(super) const NONE: Self = Self {
         meta: b"",
         variant: None,
@@ -272,7 +272,7 @@ impl RecordParts<'static> {
 }
 
 impl<'a> RecordParts<'a> {
-    /// Takes a front apart that has as many bytes as `fixed` says.
+    /// Splits a record header of the length that `fixed` says.
     pub(super) fn of(fixed: &FixedHeader, front: &'a [u8]) -> Self {
         let mut cut = PartReader(&front[SEALED_FIXED_BYTES..]);
         Self {
@@ -286,14 +286,14 @@ impl<'a> RecordParts<'a> {
         }
     }
 
-    /// The tags.
+    /// Decodes tags.
     pub(super) fn tag_hashes(tags: &[u8]) -> impl Iterator<Item = TagHash> {
         let (tags, _) = tags.as_chunks::<16>();
         tags.iter().map(|tag| TagHash(u128::from_le_bytes(*tag)))
     }
 }
 
-/// What a summary says of a record.
+/// The item of a record in a summary.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SummaryItem<'a> {
     pub(super) unit: u32,
@@ -306,7 +306,7 @@ pub(super) struct SummaryItem<'a> {
     pub(super) tags: &'a [u8],
 }
 
-/// Appends what a summary says of a record with this front.
+/// Appends the summary item of a record.
 pub(super) fn put_item(out: &mut Vec<u8>, unit: u32, fixed: &FixedHeader, parts: &RecordParts<'_>) {
     out.extend_from_slice(&unit.to_le_bytes());
     out.extend_from_slice(&fixed.to_bytes());
@@ -318,7 +318,7 @@ pub(super) fn put_item(out: &mut Vec<u8>, unit: u32, fixed: &FixedHeader, parts:
     }
 }
 
-/// Takes the first item off; `None` where there is no sound one.
+/// Decodes and removes the first item; `None` if it is invalid.
 pub(super) fn take_item<'a>(items: &mut &'a [u8]) -> Option<SummaryItem<'a>> {
     let (unit, rest) = items.split_first_chunk()?;
     let fixed = FixedHeader::from_bytes(rest.first_chunk()?)?;
@@ -331,7 +331,7 @@ pub(super) fn take_item<'a>(items: &mut &'a [u8]) -> Option<SummaryItem<'a>> {
     Some(SummaryItem { unit: u32::from_le_bytes(*unit), fixed, variant, vary, name, tags: cut.0 })
 }
 
-/// Appends the two hashes of a variant, as far as it has them.
+/// Appends the hashes of a variant, if it has any.
 pub(super) fn put_variant(out: &mut Vec<u8>, variant: Option<VariantKey>) {
     if let Some(variant) = variant {
         out.extend_from_slice(&variant.exact.to_le_bytes());
@@ -351,7 +351,7 @@ impl<'a> PartReader<'a> {
     }
 
     fn number(&mut self) -> u128 {
-        u128::from_le_bytes(self.take(16).try_into().expect("16 bytes were taken"))
+        u128::from_le_bytes(self.take(16).try_into().expect("16 bytes were read"))
     }
 
     fn variant(&mut self, fixed: &FixedHeader) -> Option<VariantKey> {
@@ -362,7 +362,7 @@ impl<'a> PartReader<'a> {
     }
 }
 
-/// What a segment begins with.
+/// The header of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SegmentHeader {
     pub(super) segment: u32,
@@ -370,19 +370,19 @@ pub(super) struct SegmentHeader {
     pub(super) purges: u64,
 }
 
-/// What a closed segment ends with.
+/// The tail of a closed segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SegmentTail {
     pub(super) segment: u32,
-    /// CRC-32C of the items, which end where this begins.
+    /// CRC-32C of the items, which end where the tail begins.
     pub(super) sum: u32,
     pub(super) bytes: u64,
     /// Purges of this disk that were written before its end.
     pub(super) purges: u64,
 }
 
-/// What seals and looks at seals: with the key of the cache and the number of the directory, so
-/// that a file from elsewhere says nothing here.
+/// Creates and verifies seals, with the key of the cache and the number of the directory, so that
+/// files of other directories are not accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealer {
     key: [u8; 16],
@@ -394,7 +394,7 @@ impl Sealer {
         Self { key: key.bytes(), directory }
     }
 
-    /// `what`: a letter for each use, so that a seal of the one is none of another.
+    /// Computes a seal. `what` is a letter for each use, so that a seal is valid for one use only.
     fn seal(&self, what: u8, at: RecordPosition, bytes: &[u8]) -> [u8; SEAL_BYTES] {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         let mut label = [0; 24];
@@ -408,14 +408,14 @@ impl Sealer {
         hasher.finish128().as_u128().to_le_bytes()
     }
 
-    /// Puts the fixed beginning of a record at `at`, with its seal.
+    /// Appends the fixed part of a record at `at`, with its seal.
     pub(super) fn put_fixed(&self, out: &mut Vec<u8>, fixed: &FixedHeader, at: RecordPosition) {
         let bytes = fixed.to_bytes();
         out.extend_from_slice(&bytes);
         out.extend_from_slice(&self.seal(b'b', at, &bytes)[..8]);
     }
 
-    /// Reads the beginning of a record at `at`.
+    /// Decodes and verifies the fixed part of a record at `at`.
     pub(super) fn read_fixed(&self, bytes: &[u8], at: RecordPosition) -> Option<FixedHeader> {
         let bytes = bytes.first_chunk::<SEALED_FIXED_BYTES>()?;
         if bytes[..4] != RECORD_MAGIC {
@@ -428,19 +428,19 @@ impl Sealer {
         FixedHeader::from_bytes(fixed)
     }
 
-    /// Seals a front that is complete but for that.
+    /// Appends the seal of a record header that is otherwise complete.
     pub(super) fn put_header_seal(&self, front: &mut Vec<u8>, at: RecordPosition) {
         let seal = self.seal(b'f', at, front);
         front.extend_from_slice(&seal);
     }
 
-    /// Whether a whole front is what was written at `at`.
+    /// Returns whether a whole record header was written at `at`.
     pub(super) fn is_record_header(&self, front: &[u8], at: RecordPosition) -> bool {
         let Some((front, seal)) = front.split_last_chunk::<SEAL_BYTES>() else { return false };
         self.seal(b'f', at, front) == *seal
     }
 
-    /// What ends the record with this front: written last.
+    /// Returns the seal at the end of a record, which is written last.
     pub(super) fn end_seal(&self, front: &[u8], at: RecordPosition) -> [u8; SEAL_BYTES] {
         self.seal(b'e', at, &front[front.len() - SEAL_BYTES..])
     }
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_front_is_what_it_was_and_only_there() {
+    fn a_record_header_is_valid_only_unchanged_and_in_its_place() {
         let fixed = fixed();
         let mut front = Vec::new();
         sealer().put_fixed(&mut front, &fixed, AT);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn items_come_back_and_anything_else_is_none() {
+    fn items_round_trip_and_other_bytes_are_rejected() {
         let mut purge = FixedHeader {
             purges: 1,
             ..FixedHeader::new(RecordKind::Purge(PurgeScope::Tag), fixed().id)
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_and_tails_come_back_and_anything_else_is_none() {
+    fn headers_and_tails_round_trip_and_other_bytes_are_rejected() {
         let header = SegmentHeader { segment: 7, purges: 3 };
         let tail = SegmentTail { segment: 7, sum: 5, bytes: 1000, purges: 8 };
         let (one, other) = (sealer().header_bytes(&header), sealer().tail_bytes(&tail));

@@ -1,9 +1,8 @@
-//! What a directory says of itself: the secret key of the cache, and which runs of it it took part
-//! in.
+//! The identity of a directory: the secret key of the cache, and the runs in which it took part.
 //!
-//! Directories are taken out and put back. What was purged or replaced meanwhile must not come back
-//! with one, so each start of the cache, a *run*, is written to every directory before anything is
-//! served; and one that missed a run loses its contents.
+//! Directories may be removed and added again. What was purged or replaced meanwhile must not come
+//! back with them. So each start of the cache, a *run*, is recorded in every directory before
+//! anything is served. A directory that missed a run loses its contents.
 
 use std::hash::Hasher;
 
@@ -11,27 +10,27 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use millrace_http_cache::HashKey;
 
-/// What a directory says of itself.
+/// The identity of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     pub(super) key: HashKey,
-    /// Its own number, by chance.
+    /// Its own random number.
     pub(super) directory: u64,
-    /// When the cache with this key was first made, in milliseconds since 1970.
+    /// When the cache with this key was created, in milliseconds since 1970.
     pub(super) made_ms: u64,
-    /// The last run that it was to take part in, from 1 on.
+    /// The last run in which it was to take part, from 1 on.
     pub(super) run: u64,
     /// The directories of that run.
     pub(super) members: Vec<u64>,
 }
 
-/// The file that has it.
+/// The name of its file.
 pub(super) const IDENTITY: &str = "identity";
 
-/// Bytes of the longest one.
+/// The maximum length of the file.
 pub(super) const IDENTITY_BYTES_MAX: usize = 64 + 8 * MEMBERS_MAX;
 
-/// Directories of one cache.
+/// The maximum number of directories of a cache.
 pub(super) const MEMBERS_MAX: usize = 64;
 
 const MAGIC: [u8; 8] = *b"mr-dir\x02\n";
@@ -50,7 +49,7 @@ impl Identity {
         bytes
     }
 
-    /// Reads what [`Identity::to_bytes`] wrote; `None` of anything else.
+    /// Decodes the result of [`Identity::to_bytes`]; `None` for any other bytes.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (bytes, sum) = bytes.split_last_chunk::<4>()?;
         if crc32c::crc32c(bytes).to_le_bytes() != *sum {
@@ -74,22 +73,23 @@ impl Identity {
     }
 }
 
-/// What is done with what is in a directory.
+/// What is done with the contents of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectoryContents {
-    /// It is kept.
+    /// They are kept.
     Kept,
-    /// There is nothing to keep: it has no identity, or none that can be read, or its last purge
-    /// could not be written.
+    /// There are none: the directory has no readable identity, or its last purge could not be
+    /// written.
     New,
-    /// It is dropped: it belongs to a cache with another key.
+    /// They are dropped: they belong to a cache with another key.
     OtherKey,
-    /// It is dropped: it missed runs of the cache, and with them what was purged and replaced.
+    /// They are dropped: the directory missed runs of the cache, and with them purges and
+    /// replacements.
     MissedRuns,
 }
 
-/// What the directories of a cache are in the next run, and what is done with their contents.
-/// `fresh` is the key, random, that the cache has if it has none yet.
+/// Returns the identities of the directories for the next run, and what is done with their
+/// contents. `fresh` is a random key for a cache that has none yet.
 pub(super) fn plan_run(
     found: &[Option<Identity>],
     fresh: HashKey,
@@ -116,7 +116,7 @@ pub(super) fn plan_run(
         .iter()
         .enumerate()
         .map(|(index, identity)| match identity {
-            // One that was copied has the number of its model: then both are new.
+            // A copied directory has the number of its original: both get new ones.
             Some(identity) if has_unique_number(identity, found) => identity.directory,
             _ => number(fresh, index, now_ms),
         })
@@ -128,8 +128,8 @@ pub(super) fn plan_run(
     (identities, contents)
 }
 
-/// The last run that a directory really took part in. One that a member never heard of did not
-/// begin: everything stopped while it was written to one directory after the other.
+/// Returns the last run in which a directory really took part. A run that a member never recorded
+/// did not begin: everything stopped while it was being recorded in one directory after the other.
 fn last_run_of(identity: &Identity, known: &[&Identity]) -> u64 {
     let never_heard = |other: &&&Identity| {
         identity.members.contains(&other.directory) && other.run < identity.run
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_come_back_and_anything_else_is_none() {
+    fn identities_round_trip_and_other_bytes_are_rejected() {
         let identity = one(7, 3, &[7, 8]).unwrap();
         let bytes = identity.to_bytes();
         assert_eq!(Identity::from_bytes(&bytes), Some(identity));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_were_there_all_the_time_are_kept() {
+    fn directories_that_missed_nothing_are_kept() {
         assert_eq!(contents(&[None, None]), [DirectoryContents::New; 2]);
         assert_eq!(
             contents(&[one(1, 4, &[1, 2]), one(2, 4, &[1, 2])]),
@@ -192,12 +192,12 @@ mod tests {
         assert_eq!(
             contents(&[None, one(2, 4, &[1, 2])]),
             [DirectoryContents::New, DirectoryContents::Kept],
-            "one was emptied"
+            "one directory was emptied"
         );
     }
 
     #[test]
-    fn one_that_missed_a_run_is_dropped() {
+    fn a_directory_that_missed_a_run_is_dropped() {
         let found = [one(1, 5, &[1]), one(2, 4, &[1, 2])];
         assert_eq!(contents(&found), [DirectoryContents::Kept, DirectoryContents::MissedRuns]);
         let found = [one(1, 6, &[1, 2]), one(2, 6, &[1, 2]), one(3, 2, &[3])];
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_did_not_begin_was_not_missed() {
+    fn a_run_that_did_not_begin_does_not_count_as_missed() {
         let found = [one(1, 5, &[1, 2]), one(2, 4, &[1, 2])];
         assert_eq!(contents(&found), [DirectoryContents::Kept; 2]);
         let found = [one(1, 5, &[1, 2, 3]), one(2, 4, &[1, 2]), None];
@@ -230,6 +230,6 @@ mod tests {
         assert!(identities.iter().all(|one| one.key == FRESH && one.made_ms == 4 && one.run == 2));
         let numbers: std::collections::HashSet<u64> =
             identities.iter().map(|one| one.directory).collect();
-        assert_eq!(numbers.len(), 3, "copies get numbers of their own");
+        assert_eq!(numbers.len(), 3, "copied directories get new numbers");
     }
 }

@@ -1,5 +1,5 @@
-//! Which answers a disk has, and where: in memory, and made anew at each start from what the
-//! segments say of themselves, the newest first.
+//! The in-memory index of the responses on a disk. Each start rebuilds it from the summaries of the
+//! segments, newest first.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -11,29 +11,29 @@ use millrace_http_cache::{Key, KeyHasher, VariantKey};
 use super::format::{PurgeScope, RecordKind, RecordPosition, ResponseId, SummaryItem};
 use super::limits::RESPONSES_MAX;
 
-/// The answers of a disk. Shards of a short lock each; a lock is never held while anything waits.
+/// The index. Each shard has its own lock, which is held briefly and never while a thread waits.
 #[derive(Debug)]
 pub(super) struct Index {
     shards: Box<[Mutex<IndexShard>]>,
-    /// Entries of all shards; a bound and a figure, ordered with nothing.
+    /// Entries of all shards. Relaxed: a limit and a statistic, ordered with no other memory.
     count: AtomicUsize,
     vary_names: Mutex<HashSet<Arc<[u8]>>>,
 }
 
 const SHARDS: usize = 64;
-/// Texts of `Vary` that answers share; there are few in practice.
+/// `Vary` texts that responses share; there are few in practice.
 const VARY_NAMES_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct IndexShard {
     entries: HashMap<ResponseId, IndexEntry, BuildHasherDefault<KeyHasher>>,
-    /// Of each key that has any, the variants other than 0 in `entries`.
+    /// For each key, the variants other than 0 in `entries`.
     variants: HashMap<u128, Vec<u128>, BuildHasherDefault<KeyHasher>>,
-    /// While segments of earlier runs are still to be read.
+    /// Present while segments of earlier runs are still to be read.
     recovery: Option<RecoveryState>,
 }
 
-/// What was found in newer segments about answers in older ones.
+/// What newer segments say about responses in older ones.
 #[derive(Debug, Default)]
 struct RecoveryState {
     purged_ids: HashSet<ResponseId>,
@@ -41,15 +41,15 @@ struct RecoveryState {
     updates: HashMap<ResponseId, (RecordPosition, HeaderLocation)>,
 }
 
-/// What is known of an answer.
+/// The entry of a response.
 #[derive(Clone, Debug)]
 pub(super) struct IndexEntry {
     pub(super) location: EntryLocation,
     pub(super) body_bytes: u64,
     pub(super) header_bytes: u32,
-    /// Somebody fetched it since it was written.
+    /// Whether it was fetched since it was written.
     was_fetched: bool,
-    /// What few answers have.
+    /// Fields that few responses have.
     rare: Option<Box<RareFields>>,
 }
 
@@ -60,23 +60,23 @@ struct RareFields {
     update: Option<HeaderLocation>,
 }
 
-/// Where an answer is.
+/// Where a response is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EntryLocation {
-    /// In the queue: the number that it got there.
+    /// In the queue, with this store number.
     Queued(u64),
     /// On the disk.
     OnDisk(RecordPosition),
 }
 
-/// Where a head is, and how much is to be read to have it.
+/// The position of a record header, and the number of bytes to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct HeaderLocation {
     pub(super) at: RecordPosition,
     pub(super) header_bytes: u32,
 }
 
-/// An answer that may be fetched.
+/// A response that can be fetched.
 #[derive(Clone, Debug)]
 pub(super) struct IndexedRecord {
     pub(super) id: ResponseId,
@@ -119,7 +119,7 @@ impl IndexEntry {
 }
 
 impl Index {
-    /// `has_past`: there are segments to be read.
+    /// Creates an index. `has_past`: there are segments to recover.
     pub(super) fn new(has_past: bool) -> Self {
         let shard = || {
             let past = has_past.then(RecoveryState::default);
@@ -133,18 +133,19 @@ impl Index {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The shard of a key, locked. Whoever changes an answer and queues what that means for the
-    /// disk does both under this lock, so that the queue has the order in which it was changed.
+    /// Locks and returns the shard of a key. A change of the index and the job that writes it are
+    /// made under the same lock, so that the queue has the order of the changes.
     pub(super) fn shard(&self, key: Key) -> LockedShard<'_> {
         let shard = &self.shards[(key.0 >> 64) as usize % SHARDS];
         LockedShard {
-            // Poisoned by a panic of somebody else: nothing is ever half changed here.
+            // Poisoned by a panic of another thread; the shard is consistent between two
+            // statements.
             shard: shard.lock().unwrap_or_else(PoisonError::into_inner),
             count: &self.count,
         }
     }
 
-    /// The same text as others with the same text have.
+    /// Returns a shared copy of a `Vary` text.
     pub(super) fn intern_vary(&self, vary: &[u8]) -> Option<Arc<[u8]>> {
         if vary.is_empty() {
             return None;
@@ -160,8 +161,8 @@ impl Index {
         Some(text)
     }
 
-    /// Takes in what a segment of an earlier run says of a record. They come in the opposite order
-    /// of how they were written. Gives the id if there is an answer now.
+    /// Adds a record of an earlier run. Records come in the reverse order of their writing. Returns
+    /// the id if a response was added.
     pub(super) fn add_recovered(&self, segment: u32, item: &SummaryItem<'_>) -> Option<ResponseId> {
         let at = RecordPosition { segment, unit: item.unit };
         let (fixed, id) = (&item.fixed, item.fixed.id);
@@ -197,19 +198,19 @@ impl Index {
         None
     }
 
-    /// Whether there is no room for any more.
+    /// Returns whether there is no room for further responses.
     pub(super) fn is_full(&self) -> bool {
         self.len() >= RESPONSES_MAX
     }
 
-    /// Everything of earlier runs was read.
+    /// Ends the recovery.
     pub(super) fn end_recovery(&self) {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).recovery = None;
         }
     }
 
-    /// Drops every answer that is on the disk; those in the queue stay.
+    /// Removes all responses that are on the disk; those in the queue stay.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +225,7 @@ impl Index {
     }
 }
 
-/// A shard, as long as it is locked.
+/// A locked shard.
 #[derive(Debug)]
 pub(super) struct LockedShard<'a> {
     shard: MutexGuard<'a, IndexShard>,
@@ -232,12 +233,12 @@ pub(super) struct LockedShard<'a> {
 }
 
 impl LockedShard<'_> {
-    /// Whether there may be answers that are not known yet.
+    /// Returns whether there may be responses that are not in the index yet.
     fn is_recovering(&self) -> bool {
         self.shard.recovery.is_some()
     }
 
-    /// The answers under a key that are on the disk.
+    /// Returns the responses of a key that are on the disk.
     pub(super) fn find(&self, key: Key) -> Vec<IndexedRecord> {
         self.ids(key).into_iter().filter_map(|id| self.get(id)).collect()
     }
@@ -246,15 +247,16 @@ impl LockedShard<'_> {
         self.shard.entries.get(&id)?.to_record(id)
     }
 
-    /// Puts one in that is in the queue, in the place of any with the same id. Gives whether there
-    /// is, or may be, such a one on the disk.
+    /// Inserts a queued response, replacing the one with the same id. Returns whether such a one
+    /// is, or may be, on the disk.
     pub(super) fn insert_queued(&mut self, id: ResponseId, number: u64) -> bool {
         let entry = IndexEntry::new(EntryLocation::Queued(number), 0, 0, RareFields::default());
         let before = self.insert(id, entry);
         before.is_some() || self.is_recovering()
     }
 
-    /// One that was queued was written; `false` where it was purged or replaced meanwhile.
+    /// Records that a queued response was written. Returns `false` if it was purged or replaced
+    /// meanwhile.
     pub(super) fn commit(&mut self, number: u64, known: IndexedRecord) -> bool {
         let is_same = |entry: &IndexEntry| entry.location == EntryLocation::Queued(number);
         if !self.shard.entries.get(&known.id).is_some_and(is_same) {
@@ -271,7 +273,7 @@ impl LockedShard<'_> {
         true
     }
 
-    /// One that was queued was not written.
+    /// Removes a queued response that was not written.
     pub(super) fn remove_queued(&mut self, id: ResponseId, number: u64) {
         if self
             .shard
@@ -283,7 +285,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// It is no longer to be had. Gives whether it was, or may have been, there.
+    /// Removes a response. Returns whether it was, or may have been, there.
     pub(super) fn remove(&mut self, id: ResponseId) -> bool {
         let was_there = self.remove_entry(id);
         if let Some(past) = &mut self.shard.recovery {
@@ -293,12 +295,12 @@ impl LockedShard<'_> {
         was_there
     }
 
-    /// The same, if it is where it was; gives whether it was.
+    /// Removes a response if it is at this position. Returns whether it was.
     pub(super) fn remove_at(&mut self, id: ResponseId, at: RecordPosition) -> bool {
         self.get(id).is_some_and(|known| known.at == at) && self.remove(id)
     }
 
-    /// Nothing under a key is to be had any more. Gives whether anything was, or may have been.
+    /// Removes all responses of a key. Returns whether any were, or may have been, there.
     pub(super) fn remove_key(&mut self, key: Key) -> bool {
         let mut was_there = false;
         for id in self.ids(key) {
@@ -311,12 +313,12 @@ impl LockedShard<'_> {
         was_there
     }
 
-    /// Whether anything under a key is there, or may be.
+    /// Returns whether a key has, or may have, responses.
     pub(super) fn has_key(&self, key: Key) -> bool {
         self.is_recovering() || !self.ids(key).is_empty()
     }
 
-    /// The answer at `target` has another head.
+    /// Records a newer header of the response at `target`.
     pub(super) fn update(&mut self, id: ResponseId, target: RecordPosition, head: HeaderLocation) {
         if let Some(entry) = self.shard.entries.get_mut(&id)
             && entry.location == EntryLocation::OnDisk(target)
@@ -325,7 +327,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// The answer at `from` was written again, with its present head.
+    /// Records that the response at `from` was rewritten with its newest header.
     pub(super) fn relocate(
         &mut self,
         id: ResponseId,
@@ -346,7 +348,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Somebody fetches it.
+    /// Records that a response is fetched.
     pub(super) fn mark_fetched(&mut self, id: ResponseId) {
         if let Some(entry) = self.shard.entries.get_mut(&id) {
             entry.was_fetched = true;
@@ -423,15 +425,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_is_found_when_it_is_written() {
+    fn a_queued_response_is_found_once_written() {
         let index = Index::new(false);
         let mut shard = index.shard(KEY);
         assert!(!shard.insert_queued(PLAIN, 1) && !shard.insert_queued(OTHER, 2));
         assert!(shard.find(KEY).is_empty() && shard.has_key(KEY));
         assert!(shard.commit(1, known(PLAIN, at(1, 1))) && shard.commit(2, known(OTHER, at(1, 5))));
         assert_eq!(shard.find(KEY).len(), 2);
-        assert!(shard.insert_queued(PLAIN, 3), "there is one on the disk");
-        assert_eq!(shard.find(KEY).len(), 1, "which is replaced already");
+        assert!(shard.insert_queued(PLAIN, 3), "one is on the disk");
+        assert_eq!(shard.find(KEY).len(), 1, "it is already replaced");
         assert!(!shard.commit(2, known(PLAIN, at(1, 7))));
         shard.remove_queued(PLAIN, 2);
         shard.remove_queued(PLAIN, 3);
@@ -441,20 +443,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_does_not_come_back() {
+    fn older_versions_do_not_come_back() {
         let index = Index::new(true);
         assert!(learn(&index, RecordKind::Response, PLAIN, 5, 1));
         assert!(!learn(&index, RecordKind::Response, PLAIN, 4, 1), "it was replaced");
         assert!(!learn(&index, RecordKind::Purge(PurgeScope::Id), OTHER, 4, 1));
         assert!(!learn(&index, RecordKind::Response, OTHER, 3, 1), "it was purged");
         index.shard(KEY).remove(PLAIN);
-        assert!(!learn(&index, RecordKind::Response, PLAIN, 3, 1), "it was removed by now");
+        assert!(!learn(&index, RecordKind::Response, PLAIN, 3, 1), "it was removed meanwhile");
         assert!(index.shard(KEY).find(KEY).is_empty());
         assert!(!learn(&index, RecordKind::Purge(PurgeScope::Key), PLAIN, 3, 1));
         let fourth = ResponseId { variant: 10, ..PLAIN };
-        assert!(!learn(&index, RecordKind::Response, fourth, 2, 1), "with all others");
+        assert!(!learn(&index, RecordKind::Response, fourth, 2, 1), "purged with all others");
         let third = ResponseId { key: Key(8), variant: 0 };
-        assert!(index.shard(third.key).remove_key(third.key), "it may be there");
+        assert!(index.shard(third.key).remove_key(third.key), "it may be on the disk");
         assert!(!learn(&index, RecordKind::Response, third, 3, 1));
         index.end_recovery();
         assert!(!index.shard(third.key).remove_key(third.key));
@@ -462,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_head_finds_its_answer() {
+    fn a_newer_header_finds_its_response() {
         let index = Index::new(true);
         for id in [PLAIN, OTHER] {
             learn(&index, RecordKind::Update, id, 3, 8);
@@ -475,7 +477,7 @@ mod tests {
         let mut shard = index.shard(KEY);
         let head = shard.get(PLAIN).unwrap().update.unwrap();
         assert_eq!(head.at, at(3, 8));
-        assert_eq!(shard.get(OTHER).unwrap().update, None, "it was for one before");
+        assert_eq!(shard.get(OTHER).unwrap().update, None, "it was for an older version");
         assert_eq!(shard.get(OTHER).unwrap().vary.as_deref(), Some(&b"accept"[..]));
         shard.mark_fetched(PLAIN);
         assert!(shard.get(PLAIN).unwrap().is_asked);

@@ -1,23 +1,25 @@
-//! The disk tier: answers in files, found again after a restart, however the process ended.
+//! The disk tier: responses in files, which are found again after a restart, however the process
+//! ended.
 //!
 //! ```text
-//!  store ──> queue ──> record behind the last one ──> found by `find`
-//!  find ──> Candidate ──> fetch ──> queue ──> Filler: chunk by chunk, each compared first
-//!  purge ──> gone at once ──> queue ──> record, synced ──> told
+//!  store ──> queue ──> record appended to the log ──> found by `find`
+//!  find ──> DiskHit ──> fetch ──> queue ──> Filler: chunk by chunk, each verified first
+//!  purge ──> no longer found ──> queue ──> record, synced ──> reply
 //! ```
 //!
-//! [`Disks`] is all that is needed: it is shared by all workers, none of whose calls reads or
-//! writes. Work goes through a queue a disk, to threads of its own; above a mark, what can be left
-//! out is given back ([`Disks::store`], [`Disks::fetch`]), and the origin is asked. What comes of
-//! it is told to a [`Host`]. Answers are appended to segments, which go whole, the oldest first.
+//! [`Disks`] is the interface. All workers share it, and none of its calls reads or writes files.
+//! The work goes through one queue per disk to threads of its own. Above a mark, optional work is
+//! refused ([`Disks::store`], [`Disks::fetch`]), and the origin is used instead. Results go to
+//! [`DiskCallbacks`]. Responses are appended to segments, which are dropped as a whole, oldest
+//! first.
 //!
-//! **No wrong byte**: everything is compared with a checksum before it is given to anybody; what
-//! does not fit is a miss. **Nothing comes back** that was purged, and told so; nor what was
-//! replaced or forgotten, unless the machine stopped a moment after that. A crash of the process
+//! **No wrong byte**: everything is verified by a checksum before it is handed out; damaged data is
+//! a miss. **No resurrection**: a response whose purge was reported does not come back. Neither
+//! does a replaced or removed one, unless the machine fails a moment later. A crash of the process
 //! loses what was in the queues and nothing else.
 //!
-//! It knows nothing of HTTP, workers or sockets, and reads no clock. docs/design/disk.md has the
-//! format and the reasons.
+//! The crate knows nothing about HTTP, workers or sockets, and reads no clock. docs/design/disk.md
+//! has the format and the reasons.
 #![forbid(unsafe_code)]
 
 mod directory;

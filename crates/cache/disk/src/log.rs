@@ -1,7 +1,8 @@
-//! The writer's side of a disk: records are appended, segments end and begin, the oldest go.
+//! The log of a disk: appending records, opening and closing segments, and dropping the oldest
+//! ones.
 //!
-//! One thread at a time does this. What fails is undone as far as it can be, and told; nothing here
-//! is repeated for ever.
+//! Only one thread at a time does this. A failed write is undone as far as possible and reported;
+//! nothing is retried endlessly.
 
 use std::sync::Arc;
 
@@ -22,49 +23,49 @@ use super::record::{NewRecord, RecordHeader};
 use super::segments::Segment;
 use super::shared::{DiskShared, RecordHeaders};
 
-/// The log of a disk: what is written next, and where.
+/// The state of the writer.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) shared: Arc<DiskShared>,
-    /// Bytes that all files may have together; a rewritten share of a segment is kept free.
+    /// The maximum size of all files, less the share of a segment that is reserved for rewriting.
     bytes_max: u64,
     segment_bytes: u64,
     pub(super) open: Option<OpenSegment>,
     /// The number of the next segment.
     pub(super) next_segment: u32,
-    /// Purges that were ever written.
+    /// Purges ever written to this disk.
     pub(super) purges: u64,
-    /// Segments of earlier runs that were not read yet, the newest last.
+    /// Segments of earlier runs that are not read yet, newest last.
     pub(super) unread_segments: Vec<u32>,
-    /// How many of them were.
+    /// Segments of earlier runs that were read.
     pub(super) segments_read: u32,
-    /// Purges before the segment that was read last.
+    /// The number of purges before the segment that was read last.
     pub(super) expected_purges: Option<u64>,
-    /// Names were made or taken away that are not synced.
+    /// Names were created or removed and not synced.
     has_unsynced_names: bool,
-    /// Stores that are still skipped.
+    /// Stores that will still be skipped.
     pub(super) stores_to_skip: u32,
-    /// A segment ended that may not be synced. Looked at by who wrote to it and has to know.
+    /// Closing a segment failed, so it may not be synced. Checked by writers that need durability.
     pub(super) close_failed: bool,
-    /// A purge was not written, and the next start does not know of it.
+    /// A purge was not written, and the next start would not notice.
     pub(super) has_unwritten_purge: bool,
-    /// Memory for fronts.
+    /// A reused buffer for record headers.
     header_buffer: Vec<u8>,
 }
 
-/// The segment that is written to.
+/// The segment that is being written.
 #[derive(Debug)]
 pub(super) struct OpenSegment {
     segment: Arc<Segment>,
-    /// Where the next record begins.
+    /// Offset of the next record.
     end: u64,
-    /// What its summary will say.
+    /// The items of its summary.
     items: Vec<u8>,
     is_dirty: bool,
 }
 
 impl Log {
-    /// `past`: the numbers of the segments that there are, in order.
+    /// Creates a log. `past` has the numbers of the existing segments, in order.
     pub(super) fn new(shared: Arc<DiskShared>, past: Vec<u32>, bytes: u64) -> Self {
         let segment_bytes = segment_bytes(bytes);
         Self {
@@ -85,7 +86,7 @@ impl Log {
         }
     }
 
-    /// Where the next record will be, or anything that is written later.
+    /// Returns a position at or before that of the next record.
     pub(super) fn next_position(&self) -> RecordPosition {
         match &self.open {
             Some(open) => position_at(&open.segment, open.end),
@@ -93,12 +94,13 @@ impl Log {
         }
     }
 
-    /// Writes a record, when there is room for it or some can be made.
+    /// Writes a record, after making room for it.
     pub(super) fn write_record(&mut self, draft: &NewRecord<'_>) -> IoResult<RecordPosition> {
         let bytes = draft.fixed.record_bytes();
         self.make_room(bytes)?;
         match self.append(draft) {
-            // Others fill the file system too. What is oldest goes; but not everything.
+            // Other programs fill the file system too. One segment is dropped to make room, not all
+            // of them.
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 self.shared.stats.update(|counters| counters.writes_without_space += 1);
                 self.drop_oldest(false)?;
@@ -108,10 +110,10 @@ impl Log {
         }
     }
 
-    /// Drops the oldest segments until so many bytes fit.
+    /// Drops the oldest segments until a record of `bytes` fits.
     fn make_room(&mut self, bytes: u64) -> IoResult<()> {
         let pending = |log: &Self| log.open.as_ref().map_or(0, |open| open.items.len());
-        // Rewriting what was asked for takes a part of what is won, so this comes to an end.
+        // Rewriting uses only a part of the space that is freed, so the loop ends.
         loop {
             let more = bytes
                 + (pending(self) + SEGMENT_TAIL_BYTES + SEGMENT_HEADER_BYTES) as u64
@@ -124,10 +126,10 @@ impl Log {
         }
     }
 
-    /// Appends a record: it counts when its end is written.
+    /// Appends a record. It is complete once its end seal is written.
     fn append(&mut self, draft: &NewRecord<'_>) -> IoResult<RecordPosition> {
         self.begin_segment()?;
-        let open = self.open.as_mut().expect("it was just begun");
+        let open = self.open.as_mut().expect("just opened");
         let (offset, at) = (open.end, position_at(&open.segment, open.end));
         let sealer = self.shared.sealer;
         let (mut fixed, parts) = (draft.fixed, &draft.parts);
@@ -159,7 +161,7 @@ impl Log {
         Ok(at)
     }
 
-    /// The next record begins so far on at least.
+    /// Makes the next record begin at least `bytes` after `at`.
     pub(super) fn skip_past(&mut self, at: RecordPosition, bytes: u64) {
         if let Some(open) = &mut self.open
             && open.segment.number == at.segment
@@ -168,7 +170,7 @@ impl Log {
         }
     }
 
-    /// A record could not be written as a whole: it is cut off, or else nothing is written behind.
+    /// Truncates an incompletely written record; if that fails, abandons the segment.
     fn undo_append(&mut self, offset: u64) {
         let Some(open) = &self.open else { return };
         if open.segment.file.truncate(offset).is_err() {
@@ -176,10 +178,10 @@ impl Log {
         }
     }
 
-    /// Makes sure that a segment is open that is not full.
+    /// Ensures that a segment is open and not full.
     fn begin_segment(&mut self) -> IoResult<()> {
         if self.open.as_ref().is_some_and(|open| open.end >= self.segment_bytes) {
-            // Without a summary it is read as a whole at the next start: no loss but of time.
+            // Without a summary, the next start reads the whole segment, which only takes longer.
             self.close_failed |= self.close().is_err();
         }
         if self.open.is_some() {
@@ -187,7 +189,7 @@ impl Log {
         }
         let number = self.next_segment;
         let shared = &self.shared;
-        // The number is never used again, whatever comes of it.
+        // The number is never used again, even if this fails.
         self.next_segment += 1;
         let name = Segment::name(number);
         let file = shared.volume.create(&name)?;
@@ -204,8 +206,7 @@ impl Log {
         Ok(())
     }
 
-    /// Ends the open segment with its summary. Nothing is written to it any more, whatever comes of
-    /// that.
+    /// Closes the open segment with a summary. Nothing more is written to it, even if this fails.
     pub(super) fn close(&mut self) -> IoResult<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let file = &*open.segment.file;
@@ -232,7 +233,7 @@ impl Log {
         write_all(&*segment.file, end, &[items, &self.shared.sealer.tail_bytes(&tail)])
     }
 
-    /// What was written before survives the machine from now on.
+    /// Makes everything written so far survive a failure of the machine.
     pub(super) fn sync(&mut self) -> IoResult<()> {
         if let Some(open) = &mut self.open
             && open.is_dirty
@@ -251,10 +252,10 @@ impl Log {
         Ok(())
     }
 
-    /// Drops the oldest segment. What of it was asked for is written again, if `rewrites`.
+    /// Drops the oldest segment. With `rewrites`, responses that were fetched are written again.
     ///
     /// # Errors
-    /// ENOSPC where there is nothing to drop.
+    /// ENOSPC if there is no segment.
     pub(super) fn drop_oldest(&mut self, rewrites: bool) -> IoResult<()> {
         let shared = self.shared.clone();
         let oldest = shared.segments.oldest().ok_or(Errno::NOSPC)?;
@@ -262,8 +263,8 @@ impl Log {
         if self.open.as_ref().is_some_and(is_open) {
             self.open = None;
         }
-        // The name goes first, for good: what is known of it goes with it, and purges of what was
-        // in it may go after it.
+        // The name is removed first and for good: purges of records in this segment may be dropped
+        // afterwards.
         ensure_removed(&*shared.volume, &Segment::name(oldest.number))?;
         self.has_unsynced_names = true;
         shared.segments.remove(oldest.number);
@@ -287,12 +288,12 @@ impl Log {
         self.sync_names()
     }
 
-    /// Writes an answer again whose segment goes.
+    /// Rewrites a response whose segment is dropped.
     fn rewrite(&mut self, from: &Segment, known: &IndexedRecord) -> Option<()> {
         let shared = self.shared.clone();
         let RecordHeaders { record: front, update, status } =
             shared.read_headers(from, known).ok()?;
-        // Written again it would be behind the rule that is about it.
+        // The rewritten record would come after the rule that covers it.
         if status != RecordStatus::Valid {
             return None;
         }
@@ -310,7 +311,7 @@ impl Log {
         let at = self.append(&NewRecord { body: &[&body], ..draft }).ok()?;
         let head = HeaderLocation { at, header_bytes: draft.fixed.record_header_bytes() as u32 };
         if !shared.index.shard(known.id.key).relocate(known.id, known.at, head) {
-            // Somebody found it gone meanwhile. So it has to be.
+            // The response was removed meanwhile, so the new record must not be found either.
             let gone =
                 record_without_body(RecordKind::Purge(PurgeScope::Id), known.id, RecordParts::NONE);
             self.has_unwritten_purge |= self.append(&gone).is_err();
@@ -319,7 +320,7 @@ impl Log {
         Some(())
     }
 
-    /// Drops whatever was written before now.
+    /// Drops everything that was written before now.
     pub(super) fn drop_all(&mut self) -> IoResult<()> {
         let present = self.open.as_ref().map_or(self.next_segment, |open| open.segment.number);
         while self.shared.segments.oldest().is_some_and(|oldest| oldest.number < present) {
@@ -328,20 +329,21 @@ impl Log {
         Ok(())
     }
 
-    /// Nothing is stored for a while.
+    /// Skips the next stores.
     pub(super) fn pause_stores(&mut self) {
         self.stores_to_skip = PAUSE_STORES;
     }
 }
 
 fn position_at(segment: &Segment, offset: u64) -> RecordPosition {
-    // Segments that are longer than this have one record that began before.
+    // A segment longer than this contains a single record, which began before.
     let unit = u32::try_from(offset / UNIT).unwrap_or(u32::MAX);
     RecordPosition { segment: segment.number, unit }
 }
 
-/// Writes a record so that its end is there only if all of it is: by the order of writing as long
-/// as the machine runs, by the checksums if it stops, and by a sync where those are not looked at.
+/// Writes a record so that its end seal exists only if the record is complete: by the order of the
+/// writes as long as the machine runs, by the checksums after it failed, and by a sync for long
+/// bodies, whose checksums are not verified at a start.
 fn write_parts(
     segment: &Segment,
     offset: u64,
@@ -363,7 +365,7 @@ fn write_parts(
     write_all(file, offset + (front.len() + body_bytes) as u64, &[end])
 }
 
-/// A record without a body.
+/// Creates a record without a body.
 pub(super) fn record_without_body<'a>(
     kind: RecordKind,
     id: ResponseId,

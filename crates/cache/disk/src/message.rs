@@ -1,4 +1,4 @@
-//! What goes to a disk and comes back.
+//! Requests to a disk, and its replies.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use millrace_http_cache::{META_BYTES, Space, TagHash, VariantKey};
 use super::format::{FixedHeader, RecordKind, RecordPosition, ResponseId};
 use super::limits::CHUNK_BYTES;
 
-/// An answer to be stored. Everything is held by count: nothing is copied before it is written.
+/// A response to store. All parts are reference-counted: nothing is copied before it is written.
 #[derive(Clone, Debug)]
 pub struct StoredResponse {
-    /// Which it is.
+    /// Its id.
     pub id: ResponseId,
-    /// What requests it fits, if it varies.
+    /// The requests that it matches, if it varies.
     pub variant: Option<VariantKey>,
     /// [`VaryNames::as_bytes`](millrace_http_cache::VaryNames::as_bytes), if it varies.
     pub vary: Option<Arc<[u8]>>,
-    /// [`Meta::to_bytes`](millrace_http_cache::Meta::to_bytes), of no meaning here.
+    /// [`Meta::to_bytes`](millrace_http_cache::Meta::to_bytes); opaque here.
     pub meta: [u8; META_BYTES],
-    /// Its head, of no meaning here.
+    /// Its response header; opaque here.
     pub header: Arc<[u8]>,
     /// The text of its key.
     pub name: Arc<[u8]>,
-    /// What it may be purged by besides.
+    /// The tags by which it can be purged besides its key.
     pub tags: Arc<[TagHash]>,
-    /// All of its body.
+    /// Its whole body.
     pub body: Aggregate,
 }
 
 impl StoredResponse {
-    /// What its record begins with; `None` where something is too long.
+    /// Returns the fixed part of its record header; `None` if a part is too long.
     pub(super) fn fixed_header(&self) -> Option<FixedHeader> {
         let mut fixed = FixedHeader::new(RecordKind::Response, self.id);
         fixed.has_variant = self.variant.is_some();
@@ -46,12 +46,12 @@ impl StoredResponse {
         fixed.is_within_limits().then_some(fixed)
     }
 
-    /// Bytes that it keeps from being used for anything else while it is in the queue.
+    /// Returns the bytes that it keeps in use while it is queued.
     pub(super) fn bytes(&self) -> u64 {
         self.body.len() + self.header.len() as u64 + self.name.len() as u64
     }
 
-    /// CRC-32C of each chunk of its body, 4 bytes each.
+    /// Returns the CRC-32C of each chunk of its body, 4 bytes each.
     pub(super) fn chunk_sums(&self) -> Vec<u8> {
         let mut sums = Vec::new();
         let (mut sum, mut count) = (0, 0);
@@ -73,14 +73,14 @@ impl StoredResponse {
     }
 }
 
-/// A stored answer that may be fetched, as far as memory knows it.
+/// The result of [`Disks::find`](super::Disks::find): a response that can be fetched.
 #[derive(Clone, Debug)]
 pub struct DiskHit {
-    /// Which it is.
+    /// Its id.
     pub id: ResponseId,
-    /// What requests it fits, if it varies.
+    /// The requests that it matches, if it varies.
     pub variant: Option<VariantKey>,
-    /// The names of the fields that it varies by, if it does.
+    /// The names of the fields in its `Vary`, if it varies.
     pub vary: Option<Arc<[u8]>>,
     /// The length of its body.
     pub body_bytes: u64,
@@ -88,62 +88,60 @@ pub struct DiskHit {
     pub(super) at: RecordPosition,
 }
 
-/// A wish to have what is stored.
+/// A request to fetch a response.
 #[derive(Debug)]
 pub struct FetchRequest {
-    /// What.
+    /// The response.
     pub candidate: DiskHit,
-    /// Where its body goes; takes as many bytes as that has.
+    /// The filler of its body, with the length of that body.
     pub filler: Filler,
-    /// Who is told.
+    /// The receiver of the reply.
     pub requester: WaiterId,
 }
 
-/// What is said of a stored answer besides its body.
+/// A stored response without its body.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredHeader {
-    /// Which it is.
+    /// Its id.
     pub id: ResponseId,
-    /// What requests it fits, if it varies.
+    /// The requests that it matches, if it varies.
     pub variant: Option<VariantKey>,
-    /// The names of the fields that it varies by; empty if it does not.
+    /// The names of the fields in its `Vary`; empty if it does not vary.
     pub vary: Box<[u8]>,
-    /// Its numbers, to be checked by [`Meta::from_bytes`](millrace_http_cache::Meta::from_bytes).
+    /// Its metadata, to be checked by [`Meta::from_bytes`](millrace_http_cache::Meta::from_bytes).
     pub meta: [u8; META_BYTES],
-    /// Its head.
+    /// Its response header.
     pub header: Box<[u8]>,
     /// The text of its key.
     pub name: Box<[u8]>,
-    /// What it may be purged by besides.
+    /// The tags by which it can be purged besides its key.
     pub tags: Box<[TagHash]>,
     /// The length of its body.
     pub body_bytes: u64,
-    /// It was made stale, by an operator or by a client's request: to be validated before it is used
-    /// again.
+    /// An operator or a client's request made it stale: it must be validated before its next use.
     pub is_stale: bool,
 }
 
-/// What became of a wish.
+/// The reply to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskReply {
-    /// Of a fetch: the head, and the beginning of the body was compared with its checksum and is
-    /// with whoever reads. The rest follows, or the body is cut.
+    /// To a fetch: the stored header. The beginning of the body was verified and is available to
+    /// readers. The rest follows, or the body is cut.
     Fetched(Box<StoredHeader>),
-    /// Of a fetch: nothing was given to anybody, and the filler was dropped.
+    /// To a fetch: nothing was delivered, and the filler was dropped.
     NotFetched(FetchError),
-    /// Of a fetch that was told as [`Answered::Fetched`]: the body was cut.
+    /// To a fetch after [`DiskReply::Fetched`]: the body was cut.
     Cut(ResponseId),
-    /// Of a purge: it is done, here and for the process from the call on. `is_durable`: it will be
-    /// even if the machine loses its power now.
+    /// To a purge: it is written. For this process it was effective when the call returned.
     Purged {
-        /// On every disk.
+        /// Whether it survives a power failure, on every disk.
         is_durable: bool,
     },
-    /// Of a listing: some heads, and where it goes on, if it does.
+    /// To a listing: some stored headers, and where to continue, if there are more.
     Listed(Vec<StoredHeader>, Option<Cursor>),
 }
 
-/// Where a listing goes on: of no meaning to others.
+/// Where a listing continues; opaque for callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
     pub(super) disk: usize,
@@ -151,27 +149,26 @@ pub struct Cursor {
     pub(super) index: usize,
 }
 
-/// Why nothing was fetched. In each case the origin is asked, as if nothing were stored.
+/// Why a fetch failed. In each case the origin is used, as if nothing were stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FetchError {
-    /// It was purged, replaced or dropped meanwhile.
+    /// The response was purged, replaced or dropped meanwhile.
     Gone,
-    /// What was read is not what was written, or could not be read. It will not be found again.
+    /// The record is damaged or cannot be read. It will not be found again.
     Damaged,
-    /// There was no memory for it.
+    /// There was no memory for its body.
     NoMemory,
 }
 
-/// What the disks ask of those who use them. Called on the disks' threads, without any lock of
-/// theirs.
+/// What the disks call, on their threads and without holding a lock.
 pub trait DiskCallbacks: Send + Sync + Debug {
-    /// Somebody who waited for a body may go on.
+    /// Wakes a waiter of a body.
     fn wake(&self, waiter: WaiterId);
 
-    /// There was no memory for a body that is being fetched. Gives whether it is worth to try
-    /// again.
+    /// Makes memory available for a body that is being fetched. Returns whether a retry is
+    /// worthwhile.
     fn make_room(&self, error: AllocError) -> bool;
 
-    /// What became of what `asker` wanted.
+    /// Handles the reply to a request of `requester`.
     fn handle_reply(&self, requester: WaiterId, reply: DiskReply);
 }

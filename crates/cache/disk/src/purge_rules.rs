@@ -1,8 +1,9 @@
-//! What was purged in a way that no index can follow: by prefix, by tag, everything, and whatever
-//! is only to be stale. Such a *rule* is about all records that were written before it.
+//! Purges that the index cannot apply at once: by prefix, by tag, of everything, and all soft ones.
+//! Such a *rule* covers all records that were written before it.
 //!
-//! Segments go in the order they were written. So when a rule's segment goes, everything that it
-//! was about has gone before, and the rule goes too: nothing is ever cleaned up.
+//! Segments are dropped in the order of their writing. When a rule's segment is dropped, all
+//! records that it covers are gone already, so the rule is dropped too. No other clean-up is
+//! needed.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -12,22 +13,22 @@ use millrace_http_cache::{Key, TagHash};
 use super::format::{RecordPosition, ResponseId};
 use super::limits::{PREFIX_RULES_MAX, TAG_RULES_MAX};
 
-/// What is purged.
+/// The responses of a purge.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum PurgeTarget {
-    /// One stored answer.
+    /// One response.
     Response(ResponseId),
-    /// All answers of a key.
+    /// All responses of a key.
     Key(Key),
-    /// All answers whose key's text begins so.
+    /// All responses whose key text begins with this.
     Prefix(Box<[u8]>),
-    /// All answers with a tag.
+    /// All responses with a tag.
     Tag(TagHash),
     /// Everything.
     All,
 }
 
-/// How an answer stands by the rules.
+/// The status of a response under the rules.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum RecordStatus {
     Valid,
@@ -37,11 +38,11 @@ pub(super) enum RecordStatus {
     Purged,
 }
 
-/// A record, as rules look at it.
+/// The properties of a record to which rules apply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleSubject<'a> {
     pub(super) id: ResponseId,
-    /// Where it was written, and where its present head was.
+    /// The positions of the record and of its newest header.
     pub(super) at: RecordPosition,
     pub(super) header_at: RecordPosition,
     pub(super) name: &'a [u8],
@@ -54,16 +55,16 @@ pub(super) struct PurgeRules(RwLock<RuleTable>);
 
 #[derive(Debug, Default)]
 struct RuleTable {
-    /// By subject, and whether it is soft; no prefixes.
+    /// By target, and whether the rule is soft; without prefixes.
     exact: HashMap<(PurgeTarget, bool), RuleReach>,
     prefixes: Vec<(Box<[u8]>, bool, RuleReach)>,
 }
 
-/// What a rule is about: everything that was written before.
+/// The records that a rule covers: all that were written before `at`.
 #[derive(Clone, Copy, Debug, Default)]
 struct RuleReach {
     at: RecordPosition,
-    /// Rules that are not written yet: they are about everything that is written by now.
+    /// The number of rules that are not written yet: they cover everything written so far.
     pending: u32,
 }
 
@@ -74,13 +75,13 @@ impl RuleReach {
 }
 
 impl PurgeRules {
-    /// From now on the rule counts, though it is not written yet.
+    /// Makes a rule effective that is not written yet.
     pub(super) fn add_pending(&self, target: &PurgeTarget, is_soft: bool) {
         self.write().reach_mut(target, is_soft).pending += 1;
     }
 
-    /// A rule that was announced was written at `at`, or could not be, and `at` is what would be
-    /// written next.
+    /// Completes a pending rule. It was written at `at`; or it could not be, and `at` is the
+    /// position of the next record.
     pub(super) fn commit(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
         let mut inner = self.write();
         let reach = inner.reach_mut(target, is_soft);
@@ -89,7 +90,7 @@ impl PurgeRules {
         inner.enforce_bounds();
     }
 
-    /// A rule that was found on the disk.
+    /// Adds a rule that was found on the disk.
     pub(super) fn add_recovered(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
         let mut inner = self.write();
         let reach = inner.reach_mut(target, is_soft);
@@ -97,7 +98,7 @@ impl PurgeRules {
         inner.enforce_bounds();
     }
 
-    /// Forgets what is about segments before `oldest` alone.
+    /// Removes rules that cover only segments before `oldest`.
     pub(super) fn prune(&self, oldest: u32) {
         let keeps = |reach: &RuleReach| reach.pending > 0 || reach.at.segment >= oldest;
         let mut inner = self.write();
@@ -105,7 +106,7 @@ impl PurgeRules {
         inner.prefixes.retain(|(_, _, reach)| keeps(reach));
     }
 
-    /// How a record stands.
+    /// Returns the status of a record.
     pub(super) fn status_of(&self, record: &RuleSubject<'_>) -> RecordStatus {
         let inner = self.read();
         if inner.exact.is_empty() && inner.prefixes.is_empty() {
@@ -146,7 +147,7 @@ impl RuleSubject<'_> {
     fn status_under(&self, reach: RuleReach, is_soft: bool) -> RecordStatus {
         match is_soft {
             false if reach.covers(self.at) => RecordStatus::Purged,
-            // A head that came later says what is fresh.
+            // A newer header is not covered by an older soft purge.
             true if reach.covers(self.header_at) => RecordStatus::Stale,
             _ => RecordStatus::Valid,
         }
@@ -166,8 +167,8 @@ impl RuleTable {
         &mut self.prefixes[place].2
     }
 
-    /// With too many rules, one takes the place of all that are written: everything before the last
-    /// of them is dead.
+    /// If there are too many rules, replaces all written ones by one that purges everything before
+    /// the last of them.
     fn enforce_bounds(&mut self) {
         if self.exact.len() <= TAG_RULES_MAX && self.prefixes.len() <= PREFIX_RULES_MAX {
             return;
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_about_what_was_before() {
+    fn a_rule_covers_older_records() {
         let tag = TagHash(u128::from_le_bytes([1; 16]));
         for target in [
             PurgeTarget::All,
@@ -220,12 +221,16 @@ mod tests {
             assert_eq!(rules.status_of(&record(51, 51)), RecordStatus::Stale);
             assert_eq!(rules.status_of(&record(101, 101)), RecordStatus::Valid);
             rules.prune(2);
-            assert_eq!(rules.status_of(&record(1, 1)), RecordStatus::Valid, "there is none such");
+            assert_eq!(
+                rules.status_of(&record(1, 1)),
+                RecordStatus::Valid,
+                "there is no such rule"
+            );
         }
     }
 
     #[test]
-    fn others_are_not_meant() {
+    fn a_rule_does_not_cover_other_responses() {
         let rules = PurgeRules::default();
         rules.add_recovered(&PurgeTarget::Key(Key(6)), false, at(u32::MAX));
         rules.add_recovered(&PurgeTarget::Prefix(b"http://a/c"[..].into()), false, at(u32::MAX));
@@ -234,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_are_announced_are_settled_one_by_one() {
+    fn two_pending_rules_are_completed_one_by_one() {
         let rules = PurgeRules::default();
         rules.add_pending(&PurgeTarget::All, false);
         rules.add_pending(&PurgeTarget::All, false);
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_rules_are_one() {
+    fn too_many_rules_become_one() {
         let rules = PurgeRules::default();
         for number in 0..=PREFIX_RULES_MAX as u32 {
             let prefix = number.to_le_bytes().to_vec().into();

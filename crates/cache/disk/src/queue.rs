@@ -1,7 +1,7 @@
-//! The queue before a disk.
+//! The job queue of a disk.
 //!
-//! Squid's diskd has two marks, and so has this: above the first, what can be left out is, stores
-//! and hits of the disk; above the second, those who ask for what cannot be left out wait.
+//! Like Squid's diskd, it has two marks. Above the first one, optional work (stores and fetches) is
+//! refused. Above the second one, callers with mandatory work wait.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,10 @@ use super::message::{Cursor, StoredResponse};
 use super::purge_rules::PurgeTarget;
 use crate::format::ResponseId;
 
-/// What is written, in the order of the queue.
+/// A job of the writer. Jobs are executed in the order of the queue.
 #[derive(Debug)]
 pub(super) enum WriteJob {
-    /// `replaces`: there is, or may be, one with the same id on the disk.
+    /// `replaces`: the disk has, or may have, a response with the same id.
     Store {
         answer: Box<StoredResponse>,
         number: u64,
@@ -31,7 +31,7 @@ pub(super) enum WriteJob {
         head: std::sync::Arc<[u8]>,
     },
     Purge(PurgeJob),
-    /// `disks`: how many there are.
+    /// `disks` is the number of disks.
     List {
         cursor: Cursor,
         disks: usize,
@@ -39,7 +39,7 @@ pub(super) enum WriteJob {
     },
 }
 
-/// A purge; with somebody who wants to know, it is durable before he is told.
+/// A purge. If there is a waiter, the purge is made durable before the reply.
 #[derive(Debug)]
 pub(super) struct PurgeJob {
     pub(super) target: PurgeTarget,
@@ -47,39 +47,39 @@ pub(super) struct PurgeJob {
     pub(super) waiter: Option<std::sync::Arc<PurgeWaiter>>,
 }
 
-/// Who is told when the last disk is through with a purge.
+/// The requester of a purge, which gets one reply when the last disk has written it.
 #[derive(Debug)]
 pub(super) struct PurgeWaiter {
     pub(super) requester: WaiterId,
-    /// Disks that are not through, and whether all that are had no trouble.
+    /// The number of disks that have not written it, and whether all others succeeded.
     pub(super) remaining: Mutex<(usize, bool)>,
 }
 
-/// How long a queue may become.
+/// The limits of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueMarks {
-    /// Jobs in the queue above which stores and hits are left out.
+    /// Number of jobs above which stores and fetches are refused.
     pub skip: usize,
-    /// Jobs in the queue above which purges wait.
+    /// Number of jobs above which purges wait.
     pub wait: usize,
-    /// Bytes of answers that wait to be stored, above which further ones are left out.
+    /// Bytes of queued responses above which further stores are refused.
     pub skip_bytes: u64,
 }
 
 impl Default for QueueMarks {
-    /// The first two are those of diskd.
+    /// The first two are the values of diskd.
     fn default() -> Self {
         Self { skip: 64, wait: 72, skip_bytes: 64 << 20 }
     }
 }
 
-/// How disks are worked for.
+/// How the work of disks is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskOptions {
-    /// How long their queues may become.
+    /// The limits of their queues.
     pub marks: QueueMarks,
-    /// Threads that read, for each disk, besides the one that writes. 0: no threads at all, and
-    /// [`Disks::work`](crate::Disks::work) does everything; then nothing waits either.
+    /// Number of threads per disk that read, besides the one that writes. 0: there are no threads,
+    /// [`Disks::run_once`](crate::Disks::run_once) does all work, and no call waits.
     pub readers: usize,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct JobQueue {
     to_read: Condvar,
     has_room: Condvar,
     marks: QueueMarks,
-    /// Nobody but the caller works: to wait for room would be for ever.
+    /// There are no threads, so waiting for room would never end.
     is_threadless: bool,
 }
 
@@ -104,22 +104,22 @@ pub(super) struct JobQueue {
 struct QueueState {
     writes: VecDeque<WriteJob>,
     reads: VecDeque<FetchTask>,
-    /// Of answers in `writes`.
+    /// Bytes of the responses in `writes`.
     bytes: u64,
-    /// The last number that a store got.
+    /// The number of the last store.
     last_store_number: u64,
-    /// Somebody waited for room in vain.
+    /// A caller waited for room until its timeout.
     is_stuck: bool,
     is_closed: bool,
 }
 
-/// What there is to write.
+/// The next job of a queue.
 #[derive(Debug)]
 pub(super) enum NextJob<T> {
     Job(T),
-    /// Nothing for now.
+    /// There is none now.
     Empty,
-    /// Nothing, and there will never be.
+    /// There is none, and there will be none.
     Closed,
 }
 
@@ -132,23 +132,23 @@ impl JobQueue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what is in it is the last.
+    /// Returns whether no further jobs are accepted.
     pub(super) fn is_closing(&self) -> bool {
         self.lock().is_closed
     }
 
-    /// Whether nothing is to be done and nothing will be.
+    /// Returns whether the queue is closed and everything is written.
     pub(super) fn is_drained(&self) -> bool {
         let inner = self.lock();
         inner.is_closed && inner.writes.is_empty()
     }
 
-    /// Jobs in it.
+    /// Returns the number of jobs.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether something of so many bytes that can be left out is to be.
+    /// Returns whether an optional job of `bytes` has to be refused.
     pub(super) fn must_skip(&self, bytes: u64) -> bool {
         let inner = self.lock();
         inner.is_closed
@@ -156,9 +156,9 @@ impl JobQueue {
             || inner.bytes.saturating_add(bytes) > self.marks.skip_bytes.max(bytes)
     }
 
-    /// Waits until the queue is below the second mark, `most` at most; gives whether there was need
-    /// to. A disk that lets somebody wait for so long is stuck: nobody waits for it any more before
-    /// it is below that mark again.
+    /// Waits up to `most` until the queue is below the second mark. Returns whether it was above.
+    /// If the wait times out, the disk is stuck: no caller waits for it again before it is below
+    /// that mark.
     pub(super) fn wait_for_room(&self, most: Duration) -> bool {
         let inner = self.lock();
         let waits = |inner: &QueueState| inner.len() >= self.marks.wait && !inner.is_stuck;
@@ -172,8 +172,8 @@ impl JobQueue {
         is_above
     }
 
-    /// Whether there are so many jobs that no further purge has a place of its own; if so, whether
-    /// the last of them is about everything.
+    /// Returns `None` unless the queue has too many jobs for further purges; then, whether its last
+    /// job purges everything.
     pub(super) fn overflow(&self) -> Option<bool> {
         let inner = self.lock();
         let is_about_all =
@@ -181,7 +181,7 @@ impl JobQueue {
         (inner.writes.len() >= JOBS_MAX).then(|| inner.writes.back().is_some_and(is_about_all))
     }
 
-    /// Another number for a store.
+    /// Returns a new number for a store.
     pub(super) fn next_store_number(&self) -> u64 {
         let mut inner = self.lock();
         inner.last_store_number += 1;
@@ -203,7 +203,7 @@ impl JobQueue {
         self.to_read.notify_one();
     }
 
-    /// The next job for the writer; waits for it, `wait` at most.
+    /// Returns the next job for the writer, and waits up to `wait` for it.
     pub(super) fn pop_write(&self, wait: Option<Duration>) -> NextJob<WriteJob> {
         let mut inner = self.lock();
         if let Some(wait) = wait
@@ -224,7 +224,7 @@ impl JobQueue {
         NextJob::Job(job)
     }
 
-    /// The next job, if it is a purge: many are written at once.
+    /// Returns the next job if it is a purge, because purges are written in batches.
     pub(super) fn pop_purge(&self) -> Option<PurgeJob> {
         let mut inner = self.lock();
         match inner.writes.pop_front() {
@@ -240,7 +240,7 @@ impl JobQueue {
         }
     }
 
-    /// The next fetch; waits for it if `waits`.
+    /// Returns the next fetch, and waits for it if `waits`.
     pub(super) fn pop_fetch(&self, waits: bool) -> NextJob<FetchTask> {
         let mut inner = self.lock();
         loop {
@@ -258,8 +258,8 @@ impl JobQueue {
         }
     }
 
-    /// What is to be written still is; fetches that are not over are given back.
-    #[must_use = "somebody waits for what is fetched"]
+    /// Closes the queue: queued writes remain to be executed, and unfinished fetches are returned.
+    #[must_use = "waiters of the fetches need a reply"]
     pub(super) fn close(&self) -> Vec<FetchTask> {
         let mut inner = self.lock();
         inner.is_closed = true;
@@ -288,19 +288,19 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_twice_for_a_disk_that_is_stuck() {
+    fn a_stuck_disk_is_waited_for_only_once() {
         let marks = QueueMarks { skip: 1, wait: 2, skip_bytes: 1 };
         let queue = JobQueue::new(marks, false);
         queue.push_write(purge());
         assert!(!queue.wait_for_room(Duration::MAX), "there is room");
         queue.push_write(purge());
         assert!(queue.wait_for_room(Duration::ZERO));
-        assert!(!queue.wait_for_room(Duration::MAX), "it would be for ever");
+        assert!(!queue.wait_for_room(Duration::MAX), "it would wait forever");
         queue.push_write(purge());
         for _ in 0..2 {
             assert!(matches!(queue.pop_write(None), NextJob::Job(_)));
         }
         queue.push_write(purge());
-        assert!(queue.wait_for_room(Duration::ZERO), "it went on meanwhile");
+        assert!(queue.wait_for_room(Duration::ZERO), "the disk has progressed meanwhile");
     }
 }

@@ -1,17 +1,17 @@
-//! The front of a record that was read, and a record before it is written.
+//! Records: the header of one that was read, and one before it is written.
 
 use super::format::{FixedHeader, RecordKind, RecordParts};
 use super::limits::CHUNK_BYTES;
 use super::message::StoredHeader;
 
-/// A front that is what was written there.
+/// A verified record header: all bytes of a record before its body.
 #[derive(Debug)]
 pub(super) struct RecordHeader {
     pub(super) fixed: FixedHeader,
     pub(super) bytes: Vec<u8>,
 }
 
-/// A record before it is written.
+/// A record to write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewRecord<'a> {
     pub(super) fixed: FixedHeader,
@@ -24,25 +24,26 @@ impl RecordHeader {
         RecordParts::of(&self.fixed, &self.bytes)
     }
 
-    /// The same as what is to be written, without its body.
+    /// Returns the same record for writing, without its body.
     pub(super) fn to_new_record(&self) -> NewRecord<'_> {
         NewRecord { fixed: self.fixed, parts: self.parts(), body: &[] }
     }
 
-    /// The sum of a chunk of the body.
+    /// Returns the checksum of a chunk of the body.
     pub(super) fn chunk_sum(&self, chunk: usize) -> Option<u32> {
         let (sums, _) = self.parts().sums.as_chunks::<4>();
         sums.get(chunk).map(|sum| u32::from_le_bytes(*sum))
     }
 
-    /// Whether these bytes are the body.
+    /// Returns whether these bytes are the body.
     pub(super) fn matches_body(&self, body: &[u8]) -> bool {
         let mut chunks = body.chunks(CHUNK_BYTES).enumerate();
         body.len() as u64 == self.fixed.body_bytes
             && chunks.all(|(chunk, bytes)| self.chunk_sum(chunk) == Some(crc32c::crc32c(bytes)))
     }
 
-    /// What it says, with the numbers and the head of `update` if there is one.
+    /// Returns the stored header. If there is an `update`, the metadata and the response header
+    /// come from it.
     pub(super) fn stored_header(
         &self,
         update: Option<&Self>,
@@ -54,7 +55,7 @@ impl RecordHeader {
             id: self.fixed.id,
             variant: parts.variant,
             vary: parts.vary.into(),
-            meta: newest.meta.try_into().expect("what is no purge has its numbers"),
+            meta: newest.meta.try_into().expect("only purges have no metadata"),
             header: newest.response_header.into(),
             name: parts.name.into(),
             tags: RecordParts::tag_hashes(parts.tags).collect(),

@@ -1,10 +1,11 @@
-//! What earlier runs wrote is found again, the newest segment first: so whatever purges or replaces
-//! an answer is known before the answer is, and each may be served as soon as it is found.
+//! Recovery of what earlier runs wrote, newest segment first. So every purge or replacement of a
+//! response is known before the response itself, and each response can be served as soon as it is
+//! found.
 //!
-//! A closed segment has a summary. One without, or whose summary is damaged, is read from its
-//! beginning; where there is no record, the next place that has one is looked for. Each record says
-//! how many purges were written before it, so a purge that was lost is noticed. What it was about
-//! nobody knows: then everything that is older goes.
+//! A closed segment has a summary. A segment without a valid one is read from its beginning; where
+//! there is no record, the next one is searched for. Each record has the number of purges written
+//! before it, so a lost purge is noticed. What it covered is unknown, so everything older is
+//! dropped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -22,15 +23,15 @@ use super::purge_rules::PurgeTarget;
 use super::record::RecordHeader;
 use super::segments::Segment;
 
-/// Of how many segments, the newest, it is not known whether they were synced.
+/// The number of newest segments that may not have been synced.
 const SEGMENTS_RESYNCED: u32 = 2;
 
-/// What is found in a segment.
+/// The contents of a segment.
 #[derive(Debug, Default)]
 struct SegmentContents {
     /// Items as in a summary.
     items: Vec<u8>,
-    /// Purges that were written before it, and before its end.
+    /// Purges written before the segment, and before its end.
     purges_before: u64,
     purges: u64,
     /// A purge was lost before this unit.
@@ -38,7 +39,7 @@ struct SegmentContents {
 }
 
 impl SegmentContents {
-    /// Says how many purges were before, by the header, or else by the first record.
+    /// Sets the number of purges before the segment, from its header or else from its first record.
     fn set_purges_before(&mut self, purges_before: Option<u64>) {
         let first = || take_item(&mut &self.items[..]).map(|item| item.fixed.purges);
         self.purges_before = purges_before.or_else(first).unwrap_or(self.purges);
@@ -46,7 +47,7 @@ impl SegmentContents {
 }
 
 impl Log {
-    /// Reads one segment of an earlier run; `false` where there is none left.
+    /// Reads one segment of an earlier run. Returns `false` if there is none left.
     pub(super) fn recover_next_segment(&mut self) -> bool {
         let Some(number) = self.unread_segments.pop() else { return false };
         self.segments_read += 1;
@@ -64,13 +65,13 @@ impl Log {
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
         let found = match self.read_contents(segment) {
             Ok(Some(found)) => found,
-            // It has nothing. If there were purges, the segment before it does not go on where the
-            // one behind it begins.
+            // It is empty. If it had purges, their number will be missing at the end of the segment
+            // before it.
             Ok(None) => return self.drop_segments(|number| number == segment.number),
             Err(_) => {
                 self.shared.stats.update(|counters| counters.read_errors += 1);
                 if self.expected_purges.is_none() {
-                    // Of the last one nothing else says whether there were purges.
+                    // For the newest segment, nothing else shows whether it had purges.
                     return self.drop_after_lost_purge(segment.number);
                 }
                 return self.drop_segments(|number| number == segment.number);
@@ -87,13 +88,13 @@ impl Log {
         if found.lost_before.is_some() {
             self.drop_after_lost_purge(segment.number - 1);
         } else if self.shared.index.is_full() {
-            // What is not in the index could not be purged.
+            // A response that is not in the index could not be purged.
             self.drop_segments(|number| number <= segment.number);
             self.unread_segments.clear();
         }
     }
 
-    /// Drops everything from segment `last` on back.
+    /// Drops segment `last` and all older ones.
     fn drop_after_lost_purge(&mut self, last: u32) {
         self.shared.stats.update(|counters| counters.lost_purges += 1);
         self.drop_segments(|number| number <= last);
@@ -104,12 +105,12 @@ impl Log {
         let shared = self.shared.clone();
         for number in shared.segments.numbers().into_iter().filter(|number| which(*number)) {
             shared.segments.remove(number);
-            // Nobody knows from now on what is in it, nor has it purged. If it stayed, the next start
-            // would have to find nothing at all.
+            // Nothing tracks its contents from now on, nor applies purges to them. If its removal
+            // fails, the next start has to discard everything.
             if self.has_unwritten_purge {
                 continue;
             }
-            // The oldest first, each for good: what is left has the purges that it needs.
+            // Oldest first, each synced: the remaining segments have the purges that they need.
             let removed = ensure_removed(&*shared.volume, &Segment::name(number));
             let removed = removed.and_then(|()| shared.volume.sync());
             self.has_unwritten_purge = removed.is_err();
@@ -117,7 +118,7 @@ impl Log {
         self.ensure_purge_recorded();
     }
 
-    /// What is in a segment; `None` where there is nothing.
+    /// Reads the contents of a segment; `None` if there are none.
     fn read_contents(&mut self, segment: &Segment) -> IoResult<Option<SegmentContents>> {
         let mut header = [0; SEGMENT_HEADER_BYTES];
         let is_whole = read_exactly(&*segment.file, 0, &mut header)?;
@@ -125,8 +126,8 @@ impl Log {
         let header = header.filter(|header| header.segment == segment.number);
         let purges_before = header.map(|header| header.purges);
         if let Some(mut found) = self.read_summary(segment) {
-            // A process that was killed may not have synced the last one, nor the one that it closed
-            // before: what is served from now on must not be less durable than what comes.
+            // A killed process may not have synced the newest segment, nor the one closed before
+            // it. What is served from now on must not be less durable than what is written next.
             if self.segments_read <= SEGMENTS_RESYNCED {
                 self.count_error(&segment.file.sync());
             }
@@ -160,7 +161,7 @@ impl Log {
         })
     }
 
-    /// Reads a segment that has no summary; gives where its last record ends, too.
+    /// Reads a segment without a summary. Also returns the end of its last record.
     fn scan(&self, segment: &Segment, purges: Option<u64>) -> IoResult<(SegmentContents, u64)> {
         let mut window = Window::new(&*segment.file, segment.bytes());
         let mut found = SegmentContents::default();
@@ -186,7 +187,7 @@ impl Log {
         Ok((found, end))
     }
 
-    /// The record that begins at a place, if one does.
+    /// Returns the record that begins at a position, if there is one.
     fn read_record(
         &self,
         window: &mut Window<'_>,
@@ -201,9 +202,9 @@ impl Log {
         Ok(sealer.is_record_header(front, at).then_some(fixed))
     }
 
-    /// Appends what a summary says of a record. Of an answer that is not whole: that there is no such
-    /// one, as it may have replaced one. Of a purge or a head whose end was not written, all that
-    /// matters was.
+    /// Appends the summary item of a record. An incomplete response becomes a purge of its id,
+    /// because it may have replaced an older one. A purge or an update counts even without its end
+    /// seal, because its contents are complete.
     fn put_item(
         &self,
         items: &mut Vec<u8>,
@@ -252,10 +253,10 @@ impl Log {
         Ok(true)
     }
 
-    /// Gives a segment the summary that it lacks, so that it is read this once. Where that fails, it
-    /// is read again at the next start.
+    /// Writes the missing summary of a segment. If that fails, the next start reads the segment
+    /// again.
     fn summarize(&self, segment: &Segment, found: &SegmentContents, end: u64) {
-        // What was lost has to be noticed again, should this start end before all is dropped.
+        // The loss has to be noticed again if this start ends before everything is dropped.
         if found.lost_before.is_some() {
             return;
         }
@@ -268,7 +269,7 @@ impl Log {
         segment.set_bytes(end + bytes as u64);
     }
 
-    /// Takes in what was found, the last record first.
+    /// Adds the contents to the index, last record first.
     fn add_to_index(&self, segment: &Segment, found: &SegmentContents) {
         let mut items = Vec::new();
         let mut rest = &found.items[..];
@@ -298,7 +299,7 @@ impl Log {
     }
 }
 
-/// The rule that an item is, if it is one: not what the index follows.
+/// Returns the rule of an item, unless the index applies it.
 fn purge_rule(item: &SummaryItem<'_>) -> Option<(PurgeTarget, bool)> {
     let (fixed, is_soft) = (&item.fixed, item.fixed.is_soft);
     let RecordKind::Purge(purged) = fixed.kind else { return None };
@@ -316,7 +317,7 @@ fn purge_rule(item: &SummaryItem<'_>) -> Option<(PurgeTarget, bool)> {
     Some((target, is_soft))
 }
 
-/// A file that is read from its beginning on, a stretch at a time.
+/// Reads a file from its beginning on, a stretch at a time.
 struct Window<'a> {
     file: &'a dyn FileIo,
     bytes: u64,
@@ -329,7 +330,7 @@ impl<'a> Window<'a> {
         Self { file, bytes, start: 0, buffer: Vec::new() }
     }
 
-    /// So many bytes from a place on; `None` where the file ends before.
+    /// Returns `count` bytes at an offset; `None` if the file ends before.
     fn get(&mut self, at: u64, count: usize) -> IoResult<Option<&[u8]>> {
         if at.checked_add(count as u64).is_none_or(|end| end > self.bytes) {
             return Ok(None);

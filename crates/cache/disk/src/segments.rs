@@ -1,4 +1,4 @@
-//! The segments of a disk, as those who read find them.
+//! The segments of a disk, for readers and the writer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use super::directory_io::FileIo;
 use super::format::ResponseId;
 
-/// A file of records. Who reads it holds it; one that was dropped is gone when nobody does.
+/// A file of records. Readers hold it, so that a dropped segment is closed after its last reader.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) number: u32,
     pub(super) file: Arc<dyn FileIo>,
-    /// Bytes of the file: the writer's alone, others only look at it as a figure.
+    /// The size of the file. Relaxed: written by the writer only; for others it is a statistic.
     bytes: AtomicU64,
-    /// The answers that were written there, dead or not.
+    /// The responses that were written there, including removed ones.
     ids: Mutex<Vec<ResponseId>>,
 }
 
@@ -40,25 +40,25 @@ impl Segment {
         *self.ids.lock().unwrap_or_else(PoisonError::into_inner) = ids;
     }
 
-    /// Those from `from` on, `most` at most.
+    /// Returns at most `most` ids from index `from` on.
     pub(super) fn ids(&self, from: usize, most: usize) -> Vec<ResponseId> {
         let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         ids.iter().skip(from).take(most).copied().collect()
     }
 
-    /// Its file's name.
+    /// Returns the file name of a segment.
     pub(super) fn name(number: u32) -> String {
         format!("segment-{number:08x}")
     }
 
-    /// The number in a file's name.
+    /// Returns the number in a file name.
     pub(super) fn number_of(name: &str) -> Option<u32> {
         let number = u32::from_str_radix(name.strip_prefix("segment-")?, 16).ok()?;
         (number > 0 && number < u32::MAX && Self::name(number) == name).then_some(number)
     }
 }
 
-/// All segments of a disk by number: the order in which they were written.
+/// All segments of a disk by number, which is the order of their writing.
 #[derive(Debug, Default)]
 pub(super) struct Segments(RwLock<BTreeMap<u32, Arc<Segment>>>);
 
@@ -71,7 +71,7 @@ impl Segments {
         self.read(|all| all.get(&number).cloned())
     }
 
-    /// The first one of this number or a higher one.
+    /// Returns the first segment with this or a higher number.
     pub(super) fn from(&self, number: u32) -> Option<Arc<Segment>> {
         self.read(|all| all.range(number..).next().map(|(_, segment)| segment.clone()))
     }
@@ -84,7 +84,7 @@ impl Segments {
         self.read(BTreeMap::len)
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub(super) fn bytes(&self) -> u64 {
         self.read(|all| all.values().map(|segment| segment.bytes()).sum())
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_names_are_segments() {
+    fn only_valid_names_are_segments() {
         assert_eq!(Segment::number_of(&Segment::name(0x1f)), Some(0x1f));
         for name in ["segment-1f", "segment-0000001F", "segment-00000000", "segment-ffffffff", "x"]
         {

@@ -20,7 +20,7 @@ use super::stats::StatsCell;
 #[derive(Debug)]
 pub(super) struct DiskShared {
     pub(super) volume: Arc<dyn DirectoryIo>,
-    /// The directory's.
+    /// The number of the directory.
     pub(super) directory: u64,
     pub(super) sealer: Sealer,
     pub(super) index: Index,
@@ -31,31 +31,31 @@ pub(super) struct DiskShared {
     /// How many responses of each space recovery has found so far.
     pub(super) recovered: Mutex<BTreeMap<SpaceTag, u64>>,
     pub(super) callbacks: Arc<dyn DiskCallbacks>,
-    /// Its place among the disks.
+    /// Its index among the disks.
     pub(super) disk: usize,
-    /// Segments of earlier runs are still to be read. Set to `false` after the last was; pairs with
-    /// the load in [`Disk::counters`](super::disk::Disk::counters).
+    /// Whether segments of earlier runs are still to be read. The store of `false` after the last
+    /// one pairs with the load in [`Disk::stats`](super::disk::Disk::stats).
     pub(super) is_recovering: AtomicBool,
-    /// The body that is too long to be stored.
+    /// Bodies longer than this are not stored.
     pub(super) body_bytes_max: u64,
 }
 
-/// What was read of an answer before its body.
+/// The headers of a stored response.
 #[derive(Debug)]
 pub(super) struct RecordHeaders {
     pub(super) record: RecordHeader,
-    /// Of the record that has its present head, if that is another one.
+    /// The record with its newest response header, if that is another one.
     pub(super) update: Option<RecordHeader>,
-    /// How the answer stands by the rules.
+    /// The status of the response under the rules.
     pub(super) status: RecordStatus,
 }
 
 impl DiskShared {
-    /// Reads a record of an answer whose segment is at hand, and the update of its head if there is
-    /// one, up to the body; and asks the rules about it.
+    /// Reads the record headers of a response from its segment, without its body, and checks the
+    /// rules.
     ///
     /// # Errors
-    /// [`Miss::Gone`]; and [`Miss::Damaged`], counted.
+    /// [`FetchError::Gone`]; and [`FetchError::Damaged`], counted.
     pub(super) fn read_headers(
         &self,
         segment: &Segment,
@@ -101,11 +101,11 @@ impl DiskShared {
         Ok(RecordHeader { fixed, bytes })
     }
 
-    /// Reads all of `bytes` from a place of a segment. Gives what `check` makes of them: `None`
-    /// where they are not what was written.
+    /// Reads all of `bytes` from an offset of a segment, and returns the result of `check`, which
+    /// is `None` for damaged bytes.
     ///
     /// # Errors
-    /// [`Miss::Damaged`], counted.
+    /// [`FetchError::Damaged`], counted.
     pub(super) fn read_checked<T>(
         &self,
         segment: &Segment,
@@ -124,8 +124,8 @@ impl DiskShared {
         })
     }
 
-    /// An answer is not what it was, or cannot be read. It is written that it is gone: should the
-    /// disk read it after all some day, nobody may know by then that it was purged meanwhile.
+    /// Removes a damaged or unreadable response, also on the disk: the disk may be able to read it
+    /// again some day, when a purge in the meantime is no longer known.
     pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {

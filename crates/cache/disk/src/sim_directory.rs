@@ -1,4 +1,4 @@
-//! A simulated directory: in memory, of one seed, and as unkind as real ones may be.
+//! A simulated directory in memory, with faults that a seed decides.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -8,48 +8,48 @@ use millrace_sys::Errno;
 
 use super::directory_io::{DirectoryIo, FileIo, IoResult};
 
-/// What a disk writes as a whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// Troubles, each at every so-manieth call by chance; 0: never.
+/// Faults, each in one of this number of calls on average; 0: never.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SimFaults {
-    /// Fewer bytes are written or read than were asked for.
+    /// Fewer bytes are written or read than requested.
     pub short: u32,
-    /// EIO of a read.
+    /// A read fails with EIO.
     pub read_errors: u32,
-    /// EIO of a write, a sync, or a change of names.
+    /// A write, a sync, or a change of names fails with EIO.
     pub write_errors: u32,
 }
 
-/// A [`Volume`] that exists in memory. Clones are the same one. What becomes of it is decided by
-/// its seed and by the calls alone.
+/// A [`DirectoryIo`] in memory. Clones are the same directory. Its behaviour depends only on the
+/// seed and on the calls.
 #[derive(Clone, Debug)]
 pub struct SimDirectory(Arc<Mutex<SimState>>);
 
 #[derive(Debug, Default)]
 struct SimState {
     random: SimRandom,
-    /// By number, as names may change.
+    /// By number, because names may change.
     nodes: BTreeMap<u64, SimInode>,
     names: BTreeMap<String, u64>,
-    /// As they are on the disk.
+    /// The names on the disk.
     synced_names: BTreeMap<String, u64>,
     next: u64,
     capacity: u64,
     faults: SimFaults,
-    /// Calls until the process dies.
+    /// Calls until the process is killed.
     calls_left: Option<u64>,
-    /// Nothing happens any more, before the next start.
+    /// The process was killed: all calls fail until the next start.
     is_dead: bool,
-    /// The start that open files are of.
+    /// The number of the start; files of an earlier one are closed.
     start: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct SimInode {
     bytes: Vec<u8>,
-    /// As it is on the disk, and what was done since.
+    /// The bytes on the disk, and the changes since.
     synced: Vec<u8>,
     unsynced: Vec<UnsyncedChange>,
 }
@@ -61,7 +61,7 @@ enum UnsyncedChange {
 }
 
 impl SimDirectory {
-    /// An empty one for so many bytes.
+    /// Creates an empty directory of `capacity` bytes.
     pub fn new(seed: u64, capacity: u64) -> Self {
         let inner = SimState { random: SimRandom(seed), capacity, ..SimState::default() };
         Self(Arc::new(Mutex::new(inner)))
@@ -71,30 +71,29 @@ impl SimDirectory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The troubles from now on.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: SimFaults) {
         self.lock().faults = faults;
     }
 
-    /// Somebody else takes room, or gives it back.
+    /// Changes the capacity, as other users of the file system would.
     pub fn set_capacity(&self, capacity: u64) {
         self.lock().capacity = capacity;
     }
 
-    /// The process dies (SIGKILL) during the call after so many more that write: a write that is
-    /// under way stops anywhere.
+    /// Kills the process (SIGKILL) during the writing call that follows `calls` more of them: a
+    /// write in progress stops anywhere.
     pub fn die_after(&self, calls: u64) {
         self.lock().calls_left = Some(calls);
     }
 
-    /// Whether it did.
+    /// Returns whether the process was killed.
     pub fn is_dead(&self) -> bool {
         self.lock().is_dead
     }
 
-    /// Everything that was open is closed, and what was written stays; but not all of it if the
-    /// power was lost: then of what was not synced some sectors are there and some are not, in any
-    /// order.
+    /// Restarts the process. Open files are closed, and written data stays. If the power was lost,
+    /// some of the unsynced sectors are written and some are not, in any order.
     pub fn restart(&self, power_is_lost: bool) {
         let mut inner = self.lock();
         if power_is_lost {
@@ -106,7 +105,7 @@ impl SimDirectory {
         inner.nodes.retain(|number, _| names.contains(number));
     }
 
-    /// One bit, anywhere, is no longer what it was.
+    /// Flips a random bit.
     pub fn flip(&self) {
         let mut inner = self.lock();
         let total: usize = inner.named().map(|node| node.bytes.len()).sum();
@@ -119,7 +118,7 @@ impl SimDirectory {
             let Some(node) = inner.nodes.get_mut(&number) else { continue };
             if let Some(byte) = node.bytes.get_mut(at) {
                 *byte ^= 1 << bit;
-                // It is the medium that failed.
+                // The medium failed.
                 if let Some(byte) = node.synced.get_mut(at) {
                     *byte ^= 1 << bit;
                 }
@@ -129,7 +128,7 @@ impl SimDirectory {
         }
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.lock().used()
     }
@@ -157,7 +156,7 @@ impl SimState {
         one_in > 0 && self.random.below(u64::from(one_in)) == 0
     }
 
-    /// Before a call that writes: `Ok(true)` where the process dies in it.
+    /// Called before a call that writes. Returns `true` if the process is killed during it.
     fn before_write(&mut self) -> IoResult<bool> {
         if self.is_dead {
             return Err(Errno::IO);
@@ -178,7 +177,7 @@ impl SimState {
         if self.is_dead || self.chance(one_in) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// A change of names, which happens or does not.
+    /// Changes names, or not if the process is killed.
     fn change_names(&mut self, change: impl FnOnce(&mut Self)) -> IoResult<()> {
         let dies = self.before_write()?;
         if !dies || self.chance(2) {
@@ -188,7 +187,7 @@ impl SimState {
     }
 
     fn lose_power(&mut self) {
-        // Names change in the order in which they were changed, or each by itself.
+        // Each change of a name reaches the disk or not, by itself.
         let mut names = self.synced_names.clone();
         for (name, number) in self.names.clone() {
             if self.synced_names.get(&name) != Some(&number) && self.chance(2) {
@@ -221,7 +220,7 @@ impl SimState {
     }
 }
 
-/// Writes what of a write reached the disk: all, nothing, or some of its sectors.
+/// Applies what reached the disk of a write: all, nothing, or some sectors.
 fn tear(dice: &mut SimRandom, bytes: &mut Vec<u8>, at: usize, written: &[u8]) {
     let how = dice.below(4);
     let mut done = 0;
@@ -315,7 +314,7 @@ struct SimFile {
 }
 
 impl SimFile {
-    /// The volume, if this file was opened since it was started.
+    /// Returns the state, if this file was opened since the last start.
     fn inner(&self) -> IoResult<MutexGuard<'_, SimState>> {
         let inner = self.volume.lock();
         if inner.start == self.start { Ok(inner) } else { Err(Errno::IO) }
@@ -389,7 +388,7 @@ impl FileIo for SimFile {
     }
 }
 
-/// SplitMix64: enough for dice.
+/// SplitMix64: good enough for tests.
 #[derive(Debug, Default)]
 struct SimRandom(u64);
 
@@ -408,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_synced_survives_and_what_was_not_may() {
+    fn synced_data_survives_and_other_data_may() {
         let mut seen = [false; 2];
         for seed in 0..20 {
             let volume = SimDirectory::new(seed, 1 << 20);
@@ -418,7 +417,7 @@ mod tests {
             volume.sync().unwrap();
             file.write_at(2000, &[IoSlice::new(&[2; 2000])]).unwrap();
             volume.restart(true);
-            assert!(file.bytes().is_err(), "it was closed");
+            assert!(file.bytes().is_err(), "the file was closed");
             let file = volume.open("a").unwrap();
             let mut bytes = vec![0; 4000];
             let count = file.read_at(0, &mut bytes).unwrap();
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_takes_what_fits() {
+    fn a_full_disk_writes_what_fits() {
         let volume = SimDirectory::new(1, 100);
         let file = volume.create("a").unwrap();
         let parts = [IoSlice::new(&[1; 80]), IoSlice::new(&[2; 80])];

@@ -1,11 +1,11 @@
-//! What is counted of a disk.
+//! Statistics of a disk.
 
 use std::sync::{Mutex, PoisonError};
 
-/// What a disk did since it was opened, and what it has.
+/// The state of a disk, and what it did since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskStats {
-    /// Answers that can be fetched, or are in the queue.
+    /// Responses that can be fetched or are in the queue.
     pub responses: u64,
     /// Bytes of its files.
     pub bytes: u64,
@@ -13,34 +13,34 @@ pub struct DiskStats {
     pub segments: u64,
     /// Jobs in its queue.
     pub queued_jobs: u64,
-    /// What earlier runs stored is not all found yet.
+    /// Whether segments of earlier runs are still being read.
     pub is_recovering: bool,
-    /// Answers that were written.
+    /// Responses written.
     pub stored: u64,
-    /// Answers that were not written: the queue was above its first mark, or the disk had failed a
-    /// moment ago.
+    /// Responses not written because the queue was above its first mark, or because the disk had
+    /// just failed.
     pub stores_skipped: u64,
-    /// Answers of which the head, and the beginning of the body, was given.
+    /// Fetches that delivered the header and the beginning of the body.
     pub fetched: u64,
-    /// Fetches that were left to the origin: the queue was above its first mark.
+    /// Fetches left to the origin because the queue was above its first mark.
     pub fetches_skipped: u64,
-    /// Fetches that came too late.
+    /// Fetches of responses that were removed meanwhile.
     pub fetches_gone: u64,
-    /// Records that were not what had been written.
+    /// Records that were damaged.
     pub damaged_records: u64,
-    /// Reads and writes that failed, without those for want of room.
+    /// Failed reads.
     pub read_errors: u64,
-    /// See above.
+    /// Failed writes, except for lack of space.
     pub write_errors: u64,
-    /// Writes for which the file system had no room.
+    /// Writes for which the file system had no space.
     pub writes_without_space: u64,
-    /// Purges that waited: the queue was above its second mark.
+    /// Purges that waited because the queue was above its second mark.
     pub purge_waits: u64,
-    /// Segments that were dropped to make room.
+    /// Segments dropped to make room.
     pub dropped_segments: u64,
-    /// Answers that were written again when their segment was dropped.
+    /// Responses rewritten when their segment was dropped.
     pub rewritten: u64,
-    /// Times that everything older was dropped because a purge had been lost.
+    /// Times that all older records were dropped because a purge had been lost.
     pub lost_purges: u64,
 }
 
@@ -71,7 +71,7 @@ impl std::ops::Add for DiskStats {
     }
 }
 
-/// The counters that only ever go up, while a disk works.
+/// The monotonic counters of a disk.
 #[derive(Debug, Default)]
 pub(super) struct StatsCell(Mutex<DiskStats>);
 
@@ -80,7 +80,7 @@ impl StatsCell {
         count(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What was counted; nothing of what the disk has.
+    /// Returns the counters; the fields about the state of the disk are 0.
     pub(super) fn get(&self) -> DiskStats {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The threads of the disks: for each one that writes and some that read.
+//! The threads of the disks: for each disk one that writes, and some that read.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +10,12 @@ use super::log::Log;
 use super::queue::NextJob;
 use super::shared::DiskShared;
 
-/// How long what was written may wait to be synced.
+/// How long written data may remain unsynced.
 const SYNC: Duration = Duration::from_secs(5);
-/// How long a fetch waits for memory before it asks again.
+/// The pause of a fetch for which there is no memory.
 const ROOM: Duration = Duration::from_millis(1);
 
-/// They end when their queue does.
+/// The threads end when their queue is closed.
 #[derive(Debug)]
 pub(super) struct Threads(Vec<JoinHandle<()>>);
 
@@ -50,7 +50,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         for thread in self.0.drain(..) {
-            // One that panicked told its own story; the others are waited for.
+            // A panic was reported by the thread itself; the others are joined all the same.
             let _ = thread.join();
         }
     }

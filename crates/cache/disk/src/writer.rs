@@ -1,4 +1,4 @@
-//! What the writer does with a job.
+//! Executing the jobs of the writer.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use super::purge_rules::PurgeTarget;
 use super::queue::{NextJob, PurgeJob, WriteJob};
 use super::record::NewRecord;
 
-/// Purges that are written and synced together, at most.
+/// The maximum number of purges that are written and synced together.
 const PURGE_BATCH_MAX: usize = 64;
-/// Heads of one step of a listing.
+/// The number of headers in one step of a listing.
 const LISTED_MAX: usize = 100;
 
 impl Log {
-    /// Does one piece of work: a segment of earlier runs, or a job. With nothing to do it waits for
-    /// a job, `wait` at most. `false`: there was nothing to do.
+    /// Does one piece of work: reads a segment of an earlier run, or executes a job. If there is
+    /// none, waits up to `wait` for a job. Returns `false` if there was nothing to do.
     pub(super) fn run_once(&mut self, wait: Option<Duration>) -> bool {
-        // The last segment first: before it was read, nobody knows how many purges there were.
+        // The newest segment comes first: until it was read, the number of purges is unknown.
         let mut recovers = false;
         while self.expected_purges.is_none() && self.recover_next_segment() {
             recovers = true;
         }
-        // At the end the rest is left to the next start.
+        // At the end, the other segments are left to the next start.
         recovers |= !self.shared.queue.is_closing() && self.recover_next_segment();
         let wait = if recovers { None } else { wait };
         self.ensure_purge_recorded();
@@ -44,12 +44,12 @@ impl Log {
         }
     }
 
-    /// Whether there is nothing to do and there never will be.
+    /// Returns whether there is nothing left to do, and there never will be.
     pub(super) fn is_drained(&self) -> bool {
         self.shared.queue.is_drained()
     }
 
-    /// Syncs what was written a while ago.
+    /// Syncs data that was written some time ago.
     pub(super) fn sync_when_idle(&mut self) {
         let synced = self.sync();
         self.count_error(&synced);
@@ -93,8 +93,8 @@ impl Log {
         let Some((at, front_bytes)) = at else {
             shared.index.shard(id.key).remove_queued(id, number);
             if replaces {
-                // What it was to replace must not come back. If this fails too, nothing that was
-                // stored so far is found by the next start.
+                // The response that it should replace must not come back. If this fails too, the
+                // next start discards everything stored so far.
                 let target = PurgeTarget::Response(id);
                 self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
             }
@@ -115,7 +115,7 @@ impl Log {
     }
 
     fn write_response(&mut self, answer: &StoredResponse) -> IoResult<(RecordPosition, u32)> {
-        let fixed = answer.fixed_header().expect("what is in the queue was looked at");
+        let fixed = answer.fixed_header().expect("queued responses were checked");
         let body: Vec<&[u8]> = answer.body.slices().map(|slice| &**slice).collect();
         let (sums, tags) = (answer.chunk_sums(), tag_bytes(answer));
         let parts = RecordParts {
@@ -150,14 +150,14 @@ impl Log {
                 HeaderLocation { at, header_bytes: draft.fixed.record_header_bytes() as u32 };
             return shared.index.shard(id.key).update(id, known.at, head);
         }
-        // What it has now may let it be used for longer.
+        // The old header may allow a longer use.
         if shared.index.shard(id.key).remove_at(id, known.at) {
             let target = PurgeTarget::Response(id);
             self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
         }
     }
 
-    /// Writes a purge, and those that are next in the queue.
+    /// Writes a purge, and those that follow it in the queue.
     fn execute_purges(&mut self, first: PurgeJob) {
         let mut batch = vec![first];
         while batch.len() < PURGE_BATCH_MAX
@@ -190,17 +190,19 @@ impl Log {
         }
     }
 
-    /// If anybody wants to know, each is written twice, a page apart, and synced: no single bad
-    /// place takes it.
+    /// If a requester waits, each purge is written twice, a page apart, and synced, so that a
+    /// single bad place on the medium does not lose it.
     fn write_purges(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
         if batch.iter().any(PurgeJob::is_about_all) {
-            // So that what it is about can go at once, it is the first of a segment.
+            // It becomes the first record of a segment, so that all older segments can be dropped
+            // at once.
             let closed = self.close();
             self.count_error(&closed);
         }
         self.close_failed = false;
         let written = self.write_copies(batch);
-        // A segment that ended among them, with copies in it, was synced then and only then.
+        // A segment that became full among the purges contains some of the copies, and was synced
+        // only when it was closed.
         match self.close_failed && batch.iter().any(|job| job.waiter.is_some()) {
             true => written.and(Err(Errno::IO)),
             false => written,
@@ -219,7 +221,7 @@ impl Log {
         if let Some(first) = first {
             self.skip_past(first, COPY_BYTES);
         }
-        // A copy counts as no further purge.
+        // A copy does not count as another purge.
         let purges = self.purges;
         self.purges -= batch.len() as u64;
         for job in batch {
@@ -254,8 +256,9 @@ impl Log {
         self.write_record(&draft)
     }
 
-    /// Where a purge could not be written, the next start has to find nothing, so that nothing
-    /// comes back: the directory loses its identity. Where that fails too, it is tried again.
+    /// If a purge could not be written, removes the identity of the directory, so that the next
+    /// start discards its contents. Returns whether no purge is missing; if not, the next call
+    /// tries again.
     pub(super) fn ensure_purge_recorded(&mut self) -> bool {
         if self.has_unwritten_purge {
             let volume = &self.shared.volume;
@@ -266,7 +269,7 @@ impl Log {
         !self.has_unwritten_purge
     }
 
-    /// The heads of some answers, and where to go on.
+    /// Reads the stored headers of some responses, and returns where to continue.
     fn execute_list(
         &mut self,
         cursor: Cursor,
@@ -301,7 +304,7 @@ impl PurgeJob {
         self.target == PurgeTarget::All && !self.is_soft
     }
 
-    /// Whether it is about what the index does not follow.
+    /// Returns whether the purge becomes a rule, because the index cannot apply it.
     fn is_rule(&self) -> bool {
         self.is_soft || !matches!(self.target, PurgeTarget::Response(_) | PurgeTarget::Key(_))
     }

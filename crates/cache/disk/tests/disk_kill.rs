@@ -1,8 +1,8 @@
 //! A real directory, and a process that is killed (SIGKILL) again and again while it stores,
-//! replaces, purges and fetches. Each next one looks whether everything that it finds is what was
-//! stored, and not purged or replaced for good.
+//! replaces, purges and fetches. Each successor checks that everything it finds was stored, and was
+//! not durably purged or replaced.
 //!
-//! `DISK_KILLS=200` says how often.
+//! `DISK_KILLS=200` sets the number of kills.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "common/callbacks.rs"]
@@ -28,26 +28,26 @@ use rand_pcg::Pcg64Mcg;
 
 const KEYS: u64 = 50;
 const DISK_BYTES: u64 = 8 << 20;
-/// The directory of the one who is to be killed.
+/// The directory of the process that will be killed.
 const HOME: &str = "MILLRACE_DISK_KILL_HOME";
-/// He shall look, and end.
+/// Tells the process to check the contents and to end.
 const LAST: &str = "MILLRACE_DISK_KILL_LAST";
 
-/// What may be found: versions from the first on that was neither purged nor replaced for good.
+/// The versions that may be found: from the first one that was neither purged nor replaced durably.
 #[derive(Default, Clone, Copy)]
 struct Known {
     last: u64,
     first: u64,
 }
 
-/// What those before wrote down: `S key version` before they stored, `P key version` when a purge
-/// of everything up to that version was durable, `F version` when all up to that one was written,
-/// `N` when they began: what those before left in the queue was never stored.
+/// Reads the journal of earlier processes: `S key version` before a store, `P key version` after a
+/// durable purge of everything up to that version, `F version` when everything up to it was
+/// written, and `N` at each start, because the queue of the predecessor was lost.
 fn read_journal(path: &Path) -> (BTreeMap<u64, Known>, u64) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut known: BTreeMap<u64, Known> = BTreeMap::new();
     let (mut last, mut begin) = (0, 0);
-    // The last line may have been cut: then it has no end.
+    // The last line may be cut: then it has no line end.
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let mut words = line.split_whitespace();
         let what = words.next().unwrap_or_default();
@@ -109,7 +109,7 @@ impl Victim {
         Self { slab, callbacks, disks, known, token: 0, random, journal, version }
     }
 
-    /// Waits for what is told; whoever waits for ever is killed for it.
+    /// Waits for replies; a process that would wait forever is killed for it.
     fn wait(&self, token: u64, count: usize) -> Vec<DiskReply> {
         let mut all = Vec::new();
         while all.len() < count {
@@ -119,7 +119,7 @@ impl Victim {
         all
     }
 
-    /// Fetches a key and compares; gives whether it was there.
+    /// Fetches and checks a key; returns whether it was found.
     fn look(&mut self, key: u64) -> bool {
         let Some(candidate) = self.disks.find(id(key).key).pop() else { return false };
         self.token += 1;
@@ -180,14 +180,14 @@ impl Victim {
                 let answer = callbacks::answer(&self.slab, id(key), self.version, length);
                 let known = self.known.entry(key).or_default();
                 known.last = self.version;
-                // What it replaces is gone at once, whether it is taken or not.
+                // The old version is gone at once, even if the new one is refused.
                 known.first = self.version;
                 drop(self.disks.store(answer));
             }
         }
     }
 
-    /// In one write, which a kill does not divide.
+    /// In a single write, which a kill does not divide.
     fn note(&mut self, line: &str) {
         self.journal.write_all(line.as_bytes()).unwrap();
     }
@@ -202,7 +202,7 @@ fn journal_bytes(home: &Path) -> u64 {
     std::fs::metadata(home.join("journal")).map_or(0, |journal| journal.len())
 }
 
-/// The one who is killed; of no meaning without [`HOME`].
+/// The process that is killed; does nothing without [`HOME`].
 #[test]
 fn victim() {
     let Some(home) = std::env::var_os(HOME) else { return };
@@ -219,7 +219,7 @@ fn victim() {
 }
 
 #[test]
-fn whoever_is_killed_leaves_nothing_wrong_behind() {
+fn a_killed_process_leaves_no_wrong_data() {
     let kills = std::env::var("DISK_KILLS").map_or(8, |text| text.parse().expect("a number"));
     let home = std::env::temp_dir().join(format!("millrace-disk-kill-{}", std::process::id()));
     std::fs::create_dir(&home).unwrap();
@@ -233,7 +233,7 @@ fn whoever_is_killed_leaves_nothing_wrong_behind() {
     let begin = Instant::now();
     for kill in 0..kills {
         let mut child = start().spawn().unwrap();
-        // At any moment of its life: while it starts, or after it did some more work.
+        // At any moment of its life: during its start, or later.
         if kill % 4 == 0 {
             std::thread::sleep(Duration::from_millis(random.next_u64() % 200));
         } else {
@@ -248,7 +248,7 @@ fn whoever_is_killed_leaves_nothing_wrong_behind() {
         assert_eq!(
             std::os::unix::process::ExitStatusExt::signal(&output.status),
             Some(9),
-            "kill {kill}: it ended by itself: {}{}",
+            "kill {kill}: the process ended by itself: {}{}",
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
         );

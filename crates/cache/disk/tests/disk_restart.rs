@@ -1,7 +1,7 @@
-//! How long a restart with a full disk takes until an answer is served, and until all are known.
-//! Writes real files: `DISK_GB=10 cargo test --release -p millrace-disk --test disk_restart --
-//! --ignored --nocapture`, with `DISK_OBJECT=8192` for the bytes of an answer and `DISK_HOME` for
-//! where. Nothing timed decides.
+//! How long a restart with a full disk takes until the first response is served, and until all are
+//! known. Writes real files: `DISK_GB=10 cargo test --release -p millrace-disk --test disk_restart
+//! -- --ignored --nocapture`. `DISK_OBJECT=8192` sets the length of a response and `DISK_HOME` the
+//! directory. Passing does not depend on times.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "common/callbacks.rs"]
@@ -23,7 +23,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Spread like hashes.
+/// Distributed like hashes.
 fn id(number: u64) -> ResponseId {
     let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ResponseId { key: Key(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(31))), variant: 0 }
@@ -46,7 +46,7 @@ fn open(home: &Path, bytes: u64) -> Run {
 }
 
 impl Run {
-    /// Fetches one; gives whether it was there.
+    /// Fetches a response; returns whether it was found.
     fn fetch(&self, number: u64) -> bool {
         let Some(candidate) = self.disks.find(id(number).key).pop() else { return false };
         let Some(fetched) = callbacks::fetch(&self.disks, &self.slab, candidate, number) else {
@@ -90,7 +90,7 @@ fn a_full_disk_is_served_at_once() {
     let begin = Instant::now();
     let run = open(&home, bytes);
     let opened = begin.elapsed();
-    // One of the youngest, and one that was written long ago.
+    // One of the newest, and one of the oldest.
     let mut served = Vec::new();
     for wanted in [count - 1, count / 2] {
         while !run.fetch(wanted) {
@@ -103,9 +103,9 @@ fn a_full_disk_is_served_at_once() {
     }
     let known = begin.elapsed();
     println!("opened in {opened:?}, served in {served:?}, all known in {known:?}");
-    let answers = run.disks.stats()[0].responses;
-    println!("{answers} answers after, {} before", counters.responses);
-    assert_eq!(answers, counters.responses);
+    let responses = run.disks.stats()[0].responses;
+    println!("{responses} responses after, {} before", counters.responses);
+    assert_eq!(responses, counters.responses);
     drop(run);
     std::fs::remove_dir_all(&home).unwrap();
 }

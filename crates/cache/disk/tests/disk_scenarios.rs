@@ -1,4 +1,4 @@
-//! What the disk tier promises, one story each.
+//! The guarantees of the disk tier, one scenario each.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "common/callbacks.rs"]
@@ -29,8 +29,7 @@ fn id(number: u64) -> ResponseId {
     ResponseId { key: Key(u128::from(number) << 64 | u128::from(number)), variant: 0 }
 }
 
-/// Opens disks of so many bytes, that are driven by hand, with a key of this number if they have
-/// none.
+/// Opens disks of `bytes` without threads, with a key of this number if they have none.
 fn open_with(directories: &[&SimDirectory], bytes: u64, key: u8) -> DiskTest {
     let slab = Slab::on_heap(96 << 20).unwrap();
     let callbacks = RecordingCallbacks::new(&slab);
@@ -62,13 +61,13 @@ impl DiskTest {
         self.disks.find(id.key).into_iter().find(|candidate| candidate.id == id)
     }
 
-    /// To have an answer that nobody looks at, and be told by the number 3.
+    /// Returns a request whose body is not read, with the reply to token 3.
     fn request(&self, candidate: &DiskHit) -> Box<FetchRequest> {
         let filler = Filler::new(&self.slab, MemoryKind::Copied, Some(candidate.body_bytes), 0);
         Box::new(FetchRequest { candidate: candidate.clone(), filler, requester: waiter(3) })
     }
 
-    /// The version of an answer, and whether it is outdated; `None` where there is none.
+    /// Returns the version of a response, and whether it is stale; `None` if there is none.
     fn fetch(&self, id: ResponseId) -> Option<Result<(u64, bool), FetchError>> {
         let candidate = self.find(id)?;
         let fetched = callbacks::fetch(&self.disks, &self.slab, candidate, 1).unwrap();
@@ -93,7 +92,7 @@ fn a_long_body_is_whole_after_a_kill() {
     assert!(test.store(id(1), 1, 20 * MB as usize + 5));
     test.work();
     assert_eq!(test.fetch(id(1)), Some(Ok((1, false))));
-    // After a kill its end says that it is there, without reading it.
+    // After a kill, its end seal proves that it is there, without reading it.
     directory.die_after(0);
     drop(test.disks);
     directory.restart(false);
@@ -103,7 +102,7 @@ fn a_long_body_is_whole_after_a_kill() {
 }
 
 #[test]
-fn what_nobody_wants_any_more_is_not_read_to_its_end() {
+fn a_body_without_readers_is_not_read_to_its_end() {
     let directory = SimDirectory::new(1, 40 * MB);
     let test = open(&[&directory], 30 * MB);
     assert!(test.store(id(1), 1, 3 * MB as usize));
@@ -120,18 +119,18 @@ fn what_nobody_wants_any_more_is_not_read_to_its_end() {
     test.work();
     assert_eq!((test.disks.stats()[0].read_errors, test.callbacks.take(3).len()), (0, 0));
     directory.set_faults(SimFaults::default());
-    assert_eq!(test.fetch(id(1)), Some(Ok((1, false))), "the next one gets it");
+    assert_eq!(test.fetch(id(1)), Some(Ok((1, false))), "the next fetch succeeds");
 }
 
 #[test]
-fn a_variant_comes_with_all_that_is_said_of_it() {
+fn a_variant_is_stored_with_all_its_metadata() {
     let directory = SimDirectory::new(1, 4 * MB);
     let test = open(&[&directory], MB);
     let mut answer = callbacks::answer(&test.slab, ResponseId { variant: 6, ..id(5) }, 9, 1000);
     answer.variant = Some(VariantKey { exact: 6, by_language: Some(8) });
     answer.vary = Some(b"accept-language"[..].into());
     test.disks.store(answer).unwrap();
-    assert!(test.disks.find(id(5).key).is_empty(), "it is not written yet");
+    assert!(test.disks.find(id(5).key).is_empty(), "not written yet");
     test.work();
     let found = test.disks.find(id(5).key);
     let [candidate] = &found[..] else { panic!("{found:?}") };
@@ -147,7 +146,7 @@ fn a_variant_comes_with_all_that_is_said_of_it() {
 }
 
 #[test]
-fn above_the_first_mark_things_are_left_out() {
+fn above_the_first_mark_stores_and_fetches_are_refused() {
     let directory = SimDirectory::new(1, 40 * MB);
     let test = open(&[&directory], 30 * MB);
     assert!(test.store(id(0), 1, 10));
@@ -161,7 +160,7 @@ fn above_the_first_mark_things_are_left_out() {
     assert!(test.disks.fetch(test.request(&candidate)).is_err());
     assert!(test.find(id(0)).is_some());
     assert!(!test.store(id(0), 2, 10));
-    assert!(test.find(id(0)).is_none(), "what it would have replaced is gone");
+    assert!(test.find(id(0)).is_none(), "the old version is gone");
     test.work();
     let counters = test.disks.stats()[0];
     assert_eq!(
@@ -187,7 +186,7 @@ fn above_the_first_mark_things_are_left_out() {
 }
 
 #[test]
-fn what_is_too_long_is_not_taken() {
+fn too_long_responses_are_refused() {
     let directory = SimDirectory::new(1, 4 * MB);
     let test = open(&[&directory], MB);
     let most = (MB / limits::BODY_SHARE) as usize;
@@ -197,7 +196,7 @@ fn what_is_too_long_is_not_taken() {
 }
 
 #[test]
-fn what_was_made_stale_is_so_until_it_is_validated() {
+fn a_stale_response_stays_stale_until_it_is_validated() {
     let directory = SimDirectory::new(1, 4 * MB);
     let test = open(&[&directory], MB);
     let soft = [
@@ -233,7 +232,7 @@ fn what_was_made_stale_is_so_until_it_is_validated() {
 }
 
 #[test]
-fn everything_is_listed_and_then_purged() {
+fn all_responses_are_listed_and_then_purged() {
     let (one, two) = (SimDirectory::new(1, 8 * MB), SimDirectory::new(2, 8 * MB));
     let test = open(&[&one, &two], 2 * MB);
     for number in 0..250 {
@@ -264,7 +263,7 @@ fn everything_is_listed_and_then_purged() {
 }
 
 #[test]
-fn a_directory_that_missed_something_is_emptied() {
+fn a_directory_that_missed_a_run_is_emptied() {
     let (one, two) = (SimDirectory::new(1, 8 * MB), SimDirectory::new(2, 8 * MB));
     let store = |test: &DiskTest| {
         for number in 0..40 {
@@ -305,7 +304,7 @@ fn a_full_file_system_is_no_outage() {
         assert!(test.store(id(number), 1, 50_000));
         test.work();
     }
-    // Somebody else took the rest.
+    // Other users of the file system took the rest.
     directory.set_capacity(directory.bytes());
     let mut stored = 0;
     for number in 100..300 {
@@ -313,7 +312,7 @@ fn a_full_file_system_is_no_outage() {
         test.work();
         stored += usize::from(test.fetch(id(number)) == Some(Ok((1, false))));
     }
-    assert!(stored > 0, "the oldest went");
+    assert!(stored > 0, "the oldest was evicted");
     assert!(test.disks.stats()[0].writes_without_space > 0);
     let kept = (0..300).find(|number| test.find(id(*number)).is_some()).unwrap();
     assert!(test.purge(&PurgeTarget::Key(id(kept).key), false));
@@ -322,7 +321,7 @@ fn a_full_file_system_is_no_outage() {
     let test = open(&[&directory], 4 * MB);
     test.work();
     assert_eq!(test.fetch(id(kept)), None);
-    assert!(test.disks.stats()[0].responses > 0, "not everything went");
+    assert!(test.disks.stats()[0].responses > 0, "not everything was evicted");
 }
 
 #[test]
@@ -335,18 +334,18 @@ fn a_disk_that_fails_is_no_outage() {
     test.work();
     directory.set_faults(SimFaults { read_errors: 1, write_errors: 1, ..SimFaults::default() });
     assert_eq!(test.fetch(id(1)), Some(Err(FetchError::Damaged)));
-    assert_eq!(test.fetch(id(1)), None, "the origin is asked, and not the disk again");
+    assert_eq!(test.fetch(id(1)), None, "the request goes to the origin, not to the disk again");
     assert!(test.store(id(2), 2, 100));
     test.work();
     assert_eq!(test.fetch(id(2)), None);
-    assert!(!test.purge(&PurgeTarget::Key(id(3).key), false), "nobody is told that it is durable");
+    assert!(!test.purge(&PurgeTarget::Key(id(3).key), false), "no reply says that it is durable");
     assert_eq!(test.fetch(id(3)), None);
     directory.set_faults(SimFaults::default());
     assert!(test.purge(&PurgeTarget::Key(id(4).key), false));
     drop(test.disks);
     let test = open(&[&directory], 30 * MB);
     test.work();
-    // What of it was not to come back was not written: so nothing does.
+    // A removal was not written, so nothing may come back.
     assert_eq!(test.disks.contents(), [DirectoryContents::New]);
 }
 
@@ -365,7 +364,7 @@ fn disks_have_bounds() {
     assert_eq!(open(vec![(directory, MB)]), Ok(()));
 }
 
-/// Real files and threads: several workers store, fetch and purge at once.
+/// Real files and threads: several workers store, fetch and purge at the same time.
 #[test]
 fn workers_share_the_disks() {
     let home = std::env::temp_dir().join(format!("millrace-disk-workers-{}", std::process::id()));
@@ -421,7 +420,7 @@ fn workers_share_the_disks() {
 }
 
 #[test]
-fn what_somebody_reads_is_not_cut_while_memory_is_short() {
+fn a_body_with_readers_is_not_cut_while_memory_is_short() {
     let directory = SimDirectory::new(1, 40 * MB);
     let test = open(&[&directory], 30 * MB);
     assert!(test.store(id(1), 1, 3 * MB as usize));
@@ -450,7 +449,7 @@ fn what_somebody_reads_is_not_cut_while_memory_is_short() {
 }
 
 #[test]
-fn purges_for_a_disk_that_is_stuck_are_bounded() {
+fn purges_for_a_stuck_disk_are_bounded() {
     let directory = SimDirectory::new(1, 40 * MB);
     let test = open(&[&directory], 30 * MB);
     assert!(test.store(id(1), 1, 10));
@@ -467,11 +466,11 @@ fn purges_for_a_disk_that_is_stuck_are_bounded() {
     let test = open(&[&directory], 30 * MB);
     test.work();
     assert!(test.find(id(1)).is_none());
-    assert_eq!(test.fetch(id(2)), Some(Ok((2, false))), "it came after");
+    assert_eq!(test.fetch(id(2)), Some(Ok((2, false))), "it came later");
 }
 
 #[test]
-fn what_could_not_be_read_at_a_start_does_not_come_back_at_the_next() {
+fn data_unreadable_at_one_start_does_not_come_back_at_the_next() {
     let directory = SimDirectory::new(1, 40 * MB);
     let test = open(&[&directory], 30 * MB);
     assert!(test.store(id(1), 1, 10));
@@ -481,7 +480,7 @@ fn what_could_not_be_read_at_a_start_does_not_come_back_at_the_next() {
     directory.set_faults(SimFaults { read_errors: 1, write_errors: 1, ..SimFaults::default() });
     test.work();
     directory.set_faults(SimFaults::default());
-    // It is about something of which the disk does not know any more.
+    // It is about a response that the disk no longer knows.
     test.disks.forget(id(1));
     test.work();
     drop(test.disks);

@@ -1,8 +1,10 @@
-//! Lives of simulated disks, each invented by a seed: answers are stored, replaced, updated,
-//! purged and fetched; processes die in the middle of a write, machines lose power with half of the
-//! sectors written, disks are full, fail, and flip bits. A model says what may be found.
+//! Random histories of simulated disks, each determined by a seed. Responses are stored, replaced,
+//! updated, purged and fetched. Processes are killed in the middle of a write, machines lose power
+//! with half of the sectors written, and disks become full, fail, and flip bits. A model says what
+//! may be found.
 //!
-//! `DISK_SEEDS=2000 DISK_FIRST=0` says how many and from which on; each is told when it fails.
+//! `DISK_SEEDS=2000 DISK_FIRST=0` sets the number of seeds and the first one; a failure prints its
+//! seed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "common/callbacks.rs"]
@@ -25,20 +27,20 @@ use rand_pcg::Pcg64Mcg;
 const DISK_BYTES: u64 = 1 << 20;
 const KEYS: u64 = 12;
 
-/// What may be found of one answer.
+/// What may be found of one response.
 #[derive(Debug, Default)]
 struct Model {
-    /// In this process: this version or nothing; `None`: nothing. After a start it is not known
-    /// which, until it was seen.
+    /// In this process: this version or nothing; `None`: nothing. After a start it is unknown until
+    /// it was fetched once.
     now: Option<u64>,
     is_unsure: bool,
-    /// After the process was killed, and after the machine lost power: one of these or nothing.
+    /// After a kill, and after a power failure: one of these or nothing.
     after_kill: BTreeSet<u64>,
     after_power: BTreeSet<u64>,
-    /// All since the last purge that was durable: any of them may be found where what replaced it
-    /// was lost by a flipped bit or a disk that fails.
+    /// All versions since the last durable purge. Any of them may be found if its replacement was
+    /// lost by a flipped bit or a failing disk.
     ever: BTreeSet<u64>,
-    /// It was made stale for good, and neither replaced nor updated since.
+    /// It was made stale durably, and neither replaced nor updated since.
     is_outdated: bool,
 }
 
@@ -57,7 +59,7 @@ struct Life<'a> {
     seen: Seen,
 }
 
-/// What happened at all: a test that sees nothing shows nothing.
+/// What happened in all histories: a test in which nothing happens proves nothing.
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
     hits: u64,
@@ -67,7 +69,7 @@ struct Seen {
     dropped: u64,
     lost_purges: u64,
     rewritten: u64,
-    /// Answers that were there before a start, and after.
+    /// Responses that existed before starts, and after.
     before_start: u64,
     after_start: u64,
 }
@@ -115,7 +117,7 @@ impl Life<'_> {
         while self.disks().run_once() {}
     }
 
-    /// With `DISK_TELL`, says what happens.
+    /// Prints what happens if `DISK_TELL` is set.
     fn tell(&self, what: impl FnOnce() -> String) {
         if std::env::var_os("DISK_TELL").is_some() {
             println!("{}", what());
@@ -126,7 +128,7 @@ impl Life<'_> {
         self.directories.iter().any(SimDirectory::is_dead)
     }
 
-    /// Everything that was asked for is done.
+    /// Completes all requested work.
     fn settle(&mut self) {
         self.work();
         if !self.is_dead() {
@@ -168,7 +170,7 @@ impl Life<'_> {
         let text = format!("v{version} l{} u{}", candidate.body_bytes, self.version);
         let head: Arc<[u8]> = text.into_bytes().into();
         self.disks().update(id, [version as u8; META_BYTES], &head);
-        // Where it is left out, so is what it was for.
+        // A refused update removes the response.
         let is_there = self.find(id).is_some();
         self.tell(|| format!("update {id:?} version {version}: {is_there}"));
         let model = self.models.get_mut(&id).unwrap();
@@ -241,7 +243,7 @@ impl Life<'_> {
         self.settle();
         let callbacks = self.callbacks.take(self.token);
         self.tell(|| format!("sync {callbacks:?}"));
-        // A disk that fails may have failed to sync what was before.
+        // A failing disk may have failed to sync earlier records.
         if callbacks == [DiskReply::Purged { is_durable: true }] && !self.has_faults {
             for model in self.models.values_mut().filter(|model| !model.is_unsure) {
                 model.after_power = model.now.into_iter().collect();
@@ -249,21 +251,21 @@ impl Life<'_> {
         }
     }
 
-    /// Fetches an answer and looks at what comes.
+    /// Fetches a response and checks the result.
     fn fetch(&mut self, id: ResponseId) {
         let Some(candidate) = self.find(id) else { return };
         self.token += 1;
         let fetched = callbacks::fetch(self.disks(), self.slab, candidate, self.token);
         let Some(fetched) = fetched else { return };
         if self.below(2) == 0 {
-            // Something happens before it is read: it is all the same what comes of it then.
+            // The disk changes before the read; any result is then allowed.
             self.store();
         }
         self.work();
         self.judge(fetched);
     }
 
-    /// Gives which version it is.
+    /// Returns its version.
     fn judge(&mut self, fetched: Fetched) -> Option<u64> {
         let id = fetched.id;
         match fetched.judge(&self.callbacks) {
@@ -276,7 +278,7 @@ impl Life<'_> {
                         let kept = may(&model.after_kill) || may(&model.after_power);
                         kept || (self.has_flipped || self.has_faults) && may(&model.ever)
                     }
-                    // A fetch that began before another was stored.
+                    // The fetch may have begun before a newer version was stored.
                     Some(now) => version == now || now == self.version,
                     None => false,
                 };
@@ -311,7 +313,7 @@ impl Life<'_> {
         }
     }
 
-    /// Something that is nobody's wish.
+    /// Injects a fault.
     fn trouble(&mut self) {
         let place = self.below(self.directories.len() as u64) as usize;
         let directory = self.directories[place].clone();
@@ -340,7 +342,7 @@ impl Life<'_> {
         }
     }
 
-    /// The process ends, in one way or another, and starts again.
+    /// Ends the process in some way, and restarts it.
     fn restart(&mut self) {
         let how = self.below(3);
         if how == 0 && !self.is_dead() {
@@ -349,7 +351,7 @@ impl Life<'_> {
         self.count();
         let mut answers: u64 = self.disks().stats().iter().map(|one| one.responses).sum();
         if how > 0 {
-            // Nothing that is done from here on reaches a disk.
+            // Nothing that follows reaches a disk.
             self.directories.iter().for_each(|directory| directory.die_after(0));
         }
         drop(self.disks.take());
@@ -360,7 +362,7 @@ impl Life<'_> {
         }
         for model in self.models.values_mut() {
             if power_is_lost {
-                // What it was after a kill is lost or not, like everything else.
+                // The version after a kill may be lost or not, like everything else.
                 let known = std::mem::take(&mut model.after_kill);
                 model.after_power.extend(known);
                 model.after_kill.clone_from(&model.after_power);
@@ -385,7 +387,7 @@ impl Life<'_> {
         self.learn();
     }
 
-    /// What is found after a start is what there is from now on.
+    /// Updates the model to what is found after a start.
     fn learn(&mut self) {
         let ids: Vec<ResponseId> = self.models.keys().copied().collect();
         for id in ids {
@@ -443,7 +445,7 @@ fn live(seed: u64, slab: &Slab) -> Seen {
 }
 
 #[test]
-fn no_wrong_byte_and_nothing_comes_back() {
+fn no_byte_is_wrong_and_no_purged_response_comes_back() {
     let number = |name: &str, default| {
         std::env::var(name).map_or(default, |text| text.parse::<u64>().expect("a number"))
     };

@@ -5,48 +5,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_body::Body;
 
-/// Bodies below this are sent by copy, and rest where memory is used again at once: a copy that
-/// goes out with the other sends of a turn costs less than a reference (docs/design/iolite.md).
+/// Bodies shorter than this are sent by copying, from memory that is reused at once. A copy that
+/// goes out with the other sends of a turn costs less than a zero-copy send
+/// (docs/design/iolite.md).
 pub const COPIED_BYTES: u64 = 16 * 1024;
 
-/// A body is hot while at most this many bytes of other bodies were sent after it. The processor's
-/// last-level cache, which is larger on servers, still holds it then.
+/// A body is hot while at most this many bytes of other bodies were sent after it. It is then
+/// probably still in the last-level cache of the processor, which is larger than this on servers.
 pub const HOT_BYTES: u64 = 8 << 20;
 
-/// From this length on a body is large: see [`HotCopies::large`].
+/// Bodies of at least this length are large: see [`HotCopies::large`].
 pub const LARGE_BYTES: u64 = 256 * 1024;
 
-/// Which hot bodies of [`COPIED_BYTES`] and more are sent by copy. All others of that length are
-/// sent by reference, which costs the same wherever they are. A copy is cheaper on some processors,
-/// and dearer on all once it has to read from memory.
+/// Which hot bodies of at least [`COPIED_BYTES`] are sent by copying. All others of that length are
+/// sent zero-copy, which costs the same wherever their bytes are. Copying is cheaper on some
+/// processors, and more expensive on all if the bytes are not in a CPU cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HotCopies {
-    /// Those below [`LARGE_BYTES`].
+    /// Hot bodies below [`LARGE_BYTES`].
     pub medium: bool,
-    /// Those from [`LARGE_BYTES`] on.
+    /// Hot bodies of at least [`LARGE_BYTES`].
     pub large: bool,
 }
 
 impl HotCopies {
-    /// No hot body.
+    /// No hot body is copied.
     pub const NONE: Self = Self { medium: false, large: false };
-    /// Each hot body.
+    /// Every hot body is copied.
     pub const ALL: Self = Self { medium: true, large: true };
 }
 
-/// What a cache knows of the heat of its bodies.
+/// Tracks which bodies of a cache are hot.
 #[derive(Debug, Default)]
 pub(crate) struct HotBodies {
-    /// Unset: none.
+    /// Unset: no hot body is copied.
     copies: OnceLock<HotCopies>,
-    /// Bytes of all bodies that were sent since `copies` was set. Relaxed: the order of other
-    /// memory does not matter.
+    /// Bytes of all bodies that were sent since `copies` was set. Relaxed: it is ordered with no
+    /// other memory.
     sent: AtomicU64,
 }
 
 impl HotBodies {
-    /// Selects the hot bodies to send by copy; without a call there are none. Only the first call
-    /// counts.
+    /// Selects the hot bodies that are sent by copying; none before the first call. Later calls
+    /// have no effect.
     pub(crate) fn set_copies(&self, copies: HotCopies) {
         if copies != HotCopies::NONE {
             let _ = self.copies.set(copies);
@@ -60,7 +61,8 @@ impl HotBodies {
             && self.copies.get().is_some_and(|copies| self.record_send(body, bytes, copies))
     }
 
-    /// Counts a body that is sent, and returns whether it is hot and its length class is copied.
+    /// Counts a body that is sent. Returns whether it is hot and hot bodies of its length are
+    /// copied.
     #[inline(never)]
     fn record_send(&self, body: &Body, bytes: u64, copies: &HotCopies) -> bool {
         let before = self.sent.fetch_add(bytes, Ordering::Relaxed);
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_copied_while_it_is_hot_and_its_class_is() {
+    fn a_hot_body_is_copied_if_its_length_class_is() {
         let only = |medium, large| HotCopies { medium, large };
         for (copies, medium, large) in [
             (HotCopies::NONE, false, false),
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_displaced_is_cold() {
+    fn a_body_displaced_by_others_is_cold() {
         let (heat, body) = (heat(HotCopies::ALL), body());
         let send_others = |bytes| assert!(!heat.note_sent(&self::body(), bytes));
         assert!(!heat.note_sent(&body, MEDIUM));
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_and_the_longest_bodies_are_none_of_them() {
+    fn the_shortest_and_the_longest_bodies_are_never_hot() {
         let (heat, body) = (heat(HotCopies::ALL), body());
         for bytes in [COPIED_BYTES - 1, HOT_BYTES + 1].repeat(2) {
             assert!(!heat.note_sent(&body, bytes));

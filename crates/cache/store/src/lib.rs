@@ -1,6 +1,6 @@
-//! The shared cache: where what it keeps is found, and what of it stays. No sockets, no worker, no
-//! clock: times and bytes come as arguments. Below it are bodies, which fill while they are read
-//! ([`Body`]), and the disks, which do input and output on threads of their own.
+//! The shared cache: the index of stored responses and their eviction. It has no sockets, workers
+//! or clock: times and bytes come as arguments. It builds on bodies that are read while they are
+//! filled ([`Body`]), and on disks, which do their I/O on threads of their own.
 #![forbid(unsafe_code)]
 
 pub mod evict;

@@ -1,8 +1,8 @@
-//! What memory costs: `cargo bench -p iolite --bench iolite`, and behind `--` some of `facts`,
-//! `fill`, `send`, `checksum`, `codings` (with the feature of that name), `share` and `churn`;
-//! nothing is all. Each cost is CPU time of the
-//! thread that does the work, the median of [`ROUNDS`] rounds, with the least and the most beside
-//! it. docs/design/iolite.md has a run.
+//! Costs of memory operations. Run `cargo bench -p iolite --bench iolite`, optionally followed by
+//! `--` and some of `facts`, `fill`, `send`, `checksum`, `codings` (needs the feature of that
+//! name), `share` and `churn`; the default is all. Each cost is CPU time of the thread that does
+//! the work: the median of [`ROUNDS`] rounds, followed by minimum and maximum.
+//! docs/design/iolite.md has a run.
 
 use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
@@ -17,14 +17,14 @@ use millrace_sys::MappedRegion;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// How often each figure is taken.
+/// Measurements per figure.
 const ROUNDS: usize = 7;
 const MEGABYTE: usize = 1 << 20;
-/// What objects are picked from when they are to be cold: more than a CPU's caches hold.
+/// Size of the memory from which cold objects are sent: more than the CPU's caches hold.
 const COLD_BYTES: usize = 64 * MEGABYTE;
 
 fn main() {
-    // Cargo adds an option of its own.
+    // Cargo adds this option.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
     let parts: &[(&str, fn())] = &[
         ("facts", facts),
@@ -44,14 +44,14 @@ fn main() {
     }
 }
 
-/// Microseconds of CPU time that `work` takes, divided by what it gives.
+/// Returns the CPU time of `work` in microseconds, divided by its result.
 fn cost(work: impl FnOnce() -> f64) -> f64 {
     let before = millrace_sys::thread_cpu_time();
     let count = work();
     (millrace_sys::thread_cpu_time() - before).as_secs_f64() * 1e6 / count
 }
 
-/// Microseconds that `work` takes, done `count` times.
+/// Returns the CPU time of `work` in microseconds, averaged over `count` runs.
 fn repeated<T>(count: usize, work: impl Fn() -> T) -> f64 {
     cost(|| {
         (0..count).for_each(|_| _ = black_box(work()));
@@ -66,7 +66,7 @@ fn report(what: &str, unit: &str, mut round: impl FnMut() -> f64) {
     println!("  {what:<44} {median:>10.3} {unit:<8} ({least:.3} to {most:.3})");
 }
 
-/// A file of `bytes`, mapped, without memory.
+/// A mapped file of `bytes`, not populated.
 struct Segment {
     file: OwnedFd,
     region: MappedRegion,
@@ -81,7 +81,7 @@ impl Segment {
     }
 }
 
-/// What the kernel does to bytes that a socket has yet to give to its reader.
+/// What the kernel does to bytes in a socket queue when their memory changes.
 fn facts() {
     let punch_all: &dyn Fn(&Segment) = &|of| punch(of, BLOCK_BYTES);
     let punch_part: &dyn Fn(&Segment) = &|of| punch(of, 64 * 1024);
@@ -104,26 +104,27 @@ fn facts() {
         let sent = sent.expect("a new socket has room");
         change(&segment);
         let mut bytes = vec![0; sent];
-        far.read_exact(&mut bytes).expect("what was sent");
+        far.read_exact(&mut bytes).expect("sent bytes");
         let wrong = bytes.iter().filter(|byte| **byte != 0x55).count();
         println!("  {what:<44} {wrong:>10} wrong bytes of {sent}");
     }
 }
 
 fn punch(segment: &Segment, bytes: usize) {
-    millrace_sys::punch_hole(segment.file.as_fd(), 0, bytes as u64).expect("it is not sealed");
+    millrace_sys::punch_hole(segment.file.as_fd(), 0, bytes as u64)
+        .expect("the file is not sealed");
 }
 
 fn write(segment: &Segment, byte: u8, bytes: usize) {
-    // SAFETY: the beginning of the region is mapped, and nobody else has it.
+    // SAFETY: the beginning of the region is mapped, and nothing else uses it.
     unsafe { segment.region.start().write_bytes(byte, bytes) };
 }
 
-/// What it costs to have memory with bytes in it.
+/// The cost of populating and filling memory.
 fn fill() {
     let source = vec![0x5a_u8; BLOCK_BYTES];
     let megabytes = (BLOCK_BYTES / MEGABYTE) as f64;
-    report("write to memory that the kernel has to find", "us/MB", || {
+    report("write to unpopulated memory", "us/MB", || {
         let segment = Segment::new(BLOCK_BYTES);
         cost(|| {
             write(&segment, 0x5a, BLOCK_BYTES);
@@ -170,8 +171,8 @@ fn fill() {
             })
         });
     }
-    report("give back, find and make a block (helper)", "us/MB", || {
-        // Every ready block is taken first, so that tending recycles the one that is spoiled.
+    report("recycle and populate a block (prefault thread)", "us/MB", || {
+        // All ready blocks are taken first, so that the prefault call recycles the tainted block.
         let slice = stored(&slab, MemoryKind::ZeroCopy, &source);
         black_box(slice.sendfile_source());
         let held = take_ready(&slab);
@@ -203,7 +204,7 @@ fn take_ready(slab: &Slab) -> Vec<Buffer> {
     std::iter::from_fn(|| slab.allocate(MemoryKind::ZeroCopy, whole.clone(), 0).ok()).collect()
 }
 
-/// What it costs the sender to send, with a reader on the same machine.
+/// The sender's cost of sending to a reader on the same machine.
 fn send() {
     let source = vec![0x5a_u8; COLD_BYTES];
     let segments = [("4 KB pages", false), ("huge pages", true)].map(|(name, huge)| {
@@ -218,13 +219,13 @@ fn send() {
     });
     for (name, bytes) in [("8 KB", 8192), ("64 KB", 65_536), ("1 MB", MEGABYTE)] {
         for (heat, span) in [("hot", bytes), ("cold", COLD_BYTES)] {
-            report(&format!("{name} {heat}, by copy"), "us", || {
+            report(&format!("{name} {heat}, copied"), "us", || {
                 sent(bytes, span, |socket, at, rest| {
                     millrace_sys::send(socket, &[&source[at..at + rest]], false)
                 })
             });
             for (pages, segment) in &segments {
-                report(&format!("{name} {heat}, by reference from {pages}"), "us", || {
+                report(&format!("{name} {heat}, zero-copy from {pages}"), "us", || {
                     sent(bytes, span, |socket, at, rest| {
                         millrace_sys::sendfile(socket, segment.file.as_fd(), at as u64, rest)
                     })
@@ -234,16 +235,17 @@ fn send() {
     }
 }
 
-/// Sends objects of `bytes` that lie one behind the other in a span, over a new connection, and
-/// gives the sender's microseconds for one. `send` gets a socket, a place and how much is left.
+/// Sends objects of `bytes`, consecutive in a span, over a new connection, and returns the sender's
+/// microseconds per object. `send` gets a socket, an offset and the remaining length.
 fn sent(
     bytes: usize,
     span: usize,
     send: impl Fn(BorrowedFd<'_>, usize, usize) -> millrace_sys::Result<usize>,
 ) -> f64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let near = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
-    let (mut far, _) = listener.accept().expect("it was connected to");
+    let near = TcpStream::connect(listener.local_addr().expect("its address"))
+        .expect("the listener accepts");
+    let (mut far, _) = listener.accept().expect("a client has connected");
     millrace_sys::set_congestion(near.as_fd(), "cubic").expect("every kernel has cubic");
     let reader = std::thread::spawn(move || {
         let mut room = vec![0; 256 * 1024];
@@ -268,7 +270,7 @@ fn sent(
     cost
 }
 
-/// What is saved when a derived form is found again.
+/// The savings when a derived value is found again.
 fn checksum() {
     let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
     for (name, bytes) in [("1 KB", 1024), ("8 KB", 8192), ("64 KB", 65_536), ("1 MB", MEGABYTE)] {
@@ -286,7 +288,7 @@ fn checksum() {
     }
 }
 
-/// The same for a coding of a text, which costs more to make than anything else that is derived.
+/// The same for content codings, the most expensive derived values.
 #[cfg(feature = "codings")]
 fn codings() {
     use iolite::Coding;
@@ -299,7 +301,7 @@ fn codings() {
     for coding in Coding::ALL {
         let coded =
             |slice: &Slice| slice.coded(coding, MemoryKind::Copied, 0).expect("there is room");
-        report(&format!("8 KB of text, {} made", coding.name()), "us", || {
+        report(&format!("8 KB of text, {} computed", coding.name()), "us", || {
             repeated(200, || coded(black_box(&stored(&slab, MemoryKind::Copied, &text))))
         });
         let slice = stored(&slab, MemoryKind::Copied, &text);
@@ -309,7 +311,7 @@ fn codings() {
     }
 }
 
-/// What it costs to hold a slice for a moment, and to store, alone and beside another worker.
+/// The cost of cloning and dropping a slice, and of storing, alone and beside another worker.
 fn share() {
     let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
     let bytes = vec![0x5a; 4096];
@@ -317,18 +319,20 @@ fn share() {
         (stored(&slab, MemoryKind::Copied, &bytes), stored(&slab, MemoryKind::Copied, &bytes));
     let hold = |slice: &Slice| repeated(200_000, || slice.clone());
     let store = |kind| repeated(20_000, || stored(&slab, kind, &bytes));
-    report("hold a slice, alone", "us", || hold(&shared));
-    report("hold a slice, another holds another", "us", || beside(|| hold(&own), || hold(&shared)));
-    report("hold a slice, another holds it too", "us", || {
+    report("clone a slice, alone", "us", || hold(&shared));
+    report("clone a slice, another worker clones another", "us", || {
+        beside(|| hold(&own), || hold(&shared))
+    });
+    report("clone a slice, another worker clones it too", "us", || {
         beside(|| hold(&shared), || hold(&shared))
     });
     report("store and drop 4 KB, alone", "us", || store(MemoryKind::Copied));
-    report("store and drop 4 KB, another stores too", "us", || {
+    report("store and drop 4 KB, another worker stores too", "us", || {
         beside(|| store(MemoryKind::Copied), || store(MemoryKind::Copied))
     });
 }
 
-/// What `work` costs while another thread does `other`, again and again.
+/// Returns the cost of `work` while another thread repeats `other`.
 fn beside(other: impl Fn() -> f64 + Sync, work: impl Fn() -> f64) -> f64 {
     let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -347,8 +351,8 @@ fn beside(other: impl Fn() -> f64 + Sync, work: impl Fn() -> f64) -> f64 {
     })
 }
 
-/// A full slab that objects come to and go from, the oldest first but for those that are given a
-/// second chance: how much of it is used, and how much has to be copied for that.
+/// Objects enter and leave a full slab, the oldest first, except for those that get a second
+/// chance: how much of the slab is used, and how much has to be copied for that.
 fn churn() {
     for (sent, kept) in [(0, 0), (30, 0), (30, 30), (100, 30)] {
         let mut store = Store::new(sent, kept);
@@ -376,19 +380,19 @@ fn churn() {
     }
 }
 
-/// A cache without keys: what is oldest goes first.
+/// A cache without keys that evicts the oldest object first.
 struct Store {
     slab: Slab,
     objects: HashMap<u64, Aggregate>,
     order: VecDeque<u64>,
     random: Pcg64Mcg,
     bytes: Vec<u8>,
-    /// Objects of a hundred that are sent by reference, and that are given a second chance.
+    /// Percent of the objects that are sent zero-copy.
     sent: u64,
     kept: u64,
     stored: u64,
     copied: u64,
-    /// Bytes of objects that went because there was no room for a copy.
+    /// Bytes of objects that were dropped because there was no memory for a copy.
     lost: u64,
 }
 
@@ -404,7 +408,7 @@ impl Store {
         self.random.next_u64() % 100 < share
     }
 
-    /// Stores an object of 1 KB to 1 MB, each power of two as likely as the next.
+    /// Stores an object of 1 KB to 1 MB, each power of two equally likely.
     fn put(&mut self) {
         let length =
             (1024 << (self.random.next_u64() % 10)) + self.random.next_u64() as usize % 1024;
@@ -439,7 +443,7 @@ impl Store {
         }
     }
 
-    /// Empties the block that is the cheapest to empty.
+    /// Evacuates the block with the fewest bytes in use.
     fn evacuate(&mut self) {
         let Some(tags) = self.slab.start_evacuation() else { return self.drop_oldest() };
         for tag in tags {

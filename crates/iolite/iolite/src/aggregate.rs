@@ -1,4 +1,4 @@
-//! Slices in a row: what changes where bytes do not.
+//! Sequences of slices: what changes while bytes do not.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,17 +10,16 @@ use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
-/// Bytes that are the slices of a list, one behind the other. Everything that changes it moves
-/// references, not bytes; slices that it shares with others stay as they are. Positions count
-/// bytes from its beginning.
+/// The bytes of a sequence of slices. Its operations move references, not bytes, and slices that it
+/// shares with others stay as they are. Positions count bytes from its beginning.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
-    /// None is empty, each begins where the one before ends, and the first at `start`.
+    /// No slice is empty, each starts where the previous one ends, and the first one at `start`.
     parts: VecDeque<PositionedSlice>,
-    /// The place of the first byte, on a scale on which pieces keep their places whatever is put
-    /// in front of them or taken away there. So a position is found by halving.
+    /// The coordinate of the first byte. Parts keep their coordinates when others are added or
+    /// removed in front of them, so that a position is found by binary search.
     start: i64,
-    /// Bytes of all pieces.
+    /// Bytes of all parts.
     length: u64,
 }
 
@@ -31,34 +30,34 @@ struct PositionedSlice {
 }
 
 impl Aggregate {
-    /// Nothing.
+    /// Creates an empty aggregate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes in it.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The slices in their order, none of them empty.
+    /// Returns the slices in order, none of them empty.
     pub fn slices(&self) -> impl DoubleEndedIterator<Item = &Slice> + Clone {
         self.parts.iter().map(|part| &part.slice)
     }
 
-    /// The slice that a position is in, and where in it; `None` at the end and beyond.
+    /// Returns the slice that contains a position, and the offset in it; `None` at the end and
+    /// beyond.
     pub fn at(&self, position: u64) -> Option<(&Slice, usize)> {
         let (index, within) = self.find(position)?;
         Some((&self.parts[index].slice, within))
     }
 
-    /// Puts a slice at the end. One that continues the last slice, in the same memory, makes that
-    /// longer.
+    /// Appends a slice. If it continues the last slice in the same memory, that slice is extended.
     pub fn append(&mut self, slice: Slice) {
         if slice.is_empty() {
             return;
@@ -71,7 +70,7 @@ impl Aggregate {
         }
     }
 
-    /// Puts a slice at the beginning.
+    /// Prepends a slice.
     pub fn prepend(&mut self, slice: Slice) {
         if slice.is_empty() {
             return;
@@ -81,25 +80,25 @@ impl Aggregate {
         self.parts.push_front(PositionedSlice { start: self.start, slice });
     }
 
-    /// Puts all of another at the end.
+    /// Appends all of another aggregate.
     pub fn concatenate(&mut self, other: Self) {
         other.parts.into_iter().for_each(|part| self.append(part.slice));
     }
 
-    /// Keeps the first `length` bytes; all, if there are no more.
+    /// Keeps the first `length` bytes, or all if there are no more.
     pub fn truncate(&mut self, length: u64) {
         drop(self.split_off(length.min(self.length)));
     }
 
-    /// Drops the first `count` bytes; all, if there are no more.
+    /// Drops the first `count` bytes, or all if there are no more.
     pub fn skip(&mut self, count: u64) {
         *self = self.split_off(count.min(self.length));
     }
 
-    /// Cuts it in two: keeps what is before `position`, and gives the rest.
+    /// Splits the aggregate: keeps the bytes before `position` and returns the rest.
     ///
     /// # Panics
-    /// When `position` is beyond the end.
+    /// If `position` is beyond the end.
     #[must_use]
     pub fn split_off(&mut self, position: u64) -> Self {
         assert!(position <= self.length);
@@ -119,16 +118,16 @@ impl Aggregate {
         rest
     }
 
-    /// A part of it, that shares its slices.
+    /// Returns a part of the aggregate, which shares its slices.
     ///
     /// # Panics
-    /// When the range goes beyond it.
+    /// If the range exceeds the aggregate.
     pub fn slice(&self, range: Range<u64>) -> Self {
         assert!(range.start <= range.end && range.end <= self.length);
         let mut part = Self::new();
         let mut position = range.start;
         while position < range.end {
-            let (found, within) = self.at(position).expect("it is before the end");
+            let (found, within) = self.at(position).expect("the position is before the end");
             let count = ((found.len() - within) as u64).min(range.end - position);
             part.append(found.slice(within..within + count as usize));
             position += count;
@@ -136,10 +135,10 @@ impl Aggregate {
         part
     }
 
-    /// Puts `with`, of any length, in the place of a range.
+    /// Replaces a range by `with`, which may have another length.
     ///
     /// # Panics
-    /// When the range goes beyond it.
+    /// If the range exceeds the aggregate.
     pub fn replace(&mut self, range: Range<u64>, with: Self) {
         assert!(range.start <= range.end && range.end <= self.length);
         let rest = self.split_off(range.end);
@@ -148,16 +147,16 @@ impl Aggregate {
         self.concatenate(rest);
     }
 
-    /// Puts `bytes` in the place of as many from `position` on. A slice that nobody else holds and
-    /// that was never sent by reference is changed in place; of others, the changed part is new
-    /// memory of `slab` (see [`Slab::allocate`]), chained between what stays. For changes that are
-    /// spread widely, [`Aggregate::copy`] first.
+    /// Overwrites the bytes from `position` on with `bytes`. A slice that has no other holder and
+    /// was never sent zero-copy is changed in place. For other slices, the changed part goes into
+    /// new memory of `slab` (see [`Slab::allocate`]), which is chained between the unchanged parts.
+    /// Call [`Aggregate::copy`] first if the changes are widely spread.
     ///
     /// # Errors
-    /// When there is no memory; then nothing was changed.
+    /// If there is no memory; then nothing was changed.
     ///
     /// # Panics
-    /// When there are not so many bytes.
+    /// If the aggregate has fewer bytes.
     pub fn write(
         &mut self,
         position: u64,
@@ -168,7 +167,7 @@ impl Aggregate {
     ) -> Result<(), AllocError> {
         let end = position + bytes.len() as u64;
         assert!(end <= self.length);
-        // First all memory is taken, so that a refusal changes nothing.
+        // All memory is allocated first, so that a failure changes nothing.
         let mut fresh = VecDeque::new();
         self.for_each_part(position..end, |slice, within, from| {
             if !slice.is_sole() {
@@ -189,8 +188,8 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Goes over the slices in which a range lies: each, the part of the range in it, and where
-    /// that is within the range.
+    /// Calls `visit` for each slice in a range, with the part of the range in the slice and the
+    /// offset of that part within the range.
     fn for_each_part(
         &mut self,
         range: Range<u64>,
@@ -198,7 +197,7 @@ impl Aggregate {
     ) -> Result<(), AllocError> {
         let mut position = range.start;
         while position < range.end {
-            let (index, within) = self.find(position).expect("it is before the end");
+            let (index, within) = self.find(position).expect("the position is before the end");
             let slice = &mut self.parts[index].slice;
             let count = ((slice.len() - within) as u64).min(range.end - position) as usize;
             visit(slice, within..within + count, (position - range.start) as usize)?;
@@ -207,22 +206,22 @@ impl Aggregate {
         Ok(())
     }
 
-    /// The same bytes in new memory of `slab` (see [`Slab::allocate`]), in as few slices as it has
-    /// room for: to let memory go that was condemned, or to put together what is scattered.
+    /// Returns the same bytes in new memory of `slab` (see [`Slab::allocate`]), in as few slices as
+    /// possible: to empty a block that is being evacuated, or to defragment an aggregate.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// If there is no memory.
     pub fn copy(&self, slab: &Slab, kind: MemoryKind, tag: u64) -> Result<Self, AllocError> {
         let parts: Vec<&[u8]> = self.slices().map(|slice| &**slice).collect();
         copy_of(&parts, slab, kind, tag)
     }
 
-    /// All bytes, as a copy on the heap.
+    /// Returns all bytes as a copy on the heap.
     pub fn to_vec(&self) -> Vec<u8> {
         self.slices().flat_map(|slice| slice.iter().copied()).collect()
     }
 
-    /// The number of the piece that a position is in, and where in it.
+    /// Returns the index of the part that contains a position, and the offset in it.
     fn find(&self, position: u64) -> Option<(usize, usize)> {
         if position >= self.length {
             return None;
@@ -257,7 +256,7 @@ pub(crate) fn copy_of(
             let count = filling.write(part);
             (part, rest) = (&part[count..], rest - count);
             if filling.unfilled().is_empty() {
-                copy.append(buffer.take().expect("it was filled").freeze());
+                copy.append(buffer.take().expect("the buffer was filled").freeze());
             }
         }
     }
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn aggregates_are_cut_and_put_together() {
+    fn aggregates_are_split_and_concatenated() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut words = words(&slab);
         assert_eq!((words.to_vec(), words.len()), (b"one two three".to_vec(), 13));
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_one_buffer_are_joined_again() {
+    fn adjacent_slices_of_a_buffer_are_joined() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut buffer = slab.allocate(MemoryKind::Copied, 1..=600, 0).unwrap();
         let mut filled = Aggregate::new();
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hold_is_chained_and_what_nobody_holds_is_changed_in_place() {
+    fn shared_slices_are_chained_and_sole_ones_changed_in_place() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut changed = words(&slab);
         let kept = changed.at(4).unwrap().0.clone();
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_change_changes_nothing() {
+    fn a_failed_write_changes_nothing() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut bytes = words(&slab);
         let snapshot = bytes.clone();

@@ -1,4 +1,4 @@
-//! Blocks that are of neither kind: ready, waiting to be given back to the kernel, or empty.
+//! Blocks without a memory kind: ready, queued for return to the kernel, or empty.
 
 use std::collections::VecDeque;
 
@@ -7,46 +7,46 @@ use millrace_sys::Errno;
 use crate::limits::READY_BLOCKS_MAX;
 use crate::memory::{PageSize, SlabMemory};
 
-/// The blocks of a slab that no kind of memory has, by their numbers.
+/// The blocks of a slab that have no memory kind, by number.
 ///
 /// ```text
-///   empty ──make──> ready <────────────── in use, nothing of it sent
-///     ^               └──────────────────> in use
-///     └──recycle── queued <────────────── in use, some of it sent
+///   empty ──populate──> ready <──────────── in use, nothing of it sent zero-copy
+///     ^                   └───────────────> in use
+///     └───recycle───── queued <──────────── in use, some of it sent zero-copy
 /// ```
 ///
-/// What is made or recycled is in none of the lists meanwhile.
+/// A block that is being populated or recycled is in none of the lists.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    /// The last one is taken first: it is the warmest.
+    /// The last one is taken first, because it is the most likely to be in a CPU cache.
     pub(crate) ready: Vec<u32>,
-    /// The first one has waited longest, and its bytes are the least likely to be on their way.
+    /// The first one has waited longest, so that sockets are the least likely to refer to it still.
     pub(crate) queued: VecDeque<u32>,
     pub(crate) empty: Vec<u32>,
-    /// By the number of a block: it has memory, but is no huge page.
+    /// Indexed by block number: the block has memory, but no huge page.
     has_small_pages: Vec<bool>,
-    /// Blocks that are made or recycled now.
+    /// Tasks that are being run: blocks that are being populated or recycled.
     tasks_running: usize,
-    /// The kernel had no memory when it was asked last.
+    /// The last task failed because the kernel had no memory.
     is_out_of_memory: bool,
-    /// How many are kept ready.
+    /// The number of blocks to keep ready.
     ready_target: usize,
     pub(crate) recycled: u64,
     pub(crate) failures: u64,
-    /// The helper has to end.
+    /// The prefault thread has to end.
     pub(crate) is_stopping: bool,
 }
 
-/// What has to be done to have one more block ready.
+/// The work to have one more block ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockTask {
     block: u32,
-    /// Somebody may still be reading what was there.
+    /// The kernel may still be reading the old contents: return the block to it first.
     recycle: bool,
 }
 
 impl Blocks {
-    /// All of a slab's, empty.
+    /// Creates `count` empty blocks.
     pub(crate) fn new(count: u32) -> Self {
         Self {
             ready: Vec::new(),
@@ -62,13 +62,12 @@ impl Blocks {
         }
     }
 
-    /// A block that can be written to.
+    /// Takes a block that can be written to.
     pub(crate) fn take_ready(&mut self) -> Option<u32> {
         self.ready.pop()
     }
 
-    /// Takes back a block that nobody holds anything of. `sent`: the kernel may refer to some of
-    /// it.
+    /// Takes back an unused block. `sent`: the kernel may refer to some of its memory.
     pub(crate) fn release(&mut self, block: u32, sent: bool) {
         if sent {
             self.queued.push_back(block);
@@ -77,19 +76,20 @@ impl Blocks {
         }
     }
 
-    /// Whether [`Blocks::task`] has one.
+    /// Returns whether [`Blocks::begin_task`] has one.
     pub(crate) fn has_task(&self) -> bool {
         self.ready.len() < self.ready_target && !(self.queued.is_empty() && self.empty.is_empty())
     }
 
-    /// Whether there will soon be a block without anybody dropping anything.
+    /// Returns whether a block is or soon will be ready without any slice being dropped.
     pub(crate) fn has_block_soon(&self) -> bool {
         let waiting = self.tasks_running + self.queued.len() + self.empty.len();
         !self.ready.is_empty() || (waiting > 0 && !self.is_out_of_memory)
     }
 
-    /// What to do next; to be told to [`Blocks::done`]. Blocks that have memory come before those
-    /// that have none, so that a slab takes no more of it than it needs.
+    /// Returns the next task, whose result has to be passed to [`Blocks::finish_task`]. Blocks that
+    /// have memory come before those that have none, so that a slab takes no more memory than it
+    /// needs.
     pub(crate) fn begin_task(&mut self) -> Option<BlockTask> {
         if !self.has_task() {
             return None;
@@ -99,7 +99,7 @@ impl Blocks {
         queued.or_else(|| self.empty.pop().map(|block| BlockTask { block, recycle: false }))
     }
 
-    /// Notes how a task went.
+    /// Records the result of a task.
     pub(crate) fn finish_task(&mut self, task: BlockTask, result: TaskResult) {
         let BlockTask { block, recycle } = task;
         self.tasks_running -= 1;
@@ -129,19 +129,19 @@ impl Blocks {
     }
 }
 
-/// How a task went.
+/// The result of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TaskResult {
     /// The block has memory.
     Ready(PageSize),
-    /// It has none, and the kernel had none for it.
+    /// The block has no memory, and the kernel had none for it.
     Empty(Errno),
-    /// It was not even given back.
+    /// The block could not be returned to the kernel.
     NotRecycled(Errno),
 }
 
 impl BlockTask {
-    /// Does it. To be called without a lock: the kernel may take its time.
+    /// Runs the task. To be called without a lock: the system calls may take long.
     pub(crate) fn run(self, memory: &SlabMemory) -> TaskResult {
         if self.recycle
             && let Err(error) = memory.recycle(self.block)
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waited_longest_is_recycled_first_and_before_new_memory_is_taken() {
+    fn blocks_are_recycled_oldest_first_and_before_new_memory() {
         let mut blocks = Blocks::new(16);
         let make = |blocks: &mut Blocks| {
             let task = blocks.begin_task().unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_got_no_memory_is_tried_again() {
+    fn a_block_without_memory_is_retried() {
         let mut blocks = Blocks::new(2);
         let task = blocks.begin_task().unwrap();
         blocks.finish_task(task, TaskResult::Empty(Errno::NOMEM));

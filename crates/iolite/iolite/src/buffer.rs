@@ -1,4 +1,4 @@
-//! Bytes while they come in: one writes, others may read what is there.
+//! Memory that is being filled: one owner writes, others may read what is filled.
 
 use std::ops::{Deref, Range, RangeInclusive};
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
-/// Memory that is filled from its beginning on, by its one owner. What was filled never changes,
-/// so slices of it can be had before all is there.
+/// Memory that its only owner fills from the beginning on. Filled bytes never change, so slices of
+/// them can be made before the buffer is full.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Its bytes from `filled` on are ours alone.
+    /// Its bytes from `filled` on belong to this buffer alone.
     extent: Arc<Extent>,
-    /// As the run says; `0 <= filled <= capacity`.
+    /// The same value as in the extent; `0 <= filled <= capacity`.
     filled: usize,
-    /// Bytes that fit; what the run has taken.
+    /// The allocated bytes of the extent.
     capacity: usize,
 }
 
 impl Slab {
-    /// A buffer to be filled, for as many bytes of `bytes` as there are side by side; rounded up
-    /// to the kind's unit. A large object takes several, of [`Kind::bytes_max`] at most; such of
-    /// 256 KB find their places far longer than larger ones. `tag` is how [`Slab::condemn`] names
-    /// the object, such as the hash of its key.
+    /// Allocates a buffer for as many bytes of the range `bytes` as are contiguous, rounded up to
+    /// the unit of the kind. A large object takes several buffers, each of at most
+    /// [`MemoryKind::bytes_max`]; buffers of 256 KB find memory far longer than larger ones.
+    /// [`Slab::start_evacuation`] names the object by `tag`, such as the hash of its key.
     ///
     /// # Errors
-    /// A [`Refusal`], which says what the caller can do.
+    /// An [`AllocError`], which says what the caller can do.
     ///
     /// # Panics
-    /// When `bytes` is empty, or begins at 0 or above [`Kind::bytes_max`].
+    /// If `bytes` is empty, begins at 0, or begins above [`MemoryKind::bytes_max`].
     pub fn allocate(
         &self,
         kind: MemoryKind,
@@ -49,32 +49,32 @@ impl Buffer {
         Self { extent: Arc::new(extent), filled: 0, capacity }
     }
 
-    /// Bytes that fit, filled or not.
+    /// Returns the size of the buffer, filled or not.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// What is still to be filled, to be written from its beginning on and then told to
-    /// [`Buffer::advance`]. It is at the same address each time, wherever this value is moved.
-    /// There are bytes in it that mean nothing, maybe of another object: never read it.
+    /// Returns the memory still to be filled. Write it from its beginning on and call
+    /// [`Buffer::advance`]. Its address does not change when this value is moved. It may contain
+    /// bytes of another object, so never read it.
     pub fn unfilled(&mut self) -> &mut [u8] {
-        // SAFETY: the range is inside the run and not filled; this is its one buffer, borrowed for
-        // change.
+        // SAFETY: the range is inside the extent and unfilled; this is the only buffer of the
+        // extent, and it is borrowed mutably.
         unsafe { self.extent.bytes_mut(self.filled, self.capacity - self.filled) }
     }
 
-    /// Notes that the first `count` bytes of [`Buffer::spare`] were written: from now on everybody
-    /// may read them and nobody may write them.
+    /// Records that the first `count` bytes of [`Buffer::unfilled`] were written. From now on
+    /// readers may read them, and they must not be written.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// If `count` is larger than the unfilled memory.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.capacity - self.filled);
         self.filled += count;
         self.extent.publish_filled(self.filled);
     }
 
-    /// Copies as much of `bytes` as fits, and gives how many those are.
+    /// Copies as much of `bytes` as fits, and returns the number of bytes copied.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let spare = self.unfilled();
         let count = bytes.len().min(spare.len());
@@ -83,21 +83,21 @@ impl Buffer {
         count
     }
 
-    /// A slice of what is filled.
+    /// Returns a slice of the filled bytes.
     ///
     /// # Panics
-    /// When the range goes beyond that.
+    /// If the range exceeds them.
     pub fn slice(&self, range: Range<usize>) -> Slice {
         assert!(range.start <= range.end && range.end <= self.filled);
         Slice::new(self.extent.clone(), range.start, range.len())
     }
 
-    /// What others may follow the filling by.
+    /// Returns a view through which others can follow the filling.
     pub fn view(&self) -> BufferView {
         BufferView { extent: self.extent.clone() }
     }
 
-    /// Ends the filling: gives all that is filled, and the rest of the memory back.
+    /// Ends the filling: returns all filled bytes, and releases the rest of the memory.
     pub fn freeze(self) -> Slice {
         self.extent.release_unfilled();
         Slice::new(self.extent, 0, self.filled)
@@ -113,18 +113,18 @@ impl Deref for Buffer {
     }
 }
 
-/// A buffer as its readers see it: it grows under their eyes, and what they saw stays. It keeps
-/// the memory, but tells nobody when there is more, nor whether more will come.
+/// A read-only view of a buffer, which grows as the buffer is filled. It keeps the memory alive,
+/// but notifies no reader of new bytes or of the end.
 #[derive(Clone, Debug)]
 pub struct BufferView {
     extent: Arc<Extent>,
 }
 
 impl BufferView {
-    /// A slice of what is filled.
+    /// Returns a slice of the filled bytes.
     ///
     /// # Panics
-    /// When the range goes beyond that: the length of [`Extent::deref`] never shrinks.
+    /// If the range exceeds them; the length of [`BufferView::deref`] never shrinks.
     pub fn slice(&self, range: Range<usize>) -> Slice {
         assert!(range.start <= range.end && range.end <= self.extent.filled());
         Slice::new(self.extent.clone(), range.start, range.len())
@@ -146,7 +146,7 @@ mod tests {
     use crate::{MemoryKind, Slab};
 
     #[test]
-    fn readers_see_what_is_filled_and_the_rest_goes_back() {
+    fn readers_see_filled_bytes_and_the_rest_is_released() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut buffer = slab.allocate(MemoryKind::ZeroCopy, 1..=100_000, 0).unwrap();
         assert_eq!(buffer.capacity(), 25 * 4096);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_takes_no_more() {
+    fn a_full_buffer_accepts_no_bytes() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut buffer = slab.allocate(MemoryKind::Copied, 1..=300, 0).unwrap();
         assert_eq!(buffer.write(&[1; 1000]), 512);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "range.end <= self.filled")]
-    fn nobody_gets_a_slice_of_what_is_not_filled() {
+    fn slicing_unfilled_bytes_panics() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let buffer = slab.allocate(MemoryKind::Copied, 1..=300, 0).unwrap();
         buffer.slice(0..1);

@@ -1,16 +1,16 @@
 //! The Internet checksum.
 
-/// The ones' complement sum of bytes taken as 16-bit words in network order, an odd last byte
-/// being the upper half of a word (RFC 1071). The checksum that goes into a header is its
-/// complement. Sums of parts make the sum of the whole, so that only what changed is summed anew.
+/// The ones' complement sum of bytes taken as 16-bit words in network order; an odd last byte is
+/// the upper half of a word (RFC 1071). The checksum in a header is its complement. Sums of parts
+/// can be combined, so that only changed parts are summed again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u16);
 
 impl Sum {
-    /// The sum of `bytes`, of less than 4 GB.
+    /// Returns the sum of `bytes`, of less than 4 GB.
     pub fn of(bytes: &[u8]) -> Self {
-        // Carries are kept in the upper half and added at the end, and the order of bytes makes
-        // no difference till then: RFC 1071 section 2.
+        // RFC 1071 section 2: carries are collected in the upper half and added at the end, and
+        // until then the byte order does not matter.
         let mut sum = 0_u64;
         let (words, rest) = bytes.as_chunks::<4>();
         for word in words {
@@ -25,7 +25,8 @@ impl Sum {
         Self(u16::from_be_bytes((sum as u16).to_ne_bytes()))
     }
 
-    /// The sum of bytes of which the first `length` have this sum and the others `next`.
+    /// Returns the sum of bytes of which the first `length` have this sum and the rest has the sum
+    /// `next`.
     #[must_use]
     pub fn followed_by(self, length: u64, next: Self) -> Self {
         let next = if length.is_multiple_of(2) { next.0 } else { next.0.swap_bytes() };
@@ -33,7 +34,7 @@ impl Sum {
         Self(sum + u16::from(carry))
     }
 
-    /// What goes into a header.
+    /// Returns the value for a header.
     pub fn checksum(self) -> u16 {
         !self.0
     }
@@ -45,7 +46,7 @@ mod tests {
     use rand_core::{Rng, SeedableRng};
     use rand_pcg::Pcg64Mcg;
 
-    /// Word by word, as the RFC says it.
+    /// Word by word, as the RFC defines it.
     fn plain(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_the_whole() {
+    fn sums_of_parts_combine() {
         let mut random = Pcg64Mcg::seed_from_u64(1);
         let long: &[usize] = if cfg!(miri) { &[] } else { &[4095, 4096, 70_001] };
         for length in (0..70).chain(long.iter().copied()) {

@@ -1,4 +1,4 @@
-//! Other codings of bytes (RFC 9110 section 8.4.1), made once and kept with the bytes.
+//! Content codings of bytes (RFC 9110 section 8.4.1), computed once and kept with the bytes.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
-/// A content coding that a slice can be had in.
+/// A content coding in which a slice can be returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coding {
     /// RFC 1952.
@@ -20,10 +20,10 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All of them.
+    /// All content codings.
     pub const ALL: [Self; 3] = [Self::Gzip, Self::Brotli, Self::Zstd];
 
-    /// Its name in `Content-Encoding` and `Accept-Encoding`.
+    /// Returns its name in `Content-Encoding` and `Accept-Encoding`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -32,15 +32,15 @@ impl Coding {
         }
     }
 
-    /// Its number as a variant (see [`Slice::keep_variant`]), which callers leave to it: the last
-    /// ones that there are.
+    /// Returns its number as a variant (see [`Slice::store_variant`]). The highest numbers are
+    /// reserved for codings.
     pub fn number(self) -> u32 {
         u32::MAX - self as u32
     }
 
-    /// The bytes in this coding, at a level that a server can afford on the fly.
+    /// Returns the bytes in this coding, at a level that a server can afford per request.
     fn code(self, parts: &[&[u8]]) -> Vec<u8> {
-        const TAKES_ALL: &str = "a vector takes everything";
+        const TAKES_ALL: &str = "writing to a vector cannot fail";
         match self {
             Self::Gzip => {
                 let level = flate2::Compression::new(GZIP_LEVEL);
@@ -62,23 +62,23 @@ impl Coding {
     }
 }
 
-/// Of 1 to 9, what most servers take.
+/// From 1 to 9; the default of most servers.
 const GZIP_LEVEL: u32 = 6;
-/// Of 0 to 11, about as costly as that.
+/// From 0 to 11; about as expensive as that.
 const BROTLI_LEVEL: u32 = 5;
-/// The logarithm of the window, which nearly all decoders allow.
+/// The binary logarithm of the window; nearly all decoders accept this one.
 const BROTLI_WINDOW: u32 = 22;
 
 impl Slice {
-    /// The bytes in a coding: found, or computed and kept as long as they are held themselves.
-    /// `None`: it makes them no shorter, which is remembered, too. What is made lies in memory of
-    /// this kind of the slice's own slab, under the tag (see [`Slab::allocate`]).
+    /// Returns the bytes in a coding, found or computed; they are kept as long as the slice itself.
+    /// Returns `None` if coding makes them no shorter, which is remembered too. The result is in
+    /// memory of this kind of the same slab, with this tag (see [`Slab::allocate`]).
     ///
-    /// It computes for as long as coding takes, some 20 to 100 us for 8 KB: nothing for a thread
-    /// that others wait for.
+    /// Computing takes some 20 to 100 us for 8 KB, so do not call it on a thread that others wait
+    /// for.
     ///
     /// # Errors
-    /// When there is no memory. Nothing is kept then.
+    /// If there is no memory. Nothing is kept then.
     pub fn coded(
         &self,
         coding: Coding,
@@ -89,7 +89,7 @@ impl Slice {
             Some(found) => found,
             None => {
                 let made = code(&[self], coding, self.slab(), kind, tag)?;
-                // Two threads may both have made it; either is right.
+                // Two threads may both have computed it; either result is right.
                 self.store_variant(coding.number(), made.clone());
                 made
             }
@@ -99,12 +99,12 @@ impl Slice {
 }
 
 impl Aggregate {
-    /// The same of an aggregate: that of one slice is computed once. A coding depends on how it
-    /// began, so that of several cannot be put together from theirs: it is computed each time, and
-    /// up to the caller to keep.
+    /// Like [`Slice::coded`]. The coding of a single slice is computed once. Those of several
+    /// slices cannot be combined from theirs, because a coding depends on its beginning. It is
+    /// computed each time; the caller may keep it.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// If there is no memory.
     pub fn coded(
         &self,
         coding: Coding,
@@ -124,7 +124,7 @@ impl Aggregate {
     }
 }
 
-/// The coding of bytes in memory of a slab; empty if it is no shorter than they are.
+/// Returns the coded bytes in memory of a slab; empty if they are no shorter than the input.
 fn code(
     parts: &[&[u8]],
     coding: Coding,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coding_is_made_once_until_the_bytes_change() {
+    fn a_coding_is_computed_once_until_the_bytes_change() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let text = b"all work and no play ".repeat(100);
         let mut whole = slice(&slab, &text);
@@ -190,11 +190,11 @@ mod tests {
         let changed = whole.coded(Coding::Gzip, MemoryKind::Copied, 0).unwrap().unwrap();
         assert_eq!(decoded(Coding::Gzip, &changed)[..4], *b"All ");
         drop((whole, changed));
-        assert_eq!(slab.stats().extents, 0, "what was made goes with what it was made of");
+        assert_eq!(slab.stats().extents, 0, "derived values are dropped with their source");
     }
 
     #[test]
-    fn what_gets_no_shorter_is_not_coded_and_not_tried_again() {
+    fn bytes_that_get_no_shorter_are_not_coded_again() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let short = slice(&slab, b"x");
         for coding in Coding::ALL {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_slab_says_so_and_keeps_nothing() {
+    fn coding_in_a_full_slab_fails_and_keeps_nothing() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let whole = slice(&slab, &[b'a'; 4000]);
         let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! What was computed from bytes, kept with them: since they never change, it is never wrong.
+//! Values computed from bytes and kept with them. They stay valid because the bytes never change.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
@@ -10,14 +10,15 @@ use crate::checksum::Sum;
 use crate::limits::FORMS_MAX;
 use crate::slice::Slice;
 
-/// A digest that no two contents share (SHA-256), such as a strong entity tag is made of.
+/// A digest that no two contents share (SHA-256), for example for a strong entity tag.
 pub type Digest = [u8; 32];
 
-/// The derived forms of one run's slices. They go with the run, or when it changes.
+/// The derived values of an extent's slices. They are dropped with the extent, or when its bytes
+/// change.
 #[derive(Debug, Default)]
 pub(crate) struct DerivedForms(Mutex<Vec<DerivedEntry>>);
 
-/// One form of `length` bytes from `start` on in the run.
+/// A derived value of `length` bytes from `start` on in the extent.
 #[derive(Debug)]
 struct DerivedEntry {
     start: u32,
@@ -30,25 +31,25 @@ enum DerivedForm {
     Sum(Sum),
     Crc32c(u32),
     Digest(Digest),
-    /// What the bytes are in another coding, which the caller has numbered.
+    /// The bytes in another coding, with the number that the caller gave the coding.
     Variant(u32, Aggregate),
 }
 
 impl DerivedForms {
     fn entries(&self) -> MutexGuard<'_, Vec<DerivedEntry>> {
-        self.0.lock().expect("nobody panics who holds this lock")
+        self.0.lock().expect("no holder of this lock panics")
     }
 }
 
 impl Slice {
-    /// The sum of the Internet checksum; computed once.
+    /// Returns the sum of the Internet checksum, computed once.
     pub fn sum(&self) -> Sum {
         let get =
             |form: &DerivedForm| if let DerivedForm::Sum(sum) = form { Some(*sum) } else { None };
         self.derive(get, || Sum::of(self), DerivedForm::Sum)
     }
 
-    /// The CRC-32C (RFC 3720 appendix B.4); computed once.
+    /// Returns the CRC-32C (RFC 3720 appendix B.4), computed once.
     pub fn crc32c(&self) -> u32 {
         let get = |form: &DerivedForm| {
             if let DerivedForm::Crc32c(crc) = form { Some(*crc) } else { None }
@@ -56,7 +57,7 @@ impl Slice {
         self.derive(get, || crc32c::crc32c(self), DerivedForm::Crc32c)
     }
 
-    /// The digest; computed once.
+    /// Returns the digest, computed once.
     pub fn digest(&self) -> Digest {
         let get = |form: &DerivedForm| {
             if let DerivedForm::Digest(digest) = form { Some(*digest) } else { None }
@@ -64,7 +65,7 @@ impl Slice {
         self.derive(get, || <Sha256 as sha2::Digest>::digest(&self[..]).into(), DerivedForm::Digest)
     }
 
-    /// What was kept by [`Slice::keep_variant`] under that number.
+    /// Returns the variant that [`Slice::store_variant`] stored under this number.
     pub fn variant(&self, number: u32) -> Option<Aggregate> {
         let found = self.find(|form| match form {
             DerivedForm::Variant(of, variant) if *of == number => Some(variant.clone()),
@@ -75,11 +76,11 @@ impl Slice {
         found
     }
 
-    /// Keeps another coding of the bytes, such as a compressed one, as long as they are held
-    /// themselves; `number` is the caller's name for the coding. Gives whether it is kept: not if
-    /// there is one already, if there are [`FORMS_MAX`] forms, or if any of it is of memory that
-    /// was taken before that of the slice. What is computed from bytes is always younger than they
-    /// are; so nothing can keep itself.
+    /// Keeps another coding of the bytes, such as a compressed one, as long as the bytes themselves
+    /// are held. `number` is the caller's number for the coding. Returns whether it is kept. It is
+    /// not if there is one already, if there are [`FORMS_MAX`] derived values, or if any part of it
+    /// has an older generation than the slice. A value computed from bytes is always younger than
+    /// they are, so this rule excludes reference cycles.
     pub fn store_variant(&self, number: u32, variant: Aggregate) -> bool {
         let generation = self.extent.generation;
         if variant.slices().any(|slice| slice.id().generation <= generation) {
@@ -103,8 +104,8 @@ impl Slice {
         forms
     }
 
-    /// Finds a form, or computes it and keeps it if there is room. Two threads may both compute
-    /// it, which is better than that one waits for the other.
+    /// Finds a derived value, or computes it and keeps it if there is room. Two threads may both
+    /// compute it; that is better than one waiting for the other.
     fn derive<T: Copy>(
         &self,
         get: impl Fn(&DerivedForm) -> Option<T>,
@@ -138,7 +139,7 @@ impl Slice {
 }
 
 impl Aggregate {
-    /// The sum of the Internet checksum: that of each slice is computed once.
+    /// Returns the sum of the Internet checksum. That of each slice is computed once.
     pub fn sum(&self) -> Sum {
         let (mut length, mut sum) = (0, Sum::default());
         for slice in self.slices() {
@@ -148,13 +149,14 @@ impl Aggregate {
         sum
     }
 
-    /// The CRC-32C: that of each slice is computed once.
+    /// Returns the CRC-32C. That of each slice is computed once.
     pub fn crc32c(&self) -> u32 {
         self.slices().fold(0, |crc, slice| crc32c::crc32c_combine(crc, slice.crc32c(), slice.len()))
     }
 
-    /// The digest. It depends on the bytes alone, not on how they lie, so that of several slices
-    /// cannot be put together from theirs: it is computed each time, and up to the caller to keep.
+    /// Returns the digest. It depends on the bytes alone, not on the slices, so the digest of
+    /// several slices cannot be combined from theirs. It is computed each time; the caller may keep
+    /// it.
     pub fn digest(&self) -> Digest {
         let mut slices = self.slices();
         if let (Some(only), None) = (slices.next(), slices.next()) {
@@ -178,7 +180,7 @@ mod tests {
     use crate::test_slices::slice;
 
     #[test]
-    fn what_was_computed_is_found_until_the_bytes_change() {
+    fn derived_values_are_found_until_the_bytes_change() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut whole = slice(&slab, b"123456789");
         let known = |slab: &Slab| (slab.stats().forms_computed, slab.stats().forms_reused);
@@ -208,16 +210,19 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_goes_with_what_it_was_made_of() {
+    fn a_variant_lives_as_long_as_its_source() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let (older, whole) = (slice(&slab, b"older"), slice(&slab, b"plain"));
         let variant = Aggregate::from(slice(&slab, b"coded"));
         assert!(whole.variant(1).is_none());
         assert!(whole.store_variant(1, variant.clone()));
-        assert!(!whole.store_variant(1, variant.clone()), "there is one");
+        assert!(!whole.store_variant(1, variant.clone()), "it exists already");
         assert!(whole.variant(2).is_none() && whole.slice(0..1).variant(1).is_none());
         assert_eq!(whole.clone().variant(1).unwrap().to_vec(), b"coded");
-        assert!(!whole.store_variant(2, Aggregate::from(whole.clone())), "it would keep itself");
+        assert!(
+            !whole.store_variant(2, Aggregate::from(whole.clone())),
+            "it would be a reference cycle"
+        );
         assert!(!whole.store_variant(2, Aggregate::from(older.clone())));
         drop((variant, older));
         assert_eq!(slab.stats().extents, 2);
@@ -226,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_slices_make_that_of_the_aggregate() {
+    fn sums_of_slices_combine_to_that_of_the_aggregate() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let (one, other) = (slice(&slab, b"one and"), slice(&slab, b" other"));
         let mut both = Aggregate::from(one);

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use millrace_sys::Errno;
 
 use crate::limits::{SLAB_BYTES_MAX, SLAB_BYTES_MIN};
 
-/// Why there is no slab. None of these is cured by trying again.
+/// Why a slab could not be created. Retrying does not help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// So many bytes are too few or too many; the caller's doing.
+    /// The requested size in bytes is out of bounds: an error of the caller.
     Size(usize),
-    /// The kernel lacks something; it is too old.
+    /// The kernel is too old.
     Unsupported {
-        /// What it lacks, by its own name.
+        /// The name of the missing feature.
         feature: &'static str,
-        /// The first version that has it.
+        /// The first Linux version that has it.
         since: &'static str,
     },
-    /// The kernel gave no file, no addresses or no memory: the call, and its number.
+    /// The kernel refused a file, addresses or memory: the name of the call, and its error number.
     Kernel(&'static str, Errno),
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Error {
         match self {
             Self::Size(bytes) => write!(
                 f,
-                "a slab of {bytes} bytes; {SLAB_BYTES_MIN} to {SLAB_BYTES_MAX} are allowed"
+                "invalid slab size {bytes}: expected {SLAB_BYTES_MIN} to {SLAB_BYTES_MAX} bytes"
             ),
             Self::Unsupported { feature, since } => write!(f, "{feature} needs Linux {since}"),
             Self::Kernel(call, error) => write!(f, "{call}: {error}"),
@@ -37,18 +37,19 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why memory was not given. Nothing is wrong: a slab is bounded.
+/// Why an allocation failed. This is expected: a slab is bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocError {
-    /// Nearly all of it is in use: there will be some when slices are dropped.
+    /// Nearly all memory is in use. Some is freed when slices are dropped.
     Full,
-    /// Much of it is held by nobody, but is spoiled, in pieces, or in blocks of the other kind: to
-    /// drop any slices may bring nothing. [`Slab::condemn`] says which bring a whole block.
+    /// Much memory is unused, but it is tainted, scattered, or in blocks of the other kind, so that
+    /// dropping arbitrary slices may free nothing usable. [`Slab::start_evacuation`] says which
+    /// objects occupy one block.
     ///
-    /// [`Slab::condemn`]: crate::Slab::condemn
+    /// [`Slab::start_evacuation`]: crate::Slab::start_evacuation
     Fragmented,
-    /// There is some, but it is not ready yet: [`Slab::tend`](crate::Slab::tend) has fallen behind.
-    /// Sound to try again in a moment; nothing has to be dropped.
+    /// There is memory, but it is not populated yet: [`Slab::prefault`](crate::Slab::prefault) has
+    /// fallen behind. The caller may retry soon; nothing has to be dropped.
     NotReady,
 }
 
@@ -56,7 +57,7 @@ impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "all memory of the slab is in use",
-            Self::Fragmented => "free memory of the slab is scattered",
+            Self::Fragmented => "free memory of the slab is fragmented",
             Self::NotReady => "memory of the slab is not ready yet",
         })
     }

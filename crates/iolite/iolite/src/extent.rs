@@ -1,4 +1,4 @@
-//! A run: memory that was taken at once and is given back at once.
+//! An extent: memory that was allocated together and is released together.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -10,44 +10,45 @@ use crate::free_list::Allocation;
 use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 
-/// Memory of a slab that belongs to whoever holds this, always in an [`Arc`](std::sync::Arc): one
-/// [`Buffer`](crate::Buffer) at most, and any number of slices. The last one to drop it gives the
-/// memory back.
+/// Memory of a slab, always in an [`Arc`](std::sync::Arc) that at most one
+/// [`Buffer`](crate::Buffer) and any number of slices share. The last one to be dropped releases
+/// the memory.
 ///
-/// `0 <= filled <= taken.bytes`. The bytes below `filled` are read by everybody, and change for
-/// nobody but a sole holder that borrows the run for change; those from `filled` on are the
-/// buffer's alone.
+/// `0 <= filled <= allocated`. Bytes below `filled` may be read by all holders. Only a sole holder
+/// that borrows the extent mutably may change them. Bytes from `filled` on belong to the buffer
+/// alone.
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) slab: Slab,
     start: NonNull<u8>,
     pub(crate) kind: MemoryKind,
     pub(crate) offset: u64,
-    /// Bytes that are taken. The buffer lowers it when it ends; nobody else writes it, and it is
-    /// read by the buffer and by who was handed the run by it, so it needs no order of its own.
+    /// Allocated bytes. Only the buffer writes this, when it is frozen. Relaxed: it is read by the
+    /// buffer and by holders that received the extent from it.
     allocated: AtomicU32,
-    /// Bytes that are filled. The buffer's release, in [`Run::fill`], pairs with the acquire in
-    /// [`Run::filled`].
+    /// Filled bytes. The release store in [`Extent::publish_filled`] pairs with the acquire load in
+    /// [`Extent::filled`].
     filled: AtomicU32,
-    /// The kernel may refer to the memory. Set while a slice is held; read when none is, or by the
-    /// sole holder: the count's own order makes the one come after the other.
+    /// The kernel may refer to the memory. Set while a slice is held; read when no slice is left,
+    /// or by the sole holder. Relaxed: the reference count of the `Arc` orders the two.
     was_sent: AtomicBool,
     pub(crate) generation: u64,
-    /// What was derived from slices of this run.
+    /// Values derived from slices of this extent.
     forms: OnceLock<Box<AnyForms>>,
 }
 
-/// What goes with a run. It may hold further runs, so that a run cannot know what it is.
+/// The type-erased [`DerivedForms`](crate::derived::DerivedForms), which may hold further extents:
+/// naming the type here would make the modules depend on each other.
 type AnyForms = Box<dyn Any + Send + Sync>;
 
-/// One of them for each stored object: with the counts of the `Arc`, 80 bytes of the heap.
+/// There is one for each stored object: 80 bytes of the heap, with the counts of the `Arc`.
 const _: () = assert!(size_of::<Extent>() <= 64);
 
-// SAFETY: the memory that `start` leads to stays mapped as long as `slab` is kept, on every
-// thread; nothing else of it is bound to one.
+// SAFETY: the memory behind `start` stays mapped as long as `slab` is held, on every thread; no
+// other field is bound to a thread.
 unsafe impl Send for Extent {}
-// SAFETY: through `&Run` memory is only read, below `filled`, where nobody writes: a buffer writes
-// from `filled` on, and a sole holder has no `&Run` beside it.
+// SAFETY: through `&Extent` memory is only read, below `filled`, where no one writes: a buffer
+// writes from `filled` on, and no `&Extent` exists beside the mutable borrow of a sole holder.
 unsafe impl Sync for Extent {}
 
 impl Extent {
@@ -79,36 +80,37 @@ impl Extent {
         self.filled.load(Ordering::Acquire) as usize
     }
 
-    /// The filled bytes of a range.
+    /// Returns filled bytes.
     pub(crate) fn bytes(&self, start: usize, length: usize) -> &[u8] {
         debug_assert!(start + length <= self.filled());
-        // SAFETY: the place is inside the run: who has a range checked it against `filled`.
+        // SAFETY: the address is inside the extent: the caller checked its range against `filled`.
         let place = unsafe { self.start.byte_add(start) };
-        // SAFETY: the bytes are mapped as long as `self.slab` is kept, were all set by the kernel
-        // or by us, and nobody writes them while this borrow lasts (see above).
+        // SAFETY: the bytes are mapped as long as `self.slab` is held, were all initialised by the
+        // kernel or by us, and are not written while this borrow lasts (see `Sync` above).
         unsafe { std::slice::from_raw_parts(place.as_ptr(), length) }
     }
 
-    /// A range of the run, to be written to.
+    /// Returns a range of the extent for writing.
     ///
     /// # Safety
-    /// The range is inside the run, and the caller alone may touch it: it is the buffer and the
-    /// range is not filled, or it holds the run alone and borrows it for change, for as long as
-    /// the returned borrow lasts.
+    /// The range is inside the extent, and only the caller accesses it for as long as the returned
+    /// borrow lasts: the caller is the buffer and the range is unfilled, or it is the sole holder
+    /// and borrows the extent mutably.
     #[expect(clippy::mut_from_ref, reason = "the memory is not part of the value")]
     pub(crate) unsafe fn bytes_mut(&self, start: usize, length: usize) -> &mut [u8] {
-        // SAFETY: the place is inside the run, as the caller says.
+        // SAFETY: the range is inside the extent, as the caller guarantees.
         let place = unsafe { self.start.byte_add(start) };
-        // SAFETY: mapped and set as above; the caller says that nobody else touches it.
+        // SAFETY: mapped and initialised as above; the caller guarantees exclusive access.
         unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), length) }
     }
 
-    /// Lets everybody see the bytes below `filled`. For the buffer alone, which never lowers it.
+    /// Makes the bytes below `filled` visible to readers. Called by the buffer only, with growing
+    /// values.
     pub(crate) fn publish_filled(&self, filled: usize) {
         self.filled.store(filled as u32, Ordering::Release);
     }
 
-    /// Gives back what was not filled, whole units. For the buffer alone, at its end.
+    /// Releases the whole units that were not filled. Called by the buffer only, when it is frozen.
     pub(crate) fn release_unfilled(&self) {
         let (Allocation { offset, bytes }, unit) = (self.allocation(), self.kind.unit());
         let forms = self.filled().next_multiple_of(unit).max(unit);
@@ -119,7 +121,8 @@ impl Extent {
         }
     }
 
-    /// The file and the offset there, of a byte of the run; notes that the kernel may refer to it.
+    /// Returns the file and the offset of a byte, and records that the kernel may refer to the
+    /// memory.
     pub(crate) fn sendfile_source(&self, start: usize) -> Option<(BorrowedFd<'_>, u64)> {
         if self.kind == MemoryKind::Copied {
             return None;
@@ -133,17 +136,19 @@ impl Extent {
         self.was_sent.load(Ordering::Relaxed)
     }
 
-    /// What goes with the run; made now if there is nothing yet. `F` is always the same type.
+    /// Returns the derived values, created empty if there are none yet. `F` is always the same
+    /// type.
     pub(crate) fn get_or_init_forms<F: Default + Send + Sync + 'static>(&self) -> &F {
         downcast(self.forms.get_or_init(|| Box::new(Box::<F>::default())))
     }
 
-    /// What goes with the run, if anything does.
+    /// Returns the derived values, if there are any.
     pub(crate) fn forms<F: 'static>(&self) -> Option<&F> {
         self.forms.get().map(|forms| downcast(forms))
     }
 
-    /// Makes the run another one in the same place: for a sole holder that is about to change it.
+    /// Gives the extent a new generation and drops what was derived from it. For a sole holder that
+    /// is about to change its bytes.
     pub(crate) fn renew_generation(&mut self) {
         assert!(!self.was_sent());
         let generation = self.slab.next_generation();
@@ -158,7 +163,7 @@ impl Extent {
 }
 
 fn downcast<F: 'static>(forms: &AnyForms) -> &F {
-    forms.downcast_ref().expect("all that goes with runs is of one type")
+    forms.downcast_ref().expect("all derived values have one type")
 }
 
 impl Drop for Extent {

@@ -1,78 +1,84 @@
-//! All areas of one kind: where the next run is taken from, and when a block has nothing left.
+//! The segments of one memory kind: where the next extent is allocated, and when a block is free
+//! again.
 
 use crate::limits::{FIT_PROBES_MAX, UNITS_PER_SEGMENT};
 use crate::memory_kind::MemoryKind;
 use crate::segment::Segment;
 
-/// Lists of areas by how much they have side by side: each power of two up to [`UNITS`] has one.
+/// Number of size classes of segments, by the longest gap: one for each power of two up to
+/// [`UNITS_PER_SEGMENT`].
 const SIZE_CLASSES: usize = UNITS_PER_SEGMENT.ilog2() as usize + 1;
 
-/// The memory of one kind. Places are offsets in bytes from the start of the slab.
+/// The memory of one kind. Offsets are in bytes from the start of the slab.
 #[derive(Debug)]
 pub(crate) struct FreeList {
     kind: MemoryKind,
-    /// By their number, which is their offset divided by their size; `None`: the block that they
-    /// are in is not of this kind.
+    /// Indexed by segment number, which is the offset divided by the segment size. `None`: the
+    /// block of the segment does not have this kind.
     segments: Vec<Option<Box<Segment>>>,
-    /// By the number of a block.
+    /// Indexed by block number.
     blocks: Vec<BlockUse>,
-    /// Numbers of the areas whose longest free stretch has `2^level` units or more, but not
-    /// `2^(level + 1)`. The last is tried first: its memory is the warmest.
+    /// Numbers of the segments whose longest gap has at least `2^class` units, but fewer than
+    /// `2^(class + 1)`. The last one is tried first, because its memory is the most likely to be in
+    /// a CPU cache.
     size_classes: [Vec<u32>; SIZE_CLASSES],
-    /// Cleared areas of blocks that left: a block that comes and goes costs no allocation.
-    #[expect(clippy::vec_box, reason = "they go back to where boxes are")]
+    /// Cleared segments of blocks that were removed, so that adding a block again needs no heap
+    /// allocation.
+    #[expect(clippy::vec_box, reason = "they are moved back to a list of boxes")]
     spare_segments: Vec<Box<Segment>>,
-    /// In units, as those of the areas.
+    /// In units, like the counts of the segments.
     live: usize,
     tainted: usize,
     free: usize,
-    /// Blocks that were condemned and are still here.
+    /// Blocks that are being evacuated.
     pub(crate) evacuating: usize,
-    /// Runs that somebody holds.
+    /// Extents in use.
     pub(crate) extents: usize,
 }
 
-/// What is held of a block, in one place for all its areas: to pick one means to look at all.
+/// How much of a block is in use. One array for all blocks, because choosing a block examines all
+/// of them.
 #[derive(Clone, Copy, Default, Debug)]
 struct BlockUse {
     state: BlockState,
-    /// Units of runs that somebody holds.
+    /// Units of extents in use.
     live: u32,
 }
 
 /// ```text
-///   Absent ──> Present ──> Condemned ──> Absent
-///     ^           └──────────────────────> │
-///     └────────────────────────────────────┘
+///   Absent ──> Present ──> Evacuating ──> Absent
+///     ^           └───────────────────────> │
+///     └─────────────────────────────────────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum BlockState {
-    /// Not of this kind.
+    /// The block does not have this kind.
     #[default]
     Absent,
     Present,
-    /// Nothing more is taken there.
+    /// Nothing more is allocated there.
     Evacuating,
 }
 
-/// A run that was taken.
+/// A range of allocated memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Allocation {
     pub(crate) offset: u64,
-    /// A multiple of the kind's unit.
+    /// A multiple of the unit.
     pub(crate) bytes: usize,
 }
 
-/// A block that has nothing left of this kind.
+/// A block in which nothing of this kind is in use any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreedBlock {
     pub(crate) block: u32,
-    /// The kernel may refer to some of it: it must not be written to before it was given back.
+    /// The kernel may refer to some of the memory: it must be returned to the kernel before it is
+    /// written to again.
     pub(crate) was_sent: bool,
 }
 
 impl FreeList {
-    /// None yet, of a slab of `blocks`.
+    /// Creates an empty list for a slab of `blocks`.
     pub(crate) fn new(kind: MemoryKind, blocks: usize) -> Self {
         let mut free_list = Vec::new();
         free_list.resize_with(blocks * kind.segments_per_block(), || None);
@@ -90,12 +96,12 @@ impl FreeList {
         }
     }
 
-    /// Bytes of runs that somebody holds, free ones, and spoiled ones.
+    /// Returns the bytes of extents in use, free bytes, and tainted bytes.
     pub(crate) fn bytes(&self) -> [u64; 3] {
         [self.live, self.free, self.tainted].map(|units| (units * self.kind.unit()) as u64)
     }
 
-    /// Takes a block into this kind: all of it is free.
+    /// Adds a block to this kind: all of it is free.
     pub(crate) fn add_block(&mut self, block: u32) {
         let added = &mut self.blocks[block as usize];
         assert!(added.state == BlockState::Absent);
@@ -108,7 +114,7 @@ impl FreeList {
         }
     }
 
-    /// Takes a run of `bytes`, rounded up to units. `None`: no area has so much side by side.
+    /// Allocates `bytes`, rounded up to units. Returns `None` if no segment has such a gap.
     pub(crate) fn allocate(
         &mut self,
         bytes: usize,
@@ -120,8 +126,8 @@ impl FreeList {
         Some(self.allocate_in(number, units, generation, tag))
     }
 
-    /// Takes about the longest run that there is, of `min` to `max` bytes. To be asked when
-    /// [`Areas::take`] found none of `max`.
+    /// Allocates about the longest gap, from `min` to `max` bytes. To be called after
+    /// [`FreeList::allocate`] found no gap of `max`.
     pub(crate) fn allocate_longest(
         &mut self,
         min: usize,
@@ -154,8 +160,8 @@ impl FreeList {
         Allocation { offset: offset as u64, bytes: units * self.kind.unit() }
     }
 
-    /// An area with `units` side by side, from the list with the least that has one: what is long
-    /// stays long.
+    /// Returns a segment with a gap of `units`, from the lowest size class that has one, so that
+    /// long gaps stay long.
     fn find_segment(&self, units: usize) -> Option<usize> {
         let sure = units.next_power_of_two().ilog2() as usize;
         let unsure = units.ilog2() as usize;
@@ -166,7 +172,7 @@ impl FreeList {
         found.map(|number| *number as usize)
     }
 
-    /// Takes a run back as a whole, and gives its block if nothing is left there.
+    /// Releases an extent, and returns its block if nothing in it is in use any more.
     pub(crate) fn release(
         &mut self,
         allocation: Allocation,
@@ -177,10 +183,10 @@ impl FreeList {
         self.release_units(allocation, generation, was_sent)
     }
 
-    /// Takes the end of a run back, of which nobody was ever given anything.
+    /// Releases the tail of an extent, of which no slice was ever made.
     pub(crate) fn release_tail(&mut self, end: Allocation, generation: u64) {
         let freed = self.release_units(end, generation, false);
-        assert!(freed.is_none(), "the beginning of the run is still held");
+        assert!(freed.is_none(), "the rest of the extent is in use");
     }
 
     fn release_units(
@@ -202,7 +208,7 @@ impl FreeList {
         (self.blocks[block].live == 0).then(|| self.remove_block(block as u32))
     }
 
-    /// Takes a block out of this kind, of which nobody holds anything.
+    /// Removes a block from this kind in which nothing is in use.
     fn remove_block(&mut self, block: u32) -> FreedBlock {
         let mut was_sent = false;
         for number in self.segments_of(block) {
@@ -221,13 +227,14 @@ impl FreeList {
         FreedBlock { block, was_sent: was_sent }
     }
 
-    /// See [`Area::renew`].
+    /// See [`Segment::set_generation`].
     pub(crate) fn set_generation(&mut self, allocation: Allocation, before: u64, generation: u64) {
         let (number, start, units) = self.locate(allocation);
         self.segment_mut(number).set_generation(start, units, before, generation);
     }
 
-    /// Whether somebody holds a run of `generation` in which all of `bytes` from `offset` lie.
+    /// Returns whether an extent of `generation` is in use that covers all `bytes` from `offset`
+    /// on.
     pub(crate) fn has_generation(&self, offset: u64, bytes: usize, generation: u64) -> bool {
         let (size, unit) = (self.kind.segment_bytes() as u64, self.kind.unit());
         let Some(Some(segment)) = self.segments.get((offset / size) as usize) else {
@@ -238,15 +245,14 @@ impl FreeList {
         end <= UNITS_PER_SEGMENT && segment.has_generation(at / unit, end - at / unit, generation)
     }
 
-    /// The block, of those that are not condemned, in which the least is held, and how many bytes
-    /// that are.
+    /// Returns the block with the fewest bytes in use that is not being evacuated, and that number.
     pub(crate) fn least_used_block(&self) -> Option<(u64, u32)> {
         let present = self.blocks.iter().zip(0..).filter(|(of, _)| of.state == BlockState::Present);
         let least = present.map(|(of, block)| (of.live, block)).min()?;
         Some((u64::from(least.0) * self.kind.unit() as u64, least.1))
     }
 
-    /// Lets nothing more be taken in a block, and gives the tags of what is held there.
+    /// Stops allocating from a block, and returns the tags of the extents in it.
     pub(crate) fn start_evacuation(&mut self, block: u32) -> Vec<u64> {
         let evacuated = &mut self.blocks[block as usize];
         assert!(evacuated.state == BlockState::Present);
@@ -265,7 +271,7 @@ impl FreeList {
         tags
     }
 
-    /// The number of the area that a run is in, and its place there in units.
+    /// Returns the segment number of an allocation, its first unit there, and its length in units.
     fn locate(&self, allocation: Allocation) -> (usize, usize, usize) {
         let (size, unit) = (self.kind.segment_bytes() as u64, self.kind.unit());
         let start = (allocation.offset % size) as usize;
@@ -273,7 +279,7 @@ impl FreeList {
         ((allocation.offset / size) as usize, start / unit, allocation.bytes / unit)
     }
 
-    /// The areas of a block.
+    /// Returns the numbers of the segments of a block.
     fn segments_of(&self, block: u32) -> std::ops::Range<usize> {
         let first = block as usize * self.kind.segments_per_block();
         first..first + self.kind.segments_per_block()
@@ -287,7 +293,7 @@ impl FreeList {
         self.segments[number].as_mut().expect("the block is of this kind")
     }
 
-    /// Puts an area into the list that it belongs to, if it has room.
+    /// Adds a segment to the list of its size class, unless it is full.
     fn link(&mut self, number: usize) {
         let longest = self.segment(number).longest_gap;
         if longest == 0 {
@@ -299,7 +305,7 @@ impl FreeList {
         self.segment_mut(number).list_index = place;
     }
 
-    /// Takes an area out of its list. To be called before its longest stretch changes.
+    /// Removes a segment from its list. To be called before its longest gap changes.
     fn unlink(&mut self, number: usize) {
         let (longest, place) = (self.segment(number).longest_gap, self.segment(number).list_index);
         if longest == 0 {
@@ -307,7 +313,7 @@ impl FreeList {
         }
         let class = &mut self.size_classes[longest.ilog2() as usize];
         let out = class.swap_remove(place as usize);
-        assert_eq!(out as usize, number, "an area knows its place");
+        assert_eq!(out as usize, number, "a segment knows its index");
         if let Some(moved) = class.get(place as usize).copied() {
             self.segment_mut(moved as usize).list_index = place;
         }
@@ -322,7 +328,7 @@ mod tests {
     use rand_pcg::Pcg64Mcg;
 
     #[test]
-    fn a_block_leaves_when_nothing_of_it_is_held() {
+    fn an_unused_block_is_removed() {
         let mut free_list = FreeList::new(MemoryKind::Copied, 3);
         assert_eq!(free_list.allocate(1, 1, 0), None);
         free_list.add_block(1);
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_run_is_found_where_none_is_long_enough() {
+    fn the_longest_gap_is_allocated_if_none_is_long_enough() {
         let mut free_list = FreeList::new(MemoryKind::ZeroCopy, 2);
         free_list.add_block(0);
         let whole = free_list.allocate(BLOCK_BYTES, 1, 0).unwrap();
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_of_which_least_is_held_is_condemned() {
+    fn the_least_used_block_is_evacuated() {
         for (kind, was_sent) in [
             (MemoryKind::ZeroCopy, true),
             (MemoryKind::ZeroCopy, false),
@@ -393,7 +399,7 @@ mod tests {
             assert_eq!(
                 (free_list.evacuating, free_list.bytes()[1]),
                 (1, 0),
-                "nothing is free there"
+                "nothing can be allocated there"
             );
             assert_eq!(free_list.allocate(1, 1000, 0), None);
             assert_eq!(free_list.least_used_block(), Some((BLOCK_BYTES as u64, 4)));
@@ -407,10 +413,10 @@ mod tests {
         }
     }
 
-    /// Whatever is taken and given in whatever order: no two runs overlap, nothing spoiled is
-    /// taken again, and the sums are right.
+    /// In any order of allocations and releases, no two extents overlap, no tainted memory is
+    /// allocated again, and the sums are right.
     #[test]
-    fn runs_never_overlap() {
+    fn extents_never_overlap() {
         for seed in 0..if cfg!(miri) { 0 } else { 16 } {
             println!("seed {seed}");
             let kind = if seed % 2 == 0 { MemoryKind::Copied } else { MemoryKind::ZeroCopy };
@@ -421,7 +427,7 @@ mod tests {
     fn play(kind: MemoryKind, random: &mut Pcg64Mcg) {
         const BLOCKS: usize = 4;
         let mut free_list = FreeList::new(kind, BLOCKS);
-        // Generations of units; 0: free, or the block is not there; `u64::MAX`: spoiled.
+        // The generation of each unit; 0: free, or its block is absent; `u64::MAX`: tainted.
         let mut model = vec![0_u64; BLOCKS * BLOCK_BYTES / kind.unit()];
         let mut ready: Vec<u32> = (0..BLOCKS as u32).collect();
         let mut extents: Vec<(Allocation, u64)> = Vec::new();

@@ -1,27 +1,28 @@
-//! Unified immutable buffers: one physical copy of an object, for the cache that keeps it, the
-//! sockets that send it and whatever was computed from it.
+//! Unified immutable buffers: one physical copy of an object, shared by the cache that stores it,
+//! the sockets that send it and the values derived from it.
 //!
-//! After IO-Lite (Pai, Druschel, Zwaenepoel). Bytes are written once, into a [`Buffer`], and never
-//! change after that: a [`Slice`] of them can be held by anybody, anywhere, at the price of a
-//! count. What changes is how slices are put together, in an [`Aggregate`]. A slice is known by
-//! its pool, offset, length and generation ([`Reference`]); no two contents ever have the same, so
-//! what was computed from a slice once, a checksum or a digest, is found again.
+//! The design follows IO-Lite (Pai, Druschel, Zwaenepoel). Bytes are written once, into a
+//! [`Buffer`], and never change afterwards. Any thread can hold a [`Slice`] of them at the cost of
+//! a reference count. Changes are made by recombining slices in an [`Aggregate`]. A [`SliceId`]
+//! (pool, offset, length and generation) identifies a slice. No two contents ever share one, so
+//! that a checksum or a digest that was computed once is found again.
 //!
 //! ```text
 //!   Slab::allocate ──> Buffer ──freeze──> Slice ──append──> Aggregate
-//!                        │ extent           │ file
+//!                        │ view             │ sendfile_source
 //!                        v                  v
-//!                      Extent             (descriptor, offset) for sendfile(2): "sent"
+//!                     BufferView          (descriptor, offset) for sendfile(2): "was_sent"
 //! ```
 //!
-//! All bytes rest in a [`Slab`]: files in memory, mapped, cut into blocks of 2 MB that are made
-//! huge pages before they are used. **Memory that was ever sent by reference is not written to
-//! again**, not even when every byte was acknowledged, because the queues of sockets refer to it;
-//! its block is given back to the kernel as a whole and made anew. docs/design/iolite.md has the
-//! reasons. Who makes blocks ready is a [`Helper`] thread, or whoever calls [`Slab::tend`].
+//! All bytes are in a [`Slab`]: memory files that are mapped and divided into blocks of 2 MB.
+//! Blocks become huge pages before their first use. **Memory that was ever sent zero-copy is not
+//! written to again**, not even after every byte was acknowledged, because socket queues refer to
+//! it. Its whole block is returned to the kernel and populated anew. docs/design/iolite.md has the
+//! reasons. A [`PrefaultThread`] populates blocks ahead of use, or any caller of
+//! [`Slab::prefault`].
 //!
-//! This crate owns memory and who may write to it. It knows nothing of HTTP, keys or eviction, and
-//! never sends anything itself.
+//! This crate owns memory and decides who may write to it. It knows nothing about HTTP, keys or
+//! eviction, and sends nothing itself.
 
 mod aggregate;
 mod blocks;

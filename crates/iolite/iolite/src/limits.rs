@@ -1,40 +1,44 @@
-//! Every size and bound of this crate.
+//! All sizes and bounds of this crate.
 
 use millrace_sys::HUGE_PAGE_BYTES;
 
-/// What is prepared, handed out between the kinds of memory, and recycled as a whole: one huge
-/// page, so that what is given back to the kernel is never a part of one.
+/// The unit that is populated, assigned to a memory kind, and recycled: one huge page, so that the
+/// kernel never gets back a part of one.
 pub const BLOCK_BYTES: usize = HUGE_PAGE_BYTES;
-/// One file. Many small ones rather than one, as the disk tier has the same segments as files.
+/// The size of one memory file. Many small files rather than one, like the segment files of the
+/// disk tier.
 pub const FILE_BYTES: usize = 64 << 20;
-/// A slab has at least two blocks: one for each kind of memory.
+/// The minimum size of a slab: one block for each memory kind.
 pub const SLAB_BYTES_MIN: usize = 2 * BLOCK_BYTES;
-/// A slab has at most so many bytes, that a block's number fits 32 bits with room to spare.
+/// The maximum size of a slab, so that a block number fits into 32 bits with room to spare.
 pub const SLAB_BYTES_MAX: usize = 1 << 50;
-/// Blocks kept ready at most, by the [`Helper`](crate::Helper): what can be filled at once before
-/// it has to keep up. An eighth of the slab if that is less. At none, `Refusal::Later`.
+/// The number of blocks that the [`PrefaultThread`](crate::PrefaultThread) keeps ready: a burst
+/// that can be filled before the thread has to keep up. An eighth of the slab if that is less. If
+/// none is ready, allocations fail with `AllocError::NotReady`.
 pub const READY_BLOCKS_MAX: usize = 8;
-/// Units of an area, the stretch of memory within which a run lies.
+/// Units of a segment. An extent never crosses a segment boundary.
 pub(crate) const UNITS_PER_SEGMENT: usize = 512;
-/// What memory that is copied to be sent is divided into: about the size of the smallest answers.
+/// The allocation unit of memory that is sent by copying: about the size of the smallest responses.
 pub(crate) const COPIED_UNIT: usize = 256;
-/// What memory that is sent by reference is divided into: a page.
+/// The allocation unit of memory that may be sent zero-copy: a page.
 pub(crate) const ZERO_COPY_UNIT: usize = 4096;
-/// The most that one run of copied memory holds: longer ones would leave gaps in their areas.
+/// The maximum size of an extent of copied memory. Longer ones would leave gaps in their segments.
 pub(crate) const COPIED_BYTES_MAX: usize = 32 * 1024;
-/// Areas of a list that are looked through when any of them may or may not do.
+/// The number of segments that are examined in a size class in which only some may fit.
 pub(crate) const FIT_PROBES_MAX: usize = 16;
-/// The share of the slab, as a divisor, that nobody holds and nobody can be given, from which it is
-/// worth condemning a block.
+/// The divisor for the share of the slab that is unused but cannot be allocated, from which
+/// evacuating a block is worthwhile.
 pub const FRAGMENTED_SHARE: u64 = 8;
-/// The share of a block, as a divisor, that nobody may hold for it to be condemned: otherwise more
-/// would be copied than is won.
+/// The divisor for the share of a block that must be unused for an evacuation. With less, more
+/// bytes would be copied than freed.
 pub(crate) const EVACUATION_FREE_SHARE: u64 = 8;
-/// The share of the slab's blocks, as a divisor, that may be condemned at a time.
+/// The divisor for the share of the slab's blocks that may be evacuated at the same time.
 pub(crate) const EVACUATING_BLOCKS_SHARE: usize = 16;
-/// Units that a copy is in at least, or all of it: rather no copy than one in splinters.
+/// The minimum length of each slice of a copy in units, unless the copy is shorter. A copy in
+/// smaller fragments is not made at all.
 pub(crate) const COPY_UNITS_MIN: usize = 16;
-/// Derived forms kept for one run; more are computed each time.
+/// The maximum number of derived values that are kept per extent. Further ones are computed each
+/// time.
 pub const FORMS_MAX: usize = 16;
 
 const _: () = assert!(FILE_BYTES.is_multiple_of(BLOCK_BYTES));

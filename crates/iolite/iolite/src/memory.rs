@@ -1,4 +1,4 @@
-//! The bytes of a slab: files in memory that are mapped, or, where there is no kernel, the heap.
+//! The bytes of a slab: mapped memory files, or the heap if there is no kernel to use.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use millrace_sys::{Errno, MappedRegion};
 use crate::error::Error;
 use crate::limits::{BLOCK_BYTES, FILE_BYTES};
 
-/// What a block is made of.
+/// The page size of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PageSize {
     /// A huge page, or the heap.
@@ -18,7 +18,7 @@ pub(crate) enum PageSize {
     Small,
 }
 
-/// A slab's memory. Who may write where is decided elsewhere; this keeps it mapped.
+/// The memory of a slab. This type keeps it mapped; other modules decide who may write where.
 #[derive(Debug)]
 pub(crate) struct SlabMemory {
     start: NonNull<u8>,
@@ -28,21 +28,21 @@ pub(crate) struct SlabMemory {
 
 #[derive(Debug)]
 enum Backing {
-    /// Each file has `SEGMENT_BYTES`, the last one maybe less, and they are mapped one behind the
+    /// Each file has `FILE_BYTES`, the last one possibly fewer. They are mapped one after the
     /// other.
     Files { region: MappedRegion, files: Vec<OwnedFd> },
-    /// Of this layout. Nothing of it can be sent by reference, so nothing is ever recycled.
+    /// With this layout. Nothing can be sent zero-copy, so nothing is ever recycled.
     Heap(Layout),
 }
 
-// SAFETY: the memory belongs to this value, wherever it is.
+// SAFETY: this value owns the memory, on whatever thread it is.
 unsafe impl Send for SlabMemory {}
-// SAFETY: the methods that take `&self` hand out addresses, or make system calls that change no
-// byte of a block that somebody holds something of.
+// SAFETY: the methods that take `&self` return addresses, or make system calls that change no byte
+// of a block in use.
 unsafe impl Sync for SlabMemory {}
 
 impl SlabMemory {
-    /// Files of `bytes` altogether, a multiple of [`BLOCK_BYTES`]; without memory yet.
+    /// Creates files of `bytes` in total, a multiple of [`BLOCK_BYTES`], without populating them.
     pub(crate) fn in_files(bytes: usize) -> Result<Self, Error> {
         let failed = |call| move |error| Error::Kernel(call, error);
         let mut region = MappedRegion::reserve(bytes).map_err(failed("mmap"))?;
@@ -57,24 +57,24 @@ impl SlabMemory {
         Ok(Self { start: region.start(), bytes, backing: Backing::Files { region, files } })
     }
 
-    /// As much of the heap.
+    /// Allocates `bytes` on the heap.
     pub(crate) fn on_heap(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, BLOCK_BYTES).expect("a size that was checked");
+        let layout = Layout::from_size_align(bytes, BLOCK_BYTES).expect("the size was checked");
         assert!(bytes > 0);
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not 0.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
         Self { start, bytes, backing: Backing::Heap(layout) }
     }
 
-    /// Where the byte at `offset` is.
+    /// Returns the address of the byte at `offset`.
     pub(crate) fn address(&self, offset: u64) -> NonNull<u8> {
         assert!(offset < self.bytes as u64);
-        // SAFETY: it is inside the memory.
+        // SAFETY: the offset is inside the memory.
         unsafe { self.start.byte_add(offset as usize) }
     }
 
-    /// The file that the byte at `offset` is in, and where in it; `None` on the heap.
+    /// Returns the file of the byte at `offset`, and the offset in it; `None` on the heap.
     pub(crate) fn file(&self, offset: u64) -> Option<(BorrowedFd<'_>, u64)> {
         let segment = FILE_BYTES as u64;
         match &self.backing {
@@ -85,9 +85,9 @@ impl SlabMemory {
         }
     }
 
-    /// Gives a block memory, as one huge page if the kernel lets us. One small page is made first
-    /// because there is nothing to be collapsed otherwise; the rest is added by collapsing, which
-    /// costs half as much as to populate and then to collapse.
+    /// Populates a block, as one huge page if the kernel allows it. One small page is populated
+    /// first, because there is nothing to collapse otherwise. Collapsing adds the rest, which costs
+    /// half as much as populating all pages and collapsing them.
     pub(crate) fn populate(&self, block: u32) -> Result<PageSize, Errno> {
         let Backing::Files { region, .. } = &self.backing else {
             return Ok(PageSize::Huge);
@@ -95,14 +95,14 @@ impl SlabMemory {
         let at = block as usize * BLOCK_BYTES;
         region.populate(at, 4096)?;
         let collapsed = region.collapse(at, BLOCK_BYTES);
-        // What was not collapsed gets its small pages here, and what was is mapped.
+        // Populates small pages if collapsing failed, and maps the huge page otherwise.
         region.populate(at, BLOCK_BYTES)?;
         Ok(if collapsed.is_ok() { PageSize::Huge } else { PageSize::Small })
     }
 
-    /// Gives a block that nobody holds anything of back to the kernel. What sockets still refer to
-    /// keeps its bytes until they are through: the block is a whole number of folios, whatever
-    /// their sizes, so that none is set to zero in place (see [`millrace_sys::punch`]).
+    /// Returns an unused block to the kernel. Pages that sockets still refer to keep their bytes
+    /// until the sockets have sent them: the block is a whole number of folios, whatever their
+    /// sizes, so that none is zeroed in place (see [`millrace_sys::punch`]).
     pub(crate) fn recycle(&self, block: u32) -> Result<(), Errno> {
         match self.file(u64::from(block) * BLOCK_BYTES as u64) {
             Some((file, offset)) => millrace_sys::punch_hole(file, offset, BLOCK_BYTES as u64),
@@ -114,8 +114,8 @@ impl SlabMemory {
 impl Drop for SlabMemory {
     fn drop(&mut self) {
         if let Backing::Heap(layout) = self.backing {
-            // SAFETY: this is what was allocated with that layout; whoever has an address of it
-            // keeps the slab.
+            // SAFETY: this memory was allocated with that layout; every holder of an address in it
+            // keeps the slab alive.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
@@ -127,11 +127,11 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "files in memory")]
-    fn offsets_lead_to_files_across_segments() {
+    fn offsets_map_to_files() {
         let memory = SlabMemory::in_files(FILE_BYTES + BLOCK_BYTES).unwrap();
         let offset = FILE_BYTES as u64 + 5;
         memory.populate((FILE_BYTES / BLOCK_BYTES) as u32).unwrap();
-        // SAFETY: it is mapped, and nobody else has it.
+        // SAFETY: the address is mapped, and only this test uses it.
         unsafe { memory.address(offset).write(42) };
         let (file, at) = memory.file(offset).unwrap();
         assert_eq!(at, 5);

@@ -4,20 +4,21 @@ use crate::limits::{
     BLOCK_BYTES, COPIED_BYTES_MAX, COPIED_UNIT, UNITS_PER_SEGMENT, ZERO_COPY_UNIT,
 };
 
-/// How bytes will be sent, which decides how their memory is recycled. A block has memory of one
-/// kind at a time.
+/// How bytes are sent, which decides how their memory is recycled. All memory of a block has the
+/// same kind at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
-    /// By copy alone: for small objects. Free memory is used again at once. Taken in units of 256
-    /// bytes, at most 32 KB at a time.
+    /// Sent by copying only: for small objects. Free memory is reused at once. Allocated in units
+    /// of 256 bytes, at most 32 KB at a time.
     Copied,
-    /// By reference too, from whole pages. What was sent so is used again only when its whole block
-    /// was given back to the kernel. At most a block, 2 MB, at a time.
+    /// May be sent without copying, so it consists of whole pages. Memory that was sent zero-copy
+    /// is reused only after its whole block was returned to the kernel. At most one block, 2 MB, at
+    /// a time.
     ZeroCopy,
 }
 
 impl MemoryKind {
-    /// The most bytes that one buffer of this kind holds. Larger objects are aggregates.
+    /// The maximum number of bytes in one buffer of this kind. Larger objects are aggregates.
     pub const fn bytes_max(self) -> usize {
         match self {
             Self::Copied => COPIED_BYTES_MAX,
@@ -25,7 +26,7 @@ impl MemoryKind {
         }
     }
 
-    /// What memory is taken in multiples of.
+    /// The allocation unit in bytes.
     pub const fn unit(self) -> usize {
         match self {
             Self::Copied => COPIED_UNIT,

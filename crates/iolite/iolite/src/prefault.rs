@@ -1,4 +1,4 @@
-//! The thread that makes blocks ready, so that no worker has to.
+//! The thread that populates blocks ahead of use, so that no worker has to.
 
 use std::io;
 use std::sync::PoisonError;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::slab::{PrefaultOutcome, Slab};
 
-/// How long nothing is tried after the kernel had no memory.
+/// The pause after the kernel had no memory.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A thread that tends to a slab ([`Slab::tend`]) as long as this lives. It sleeps while enough
-/// blocks are ready, and is woken when one was taken. A slab has one at a time.
+/// A thread that calls [`Slab::prefault`] as long as this value lives. It sleeps while enough
+/// blocks are ready, and is woken when one is taken. A slab has at most one such thread.
 #[derive(Debug)]
 pub struct PrefaultThread {
     slab: Slab,
@@ -19,10 +19,10 @@ pub struct PrefaultThread {
 }
 
 impl PrefaultThread {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// When there can be no further thread.
+    /// If no thread can be created.
     pub fn start(slab: &Slab) -> io::Result<Self> {
         slab.blocks().is_stopping = false;
         let prefaulted = slab.clone();
@@ -37,7 +37,7 @@ fn prefault_loop(slab: &Slab) {
         let mut blocks = slab.blocks();
         while !blocks.is_stopping && !blocks.has_task() {
             let waited = slab.shared().prefault_needed.wait(blocks);
-            blocks = waited.expect("nobody panics who holds this lock");
+            blocks = waited.expect("no holder of this lock panics");
         }
         if blocks.is_stopping {
             return;
@@ -45,7 +45,7 @@ fn prefault_loop(slab: &Slab) {
         drop(blocks);
         if let PrefaultOutcome::Failed(_) = slab.prefault() {
             let blocks = slab.blocks();
-            // Woken or not: what a wake would bring is looked at in any case.
+            // It does not matter why the wait ended: the loop checks everything again.
             drop(slab.shared().prefault_needed.wait_timeout(blocks, RETRY_PAUSE));
         }
     }
@@ -53,12 +53,12 @@ fn prefault_loop(slab: &Slab) {
 
 impl Drop for PrefaultThread {
     fn drop(&mut self) {
-        // Also when a panic poisoned the lock: the thread must not outlive this.
+        // Also if a panic poisoned the lock: the thread must not outlive this value.
         let blocks = self.slab.shared().blocks.lock();
         blocks.unwrap_or_else(PoisonError::into_inner).is_stopping = true;
         self.slab.shared().prefault_needed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It panics only where another thread did so before, which told its own story.
+            // The thread panics only if another one panicked before and was reported.
             let _ = thread.join();
         }
     }
@@ -72,12 +72,12 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "files in memory")]
-    fn blocks_are_made_ready_while_others_are_taken() {
+    fn blocks_are_populated_while_others_are_allocated() {
         let slab = Slab::new(32 * BLOCK_BYTES).unwrap();
         let thread = PrefaultThread::start(&slab).unwrap();
         let mut held = Vec::new();
         while held.len() < 32 {
-            // The kernel or the scheduler may be slow, so a refusal is no failure.
+            // The kernel or the scheduler may be slow, so an error is no failure here.
             if let Ok(buffer) = slab.allocate(MemoryKind::ZeroCopy, BLOCK_BYTES..=BLOCK_BYTES, 0) {
                 held.push(buffer);
             } else {

@@ -1,41 +1,41 @@
-//! One area: which of its units are taken, by which generation, and where there is room.
+//! One segment: which of its units are allocated, their generations, and its free gaps.
 
 use crate::limits::UNITS_PER_SEGMENT;
 
 const WORDS: usize = UNITS_PER_SEGMENT / 64;
 
-/// A stretch of [`UNITS`] units of one size. A unit is in one of three states:
+/// A stretch of [`UNITS_PER_SEGMENT`] units of one size. A unit is in one of three states:
 ///
 /// ```text
-///            take                    give
+///          allocate                 release
 ///   free ───────────> live ───────────────────> free
-///                       │  give, if it was sent, or the area is condemned
-///                       └─────────────────────> spoiled     until the area is cleared
+///                       │  release, if it was sent or the segment is being evacuated
+///                       └─────────────────────> tainted     until the segment is cleared
 /// ```
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// A bit a unit, set where it is not free.
+    /// One bit per unit, set unless the unit is free.
     allocated: [u64; WORDS],
-    /// Units of runs that somebody holds; `live + spoiled <= UNITS`, and as many bits are set.
+    /// Units of extents in use; `live + tainted <= UNITS_PER_SEGMENT`, and as many bits are set.
     live: usize,
-    /// Units that nobody holds and nobody may write to.
+    /// Units that are not in use and must not be written to.
     pub(crate) tainted: usize,
-    /// Free units side by side, at most; 0 when there is none.
+    /// The length of the longest free gap in units; 0 if there is none.
     pub(crate) longest_gap: usize,
-    /// The generation of the run that each unit belongs to; 0: none.
+    /// The generation of the extent that each unit belongs to; 0: none.
     generations: Box<[u64; UNITS_PER_SEGMENT]>,
-    /// What the holder of the run that begins at a unit is found by.
+    /// The tag of the extent that begins at each unit.
     tags: Box<[u64; UNITS_PER_SEGMENT]>,
-    /// The kernel may refer to some of it.
+    /// The kernel may refer to some of the memory.
     pub(crate) was_sent: bool,
-    /// No run is taken here any more.
+    /// Nothing is allocated here any more.
     pub(crate) is_evacuating: bool,
-    /// Where in the list of its level it stands, while `longest > 0`.
+    /// The index of this segment in the list of its size class, while `longest_gap > 0`.
     pub(crate) list_index: u32,
 }
 
 impl Segment {
-    /// All units free.
+    /// Creates a segment whose units are all free.
     pub(crate) fn new() -> Self {
         Self {
             allocated: [0; WORDS],
@@ -50,9 +50,9 @@ impl Segment {
         }
     }
 
-    /// Makes all units free again, of an area that nobody holds anything of.
+    /// Frees all units of a segment without units in use.
     pub(crate) fn clear(&mut self) {
-        assert!(self.live == 0, "units are cleared of their generations as they are given");
+        assert!(self.live == 0, "released units have no generation");
         self.allocated = [0; WORDS];
         self.tainted = 0;
         self.longest_gap = UNITS_PER_SEGMENT;
@@ -64,14 +64,15 @@ impl Segment {
         UNITS_PER_SEGMENT - self.live - self.tainted
     }
 
-    /// Takes the first `units` side by side for a run of `generation`, and gives where they begin.
+    /// Allocates the first `units` contiguous units for an extent of `generation`, and returns the
+    /// index of the first one.
     ///
     /// # Panics
-    /// When there are not so many: `longest` says how many there are.
+    /// If no gap is that long: see `longest_gap`.
     pub(crate) fn allocate(&mut self, units: usize, generation: u64, tag: u64) -> usize {
         assert!(0 < units && units <= self.longest_gap && generation > 0);
         let (start, gap) =
-            self.gaps().find(|(_, gap)| *gap >= units).expect("the longest is one of them");
+            self.gaps().find(|(_, gap)| *gap >= units).expect("the longest gap is one of them");
         self.toggle(start, units, true);
         self.generations[start..start + units].fill(generation);
         self.tags[start] = tag;
@@ -82,10 +83,11 @@ impl Segment {
         start
     }
 
-    /// Takes back `units` of a run from `start` on; `sent`: by reference.
+    /// Releases `units` of an extent from `start` on. `was_sent`: the extent was sent zero-copy.
     ///
     /// # Panics
-    /// When they are not all of that `generation`: somebody gives what is not theirs.
+    /// If some of the units do not belong to `generation`: the caller releases memory that it does
+    /// not own.
     pub(crate) fn release(&mut self, start: usize, units: usize, generation: u64, was_sent: bool) {
         let given = &mut self.generations[start..start + units];
         assert!(given.iter().all(|of| *of == generation) && generation > 0);
@@ -100,7 +102,7 @@ impl Segment {
         }
     }
 
-    /// Gives the run another generation, as its bytes are about to change.
+    /// Gives the extent a new generation, because its bytes are about to change.
     pub(crate) fn set_generation(
         &mut self,
         start: usize,
@@ -113,12 +115,12 @@ impl Segment {
         renewed.fill(generation);
     }
 
-    /// Whether all `units` from `start` on belong to the run of `generation`.
+    /// Returns whether all `units` from `start` on belong to the extent of `generation`.
     pub(crate) fn has_generation(&self, start: usize, units: usize, generation: u64) -> bool {
         generation > 0 && self.generations[start..start + units].iter().all(|of| *of == generation)
     }
 
-    /// Lets nothing more be taken here: what is free counts as spoiled from now on.
+    /// Stops allocating from this segment: from now on its free units count as tainted.
     pub(crate) fn start_evacuation(&mut self) {
         self.tainted += self.free_units();
         self.allocated = [u64::MAX; WORDS];
@@ -126,7 +128,7 @@ impl Segment {
         self.is_evacuating = true;
     }
 
-    /// The tags of the runs that somebody holds, in the order of their places.
+    /// Returns the tags of the extents in use, in the order of their positions.
     pub(crate) fn held_tags(&self) -> impl Iterator<Item = u64> {
         let begins = |unit: &usize| {
             let generation = self.generations[*unit];
@@ -135,7 +137,7 @@ impl Segment {
         (0..UNITS_PER_SEGMENT).filter(begins).map(|unit| self.tags[unit])
     }
 
-    /// Free stretches: where they begin and their lengths.
+    /// Returns the start and length of each free gap.
     fn gaps(&self) -> impl Iterator<Item = (usize, usize)> {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -148,7 +150,8 @@ impl Segment {
         })
     }
 
-    /// The first unit at or after `from` whose bit differs from those of `flip`, or [`UNITS`].
+    /// Returns the first unit at or after `from` whose bit differs from those of `flip`, or
+    /// [`UNITS_PER_SEGMENT`].
     fn next_unit(&self, from: usize, flip: u64) -> usize {
         if from == UNITS_PER_SEGMENT {
             return UNITS_PER_SEGMENT;
@@ -187,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_taken_and_given_across_words() {
+    fn units_are_allocated_and_released_across_words() {
         let mut segment = Segment::new();
         assert_eq!(segment.allocate(60, 1, 10), 0);
         assert_eq!(segment.allocate(200, 2, 20), 60);
@@ -204,7 +207,7 @@ mod tests {
                 && segment.has_generation(0, 60, 1)
                 && !segment.has_generation(0, 61, 1)
         );
-        // The end of a run is given back before the rest of it.
+        // The tail of an extent is released before the rest.
         segment.release(500, 12, 3, false);
         assert_eq!((segment.longest_gap, segment.free_units()), (200, 212));
         assert_eq!(segment.allocate(12, 4, 40), 60);
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_not_taken_again() {
+    fn sent_units_are_not_allocated_again() {
         let mut segment = Segment::new();
         segment.allocate(100, 1, 0);
         segment.release(0, 100, 1, true);
@@ -231,7 +234,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "all(|of| *of == generation)")]
-    fn nobody_gives_what_is_not_theirs() {
+    fn releasing_foreign_units_panics() {
         let mut segment = Segment::new();
         segment.allocate(10, 1, 0);
         segment.allocate(10, 2, 0);
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_side_by_side_are_two() {
+    fn adjacent_extents_are_distinct() {
         let mut segment = Segment::new();
         segment.allocate(1, 1, 7);
         segment.allocate(1, 2, 8);

@@ -1,4 +1,4 @@
-//! The slab: all memory of a cache, bounded, shared by all workers.
+//! The slab: the memory of a cache, bounded and shared by all workers.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +18,12 @@ use crate::memory_kind::MemoryKind;
 use crate::slice_id::{POOL, SliceId};
 use crate::stats::SlabStats;
 
-/// Memory for immutable bytes. Clones are the same slab; it lives as long as any of them, or any
-/// buffer or slice of it.
+/// Memory for immutable bytes. Clones refer to the same slab. It lives as long as any clone, buffer
+/// or slice of it.
 ///
-/// A lock is held to take memory and to give it back, for some hundred nanoseconds, one for each
-/// [`Kind`]; none to read, to clone a slice, or to drop one that is not the last of its run.
+/// Allocating and releasing memory takes a lock for some hundred nanoseconds; there is one lock per
+/// [`MemoryKind`]. No lock is taken to read, to clone a slice, or to drop a slice that is not the
+/// last of its extent.
 #[derive(Clone, Debug)]
 pub struct Slab(Arc<SlabShared>);
 
@@ -34,15 +35,15 @@ pub(crate) struct SlabShared {
     copied: Mutex<FreeList>,
     zero_copy: Mutex<FreeList>,
     pub(crate) blocks: Mutex<Blocks>,
-    /// There may be something to tend to.
+    /// Signalled when [`Blocks::has_task`] may have become true.
     pub(crate) prefault_needed: Condvar,
-    /// The last generation that was given. No two runs have the same one, and a run that changes
-    /// gets another; no order with anything else is needed.
+    /// The last generation that was assigned. Each extent has its own, and an extent whose bytes
+    /// change gets a new one. Relaxed: it is ordered with no other memory.
     generation: AtomicU64,
     pub(crate) counters: StatCounters,
 }
 
-/// Numbers that are only ever counted up, apart from each other.
+/// Monotonic counters, independent of each other.
 #[derive(Debug, Default)]
 pub(crate) struct StatCounters {
     refused_full: AtomicU64,
@@ -52,29 +53,29 @@ pub(crate) struct StatCounters {
     pub(crate) forms_reused: AtomicU64,
 }
 
-/// What [`Slab::tend`] did.
+/// The outcome of [`Slab::prefault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefaultOutcome {
     /// There was nothing to do.
     Idle,
     /// One more block is ready.
     Prefaulted,
-    /// The kernel had no memory for a block: its error number (errno(3)). Sound to try again, but
-    /// not at once.
+    /// The kernel had no memory for a block: its error number (errno(3)). The call may be repeated,
+    /// but not at once.
     Failed(i32),
 }
 
 impl Slab {
-    /// A slab in files of its own, of `bytes`, rounded down to blocks; see
-    /// [`limits`](crate::limits) for the bounds. It takes memory as it is used and never more than
-    /// `bytes`, but for blocks that were recycled while a socket still referred to them. The first
-    /// blocks are made ready here, so that it can be used at once: some 100 microseconds each with
-    /// huge pages, 2 milliseconds without (`cargo bench -p iolite -- fill`).
+    /// Creates a slab in memory files of its own, of `bytes` rounded down to whole blocks; see
+    /// [`limits`](crate::limits) for the bounds. It takes memory as it is used. It never takes more
+    /// than `bytes`, except for recycled blocks that sockets still refer to. The first blocks are
+    /// populated here, so that the slab can be used at once: about 100 microseconds each with huge
+    /// pages, 2 milliseconds without (`cargo bench -p iolite -- fill`).
     ///
     /// # Errors
-    /// [`Error::Size`]; [`Error::Unsupported`] before Linux 5.14; [`Error::Kernel`] when it gives
-    /// no file, address or memory. Huge pages that cannot be had are no error:
-    /// [`Counters::small_blocks`] tells.
+    /// [`Error::Size`]; [`Error::Unsupported`] before Linux 5.14; [`Error::Kernel`] if the kernel
+    /// refuses a file, addresses or memory. Missing huge pages are no error:
+    /// [`SlabStats::small_page_blocks`] counts the blocks without.
     pub fn new(bytes: usize) -> Result<Self, Error> {
         let bytes = check_size(bytes)?;
         let slab = Self::with_memory(SlabMemory::in_files(bytes)?, bytes);
@@ -95,9 +96,9 @@ impl Slab {
         }
     }
 
-    /// A slab that needs no kernel: everything is as in another, but nothing can be sent by
-    /// reference ([`Slice::file`](crate::Slice::file) gives `None`). For the simulator and for
-    /// tests.
+    /// Creates a slab on the heap, without the kernel. It behaves like any other, but nothing can
+    /// be sent zero-copy ([`Slice::sendfile_source`](crate::Slice::sendfile_source) returns
+    /// `None`). For the simulator and for tests.
     ///
     /// # Errors
     /// [`Error::Size`].
@@ -122,8 +123,8 @@ impl Slab {
         }))
     }
 
-    /// Memory for as many bytes of `bytes` as there are side by side, and its generation: see
-    /// [`Slab::allocate`].
+    /// Allocates a contiguous range whose length is in `bytes`, and returns it with its generation:
+    /// see [`Slab::allocate`].
     pub(crate) fn allocate_extent(
         &self,
         kind: MemoryKind,
@@ -149,7 +150,7 @@ impl Slab {
             .ok_or_else(|| self.count_alloc_error())
     }
 
-    /// A ready block, and a wake for the helper if too few are left.
+    /// Takes a ready block, and wakes the prefault thread if too few are left.
     fn take_ready_block(&self) -> Option<u32> {
         let mut blocks = self.blocks();
         let block = blocks.take_ready();
@@ -159,7 +160,7 @@ impl Slab {
         block
     }
 
-    /// Why there is nothing.
+    /// Returns why an allocation failed, and counts it.
     fn count_alloc_error(&self) -> AllocError {
         let [_, free, tainted] = self.free_list(MemoryKind::Copied).bytes();
         let unusable = free + tainted;
@@ -177,12 +178,13 @@ impl Slab {
         error
     }
 
-    /// Picks the block of which the least is held, of either kind, lets nothing more be taken
-    /// there, and gives the tags of what is held. When their holders have dropped that, or put
-    /// copies in its place ([`Aggregate::copy`](crate::Aggregate::copy)), the block is free for
-    /// everything. `None`: each is held by an eighth less than all at best, or a sixteenth of them
-    /// is condemned already, and waits for slow readers. To be called at [`Refusal::Scattered`].
-    /// Looks at every block: some microseconds for 10 GB.
+    /// Chooses the block of either kind with the fewest bytes in use, stops allocating from it, and
+    /// returns the tags of the objects in it. The block is free for both kinds once the owners have
+    /// dropped these objects or replaced them by copies
+    /// ([`Aggregate::copy`](crate::Aggregate::copy)). Returns `None` if more than seven eighths of
+    /// every block are in use, or if a sixteenth of the blocks are being evacuated already and wait
+    /// for slow readers. To be called after [`AllocError::Fragmented`]. Examines every block: some
+    /// microseconds for 10 GB.
     pub fn start_evacuation(&self) -> Option<Vec<u64>> {
         let (copied, referred) =
             (self.free_list(MemoryKind::Copied), self.free_list(MemoryKind::ZeroCopy));
@@ -197,9 +199,9 @@ impl Slab {
         (held <= whole - whole / EVACUATION_FREE_SHARE).then(|| free_list.start_evacuation(block))
     }
 
-    /// Makes one more block ready if too few are, which takes as long as [`Slab::new`] says, and
-    /// more where the kernel has to gather a huge page first: for a thread of its own, see
-    /// [`Helper`](crate::Helper).
+    /// Populates one more block if too few are ready. This takes as long as [`Slab::new`] says, and
+    /// longer if the kernel has to assemble a huge page first. It is meant for a thread of its own:
+    /// see [`PrefaultThread`](crate::PrefaultThread).
     pub fn prefault(&self) -> PrefaultOutcome {
         match self.prefault_block() {
             None => PrefaultOutcome::Idle,
@@ -217,7 +219,7 @@ impl Slab {
         Some(made)
     }
 
-    /// Whether the slice that had this reference is still held by somebody, unchanged.
+    /// Returns whether the slice with this id is still held, unchanged.
     pub fn is_current(&self, reference: &SliceId) -> bool {
         let SliceId { pool, length, offset, generation } = *reference;
         pool == POOL
@@ -226,7 +228,7 @@ impl Slab {
             })
     }
 
-    /// What there is, and what happened so far.
+    /// Returns the present state of the slab and its counters.
     pub fn stats(&self) -> SlabStats {
         let (copied, referred) =
             (self.free_list(MemoryKind::Copied), self.free_list(MemoryKind::ZeroCopy));
@@ -263,7 +265,7 @@ impl Slab {
         self.0.generation.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Takes a run back. `sent`: the kernel may refer to it.
+    /// Releases an extent. `was_sent`: the kernel may refer to its memory.
     pub(crate) fn release(
         &self,
         kind: MemoryKind,
@@ -286,15 +288,15 @@ impl Slab {
             MemoryKind::Copied => &self.0.copied,
             MemoryKind::ZeroCopy => &self.0.zero_copy,
         };
-        free_list.lock().expect("nobody panics who holds this lock")
+        free_list.lock().expect("no holder of this lock panics")
     }
 
     pub(crate) fn blocks(&self) -> MutexGuard<'_, Blocks> {
-        self.0.blocks.lock().expect("nobody panics who holds this lock")
+        self.0.blocks.lock().expect("no holder of this lock panics")
     }
 }
 
-/// The bytes of a slab for which `bytes` were asked.
+/// Rounds the size of a new slab down to whole blocks.
 fn check_size(bytes: usize) -> Result<usize, Error> {
     let allowed = (SLAB_BYTES_MIN..=SLAB_BYTES_MAX).contains(&bytes);
     if allowed { Ok(bytes - bytes % BLOCK_BYTES) } else { Err(Error::Size(bytes)) }
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_slab_gives_nothing_until_something_is_dropped() {
+    fn a_full_slab_fails_until_a_slice_is_dropped() {
         let slab = Slab::on_heap(16 * BLOCK_BYTES).unwrap();
         let whole = |slab: &Slab| slab.allocate(MemoryKind::ZeroCopy, BLOCK, 0);
         assert_eq!(slab.stats().ready_blocks, 2);
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_in_pieces_is_given_in_pieces() {
+    fn scattered_memory_is_allocated_in_parts() {
         let slab = Slab::on_heap(2 * BLOCK_BYTES).unwrap();
         let eighth = BLOCK_BYTES / 8;
         let mut held: Vec<Slice> =
@@ -370,11 +372,10 @@ mod tests {
         assert_eq!(part.capacity(), eighth);
     }
 
-    /// Small objects that have outlived their neighbours do not keep large ones out, nor large
-    /// ones small ones.
+    /// Small objects that outlive their neighbours do not keep large ones out, nor the reverse.
     #[test]
     #[cfg_attr(miri, ignore = "takes Miri many minutes")]
-    fn a_slab_changes_from_one_kind_to_the_other() {
+    fn blocks_change_from_one_kind_to_the_other() {
         let slab = Slab::on_heap(8 * BLOCK_BYTES).unwrap();
         let there = (MemoryKind::Copied, 20_000, MemoryKind::ZeroCopy, BLOCK_BYTES);
         let back = (MemoryKind::ZeroCopy, 100_000, MemoryKind::Copied, 20_000);
@@ -384,7 +385,7 @@ mod tests {
                 held.push((held.len() as u64, slice));
             }
             assert_eq!(slice(&slab, other, wanted, 0).unwrap_err(), AllocError::Full);
-            assert_eq!(slab.start_evacuation(), None, "nothing would be won");
+            assert_eq!(slab.start_evacuation(), None, "nothing would be freed");
             held.retain(|(tag, _)| tag % 5 == 0);
             assert_eq!(slice(&slab, other, wanted, 0).unwrap_err(), AllocError::Fragmented);
             let tags = slab.start_evacuation().expect("four fifths of each block are free");

@@ -8,12 +8,11 @@ use crate::extent::Extent;
 use crate::slab::Slab;
 use crate::slice_id::{POOL, SliceId};
 
-/// Bytes that never change, and that stay where they are as long as this is held. To clone it is
-/// to count.
+/// Bytes that never change or move while this is held. Cloning increments a reference count.
 #[derive(Clone, Debug)]
 pub struct Slice {
     pub(crate) extent: Arc<Extent>,
-    /// `start + length <= filled` of the run.
+    /// `start + length <= filled` of the extent.
     pub(crate) start: u32,
     length: u32,
 }
@@ -25,7 +24,7 @@ impl Slice {
         Self { extent: extent, start: start as u32, length: length as u32 }
     }
 
-    /// What it is known by.
+    /// Returns the id of this slice.
     pub fn id(&self) -> SliceId {
         SliceId {
             pool: POOL,
@@ -35,31 +34,31 @@ impl Slice {
         }
     }
 
-    /// A part of it.
+    /// Returns a part of this slice.
     ///
     /// # Panics
-    /// When the range goes beyond it.
+    /// If the range exceeds the slice.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len());
         Self::new(self.extent.clone(), self.start as usize + range.start, range.len())
     }
 
-    /// The file that the bytes are in, and their offset there, to be sent from by reference
-    /// (sendfile(2)); `None` for memory that is sent by copy. From now on the memory is not written
-    /// to again before it was given back to the kernel. The file is for sending alone: never give
-    /// it away, write to it or map it.
+    /// Returns the file of the bytes and their offset, for sending them zero-copy by sendfile(2);
+    /// `None` for memory that is sent by copying. From now on the memory is not written to again
+    /// before it was returned to the kernel. The file is for sending only: never pass it to another
+    /// process, write to it or map it.
     pub fn sendfile_source(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.extent.sendfile_source(self.start as usize)
     }
 
-    /// Whether any of the memory that was taken with it may have been sent by reference.
+    /// Returns whether any memory of the same extent may have been sent zero-copy.
     pub fn was_sent(&self) -> bool {
         self.extent.was_sent()
     }
 
-    /// The bytes, to be changed in place, for a sole holder: no other slice, buffer or extent is of
-    /// the same memory, and none of it was sent by reference. They are other bytes from then on, of
-    /// another generation. Everybody else chains: see
+    /// Returns the bytes for changing them in place, if this is the sole holder: no other slice,
+    /// buffer or view shares the extent, and none of it was sent zero-copy. The slice has a new
+    /// generation afterwards. Other holders build an aggregate instead: see
     /// [`Aggregate::write`](crate::Aggregate::write).
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         if !self.is_sole() {
@@ -67,28 +66,28 @@ impl Slice {
         }
         let extent = Arc::get_mut(&mut self.extent)?;
         extent.renew_generation();
-        // SAFETY: the range is inside the run, nobody else holds it, and `self`, through which
-        // alone another could come to be, is borrowed for change.
+        // SAFETY: the range is inside the extent, this is the only holder, and `self`, from which
+        // alone another could be made, is borrowed mutably.
         Some(unsafe { extent.bytes_mut(self.start as usize, self.length as usize) })
     }
 
-    /// Whether [`Slice::get_mut`] would give the bytes.
+    /// Returns the extent if this is its sole holder and it was not sent zero-copy.
     pub(crate) fn is_sole(&mut self) -> bool {
         Arc::get_mut(&mut self.extent).is_some_and(|extent| !extent.was_sent())
     }
 
-    /// Whether `next` is of the same memory and begins where this ends.
+    /// Returns whether `next` is in the same extent and begins where this slice ends.
     pub(crate) fn is_followed_by(&self, next: &Self) -> bool {
         Arc::ptr_eq(&self.extent, &next.extent) && self.start + self.length == next.start
     }
 
-    /// Takes in `next`, which follows it.
+    /// Appends `next`, which follows this slice.
     pub(crate) fn extend(&mut self, next: &Self) {
         debug_assert!(self.is_followed_by(next));
         self.length += next.length;
     }
 
-    /// The slab that it is of.
+    /// Returns the slab of this slice.
     pub fn slab(&self) -> &Slab {
         &self.extent.slab
     }
@@ -110,7 +109,7 @@ mod tests {
     use crate::test_slices::slice;
 
     #[test]
-    fn slices_go_to_other_threads() {
+    fn slices_are_send_and_sync() {
         fn shared<T: Send + Sync>() {}
         shared::<Slice>();
         shared::<crate::BufferView>();
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_current_until_the_memory_is_another() {
+    fn an_id_is_current_until_the_memory_is_reused() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let whole = slice(&slab, b"0123456789");
         let part = whole.slice(2..5);
@@ -136,7 +135,7 @@ mod tests {
         drop(part);
         assert!(!slab.is_current(&reference));
         let next = slice(&slab, b"xyxyxyxyxy");
-        assert_eq!(next.id().offset, reference.offset - 2, "it is used again at once");
+        assert_eq!(next.id().offset, reference.offset - 2, "memory is reused at once");
         assert!(next.id().generation > reference.generation);
         assert!(!slab.is_current(&reference) && slab.is_current(&next.id()));
     }
@@ -150,7 +149,7 @@ mod tests {
         assert!(part.get_mut().is_none(), "the buffer may grow");
         let extent = buffer.view();
         drop(buffer);
-        assert!(part.get_mut().is_none(), "somebody may read it");
+        assert!(part.get_mut().is_none(), "a view may read it");
         drop(extent);
         let before = part.id();
         part.get_mut().unwrap().copy_from_slice(b"BY");

@@ -1,22 +1,22 @@
-//! What bytes are known by.
+//! Identifiers of slices.
 
-/// The number of the slab in every [`Reference`]. Pools that are shared with other processes will
-/// have numbers of their own.
+/// The pool number of the slab in every [`SliceId`]. Pools shared with other processes will have
+/// numbers of their own.
 pub(crate) const POOL: u32 = 0;
 
-/// What a slice is known by, the same in every process and for all time: no other bytes ever have
-/// the same reference. It keeps nothing; [`Slab::is_current`](crate::Slab::is_current) tells whether
-/// somebody does.
+/// Identifies the contents of a slice, in every process and forever: no other bytes ever have the
+/// same id. It does not keep the bytes alive; [`Slab::is_current`](crate::Slab::is_current) returns
+/// whether they are still held.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SliceId {
-    /// The pool of memory; 0 is the process's own slab.
+    /// The pool of memory; 0 is the slab of this process.
     pub pool: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// Bytes from the start of the pool.
+    /// Offset in bytes from the start of the pool.
     pub offset: u64,
-    /// Counts the contents that memory of this pool has had; never 0.
+    /// The number of contents that memory of this pool has had so far; never 0.
     pub generation: u64,
 }
 

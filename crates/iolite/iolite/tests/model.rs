@@ -1,5 +1,5 @@
-//! Aggregates against plain vectors: whatever is done to both, they have the same bytes, and
-//! nobody sees a change of somebody else's.
+//! Aggregates compared with plain vectors: the same operations give the same bytes, and no holder
+//! sees the changes of another.
 
 use iolite::limits::SLAB_BYTES_MIN;
 use iolite::{Aggregate, AllocError, MemoryKind, Slab, Slice, Sum};
@@ -9,7 +9,7 @@ use rand_pcg::Pcg64Mcg;
 struct Play {
     slab: Slab,
     random: Pcg64Mcg,
-    /// Aggregates and what they should have.
+    /// Aggregates and their expected bytes.
     pairs: Vec<(Aggregate, Vec<u8>)>,
 }
 
@@ -18,7 +18,7 @@ impl Play {
         self.random.next_u64() as usize % bound
     }
 
-    /// Up to 300 new bytes, sometimes none.
+    /// Returns up to 300 random bytes, sometimes none.
     fn bytes(&mut self) -> Vec<u8> {
         let length = self.below(300);
         (0..length).map(|_| self.random.next_u64() as u8).collect()
@@ -45,7 +45,7 @@ impl Play {
         if self.below(4) == 0 { MemoryKind::ZeroCopy } else { MemoryKind::Copied }
     }
 
-    /// A range within `length`.
+    /// Returns a range within `length`.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let (one, other) = (self.below(length + 1), self.below(length + 1));
         one.min(other)..one.max(other)
@@ -93,7 +93,7 @@ impl Play {
                 model.splice(range, bytes);
             }
             9 | 10 => {
-                // In place, if this is the only holder.
+                // In place, if there is no other holder.
                 drop((self.pairs.swap_remove(at), slice));
                 let bytes: Vec<u8> = bytes.into_iter().cycle().take(range.len()).collect();
                 let kind = self.kind();
@@ -122,7 +122,7 @@ impl Play {
             assert_eq!(aggregate.sum(), Sum::of(model));
             assert_eq!(aggregate.crc32c(), crc32c::crc32c(model));
             for position in (0..model.len()).step_by(97) {
-                let (found, within) = aggregate.at(position as u64).expect("it is there");
+                let (found, within) = aggregate.at(position as u64).expect("the byte has arrived");
                 assert!(model[position..].starts_with(&found[within..]));
                 assert!(model[..position].ends_with(&found[..within]));
             }
@@ -132,7 +132,7 @@ impl Play {
 }
 
 #[test]
-fn aggregates_are_what_vectors_would_be() {
+fn aggregates_behave_like_vectors() {
     let seeds = if cfg!(miri) { 0..1 } else { 0..30 };
     for seed in seeds {
         println!("seed {seed}");

@@ -1,5 +1,5 @@
-//! The rule of recycling, with the kernel's own references: what a socket was given by reference
-//! keeps its bytes until they were read, whatever becomes of the memory.
+//! Recycling beside the kernel's own references: bytes that were sent zero-copy to a socket stay
+//! intact until they were read, whatever happens to the memory.
 #![cfg(not(miri))]
 
 use std::io::Read;
@@ -12,20 +12,20 @@ use iolite::{AllocError, Buffer, MemoryKind, PrefaultOutcome, Slab, Slice};
 
 const OBJECT_BYTES: usize = 60_000;
 
-/// Two ends of a connection that share the machine, so that what was sent and acknowledged is
-/// still the sender's memory.
+/// Returns both ends of connections within this machine, on which sent and acknowledged bytes are
+/// still in the sender's memory.
 fn connections() -> [(OwnedFd, OwnedFd); 2] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("it is bound");
-    let client = TcpStream::connect(address).expect("it listens");
-    let (server, _) = listener.accept().expect("it was connected to");
-    server.set_nonblocking(true).expect("a socket can");
+    let address = listener.local_addr().expect("the listener is bound");
+    let client = TcpStream::connect(address).expect("the listener accepts");
+    let (server, _) = listener.accept().expect("a client has connected");
+    server.set_nonblocking(true).expect("a socket can be non-blocking");
     let (near, far) = UnixStream::pair().expect("two sockets");
-    near.set_nonblocking(true).expect("a socket can");
+    near.set_nonblocking(true).expect("a socket can be non-blocking");
     [(server.into(), client.into()), (near.into(), far.into())]
 }
 
-/// A slice of bytes that depend on where they are and on `seed`.
+/// Returns a slice whose bytes depend on their position and on `seed`.
 fn object(slab: &Slab, seed: u8, tag: u64) -> Slice {
     let bytes: Vec<u8> = (0..OBJECT_BYTES).map(|at| (at / 7) as u8 ^ seed).collect();
     let mut buffer = slab
@@ -35,7 +35,7 @@ fn object(slab: &Slab, seed: u8, tag: u64) -> Slice {
     buffer.freeze()
 }
 
-/// Sends as much of a slice as the socket takes, by reference, and gives a copy of that.
+/// Sends as much of a slice as the socket accepts, zero-copy, and returns a copy of it.
 fn send(socket: &OwnedFd, slice: &Slice) -> Vec<u8> {
     let (file, offset) = slice.sendfile_source().expect("the slab is in files");
     let mut sent = 0;
@@ -50,8 +50,7 @@ fn send(socket: &OwnedFd, slice: &Slice) -> Vec<u8> {
     slice[..sent].to_vec()
 }
 
-/// Takes all memory that there is, writes to every byte of it, and tends to the slab, until there
-/// is no more.
+/// Allocates all memory and overwrites it, and populates blocks, until none is left.
 fn overwrite_everything(slab: &Slab) -> Vec<Buffer> {
     let mut taken = Vec::new();
     loop {
@@ -70,13 +69,13 @@ fn overwrite_everything(slab: &Slab) -> Vec<Buffer> {
 
 fn read_all(socket: OwnedFd) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // A socket of either family is read like a file.
-    std::fs::File::from(socket).read_to_end(&mut bytes).expect("what was sent, and the end");
+    // A socket of either family can be read like a file.
+    std::fs::File::from(socket).read_to_end(&mut bytes).expect("sent bytes, and the end");
     bytes
 }
 
 #[test]
-fn what_is_still_to_be_read_keeps_its_bytes_while_its_memory_is_used_again() {
+fn unread_bytes_stay_intact_while_their_memory_is_reused() {
     for (near, far) in connections() {
         let slab = Slab::new(4 * BLOCK_BYTES).unwrap();
         let objects: Vec<Slice> = (0..3).map(|seed| object(&slab, seed, 0)).collect();
@@ -91,7 +90,7 @@ fn what_is_still_to_be_read_keeps_its_bytes_while_its_memory_is_used_again() {
         let whole = BLOCK_BYTES as u64;
         assert!(places.iter().all(|place| blocks.contains(&(place - place % whole))));
         drop(near);
-        assert!(read_all(far) == expected, "bytes changed under the reader's eyes");
+        assert!(read_all(far) == expected, "bytes changed before they were read");
     }
 }
 
@@ -116,12 +115,12 @@ fn a_block_is_not_recycled_before_its_last_slice_is_dropped() {
 }
 
 #[test]
-fn what_was_never_sent_is_used_again_at_once() {
+fn memory_that_was_never_sent_is_reused_at_once() {
     let slab = Slab::new(2 * BLOCK_BYTES).unwrap();
     for round in 1..10 {
         let slice = object(&slab, round, 0);
         assert_eq!((slice.id().offset, slice.was_sent()), (0, false));
-        // Memory that is sent by copy has no file.
+        // Memory that is sent by copying has no file.
         let mut buffer = slab.allocate(MemoryKind::Copied, 10..=10, 0);
         while matches!(buffer, Err(AllocError::NotReady)) {
             assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted);
@@ -133,14 +132,14 @@ fn what_was_never_sent_is_used_again_at_once() {
 }
 
 #[test]
-fn a_condemned_block_comes_back_when_its_holders_have_copies() {
+fn an_evacuated_block_is_free_once_its_objects_are_gone() {
     const BLOCKS: usize = 4;
     let slab = Slab::new(BLOCKS * BLOCK_BYTES).unwrap();
     let [(near, far), _] = connections();
     let mut expected = Vec::new();
     let mut held = Vec::new();
     let mut tag = 0;
-    // Each second object is sent and dropped, until nothing is left but what that spoiled.
+    // Every second object is sent and dropped, until only the memory that this tainted is left.
     let error = loop {
         match slab.allocate(MemoryKind::ZeroCopy, OBJECT_BYTES..=OBJECT_BYTES, tag) {
             Ok(mut buffer) => {
@@ -158,9 +157,9 @@ fn a_condemned_block_comes_back_when_its_holders_have_copies() {
         }
     };
     assert_eq!(error, AllocError::Fragmented);
-    let tags = slab.start_evacuation().expect("half of each block is spoiled");
+    let tags = slab.start_evacuation().expect("half of each block is tainted");
     assert!(tags.len() > 10 && tags.iter().all(|tag| tag % 2 == 1), "{tags:?}");
-    assert_eq!(slab.start_evacuation(), None, "one at a time, of four");
+    assert_eq!(slab.start_evacuation(), None, "one at a time, of four blocks");
     held.retain(|(tag, _)| !tags.contains(tag));
     assert_eq!((slab.stats().queued_blocks, slab.stats().evacuating_blocks), (1, 0));
     assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted);

@@ -1,5 +1,5 @@
-//! Several workers on one slab that is always full, with sockets that are read late: no byte is
-//! ever wrong, and at the end all memory is back.
+//! Several workers share a slab that is always full, and their sockets are read late: no byte is
+//! ever wrong, and all memory is free at the end.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -16,7 +16,7 @@ use rand_pcg::Pcg64Mcg;
 const WORKERS: u64 = 3;
 const OBJECTS: usize = 400;
 
-/// What byte `at` of the object `tag` is.
+/// Returns byte `at` of the object `tag`.
 fn byte(tag: u64, at: usize) -> u8 {
     (at as u64 / 5).wrapping_mul(tag | 1) as u8 ^ tag as u8
 }
@@ -26,16 +26,16 @@ struct Object {
     body: Aggregate,
 }
 
-/// One that stores, sends and drops objects. It reads what it sent only when it has to.
+/// A worker that stores, sends and drops objects. It reads what it sent only when it has to.
 struct Worker<'a> {
     slab: &'a Slab,
-    /// Tags of what has to be dropped, by all workers.
+    /// Tags of the objects in evacuating blocks, which all workers have to drop.
     evacuating: &'a Mutex<Vec<u64>>,
     random: Pcg64Mcg,
     held: VecDeque<Object>,
     near: TcpStream,
     far: TcpStream,
-    /// Objects whose beginnings were sent: the tag, and how many bytes.
+    /// Objects whose beginnings were sent: the tag, and the number of bytes.
     unread: VecDeque<(u64, usize)>,
 }
 
@@ -88,14 +88,14 @@ impl Worker<'_> {
             self.held.retain(|object| !evacuating.contains(&object.tag));
         }
         let _ = self.held.pop_front();
-        // Others may have it all.
+        // Other workers may hold all of it.
         std::thread::yield_now();
     }
 
-    /// Sends the beginning of an object by reference, as much as the socket takes.
+    /// Sends the beginning of an object zero-copy, as much as the socket accepts.
     fn send(&mut self, picked: usize) {
         let Object { tag, body } = &self.held[picked];
-        let (tag, first) = (*tag, body.at(0).expect("no object is empty").0);
+        let (tag, first) = (*tag, body.at(0).expect("objects are not empty").0);
         let Some((file, offset)) = first.sendfile_source() else { return };
         match millrace_sys::sendfile(self.near.as_fd(), file, offset, first.len()) {
             Ok(count) => self.unread.push_back((tag, count)),
@@ -106,7 +106,7 @@ impl Worker<'_> {
     fn read(&mut self) {
         while let Some((tag, count)) = self.unread.pop_front() {
             let mut bytes = vec![0; count];
-            self.far.read_exact(&mut bytes).expect("what was sent");
+            self.far.read_exact(&mut bytes).expect("sent bytes");
             assert!(bytes.iter().enumerate().all(|(at, seen)| *seen == byte(tag, at)));
         }
     }
@@ -118,12 +118,12 @@ impl Worker<'_> {
     }
 }
 
-/// Under Miri too: the bytes below `filled` are all that readers touch.
+/// Also runs under Miri: readers touch only bytes below `filled`.
 #[test]
 fn readers_follow_a_buffer_while_it_is_filled() {
     const PART: usize = 61;
     let parts = if cfg!(miri) { 40 } else { 10_000 };
-    let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("it is large enough");
+    let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("the size is valid");
     let wanted = PART * parts..=PART * parts;
     let mut buffer = slab.allocate(MemoryKind::ZeroCopy, wanted, 0).expect("a block is ready");
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Who uses the disks in tests, and what he has to say about them.
+//! A user of the disks for tests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use millrace_disk::{
 };
 use millrace_http_cache::{Key, META_BYTES, TagHash};
 
-/// Keeps what it is told.
+/// Records the replies.
 #[derive(Debug)]
 pub(crate) struct RecordingCallbacks {
     slab: Slab,
@@ -32,7 +32,7 @@ impl DiskCallbacks for RecordingCallbacks {
     fn wake(&self, _waiter: WaiterId) {}
 
     fn make_room(&self, _refusal: AllocError) -> bool {
-        // A helper may be at it, and somebody may let go.
+        // A prefault thread may be running, and other threads may release memory.
         let _: PrefaultOutcome = self.slab.prefault();
         true
     }
@@ -46,7 +46,7 @@ pub(crate) fn waiter(token: u64) -> WaiterId {
     WaiterId { worker: 0, token }
 }
 
-/// The bytes of a version of an answer: nobody else has the same.
+/// Returns the bytes of a version of a response, different for each.
 pub(crate) fn body_of(id: ResponseId, version: u64, length: usize) -> Vec<u8> {
     let mut state = (id.key.0 as u64) ^ (id.variant as u64).rotate_left(32) ^ (version << 20);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -58,7 +58,7 @@ pub(crate) fn body_of(id: ResponseId, version: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes in memory of the slab, in pieces.
+/// Returns bytes in memory of the slab, in several parts.
 pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
     let mut all = Aggregate::new();
     for part in bytes.chunks(MemoryKind::Copied.bytes_max()) {
@@ -81,7 +81,7 @@ pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
     all
 }
 
-/// An answer whose head says which version it is.
+/// Returns a response whose header has its version.
 pub(crate) fn answer(
     slab: &Slab,
     id: ResponseId,
@@ -101,7 +101,7 @@ pub(crate) fn answer(
     })
 }
 
-/// Keys come in four groups, each with a prefix and a tag.
+/// Returns one of four groups of keys, each with a prefix and a tag.
 pub(crate) fn group_of(key: Key) -> u8 {
     (key.0 % 4) as u8
 }
@@ -110,7 +110,7 @@ pub(crate) fn name_of(key: Key) -> Vec<u8> {
     format!("http://g{}/{:x}", group_of(key), key.0).into_bytes()
 }
 
-/// Version, length and update of a head.
+/// Returns version, length and update count of a header.
 pub(crate) fn read_head(head: &StoredHeader) -> (u64, usize, u64) {
     let text = std::str::from_utf8(&head.header).unwrap();
     let number = |part: &str| part[1..].parse::<u64>().unwrap();
@@ -118,7 +118,7 @@ pub(crate) fn read_head(head: &StoredHeader) -> (u64, usize, u64) {
     (numbers[0], numbers[1] as usize, numbers[2])
 }
 
-/// A fetch that was begun.
+/// A fetch in progress.
 pub(crate) struct Fetched {
     pub(crate) id: ResponseId,
     token: u64,
@@ -126,7 +126,7 @@ pub(crate) struct Fetched {
     reader: Reader,
 }
 
-/// Begins to fetch an answer; `None` where there is too much to do.
+/// Starts to fetch a response; `None` if the disk is overloaded.
 pub(crate) fn fetch(disks: &Disks, slab: &Slab, candidate: DiskHit, token: u64) -> Option<Fetched> {
     let bytes = candidate.body_bytes;
     let kind = if bytes < 8192 { MemoryKind::Copied } else { MemoryKind::ZeroCopy };
@@ -139,13 +139,13 @@ pub(crate) fn fetch(disks: &Disks, slab: &Slab, candidate: DiskHit, token: u64) 
 }
 
 impl Fetched {
-    /// Whether nothing is under way any more.
+    /// Returns whether the fetch has ended.
     pub(crate) fn is_over(&self, callbacks: &RecordingCallbacks) -> bool {
         self.body.end().is_some() && callbacks.callbacks.lock().unwrap().contains_key(&self.token)
     }
 
-    /// Looks at what came of it, once nothing is under way. Gives what was fetched, and whether all
-    /// of it was. Panics at any byte that is wrong.
+    /// Checks the result of a fetch that has ended. Returns the header and whether the body is
+    /// whole. Panics at any wrong byte.
     pub(crate) fn judge(
         mut self,
         callbacks: &RecordingCallbacks,
@@ -154,13 +154,13 @@ impl Fetched {
         let end = loop {
             match self.reader.read(usize::MAX >> 1, waiter(0)).0 {
                 BodyRead::Bytes(slice) => all.extend_from_slice(&slice),
-                BodyRead::Wait => panic!("{:?} is under way", self.id),
+                BodyRead::Wait => panic!("{:?} is in progress", self.id),
                 BodyRead::End(end) => break end,
             }
         };
         let mut answers = callbacks.take(self.token);
         answers.retain(|reply| *reply != DiskReply::Cut(self.id));
-        assert_eq!(answers.len(), 1, "who asks is told once");
+        assert_eq!(answers.len(), 1, "a request has one reply");
         match answers.into_iter().next().unwrap() {
             DiskReply::Fetched(head) => {
                 let (version, length, _) = read_head(&head);
@@ -178,7 +178,7 @@ impl Fetched {
                 Ok((*head, is_whole))
             }
             DiskReply::NotFetched(miss) => {
-                assert!(all.is_empty(), "nothing is given before it is told");
+                assert!(all.is_empty(), "nothing is delivered before the reply");
                 assert_eq!(end, BodyEnd::Cut);
                 Err(miss)
             }
@@ -187,13 +187,13 @@ impl Fetched {
     }
 }
 
-/// Begins what has everything that was stored before survive the machine: a purge, of nothing, that
-/// is waited for. `asker` is told by [`Answered::Purged`].
+/// Makes everything stored so far survive a failure of the machine, by an empty purge with a
+/// waiter. `requester` gets [`DiskReply::Purged`].
 pub(crate) fn sync(disks: &Disks, requester: u64) {
     disks.purge(&PurgeTarget::Key(Key(u128::MAX)), false, waiter(requester));
 }
 
-/// Everything that a listing tells.
+/// Returns everything in a listing.
 pub(crate) fn list(
     disks: &Disks,
     callbacks: &RecordingCallbacks,

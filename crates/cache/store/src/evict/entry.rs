@@ -1,8 +1,8 @@
-//! What a queue is made of.
+//! Entries of the queues.
 
 use std::sync::atomic::AtomicU8;
 
-/// What is held for its caller.
+/// A stored object, as the eviction sees it.
 #[derive(Debug)]
 pub(super) struct EvictionEntry {
     pub(super) size: u64,
@@ -13,16 +13,16 @@ pub(super) struct EvictionEntry {
     pub(super) stamp: u32,
     pub(super) previous: u32,
     pub(super) next: u32,
-    /// Since it entered its queue, less what it spent on staying: `hits <= HITS_MAX`. Whoever loads
-    /// or stores it needs no order with anything else: a lost hit is as good as one that came late.
+    /// Hits since it entered its queue, less those spent on staying there: `hits <= HITS_MAX`.
+    /// Relaxed: it is ordered with no other memory, and losing a hit does no harm.
     pub(super) hits: AtomicU8,
     pub(super) queue: QueueKind,
 }
 
-/// Where an entry is.
+/// The queue of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum QueueKind {
-    /// The handle of no object.
+    /// The handle is not in use.
     None,
     Probation,
     Main,

@@ -1,34 +1,34 @@
-//! What is remembered of objects that are not here: fingerprints in a table of fixed size.
+//! The memory of objects that are not stored: fingerprints in a table of fixed size.
 //!
-//! A bucket has eight slots; the one that was asked for longest ago makes room. Two keys that agree
-//! in their bucket and in 32 further bits are taken for one: the worst of it is that an object gets
-//! a better place than it deserves.
+//! A bucket has eight slots. A new fingerprint replaces the one that was requested longest ago. Two
+//! keys with the same bucket and the same 32 further bits count as one; at worst, an object then
+//! gets a better queue than it deserves.
 
-/// The table.
+/// A table of fingerprints.
 #[derive(Debug)]
 pub(super) struct Ghost {
-    /// A power of two of them.
+    /// Their number is a power of two.
     buckets: Vec<[GhostSlot; WAYS]>,
 }
 
-/// What is remembered of one object.
+/// The fingerprint of one object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GhostSlot {
     /// Bits of the key that do not choose the bucket; 0 in an empty slot.
     tag: u32,
-    /// The tick when it was last known to be asked for.
+    /// The tick of its last known request.
     pub(super) stamp: u32,
-    /// What had left its queue when it did, in KB.
+    /// The KB evicted from its queue until then, it included.
     pub(super) mileage: u32,
     pub(super) origin: EvictedFrom,
 }
 
-/// Where an object was when it had to go.
+/// The queue from which an object was evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EvictedFrom {
     Probation,
     Main,
-    /// It was never let in, or went for a reason that tells nothing of its queue.
+    /// It was not admitted, or was removed for a reason unrelated to its queue.
     Elsewhere,
 }
 
@@ -38,19 +38,19 @@ const EMPTY: GhostSlot = GhostSlot { tag: 0, stamp: 0, mileage: 0, origin: Evict
 const _: () = assert!(size_of::<GhostSlot>() <= 16);
 
 impl Ghost {
-    /// Room for about `objects`, at least 64.
+    /// Creates a table for about `objects`, at least 64.
     pub(super) fn new(objects: u64) -> Self {
         let buckets = (objects / WAYS as u64).clamp(8, 1 << 24).next_power_of_two();
         Self { buckets: vec![[EMPTY; WAYS]; buckets as usize] }
     }
 
-    /// What is remembered of `key`.
+    /// Returns the fingerprint of `key`.
     pub(super) fn get(&self, key: u64) -> Option<GhostSlot> {
         let (bucket, tag) = self.locate(key);
         self.buckets[bucket].iter().find(|slot| slot.tag == tag).copied()
     }
 
-    /// Remembers `key`, in the place of what was remembered of it before.
+    /// Stores a fingerprint of `key`, replacing the previous one.
     pub(super) fn put(&mut self, key: u64, stamp: u32, mileage: u32, origin: EvictedFrom) {
         let (bucket, tag) = self.locate(key);
         let slots = &mut self.buckets[bucket];
@@ -67,7 +67,7 @@ impl Ghost {
         slots[at] = GhostSlot { tag, stamp, mileage, origin };
     }
 
-    /// Forgets `key`.
+    /// Removes the fingerprint of `key`.
     pub(super) fn forget(&mut self, key: u64) {
         let (bucket, tag) = self.locate(key);
         for slot in &mut self.buckets[bucket] {
@@ -77,8 +77,8 @@ impl Ghost {
         }
     }
 
-    /// The bucket of a key, and its tag there. The lowest byte of the key is left out, because it
-    /// may have chosen the shard.
+    /// Returns the bucket of a key, and its tag there. The lowest byte of the key is not used,
+    /// because it may have chosen the shard.
     fn locate(&self, key: u64) -> (usize, u32) {
         ((key >> 8) as usize & (self.buckets.len() - 1), ((key >> 32) as u32).max(1))
     }
@@ -89,9 +89,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_forgotten_makes_room() {
+    fn the_oldest_fingerprint_is_replaced() {
         let mut ghost = Ghost::new(1);
-        // All in bucket 0; the ticks pass through the wrap.
+        // All keys are in bucket 0; the ticks wrap around.
         let key = |at: u32| u64::from(at + 1) << 32;
         for at in 0..=WAYS as u32 {
             ghost.put(key(at), (u32::MAX - 3).wrapping_add(at), 0, EvictedFrom::Main);

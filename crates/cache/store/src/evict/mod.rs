@@ -1,22 +1,23 @@
-//! Which objects stay: S3-FIFO that knows sizes and learns the share of newcomers.
+//! The eviction policy: S3-FIFO, extended by object sizes and by a learned share for new entries.
 //!
-//! An [`Eviction`] says for one shard of the cache what is worth storing and what has to go. It
-//! never sees an object, a clock or a lock: the index names entries by handles of its own, says
-//! what time it is, and frees what [`Eviction::evict`] names.
+//! An [`Eviction`] decides for one shard of the cache which objects are worth storing and which one
+//! to evict. It has no objects, clock or lock: the index names entries by its own handles, passes
+//! the time, and frees the handles that [`Eviction::evict`] returns.
 //!
 //! ```text
-//!             asked for again, not long ago                 hit meanwhile
+//!             requested again, not long ago                 hit meanwhile
 //!          ┌──────────────────────────────────┐          ┌───────────────┐
 //!          │                                  v          v               │
-//!   admit ─┼──> probation ── was hit ──────> main ── its turn to go ─────┤
+//!   admit ─┼──> probation ─── hit ─────────> main ──── chosen to go ─────┤
 //!          │        │                                                    │
-//!          v        v not hit                                            v not hit
+//!          v        v no hit                                             v no hit
 //!        ghost <────┴────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A hit adds to a counter of the entry, up to three, and moves nothing. Whose turn it is depends
-//! on age and size ([`queue`]). What goes leaves its fingerprint ([`ghost`]), so that it is known
-//! when it comes back. docs/design/eviction.md has the reasons, and the miss ratios beside others'.
+//! A hit increments a counter of the entry, up to three, and moves nothing. Age and size decide
+//! which entry is evicted next ([`queue`]). An evicted object leaves a fingerprint ([`ghost`]) that
+//! recognises it when it is requested again. docs/design/eviction.md has the reasons, and the miss
+//! ratios beside those of other policies.
 //!
 //! ```
 //! use millrace_store::evict::{Eviction, NEVER};
@@ -28,8 +29,8 @@
 //!     if eviction.admit(key, size) {
 //!         eviction.insert(handle, key, size, NEVER);
 //!         while eviction.bytes() > capacity {
-//!             let gone = eviction.evict(now).expect("what is there can go");
-//!             assert_ne!(gone, handle);
+//!             let evicted = eviction.evict(now).expect("entries can be evicted");
+//!             assert_ne!(evicted, handle);
 //!         }
 //!     }
 //! }
@@ -51,69 +52,71 @@ use shared_state::SharedState;
 
 pub use shards::SHARDS_MAX;
 
-/// So many shards may pass their turn before one has to let something go: see
-/// [`Eviction::evict_ripe`].
+/// The number of shards that may be skipped before one has to evict an entry: see
+/// [`Eviction::evict_if_ripe`].
 pub const SHARDS_SKIPPED_MAX: usize = 1;
 
 /// The expiry of an entry that never expires.
 pub const NEVER: u32 = u32::MAX;
 
-/// The policy of one shard: see the module. Not for several threads at once; the shard's lock is
-/// around it, and a hit needs no more than a shared borrow.
+/// The eviction policy of one shard: see the module. Protected by the shard's lock; a hit needs
+/// only a shared borrow.
 #[derive(Debug)]
 pub struct Eviction {
-    /// By handle.
+    /// Indexed by handle.
     entries: Vec<EvictionEntry>,
     probation: EvictionQueue,
     main: EvictionQueue,
     probation_weights: Weights,
     main_weights: Weights,
     ghost: Ghost,
-    /// What all shards know.
+    /// The state that all shards share.
     shared: Arc<SharedState>,
     /// Whether there are other shards.
     has_others: bool,
-    /// What was taken in so far. It wraps.
+    /// Entries inserted so far. It wraps.
     inserts: u32,
     /// Bytes that all shards may hold together.
     capacity: u64,
     stats: EvictionStats,
 }
 
-/// What an [`Eviction`] did since it was made, and what it holds.
+/// What an [`Eviction`] holds, and what it did since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EvictionStats {
     /// Entries held.
     pub entries: u64,
-    /// Objects refused because nobody had asked for them twice and they were large.
+    /// Objects refused because they were large and requested only once.
     pub refused: u64,
-    /// Entries that came back soon enough to go into the main queue at once.
+    /// Entries that were inserted into the main queue, because they were evicted or refused shortly
+    /// before.
     pub promoted: u64,
-    /// Entries let go, expired ones among them.
+    /// Entries evicted, expired ones among them.
     pub evicted: u64,
-    /// Entries let go because they had expired.
+    /// Entries evicted because they had expired.
     pub expired: u64,
 }
 
-/// Two bits tell an object that is asked for now and then from one that is always asked for.
+/// Two bits distinguish an object that is requested now and then from one that is requested always.
 const HITS_MAX: u8 = 3;
-/// So many entries that were hit may stay in one eviction; the next goes whatever its hits. This
-/// bounds what is done under the shard's lock.
+/// The maximum number of hit entries that stay in one eviction; the next one is evicted regardless
+/// of its hits. This bounds the work under the shard's lock.
 const MOVES_MAX: u32 = 64;
-/// Above this part of the capacity an object is stored only when it is asked for again.
+/// The divisor for the capacity above which an object is stored only at its second request.
 const LARGE_DIVISOR: u64 = 32;
-/// After so many inserts the weights follow the mean size.
+/// The weights are adjusted to the mean size after this number of inserts.
 const WEIGHTS_UPDATE_INSERTS: u32 = 64;
-/// Bytes of the capacity for each object that is remembered: 16 bytes each, 0.4 % in all.
+/// Bytes of capacity per fingerprint: 16 bytes each, 0.4 % in all.
 const BYTES_PER_GHOST: u64 = 4096;
 
 impl Eviction {
-    /// For a cache of `capacity` bytes that has no other shards: see [`Eviction::shards`].
+    /// Creates the policy of a cache of `capacity` bytes with a single shard: see
+    /// [`Eviction::shards`].
     pub fn new(capacity: u64) -> Self {
         Self::with_shared(capacity, 1, Arc::new(SharedState::new()))
     }
 
-    /// One of `shards` shards (at least 1) that hold `capacity` bytes together.
+    /// Creates one of `shards` shards (at least 1) that hold `capacity` bytes together.
     fn with_shared(capacity: u64, shards: u32, shared: Arc<SharedState>) -> Self {
         let main_weights = Weights::new(1);
         Self {
@@ -131,19 +134,19 @@ impl Eviction {
         }
     }
 
-    /// Bytes of all entries held here.
+    /// Returns the bytes of all entries.
     pub fn bytes(&self) -> u64 {
         self.probation.bytes() + self.main.bytes()
     }
 
-    /// What was done and what is held.
+    /// Returns the statistics.
     pub fn stats(&self) -> EvictionStats {
         self.stats
     }
 
-    /// Whether an object of `size` bytes is worth storing. One that is not is remembered, so that
-    /// it may be when it is asked for again. `key` is the index's keyed hash of the object's key,
-    /// all 64 bits of it random.
+    /// Returns whether an object of `size` bytes is worth storing. A refused object leaves a
+    /// fingerprint, so that it may be admitted at its next request. `key` is the index's keyed hash
+    /// of the object's key; all of its 64 bits are random.
     pub fn admit(&mut self, key: u64, size: u64) -> bool {
         if size <= self.capacity / LARGE_DIVISOR {
             return true;
@@ -158,10 +161,10 @@ impl Eviction {
         false
     }
 
-    /// Takes in an object under `handle`, which must not be in use: a small number of the caller's,
-    /// since there is memory for each number up to the largest. `expires` is in the seconds of
-    /// [`Eviction::evict`]: when nothing can be made of the object any more, or [`NEVER`]. Nothing
-    /// is let go here; the caller compares [`Eviction::bytes`] with what there is room for.
+    /// Inserts an object under `handle`, which must not be in use. Handles should be small, because
+    /// there is memory for each number up to the largest. `expires` is the time in the seconds of
+    /// [`Eviction::evict`] after which the object is useless, or [`NEVER`]. Nothing is evicted
+    /// here: the caller compares [`Eviction::bytes`] with its limit.
     pub fn insert(&mut self, handle: u32, key: u64, size: u64, expires: u32) {
         self.shared.advance();
         self.inserts = self.inserts.wrapping_add(1);
@@ -190,7 +193,7 @@ impl Eviction {
         self.enqueue(handle, if known { QueueKind::Main } else { QueueKind::Probation }, 0);
     }
 
-    /// The object was asked for and served.
+    /// Records that the object was requested and served.
     pub fn hit(&self, handle: u32) {
         let hits = &self.entries[handle as usize].hits;
         let count = hits.load(Ordering::Relaxed);
@@ -199,13 +202,13 @@ impl Eviction {
         }
     }
 
-    /// The object is gone for a reason of the caller's: purged, replaced, broken.
+    /// Removes an object for a reason of the caller: it was purged, replaced or is broken.
     pub fn remove(&mut self, handle: u32) {
         self.dequeue(handle);
         self.stats.entries -= 1;
     }
 
-    /// The object has another size now: its body grew, or its head changed.
+    /// Changes the size of an object whose body grew or whose header changed.
     pub fn resize(&mut self, handle: u32, size: u64) {
         let hits = self.entries[handle as usize].hits.load(Ordering::Relaxed);
         let kind = self.dequeue(handle);
@@ -213,14 +216,14 @@ impl Eviction {
         self.enqueue(handle, kind, hits);
     }
 
-    /// Lets one entry go and names it: the caller's handle is free again. One that expired by `now`
-    /// goes first as soon as it is at the end of its list. `None` if there is nothing.
+    /// Evicts one entry and returns its handle, which is free again. An entry that expired by `now`
+    /// is chosen first once it is at the end of its list. Returns `None` if there are no entries.
     pub fn evict(&mut self, now: u32) -> Option<u32> {
         self.evict_if(now, false)
     }
 
-    /// The same, but `None` as well if there are other shards, and the entry whose turn it is here has
-    /// not the age at which entries of all shards go.
+    /// Like [`Eviction::evict`], but if there are other shards, also returns `None` if the chosen
+    /// entry is younger than the age at which all shards have evicted lately.
     pub fn evict_if_ripe(&mut self, now: u32) -> Option<u32> {
         self.evict_if(now, self.has_others)
     }
@@ -244,7 +247,7 @@ impl Eviction {
             if hits > 0 && !expired && moves < MOVES_MAX {
                 moves += 1;
                 self.dequeue(handle);
-                // It enters main with nothing, and stays there for one hit a round.
+                // It enters main without hits, and each hit keeps it there for one round.
                 self.enqueue(handle, QueueKind::Main, if from_probation { 0 } else { hits - 1 });
                 continue;
             }
@@ -258,14 +261,15 @@ impl Eviction {
         }
     }
 
-    /// Removes the entry and remembers it.
+    /// Evicts the entry, and records its fingerprint.
     fn evict_entry(&mut self, handle: u32, score: u64, hits: u8, expired: bool) {
         let kind = self.dequeue(handle);
         let EvictionEntry { size, key, stamp, .. } = self.entries[handle as usize];
         self.stats.entries -= 1;
         self.stats.evicted += 1;
         if expired {
-            // Its time was over, not its turn. What was hit will be asked for again.
+            // It was evicted because it expired, not because of its age. If it was hit, it will be
+            // requested again.
             self.stats.expired += 1;
             if hits > 0 {
                 self.ghost.put(key, self.shared.tick(), 0, EvictedFrom::Elsewhere);
@@ -279,23 +283,23 @@ impl Eviction {
         self.ghost.put(key, stamp, totals.record_eviction(score, size), origin);
     }
 
-    /// Whether an object that was asked for at the time of `slot` is asked for often enough for
-    /// main. An entry stays there if it is hit within the horizon; asked for is half of that, since
-    /// one short interval says little of the next one.
+    /// Returns whether an object that was last requested at the time of `slot` is requested often
+    /// enough for main. Main keeps an entry that is hit within the horizon. Half of the horizon is
+    /// required here, because one short interval says little about the next one.
     fn belongs_in_main(&self, slot: GhostSlot, size: u64) -> bool {
         let age = self.shared.tick().wrapping_sub(slot.stamp);
         let horizon = self.shared.main.horizon();
         horizon.is_none_or(|horizon| self.main_weights.score(age, size) <= horizon / 2)
     }
 
-    /// Makes the weights fit: the size from which on larger objects are hardly worse than smaller
-    /// ones is the mean of what is held.
+    /// Adjusts the weights: the size above which the weight hardly grows is the mean size of all
+    /// entries.
     fn update_weights(&mut self) {
         self.main_weights = Weights::new(self.shared.mean_entry_bytes().max(1));
         self.probation_weights = self.main_weights.root();
     }
 
-    /// Appends an entry that is nowhere to a queue, from now on with `hits`.
+    /// Appends an entry that is in no queue, with `hits`.
     fn enqueue(&mut self, handle: u32, kind: QueueKind, hits: u8) {
         let entry = &mut self.entries[handle as usize];
         entry.stamp = self.shared.tick();
@@ -305,13 +309,13 @@ impl Eviction {
         let (queue, totals) = match kind {
             QueueKind::Probation => (&mut self.probation, &shared.probation),
             QueueKind::Main => (&mut self.main, &shared.main),
-            QueueKind::None => unreachable!("an entry is put somewhere"),
+            QueueKind::None => unreachable!("an entry is added to a queue"),
         };
         shared.add_entry(totals, size);
         queue.push(&mut self.entries, handle);
     }
 
-    /// Takes an entry out of its queue, and says which that was.
+    /// Removes an entry from its queue, and returns that queue.
     fn dequeue(&mut self, handle: u32) -> QueueKind {
         let kind = std::mem::replace(&mut self.entries[handle as usize].queue, QueueKind::None);
         let (shared, size) = (&self.shared, self.entries[handle as usize].size);
@@ -327,7 +331,7 @@ impl Eviction {
 }
 
 impl Default for EvictionEntry {
-    /// Nobody's.
+    /// An entry that is not in use.
     fn default() -> Self {
         Self {
             size: 0,
@@ -348,30 +352,30 @@ mod tests {
 
     use super::*;
 
-    /// As many hits as a counter takes in.
+    /// Hits the object more often than its counter can count.
     fn hit_often(eviction: &Eviction, handle: u32) {
         for _ in 0..2 * HITS_MAX {
             eviction.hit(handle);
         }
     }
 
-    /// A key for each object, spread over the buckets.
+    /// Returns a key for each object; the keys are spread over the buckets.
     fn key(object: u64) -> u64 {
         object.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Inserts, and lets go what does not fit.
+    /// Inserts an object, and evicts what does not fit.
     fn store(eviction: &mut Eviction, object: u32, size: u64) -> Vec<u32> {
         eviction.insert(object, key(u64::from(object)), size, NEVER);
         let mut gone = Vec::new();
         while eviction.bytes() > eviction.capacity {
-            gone.push(eviction.evict(0).expect("something is there"));
+            gone.push(eviction.evict(0).expect("there are entries"));
         }
         gone
     }
 
     #[test]
-    fn what_was_hit_outlives_what_was_not() {
+    fn hit_entries_outlive_others() {
         let mut eviction = Eviction::new(10_000);
         for object in 0..10 {
             assert_eq!(store(&mut eviction, object, 1_000), []);
@@ -386,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_leaves_the_hot_set() {
+    fn a_scan_does_not_evict_the_hot_set() {
         let mut eviction = Eviction::new(100_000);
         for object in 0..60 {
             store(&mut eviction, object, 1_000);
@@ -401,13 +405,13 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_any_more_goes() {
+    fn entries_without_requests_are_evicted() {
         let mut eviction = Eviction::new(100_000);
         for object in 0..80 {
             store(&mut eviction, object, 1_000);
             hit_often(&eviction, object);
         }
-        // Others are hit, each for a while only.
+        // Each of the others is hit for a while only.
         let mut left = 80;
         for object in 80..2_000 {
             let gone = store(&mut eviction, object, 1_000);
@@ -418,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_goes_before_the_somewhat_older() {
+    fn a_larger_entry_is_evicted_before_a_slightly_older_one() {
         let mut eviction = Eviction::new(1 << 20);
         for object in 0..10 {
             store(&mut eviction, object, if object == 1 { 30_000 } else { 1_000 });
@@ -428,19 +432,19 @@ mod tests {
     }
 
     #[test]
-    fn a_large_object_is_stored_when_it_is_asked_for_again() {
+    fn a_large_object_is_stored_at_its_second_request() {
         let capacity = 1 << 20;
         let mut eviction = Eviction::new(capacity);
         assert!(eviction.admit(key(1), capacity / LARGE_DIVISOR));
         assert!(!eviction.admit(key(1), capacity / LARGE_DIVISOR + 1));
         assert!(eviction.admit(key(1), capacity / LARGE_DIVISOR + 1));
         assert!(!eviction.admit(key(2), capacity + 1));
-        assert!(!eviction.admit(key(2), capacity + 1), "there is never room for it");
+        assert!(!eviction.admit(key(2), capacity + 1), "it never fits");
         assert_eq!(eviction.stats().refused, 3);
     }
 
     #[test]
-    fn what_comes_back_soon_is_known() {
+    fn an_object_that_returns_soon_enters_main() {
         let mut eviction = Eviction::new(10_000);
         for object in 0..11 {
             store(&mut eviction, object, 1_000);
@@ -451,18 +455,18 @@ mod tests {
         );
         store(&mut eviction, 0, 1_000);
         assert_eq!(eviction.stats().promoted, 1);
-        // It is in main, where newcomers do not reach it.
+        // It is in main, which new entries do not affect.
         for object in 11..100 {
             assert!(!store(&mut eviction, object, 1_000).contains(&0), "at {object}");
         }
     }
 
     #[test]
-    fn what_expired_goes_first() {
+    fn expired_entries_are_evicted_first() {
         let mut eviction = Eviction::new(100_000);
         for handle in 0..10 {
             let expires = [61, NEVER, NEVER, 60].get(handle as usize).copied().unwrap_or(NEVER);
-            // Each in a class of its own, so that each is the end of a list.
+            // Each has its own size class, so that each is at the end of a list.
             eviction.insert(handle, key(u64::from(handle)), 16 << handle, expires);
         }
         hit_often(&eviction, 3);
@@ -496,9 +500,9 @@ mod tests {
         assert_eq!(Eviction::new(0).evict(0), None);
     }
 
-    /// Whatever is done in whatever order, what is held is what was put in and did not leave.
+    /// After any sequence of calls, the entries are those that were inserted and not removed.
     #[test]
-    fn any_order_of_calls_keeps_the_books() {
+    fn any_sequence_of_calls_keeps_the_counts_right() {
         for seed in 1..=20u64 {
             let mut random = seed;
             let mut draw = |bound: u64| {
@@ -529,7 +533,7 @@ mod tests {
                     (false, _) => {}
                 }
                 while eviction.bytes() > 1 << 18 {
-                    let gone = eviction.evict(turn).expect("something is there");
+                    let gone = eviction.evict(turn).expect("there are entries");
                     assert!(held.remove(&gone).is_some(), "seed {seed}, turn {turn}: {gone}");
                 }
                 assert_eq!(eviction.bytes(), held.values().sum::<u64>(), "seed {seed}");

@@ -1,50 +1,50 @@
-//! One queue of entries, oldest first, kept as a list for each class of size.
+//! One queue of entries, oldest first, kept as one list per size class.
 //!
-//! A class is a power of two of bytes. Within a class the entry that came first is the next to go;
-//! between classes the one that is oldest *for its size* is, by a weight for each class. So a queue
-//! has one victim at any time, found by looking at one entry a class.
+//! A size class is a power of two of bytes. Within a class the oldest entry is evicted first.
+//! Between classes, the one that is oldest *for its size* is, by a weight per class. So a queue has
+//! exactly one next victim, found by looking at one entry per class.
 
 use super::entry::EvictionEntry;
 
 /// No entry.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The last class has everything from 512 GB on.
+/// The last class has all sizes from 512 GB on.
 const CLASSES: usize = 40;
 
-/// What a class's age is multiplied by to compare it with those of other classes, in 2^-20.
+/// The factor of each class, in units of 2^-20, that makes ages of different classes comparable.
 #[derive(Debug)]
 pub(super) struct Weights([u64; CLASSES]);
 
-/// Entries in the order in which they came, class by class.
+/// Entries in the order of their insertion, by size class.
 #[derive(Debug)]
 pub(super) struct EvictionQueue {
     lists: [SizeClassList; CLASSES],
     /// Bit `class` is set while that list has entries.
     occupied: u64,
-    /// The sizes of all entries, added up.
+    /// The sum of the sizes of all entries.
     bytes: u64,
 }
 
-/// A list linked through [`Entry::previous`] (older) and [`Entry::next`] (newer).
+/// A list linked by [`EvictionEntry::previous`] (older) and [`EvictionEntry::next`] (newer).
 #[derive(Clone, Copy, Debug)]
 struct SizeClassList {
     oldest: u32,
     newest: u32,
 }
 
-/// Whose turn it is to go.
+/// The entry to evict next.
 pub(super) struct Victim {
     pub(super) handle: u32,
-    /// Its age, weighted: see [`Weights`].
+    /// Its weighted age: see [`Weights`].
     pub(super) score: u64,
 }
 
 const _: () = assert!(CLASSES <= u64::BITS as usize);
 
 impl Weights {
-    /// Below `middle` bytes an object's weight grows with its size, above it hardly at all: `size /
-    /// (size + middle)`. docs/design/eviction.md says why.
+    /// The weight is `size / (size + middle)`: below `middle` bytes it grows with the size, above
+    /// it hardly at all. docs/design/eviction.md has the reasons.
     pub(super) fn new(middle: u64) -> Self {
         Self(std::array::from_fn(|class| {
             // The middle of the class, 1.5 times its lower end.
@@ -53,12 +53,12 @@ impl Weights {
         }))
     }
 
-    /// The square root of each weight: the same order, less steep.
+    /// Returns the square root of each weight: the same order, less steep.
     pub(super) fn root(&self) -> Self {
         Self(self.0.map(|weight| (weight << 20).isqrt()))
     }
 
-    /// `age` of an object of `size` bytes, weighted.
+    /// Returns the weighted `age` of an object of `size` bytes.
     pub(super) fn score(&self, age: u32, size: u64) -> u64 {
         u64::from(age) * self.0[size_class(size)]
     }
@@ -81,7 +81,7 @@ impl EvictionQueue {
         self.occupied == 0
     }
 
-    /// Appends the entry, which is in no queue, as the newest of its class.
+    /// Appends an entry that is in no queue as the newest of its class.
     pub(super) fn push(&mut self, entries: &mut [EvictionEntry], handle: u32) {
         let size = entries[handle as usize].size;
         let list = &mut self.lists[size_class(size)];
@@ -97,7 +97,7 @@ impl EvictionQueue {
         self.bytes += size;
     }
 
-    /// Takes the entry, which is in this queue, out of it.
+    /// Removes an entry that is in this queue.
     pub(super) fn unlink(&mut self, entries: &mut [EvictionEntry], handle: u32) {
         let EvictionEntry { size, previous, next, .. } = entries[handle as usize];
         let list = &mut self.lists[size_class(size)];
@@ -117,8 +117,8 @@ impl EvictionQueue {
         self.bytes -= size;
     }
 
-    /// The entry that is oldest for its size, or one at the end of a list that expired by `now`.
-    /// `None` if the queue is empty.
+    /// Returns the entry that is oldest for its size, or one at the end of a list that expired by
+    /// `now`. `None` if the queue is empty.
     pub(super) fn victim(
         &self,
         entries: &[EvictionEntry],
@@ -133,7 +133,8 @@ impl EvictionQueue {
             left &= left - 1;
             let handle = self.lists[class].oldest;
             let entry = &entries[handle as usize];
-            // The tick itself counts, so that among those that just came the largest goes.
+            // Every age counts the present tick, so that among entries just inserted the largest is
+            // chosen.
             let age = tick.wrapping_sub(entry.stamp).saturating_add(1);
             let score = u64::from(age) * weights.0[class];
             if entry.expires <= now {

@@ -1,21 +1,22 @@
-//! How many shards a cache should have.
+//! The number of shards of a cache.
 
 use std::sync::Arc;
 
 use super::{Eviction, SharedState};
 
-/// The most shards that [`Eviction::shards_for`] gives.
+/// The maximum that [`Eviction::shards_for`] returns.
 pub const SHARDS_MAX: u32 = 256;
 
-/// The fewest bytes of a shard, where there is more than one.
+/// The minimum size of a shard in bytes, unless it is the only one.
 const SHARD_BYTES_MIN: u64 = 32 << 20;
 
 impl Eviction {
-    /// How many shards a cache of `capacity` bytes should have: a power of two, 1 to
+    /// Returns how many shards a cache of `capacity` bytes should have: a power of two, 1 to
     /// [`SHARDS_MAX`].
     ///
-    /// Each shard decides as the whole cache would; but its entries are a sample, and with few of them
-    /// one large object tells. docs/design/eviction.md has what that costs.
+    /// Each shard decides like the whole cache would. But its entries are only a sample, and if
+    /// they are few, a single large object has too much influence. docs/design/eviction.md has the
+    /// cost.
     pub const fn shards_for(capacity: u64) -> u32 {
         let shards = capacity / SHARD_BYTES_MIN;
         if shards >= SHARDS_MAX as u64 {
@@ -27,13 +28,13 @@ impl Eviction {
         }
     }
 
-    /// The shards of a cache of `capacity` bytes, as many as [`Eviction::shards_for`] says: which
-    /// one an object belongs to is for the caller to say, by its key.
+    /// Creates the shards of a cache of `capacity` bytes; [`Eviction::shards_for`] returns their
+    /// number. The caller assigns objects to shards by their keys.
     pub fn shards(capacity: u64) -> Vec<Self> {
         Self::split(capacity, Self::shards_for(capacity))
     }
 
-    /// The same for `count` shards, at least one.
+    /// Like [`Eviction::shards`], but with `count` shards, at least one.
     pub fn split(capacity: u64, count: u32) -> Vec<Self> {
         let shared = Arc::new(SharedState::new());
         (0..count).map(|_| Self::with_shared(capacity, count, shared.clone())).collect()
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_has_bytes_enough_to_learn_from() {
+    fn every_shard_is_large_enough_to_learn() {
         for (capacity, expected) in [
             (0, 1),
             (SHARD_BYTES_MIN, 1),
@@ -62,16 +63,16 @@ mod tests {
         assert_eq!(Eviction::shards(64 * SHARD_BYTES_MIN).len(), 64);
     }
 
-    /// What is learned in one shard holds in the other, which passes while what it has is younger
-    /// than what went there; the first, alone of its kind, may not.
+    /// The age that one shard learned holds in the other, which may be skipped while its entries
+    /// are younger. A single shard may not be skipped.
     #[test]
-    fn a_shard_passes_while_its_entries_are_young() {
+    fn a_shard_with_young_entries_may_be_skipped() {
         let mut shards = Eviction::split(1 << 20, 2);
         let [old, young] = &mut shards[..] else { panic!("two") };
         for handle in 0..100 {
             old.insert(handle, u64::from(handle) << 32, 1_000, NEVER);
         }
-        assert!(old.evict_if_ripe(0).is_some(), "nothing is known of an age before the first went");
+        assert!(old.evict_if_ripe(0).is_some(), "no age is known before the first eviction");
         young.insert(0, 1 << 60, 1_000, NEVER);
         assert_eq!(young.evict_if_ripe(0), None);
         assert_eq!(young.evict(0), Some(0));

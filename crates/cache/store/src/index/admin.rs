@@ -1,5 +1,5 @@
-//! What operators do with all that is stored: they look, count and purge. Nobody else waits for
-//! them: a shard's lock is held for a few objects at a time, and never while a caller has them.
+//! Operators' queries and purges of all stored responses. Requests are not delayed: a shard's lock
+//! is held for a few objects at a time, and never while a callback runs.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,55 +13,55 @@ use super::cache::Cache;
 use super::selector::Selector;
 use crate::object::Object;
 
-/// What a purge came to.
+/// The result of a purge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PurgeResult {
-    /// Answers that were in memory. Those that only disks have are purged too, and not counted.
+    /// Responses purged from memory. Responses that only disks have are purged, too, but not
+    /// counted.
     pub count: u64,
-    /// Nothing of it comes back from a disk, even if the machine loses its power now. `None`: there
-    /// are no disks.
+    /// Whether the purge survives a power failure. `None`: there are no disks.
     pub is_durable: Option<bool>,
 }
 
-/// What is stored and what became of it, at one time or nearly so: the shards are counted one after
-/// the other.
+/// Statistics of the cache. The shards are counted one after the other, so the numbers may be a
+/// little inconsistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Answers that are stored.
+    /// Stored responses.
     pub objects: u64,
-    /// Bytes that they count as: bodies, heads and bookkeeping.
+    /// Their size in bytes: bodies, headers and bookkeeping.
     pub bytes: u64,
-    /// Bytes that they may count as.
+    /// The maximum of `bytes`.
     pub bytes_max: u64,
-    /// Answers that were let go to make room, expired ones among them.
+    /// Responses evicted to make room, expired ones among them.
     pub evicted: u64,
-    /// Answers that were let go because nothing could be made of them any more.
+    /// Responses evicted because they had expired and were useless.
     pub expired: u64,
-    /// Answers that were not stored since they were large and nobody had asked for them twice.
+    /// Responses not stored because they were large and requested only once.
     pub refused: u64,
-    /// Answers that operators purged, softly or not.
+    /// Responses that operators purged, softly or not.
     pub purged: u64,
-    /// The memory in which bodies rest.
+    /// The memory of the bodies.
     pub slab: SlabStats,
-    /// All disks together.
+    /// The sum of all disks.
     pub disks: disk::DiskStats,
 }
 
-/// Objects that are looked at while a shard's lock is held: some microseconds.
+/// Objects examined while a shard's lock is held: some microseconds.
 const OBJECTS_PER_LOCK: u32 = 256;
 
 impl Cache {
-    /// The number of the last purge or invalidation, to be taken before an origin is asked: see
-    /// [`Draft::since`](super::publish::Draft::since).
+    /// Returns the sequence number of the last purge or invalidation. Read it before sending a
+    /// request to an origin: see [`NewEntry::since`](super::publish::NewEntry::since).
     pub fn invalidation_seq(&self) -> u64 {
         self.invalidations.last_seq()
     }
 
-    /// Takes answers out; with `is_soft` they stay and are stale from now on, to be used where stale
-    /// answers may be. Those that are being fetched are not used without being validated. Gives how
-    /// many were there. With disks it waits until they have written it.
+    /// Purges responses. With `is_soft` they stay, are stale from now on, and are served where
+    /// stale responses are allowed. Responses that are being fetched are validated before their
+    /// next use. With disks, the call waits until they have written the purge.
     pub fn purge(&self, selector: &Selector, is_soft: bool, now_ms: u64) -> PurgeResult {
-        // Before the walk: what comes in behind it has heeded this.
+        // Before the walk: the purge is then applied to objects that are inserted behind it.
         self.begin_purge(selector, is_soft);
         let mut count = 0;
         self.walk(selector, |key, object| {
@@ -72,12 +72,12 @@ impl Cache {
             ControlFlow::Continue(())
         });
         let is_durable = self.purge_disks(selector, is_soft);
-        // A number for people, in no order with anything.
+        // Relaxed: a statistic, ordered with no other memory.
         self.purged.fetch_add(count, Ordering::Relaxed);
         PurgeResult { count, is_durable }
     }
 
-    /// Up to `max` of the answers, in no order, and whether there are more.
+    /// Returns up to `max` of the responses, in no particular order, and whether there are more.
     pub fn list(&self, selector: &Selector, max: usize) -> (Vec<Arc<Object>>, bool) {
         let (mut found, mut is_more) = (Vec::new(), false);
         self.walk(selector, |_, object| {
@@ -91,7 +91,7 @@ impl Cache {
         (found, is_more)
     }
 
-    /// What is stored, counted.
+    /// Returns the statistics.
     pub fn stats(&self) -> CacheStats {
         let mut stats = CacheStats {
             bytes_max: self.bounds.bytes,
@@ -115,8 +115,8 @@ impl Cache {
         stats
     }
 
-    /// Gives each of the answers that are there now to `each`, which may end it; some that come
-    /// meanwhile too.
+    /// Calls `each` with every selected response that is stored now, until it breaks. It may also
+    /// get some that are stored meanwhile.
     fn walk(&self, selector: &Selector, mut each: impl FnMut(Key, Arc<Object>) -> ControlFlow<()>) {
         for index in 0..self.shards.len() {
             let mut at = Some(0);
@@ -132,7 +132,8 @@ impl Cache {
         }
     }
 
-    /// The answers among some handles of a shard, and where the next ones begin.
+    /// Returns the selected responses in a range of a shard's handles, and where the next range
+    /// begins.
     fn collect_matches(
         &self,
         index: usize,
@@ -144,7 +145,7 @@ impl Cache {
         let end = shard.handles_end().min(from.saturating_add(OBJECTS_PER_LOCK));
         for handle in from..end {
             let Some(key) = shard.key_of(handle) else { continue };
-            // A body that is about to be filled has a handle before it has a place.
+            // A body that is about to be filled has a handle before it has a slot.
             let Some(entry) = shard.keys.get_mut(&key) else { continue };
             self.invalidations.apply_to_entry(entry);
             let slot = entry.objects.iter().find(|slot| slot.handle == handle);

@@ -1,4 +1,4 @@
-//! The state of the cache that its users share: its shards, its bounds, and how room is made.
+//! The state of the cache that workers share: shards, bounds, and how memory is made available.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,51 +15,51 @@ use crate::evict::{Eviction, SHARDS_SKIPPED_MAX};
 use crate::hot_bodies::{HotBodies, HotCopies};
 use crate::object::Object;
 
-/// The stored answers of a process. Shared by its workers.
+/// The stored responses of a process, shared by its workers.
 #[derive(Debug)]
 pub struct Cache {
     pub(super) slab: Slab,
     pub(super) hash: HashKey,
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) bounds: Bounds,
-    /// Those of [`Bounds`] that may change; in no order with anything else.
+    /// The two fields of [`Bounds`] that may change. Relaxed: ordered with no other memory.
     pub(super) object_bytes: AtomicU64,
     pub(super) variants: AtomicUsize,
-    /// The number of the last claim; each has its own, in no order with anything else.
+    /// The number of the last fetch lease; each has its own. Relaxed: ordered with no other memory.
     pub(super) last_lease: AtomicU64,
-    /// The shard whose turn it is to let an object go; it matters only that all have theirs.
+    /// The next shard that has to evict. Its order with other memory does not matter.
     pub(super) next_evicting_shard: AtomicU64,
     /// Bytes of all objects. Written under the lock of the shard that changes. A reader without
-    /// that lock evicts one object too many at worst.
+    /// that lock at worst evicts one object too many.
     pub(super) held_bytes: AtomicU64,
-    /// Times that no memory was found for a body; in no order with anything else.
+    /// Failed allocations for bodies. Relaxed: ordered with no other memory.
     pub(super) alloc_failures: AtomicU64,
-    /// What was purged and made invalid of late.
+    /// Recent purges and invalidations.
     pub(super) invalidations: Invalidations,
-    /// Answers that operators purged.
+    /// Responses that operators purged.
     pub(super) purged: AtomicU64,
-    /// Waiters for something whose owner was dropped: see [`Cache::take_orphans`].
+    /// Waiters whose lease or body was dropped: see [`Cache::take_abandoned_waiters`].
     pub(super) abandoned_waiters: Mutex<Vec<WaiterId>>,
     pub(super) disk_tier: DiskTier,
-    /// How hot its bodies are.
+    /// Which bodies are hot.
     hot_bodies: HotBodies,
 }
 
-/// How much is kept.
+/// The limits of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Bytes of all objects together, heads and bookkeeping included.
+    /// Bytes of all objects, with headers and bookkeeping.
     pub bytes: u64,
-    /// Bytes of one body; what turns out to be longer is passed on and not kept.
+    /// Bytes of one body. A longer body passes through and is not stored.
     pub object_bytes: u64,
-    /// Objects of one key that differ by the request's fields.
+    /// Objects of one key that differ by the fields in `Vary`.
     pub variants: usize,
-    /// Whether a caller that finds no memory prepares some, because no thread does.
+    /// Whether a caller that finds no memory populates some, because no thread does.
     pub prefaults: bool,
 }
 
 impl Cache {
-    /// An empty cache over a slab.
+    /// Creates an empty cache over a slab.
     pub fn new(slab: Slab, hash: HashKey, bounds: Bounds) -> Arc<Self> {
         let shards = Eviction::shards(bounds.bytes).into_iter();
         Arc::new(Self {
@@ -81,56 +81,56 @@ impl Cache {
         })
     }
 
-    /// Where bodies rest.
+    /// Returns the memory of the bodies.
     pub fn slab(&self) -> &Slab {
         &self.slab
     }
 
-    /// What keys are hashed with.
+    /// Returns the key with which cache keys are hashed.
     pub fn hash(&self) -> &HashKey {
         &self.hash
     }
 
-    /// Bytes that all objects may take together.
+    /// Returns the maximum number of bytes of all objects.
     pub fn bytes_max(&self) -> u64 {
         self.bounds.bytes
     }
 
-    /// From now on bodies up to `object_bytes` are kept, and so many variants of a key.
+    /// Changes the maximum length of a stored body and the maximum number of variants of a key.
     pub fn set_limits(&self, object_bytes: u64, variants: usize) {
         self.object_bytes.store(object_bytes, Ordering::Relaxed);
         self.variants.store(variants, Ordering::Relaxed);
     }
 
-    /// Selects the hot bodies to send by copy; without a call there are none. Only the first call
-    /// counts.
+    /// Selects the hot bodies that are sent by copying; none before the first call. Later calls
+    /// have no effect.
     pub fn copy_hot(&self, copies: HotCopies) {
         self.hot_bodies.set_copies(copies);
     }
 
-    /// Counts a whole body of `bytes` that is about to be sent. Returns whether to send it by copy
-    /// although it could be sent by reference.
+    /// Counts a whole body of `bytes` that is about to be sent. Returns whether to copy it although
+    /// it could be sent zero-copy.
     #[inline]
     pub fn note_sent(&self, body: &Body, bytes: u64) -> bool {
         self.hot_bodies.note_sent(body, bytes)
     }
 
-    /// Objects of one key that differ by the request's fields.
+    /// Returns the maximum number of objects of one key that differ by the fields in `Vary`.
     pub(super) fn variants(&self) -> usize {
         self.variants.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the longest body that is kept.
+    /// Returns the maximum length of a stored body.
     pub(super) fn object_bytes(&self) -> u64 {
         self.object_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether bodies of so many bytes are longer than what is kept.
+    /// Returns whether a body of `bytes` is too long to be stored.
     pub fn is_too_long(&self, bytes: u64) -> bool {
         bytes > self.object_bytes()
     }
 
-    /// Somebody does not wait any more for whoever fetches what is stored under the key.
+    /// Removes a waiter from the fetches for a key.
     pub fn remove_waiter(&self, key: Key, waiter: WaiterId) {
         let mut shard = self.lock_shard(key);
         let Some(entry) = shard.keys.get_mut(&key) else { return };
@@ -139,21 +139,21 @@ impl Cache {
         }
     }
 
-    /// Notes what a shard holds now.
+    /// Adds the change of a shard's size to the total.
     pub(super) fn update_held_bytes(&self, shard: &mut Shard) {
         let (before, now) = (shard.counted_bytes, shard.eviction.bytes());
         shard.counted_bytes = now;
         self.held_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Lets objects go, of each shard in turn, until all of them together fit.
+    /// Evicts objects, from each shard in turn, until all of them together fit.
     pub(super) fn evict_to_fit(&self, now_ms: u64) {
         while self.held_bytes.load(Ordering::Relaxed) > self.bounds.bytes && self.evict_one(now_ms)
         {
         }
     }
 
-    /// Takes one object out. False if there is none.
+    /// Evicts one object. Returns `false` if there is none.
     fn evict_one(&self, now_ms: u64) -> bool {
         for passed in 0..self.shards.len() + SHARDS_SKIPPED_MAX {
             let turn = self.next_evicting_shard.fetch_add(1, Ordering::Relaxed) as usize;
@@ -168,8 +168,8 @@ impl Cache {
         false
     }
 
-    /// Makes memory available, or sees to it that there will be some. False if there is nothing to
-    /// be done.
+    /// Makes memory available, or ensures that there will be some. Returns `false` if it can do
+    /// nothing.
     pub(super) fn make_memory_available(&self, error: AllocError, now_ms: u64) -> bool {
         match error {
             AllocError::NotReady if self.bounds.prefaults => {
@@ -188,26 +188,26 @@ impl Cache {
         }
     }
 
-    /// Nothing more was taken out for a body, and there is no memory for it.
+    /// Counts an allocation for a body that failed after all evictions.
     pub(super) fn count_alloc_failure(&self, error: AllocError) {
         if error != AllocError::NotReady {
             self.alloc_failures.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Times that no memory was found for a body, though others were taken out for it: those who
-    /// read what is not stored any more have it.
+    /// Returns how often no memory was found for a body although others were evicted for it:
+    /// clients that still read evicted bodies hold their memory.
     pub fn alloc_failures(&self) -> u64 {
         self.alloc_failures.load(Ordering::Relaxed)
     }
 
-    /// Whether what is stored under the key has this body. Otherwise only those who read it keep
-    /// its memory from being used again.
+    /// Returns whether an object of the key has this body. Otherwise only its readers keep its
+    /// memory in use.
     pub fn has_body(&self, key: Key, body: &Arc<Body>) -> bool {
         self.lock_shard(key).slot_of(key, body).is_some()
     }
 
-    /// Takes the objects out that a condemned block of the slab has parts of.
+    /// Removes the objects that occupy an evacuating block of the slab.
     fn remove_evacuating(&self, tags: &[u64]) {
         for &tag in tags {
             let (index, handle) = ((tag >> 32) as usize, tag as u32);
@@ -218,8 +218,8 @@ impl Cache {
         }
     }
 
-    /// Takes those objects of a key out that `is_gone` says. The caller drops them, and so gives
-    /// their memory back, when it holds no lock that others wait for.
+    /// Removes the objects of a key that `is_gone` selects. The caller drops them, which releases
+    /// their memory, when it holds no contended lock.
     pub(super) fn remove_objects(
         &self,
         mut shard: MutexGuard<'_, Shard>,
@@ -231,14 +231,15 @@ impl Cache {
         gone
     }
 
-    /// Those who waited for a claim or a body whose owner was dropped, in a panic say: whoever takes
-    /// its place wakes them. The others give theirs back as they end.
-    #[must_use = "they have to be woken"]
+    /// Returns the waiters whose lease or body was dropped, for example by a panic. The worker that
+    /// replaces the panicked one wakes them. Leases and bodies that end in order return their
+    /// waiters themselves.
+    #[must_use = "the waiters have to be woken"]
     pub fn take_abandoned_waiters(&self) -> Vec<WaiterId> {
         std::mem::take(&mut *self.lock_abandoned_waiters())
     }
 
-    /// Leaves waiters to whoever takes them next.
+    /// Adds waiters for [`Cache::take_abandoned_waiters`].
     pub fn add_abandoned_waiters(&self, waiters: Vec<WaiterId>) {
         if !waiters.is_empty() {
             self.lock_abandoned_waiters().extend(waiters);
@@ -249,7 +250,7 @@ impl Cache {
         self.abandoned_waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes out what is stored under the key; gives how many objects that were.
+    /// Removes the objects of a key, and returns how many were removed.
     pub fn remove(&self, key: Key) -> usize {
         let step = self.disk_tier.begin_purge_step(&[PurgeTarget::Key(key)], false);
         let mut shard = self.lock_shard(key);
@@ -261,8 +262,8 @@ impl Cache {
         gone.len()
     }
 
-    /// What came of an object's body takes its place as a part; or it goes, if it is not there as it
-    /// was: what was made invalid meanwhile must not come back.
+    /// Replaces an object whose body was cut by a part with the bytes that arrived. If the object
+    /// was changed meanwhile, it is removed instead: an invalidation must not be undone.
     pub(super) fn store_part(&self, key: Key, old: &Arc<Object>, stored: Stored, came: Aggregate) {
         let mut part = old.with(stored);
         part.declared = Some(came.len());
@@ -282,20 +283,20 @@ impl Cache {
         drop(before);
     }
 
-    /// Takes this one out, wherever it is stored.
+    /// Removes an object from memory and disks.
     pub fn remove_object(&self, key: Key, object: &Object) {
         self.remove_body(key, &object.body);
         self.forget_on_disk(key, object);
     }
 
-    /// Takes the object with this body out. Gives whether it was there.
+    /// Removes the object with this body. Returns whether it was found.
     pub(super) fn remove_body(&self, key: Key, body: &Arc<Body>) -> bool {
         let gone = self
             .remove_objects(self.lock_shard(key), key, |slot| Arc::ptr_eq(&slot.object.body, body));
         !gone.is_empty()
     }
 
-    /// The object with this body has so many bytes now.
+    /// Changes the size of the object with this body.
     pub(super) fn resize(&self, key: Key, body: &Arc<Body>, size: u64, now_ms: u64) {
         let mut shard = self.lock_shard(key);
         let Some(handle) = shard.slot_of(key, body).map(|slot| slot.handle) else { return };
@@ -313,8 +314,8 @@ impl Cache {
         self.lock_shard_at(self.shard_index(key) as usize)
     }
 
-    /// Poisoned only by a panic of somebody who held it, which ends the worker: what it guards is
-    /// whole between two statements, and at worst an object is forgotten.
+    /// The lock is poisoned only by a panic of its holder, which ends that worker. The shard is
+    /// consistent between two statements; at worst an object is lost.
     pub(super) fn lock_shard_at(&self, index: usize) -> MutexGuard<'_, Shard> {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }

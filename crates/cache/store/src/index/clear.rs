@@ -1,29 +1,28 @@
-//! Taking everything out, with a count of what was there: whoever ends a cache finds out whether
-//! something was left behind.
+//! Clearing a cache and counting its contents, so that leaks are noticed at its end.
 
 use std::sync::atomic::Ordering;
 
 use super::cache::Cache;
 
-/// What a cache held.
+/// The contents of a cache when it was cleared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClearReport {
     /// Objects.
     pub objects: usize,
-    /// Those whose body was not whole: each has somebody who fills it, or had one who did not say
-    /// that the rest would never come.
+    /// Objects whose body was not whole: its filler is still active, or was lost without cutting
+    /// it.
     pub unfinished: usize,
-    /// Claims that had not ended.
+    /// Fetch leases that had not ended.
     pub leases: usize,
-    /// Those who waited for a claim to end.
+    /// Waiters for a lease to end.
     pub waiters: usize,
-    /// Bytes that the objects counted as and that were not taken off when they went.
+    /// Bytes still counted after all objects were removed; 0 unless there is a bug.
     pub leaked_bytes: u64,
 }
 
 impl Cache {
-    /// Takes out everything that is stored, and says what was there. Claims stay with those who
-    /// have them. For the end of a cache: all shards are walked, each under its lock.
+    /// Removes all objects and returns the counts. Leases remain with their owners. Meant for the
+    /// end of a cache: it walks over all shards, one lock at a time.
     pub fn clear(&self) -> ClearReport {
         let mut cleared = ClearReport::default();
         for index in 0..self.shards.len() {

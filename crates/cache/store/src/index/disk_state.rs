@@ -1,4 +1,4 @@
-//! What a cache knows of its disks, and what they are to bring.
+//! The cache's state of its disks, and the loads in progress.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,23 +8,23 @@ use millrace_body::Body;
 use millrace_disk::{DiskHit, DiskReply, Disks, PurgeTarget};
 use millrace_http_cache::Key;
 
-/// What a cache knows of its disks.
+/// The disks of a cache.
 #[derive(Debug, Default)]
 pub(super) struct DiskTier {
-    /// Whether there are any: a hint, so that nobody takes the lock for nothing. Ordered with
-    /// nothing, since the lock is taken before they are used.
+    /// Whether there are any: a hint that avoids the lock. Relaxed, because the lock is taken
+    /// before the disks are used.
     pub(super) has_disks: AtomicBool,
-    /// What is on a disk is read there each time. Set before anybody asks.
+    /// Every request reads from a disk whatever a disk has. Set before the first request.
     pub(super) always_rereads: AtomicBool,
     pub(super) state: RwLock<DiskState>,
-    /// Held for one such step. Never taken with a shard locked.
+    /// Held during one step. Never taken with a shard locked.
     pub(super) step: Mutex<()>,
-    /// What disks are fetching, by the number of the claim.
+    /// Loads in progress, by the number of their lease.
     pub(super) pending_loads: Mutex<HashMap<u64, PendingLoad>>,
-    /// What operators were told; `None`: they wait for it.
+    /// Replies for operators; `None`: not arrived yet.
     pub(super) admin_replies: Mutex<HashMap<u64, Option<DiskReply>>>,
     pub(super) admin_reply_arrived: Condvar,
-    /// The time when it was last asked for something, for the disks' threads, which have no clock.
+    /// The time of the last request, for the threads of the disks, which have no clock.
     pub(super) now_ms: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum DiskState {
     /// There are no disks.
     #[default]
     Absent,
-    /// Another process has them still: what is purged meanwhile, to be told to them.
+    /// Another process still uses them. Purges are collected, with whether they are soft.
     Awaited(Vec<(PurgeTarget, bool)>),
     Open(OpenDisks),
 }
@@ -41,13 +41,14 @@ pub(super) enum DiskState {
 #[derive(Debug)]
 pub(super) struct OpenDisks {
     pub(super) disks: Disks,
-    /// There are no threads: whoever waits works.
+    /// There are no threads: waiting callers run the work themselves.
     pub(super) is_threadless: bool,
 }
 
-/// Purges that are remembered for disks that are awaited. Above: all of what they have goes.
+/// Purges that are collected for awaited disks. Beyond that, everything on them is purged.
 const AWAITED_PURGES_MAX: usize = 1024;
-/// Who the disks tell is always the cache, which knows the rest by number.
+/// The worker number in the waiter ids of disk requests: replies go to the cache, which knows the
+/// request by its token.
 pub(super) const CACHE_WORKER: u16 = u16::MAX;
 
 impl DiskTier {
@@ -59,12 +60,12 @@ impl DiskTier {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is worth to look for disks.
+    /// Returns whether looking for disks is worthwhile.
     pub(super) fn has_disks(&self) -> bool {
         self.has_disks.load(Ordering::Relaxed)
     }
 
-    /// Does something with the disks, if they are open.
+    /// Calls `what` with the disks, if they are open.
     pub(super) fn with_disks<T>(&self, what: impl FnOnce(&OpenDisks) -> T) -> Option<T> {
         if !self.has_disks() {
             return None;
@@ -75,14 +76,15 @@ impl DiskTier {
         }
     }
 
-    /// Whether what is in memory is read from a disk again, if it is there.
+    /// Returns whether responses in memory are read from a disk again.
     pub(super) fn always_rereads(&self) -> bool {
         self.always_rereads.load(Ordering::Relaxed)
     }
 
-    /// Begins a step in which the disks are told that something is no longer to be had, or is stale,
-    /// which memory has to be told before it ends. Not durable at once; it waits only while a disk
-    /// has far too much to do, and before the step, which others need who have nothing to wait for.
+    /// Begins a step in which the disks are notified that responses are removed or stale; the
+    /// caller changes memory before the step ends. The purge is not durable at once. The call waits
+    /// only while a disk is overloaded. It does so before the step, so that steps of others are not
+    /// delayed.
     pub(super) fn begin_purge_step(
         &self,
         subjects: &[PurgeTarget],
@@ -117,18 +119,19 @@ impl DiskTier {
     }
 }
 
-/// A step: see [`beneath`](super::beneath).
+/// A step: see [`disk_tier`](super::disk_tier).
 pub(super) type PurgeStep<'a> = MutexGuard<'a, ()>;
 
-/// An answer that a disk is to bring; the number under which it stands is its claim's.
+/// A response that a disk is loading, keyed by the number of its lease.
 #[derive(Debug)]
 pub(super) struct PendingLoad {
     pub(super) key: Key,
-    /// Names the key until the object is there.
+    /// Names the key until the object is inserted.
     pub(super) handle: u32,
     pub(super) body: Arc<Body>,
-    /// [`Cache::number`](super::cache::Cache::number) before it was looked for.
+    /// [`Cache::invalidation_seq`](super::cache::Cache::invalidation_seq) before the disk was
+    /// asked.
     pub(super) since: u64,
-    /// What it was found as.
+    /// The record that was found.
     pub(super) candidate: DiskHit,
 }

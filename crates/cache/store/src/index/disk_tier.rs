@@ -1,20 +1,20 @@
-//! The disks beneath the memory.
+//! The disks below the memory.
 //!
 //! ```text
-//!  lookup ── not in memory, on a disk ── claim, for the disk ──> fetch ──> object in memory
-//!     └── whoever asks waits for it, as for anybody's fetch <──── woken ────┘
-//!  filled ──> store, unless something made it invalid meanwhile
+//!  lookup ── not in memory, on a disk ── fetch lease for the disk ──> load ──> object in memory
+//!     └── the request waits for the load, as for any fetch <──── woken ────┘
+//!  filled ──> stored on a disk, unless it was invalidated meanwhile
 //! ```
 //!
-//! Memory answers all clients: what a disk has is brought into memory and found there. So nothing
-//! that goes to a client needs to know of disks, and one body has one copy. Who asked the disk once
-//! and finds nothing asks the origin.
+//! Memory serves all clients: a response on a disk is loaded into memory and found there. So code
+//! that sends to clients knows nothing about disks, and a body has one copy. A request that waited
+//! for a disk once and still finds nothing goes to the origin.
 //!
-//! **Purges**: the disks are told first, then memory, in one *step*; and to look whether something
-//! is in memory as it was and to hand it to a disk is a step too. Steps never overlap. So what a disk
-//! began to read before a purge is known to memory when that is told ([`Cache::has_come`] finds its
-//! claim outdated, or the purge's number above its own), and what is handed to a disk after it has
-//! heeded it.
+//! **Purges**: the disks are notified first, then memory, in one *step*. Checking that an object in
+//! memory is unchanged and handing it to a disk is a step, too. Steps never overlap. So memory
+//! learns of a purge after every disk read that began before the purge: [`Cache::finish_load`]
+//! finds the lease outdated, or the sequence number of the purge above its own. An object that is
+//! handed to a disk after the purge has it applied already.
 
 mod admin;
 mod convert;
@@ -34,20 +34,20 @@ use millrace_http_cache::SpaceTag;
 use super::cache::Cache;
 use super::disk_state::{DiskState, OpenDisks};
 
-/// How those are woken who wait for something that a disk brings. Called on the disks' threads.
+/// Wakes waiters of loads from disk. Called on the threads of the disks.
 pub trait Waker: Send + Sync + std::fmt::Debug {
-    /// Somebody may go on.
+    /// Wakes the waiter.
     fn wake(&self, waiter: WaiterId);
 }
 
 impl Cache {
-    /// Opens disks, which have to have the hash key of this cache: see
-    /// [`Disks::hash_key_of`](millrace_disk::Disks::hash_key_of). They are used from now on, until
-    /// [`Cache::close_disks`], without which they go with the cache. Says what was done with what
-    /// each of them held.
+    /// Opens disks, which must have the hash key of this cache: see
+    /// [`Disks::hash_key_of`](millrace_disk::Disks::hash_key_of). They are used until
+    /// [`Cache::close_disks`] or until the cache is dropped. Returns what was done with the
+    /// contents of each directory.
     ///
     /// # Errors
-    /// What is wrong with which.
+    /// Which directory or option is wrong, and why.
     pub fn open_disks(
         self: &Arc<Self>,
         volumes: Vec<(Arc<dyn DirectoryIo>, u64)>,
@@ -73,30 +73,29 @@ impl Cache {
         Ok(contents)
     }
 
-    /// From now on what disks have is read there each time that somebody asks for it, though it is in
-    /// memory.
+    /// Makes every request read from a disk whatever a disk has, even if it is in memory.
     pub fn always_reread_disks(&self) {
         self.disk_tier.always_rereads.store(true, Ordering::Relaxed);
     }
 
-    /// There will be disks, but another process has them still: what is purged and made invalid
-    /// from now on holds for what is on them.
+    /// Announces disks that another process still uses. Purges and invalidations from now on are
+    /// applied to them when they are opened.
     pub fn await_disks(&self) {
         *self.disk_tier.state.write().unwrap_or_else(PoisonError::into_inner) =
             DiskState::Awaited(Vec::new());
         self.disk_tier.has_disks.store(true, Ordering::Relaxed);
     }
 
-    /// Goes on without disks: what is in their queues is written, and they are let go. What they
-    /// were bringing is left to the origin.
+    /// Continues without disks. Their queues are written before they are closed. Responses that are
+    /// still being loaded are fetched from the origin.
     pub fn close_disks(&self) {
         self.disk_tier.has_disks.store(false, Ordering::Relaxed);
         let tier = self.disk_tier.state.write().map(|mut tier| std::mem::take(&mut *tier));
-        // It takes as long as the disks take, and nobody else waits for that.
+        // Closing may take long; it is done without the lock.
         drop(tier);
     }
 
-    /// Of disks without threads: does a piece of their work. `false`: there was none.
+    /// Runs one piece of work of disks without threads. Returns `false` if there was none.
     pub fn run_disk_work(&self) -> bool {
         self.disk_tier.with_disks(|open| open.disks.run_once()).unwrap_or(false)
     }
@@ -109,16 +108,16 @@ impl Cache {
         self.disk_tier.with_disks(|open| open.disks.recovered_outside(spaces)).unwrap_or(0)
     }
 
-    /// What each disk did, and has.
+    /// Returns the statistics of each disk.
     pub fn disk_stats(&self) -> Vec<DiskStats> {
         self.disk_tier.with_disks(|open| open.disks.stats()).unwrap_or_default()
     }
 }
 
-/// The cache, as its disks see it.
+/// The cache as the disks call it.
 #[derive(Debug)]
 struct CacheCallbacks {
-    /// Disks are a part of it, and must not keep it.
+    /// Weak, because the cache owns the disks.
     cache: Weak<Cache>,
     waker: Arc<dyn Waker>,
 }
@@ -131,7 +130,7 @@ impl DiskCallbacks for CacheCallbacks {
     fn make_room(&self, error: AllocError) -> bool {
         let Some(cache) = self.cache.upgrade() else { return false };
         let now_ms = cache.disk_tier.now_ms.load(Ordering::Relaxed);
-        // Memory is made ready by a thread.
+        // A thread populates memory.
         cache.make_memory_available(error, now_ms) || error == AllocError::NotReady
     }
 

@@ -8,14 +8,13 @@ use millrace_http_cache::Key;
 use super::cache::Cache;
 use super::shard::Shard;
 
-/// The right to fetch what is to be stored under a key, for one variant of it: until it ends, those
-/// who ask for the same wait. It ends by [`Cache::publish`], by [`Claim::release`], or by
-/// [`Claim::pass`].
+/// The right to fetch one variant of a key. Until it ends, requests for the same variant wait. It
+/// ends by [`Cache::publish`], [`FetchLease::release`] or [`FetchLease::release_as_private`].
 #[derive(Debug)]
 pub struct FetchLease {
     cache: Arc<Cache>,
     key: Key,
-    /// Among all claims that there ever were; `None`: it has ended.
+    /// Unique among all leases; `None` once it has ended.
     number: Option<u64>,
 }
 
@@ -24,15 +23,15 @@ impl FetchLease {
         Self { cache, key, number: Some(number) }
     }
 
-    /// Nothing came of it. Gives those who waited: the first of them may try.
-    #[must_use = "who waited has to be woken"]
+    /// Ends without a stored response. Returns the waiters: the first of them may fetch.
+    #[must_use = "the waiters have to be woken"]
     pub fn release(mut self) -> Vec<WaiterId> {
         self.end(None).waiters
     }
 
-    /// What came is for its client alone. Gives those who waited: they ask the origin themselves,
-    /// and so does, until `until_ms`, everybody who asks for this key.
-    #[must_use = "who waited has to be woken"]
+    /// Ends with a response that is for its client only. Returns the waiters. They, and all
+    /// requests for this key until `until_ms`, go to the origin without waiting.
+    #[must_use = "the waiters have to be woken"]
     pub fn release_as_private(mut self, until_ms: u64) -> Vec<WaiterId> {
         self.end(Some(until_ms)).waiters
     }
@@ -42,16 +41,16 @@ impl FetchLease {
         end(&mut self.cache.lock_shard(self.key), self.key, number, pass_until_ms)
     }
 
-    /// The same in its shard, which is locked: what comes of it is put there before anybody can make
-    /// it invalid.
+    /// Ends the lease in its locked shard, so that the response can be stored before any other
+    /// thread can invalidate it.
     pub(super) fn end_in(&mut self, shard: &mut Shard) -> EndedLease {
         let Some(number) = self.number.take() else { return EndedLease::default() };
         end(shard, self.key, number, None)
     }
 }
 
-/// For how long nobody waits for others who ask for the same, after something failed that may well
-/// succeed the next time: to try one after the other would hold up all of them.
+/// How long requests for the same key do not wait for each other after a fetch failed that may well
+/// succeed the next time. Trying one after the other would delay all of them.
 pub const UNCOLLAPSED_MS: u64 = 1000;
 
 fn end(shard: &mut Shard, key: Key, number: u64, pass_until_ms: Option<u64>) -> EndedLease {
@@ -68,8 +67,8 @@ fn end(shard: &mut Shard, key: Key, number: u64, pass_until_ms: Option<u64>) -> 
     })
 }
 
-/// Whoever drops it, in a panic say, leaves nobody waiting for good: others may claim at once, and
-/// those who wait are left to [`Cache::take_orphans`].
+/// A lease that is dropped, for example by a panic, leaves no waiter forever: another request can
+/// take the lease at once, and the waiters go to [`Cache::take_abandoned_waiters`].
 impl Drop for FetchLease {
     fn drop(&mut self) {
         let waiters = self.end(None).waiters;
@@ -77,10 +76,10 @@ impl Drop for FetchLease {
     }
 }
 
-/// What a claim was when it ended.
+/// The state of a lease when it ended.
 #[derive(Debug, Default)]
 pub(super) struct EndedLease {
     pub(super) waiters: Vec<WaiterId>,
-    /// What is stored under the key was made invalid meanwhile.
+    /// The key was invalidated meanwhile.
     pub(super) is_outdated: bool,
 }

@@ -1,17 +1,19 @@
-//! When something was made invalid: a bounded table of numbers (see [`Recent`](super::recent)).
+//! A bounded table of invalidations and their sequence numbers (see
+//! [`Invalidations`](super::invalidations)).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// By what was made invalid, the number of the last time. The oldest fall out, and leave their number
-/// behind: whatever is older than that counts as invalid.
+/// For each invalidated item, the sequence number of its last invalidation. When the oldest item is
+/// dropped, its number is kept: every item that was not invalidated since then counts as
+/// invalidated up to that number.
 #[derive(Debug)]
 pub(super) struct InvalidationTable<T, const MAX: usize> {
-    /// `numbers.len() <= MAX`.
+    /// `seqs.len() <= MAX`.
     seqs: HashMap<T, u64>,
-    /// The same in their order, and some that came again since; `<= 2 * MAX + 1`.
+    /// The same in their order, and some that were invalidated again since; `<= 2 * MAX + 1`.
     order: VecDeque<(u64, T)>,
-    /// The number of the last one that fell out.
+    /// The sequence number of the last item that was dropped.
     dropped_seq: u64,
 }
 
@@ -22,12 +24,12 @@ impl<T, const MAX: usize> Default for InvalidationTable<T, MAX> {
 }
 
 impl<T: Copy + Eq + Hash, const MAX: usize> InvalidationTable<T, MAX> {
-    /// It was made invalid; `number` is higher than all that came before.
+    /// Records an invalidation; `number` is higher than all previous ones.
     pub(super) fn add(&mut self, what: T, number: u64) {
         self.seqs.insert(what, number);
         self.order.push_back((number, what));
         while self.seqs.len() > MAX {
-            let (number, what) = self.order.pop_front().expect("each has its place in it");
+            let (number, what) = self.order.pop_front().expect("each number is in the order");
             if self.seqs.get(&what) == Some(&number) {
                 self.seqs.remove(&what);
                 self.dropped_seq = number;
@@ -38,7 +40,7 @@ impl<T: Copy + Eq + Hash, const MAX: usize> InvalidationTable<T, MAX> {
         }
     }
 
-    /// Whether one of them was made invalid after `since`, or may have been.
+    /// Returns whether any of the items was, or may have been, invalidated after `since`.
     pub(super) fn has_any_since(&self, whats: &[T], since: u64) -> bool {
         let is_later = |what: &T| self.seqs.get(what).is_some_and(|number| *number > since);
         since < self.dropped_seq || whats.iter().any(is_later)
@@ -50,14 +52,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fell_out_counts_for_all_that_is_older() {
+    fn a_dropped_invalidation_covers_all_older_responses() {
         let mut numbers = InvalidationTable::<u32, 8>::default();
         numbers.add(1, 1);
         for number in 2..30 {
             numbers.add(2, number);
         }
         assert!(numbers.has_any_since(&[1], 0) && !numbers.has_any_since(&[1], 1));
-        assert!(!numbers.has_any_since(&[3], 0), "one that comes again displaces no other");
+        assert!(!numbers.has_any_since(&[3], 0), "repeating one displaces no other");
         assert!(numbers.order.len() <= 17);
         for what in 10..18 {
             numbers.add(what, 20 + u64::from(what));

@@ -1,14 +1,14 @@
-//! What was purged and made invalid of late.
+//! Recent purges and invalidations.
 //!
-//! Each purge and each invalidation by a tag has a number, one more than the one before. An answer
-//! knows what the number was before its origin was asked: whatever has a higher one and is about it
-//! holds for it too. That is how an answer on its way heeds a purge, and how a stored one with tags
-//! heeds what clients' requests made invalid (RFC 9875) without anybody who walks over all that is
-//! stored.
+//! Each purge and each invalidation by a tag has a sequence number. For a response, the number
+//! before the request was sent to its origin is known: every later purge or invalidation that
+//! matches the response applies to it. So purges apply to responses that are still being fetched.
+//! Tags that clients' requests invalidate (RFC 9875) are applied when a stored response is found,
+//! without walking over all stored responses.
 //!
-//! All tables are bounded. What falls out of one leaves its number behind, and what is older than
-//! that is taken as invalid: it is validated once more, which is never wrong. What a request makes
-//! invalid by its URI (RFC 9111 section 4.4) has a number too, in a table of its shard.
+//! All tables are bounded. When an item is dropped from a table, its number is kept, and every
+//! response that is older counts as invalidated. It is validated once more, which is never wrong.
+//! Invalidations by URI (RFC 9111 section 4.4) have numbers, too, in a table of their shard.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use super::shard::KeyEntry;
 
 #[derive(Debug, Default)]
 pub(super) struct Invalidations {
-    /// The number of the last one of all; 0: there was none.
+    /// The number of the last purge or invalidation; 0: there was none.
     last_seq: AtomicU64,
     /// The number of the last invalidation by a tag. Written under the lock.
     last_tag_seq: AtomicU64,
@@ -31,11 +31,11 @@ pub(super) struct Invalidations {
 
 #[derive(Debug, Default)]
 struct InvalidationTables {
-    /// Of each tag, its last invalidation.
+    /// The last invalidation of each tag.
     tags: InvalidationTable<TagHash, TAGS_MAX>,
-    /// The last purges, the oldest first; `<= PURGES_MAX`.
+    /// The last purges, oldest first; `<= PURGES_MAX`.
     purges: VecDeque<RecentPurge>,
-    /// The number of the last purge that fell out.
+    /// The number of the last purge that was dropped.
     purges_dropped_seq: u64,
 }
 
@@ -46,42 +46,42 @@ struct RecentPurge {
     is_soft: bool,
 }
 
-/// Tags that were made invalid and are told apart.
+/// Invalidated tags that are kept apart.
 const TAGS_MAX: usize = 4096;
-/// Purges that answers on their way are compared with.
+/// Purges with which responses that arrive are compared.
 const PURGES_MAX: usize = 256;
 
 impl Invalidations {
-    /// The number of the last purge or invalidation.
+    /// Returns the number of the last purge or invalidation.
     pub(super) fn last_seq(&self) -> u64 {
-        // Pairs with the store in `next`: whoever reads the number of a purge asks the origin after
-        // it.
+        // Pairs with the release in `next_seq`: a thread that reads the number of a purge sends its
+        // request to the origin after that purge.
         self.last_seq.load(Ordering::Acquire)
     }
 
-    /// A tag is invalid from now on.
+    /// Invalidates a tag.
     pub(super) fn invalidate_tag(&self, tag: TagHash) {
         let mut tables = self.lock();
         let number = self.next_seq();
         tables.tags.add(tag, number);
-        // Pairs with the load in `heed`.
+        // Pairs with the load in `apply_to_entry`.
         self.last_tag_seq.store(number, Ordering::Release);
     }
 
-    /// Something is purged from now on.
+    /// Records a purge.
     pub(super) fn add_purge(&self, selector: Selector, is_soft: bool) {
         let mut tables = self.lock();
         let number = self.next_seq();
         tables.purges.push_back(RecentPurge { seq: number, selector, is_soft });
         if tables.purges.len() > PURGES_MAX {
-            let oldest = tables.purges.pop_front().expect("one was just put in");
+            let oldest = tables.purges.pop_front().expect("one was just added");
             tables.purges_dropped_seq = oldest.seq;
         }
     }
 
-    /// Has the objects of a key heed what was made invalid by their tags.
+    /// Applies invalidated tags to the objects of a key.
     pub(super) fn apply_to_entry(&self, entry: &mut KeyEntry) {
-        // Pairs with the store in `invalidate`.
+        // Pairs with the store in `invalidate_tag`.
         let last = self.last_tag_seq.load(Ordering::Acquire);
         if entry.objects.iter().all(|slot| slot.applied_seq >= last) {
             return;
@@ -95,7 +95,7 @@ impl Invalidations {
         }
     }
 
-    /// Has an answer heed what happened since its origin was asked.
+    /// Applies to a response what happened since its request was sent to the origin.
     pub(super) fn apply_since(
         &self,
         meta: &mut Meta,
@@ -121,14 +121,14 @@ impl Invalidations {
         }
     }
 
-    /// The number of something that is made invalid now, under the lock of the table that it goes
-    /// into.
+    /// Returns the number of a new purge or invalidation. Called under the lock of the table that
+    /// it goes into.
     pub(super) fn next_seq(&self) -> u64 {
-        // Pairs with the load in `number`.
+        // The release pairs with the load in `last_seq`.
         self.last_seq.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Nobody leaves it half changed.
+    /// The tables are consistent between two statements, so a poisoned lock is used further.
     fn lock(&self) -> MutexGuard<'_, InvalidationTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_purge_that_fell_out_counts_for_all_that_is_older() {
+    fn a_dropped_purge_covers_all_older_responses() {
         let recent = Invalidations::default();
         let (bytes, since) = (b"http://a/".to_vec(), recent.last_seq());
         for _ in 0..=PURGES_MAX {

@@ -1,4 +1,4 @@
-//! What there is for a request, and who fetches it if there is nothing.
+//! Looking up a request, and granting fetch leases.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,66 +12,66 @@ use super::fetch_lease::FetchLease;
 use super::shard::{KeyEntry, PendingFetch, Shard};
 use crate::object::Object;
 
-/// Who asks for what.
+/// A request to the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupRequest<'a> {
-    /// What is asked for.
+    /// The cache key.
     pub key: Key,
-    /// The request as its origin would receive it, for the fields that objects vary by.
+    /// The request as its origin would receive it, for the fields in `Vary`.
     pub request: &'a OriginRequest<'a>,
-    /// What it asks of caches; the default where the route does not heed that.
+    /// Its cache directives; the defaults if the route ignores them.
     pub directives: &'a RequestDirectives,
-    /// The time of day, milliseconds since 1970.
+    /// The time of day in milliseconds since 1970.
     pub now_ms: u64,
-    /// Who is to be woken; `None` where nobody waits.
+    /// The waiter to wake; `None` if the request may not wait.
     pub waiter: Option<WaiterId>,
-    /// Whether others may wait for what comes: it is all of what they ask for.
+    /// Whether other requests may wait for this one's response: it is complete for them.
     pub takes_lease: bool,
-    /// Whether what is stale may be validated for its own sake, while this client gets it.
+    /// Whether a stale response may be served while it is refreshed.
     pub may_refresh: bool,
-    /// Whether disks are asked too: not by who has waited for one already.
+    /// Whether disks are used. `false` for a request that has waited for a disk already.
     pub uses_disks: bool,
 }
 
-/// What there is for a request.
+/// The result of a lookup.
 #[derive(Debug)]
 pub enum LookupResult {
-    /// An answer that may be used now.
+    /// A response that may be used now.
     Stored(Arc<Object>),
-    /// An answer that may be used now, while it is validated: by whoever gets the claim. `None`:
-    /// somebody does so already.
+    /// A response that may be used now, while the holder of the lease validates it. `None`: another
+    /// request is doing so.
     Stale(Arc<Object>, Option<FetchLease>),
-    /// An answer that has to be validated first.
+    /// A response that has to be validated first.
     Validate {
-        /// The answer.
+        /// The response.
         object: Arc<Object>,
-        /// Whether it may be used if the origin fails.
+        /// Whether it is a stale fallback: it may be used if the origin fails.
         is_stale_fallback: bool,
-        /// `None`: nobody else waits for what comes.
+        /// `None`: no other request waits for this fetch.
         lease: Option<FetchLease>,
     },
-    /// Nothing: the origin is to be asked.
+    /// No response: the request has to go to the origin.
     Miss {
-        /// Why.
+        /// Why, for `Cache-Status` (RFC 9211).
         why: Forward,
-        /// `None`: nobody else waits for what comes.
+        /// `None`: no other request waits for this fetch.
         lease: Option<FetchLease>,
     },
-    /// Somebody fetches it, and why the origin has to be asked: the waiter is kept, and is woken to
-    /// ask again.
+    /// Another request is fetching. The waiter was registered; when it is woken, look up again. The
+    /// value says why the origin is needed.
     Wait(Forward),
-    /// A disk has it: likewise. `is_own`: it was asked for this very request.
+    /// A disk is loading the response. As with `Wait`, the waiter was registered.
     PendingDisk {
-        /// Who asks again need not ask the disks.
+        /// The load was started by this request: the next lookup need not use disks.
         is_own: bool,
     },
-    /// Nothing that may be used, and the client wants nothing else: status 504, RFC 9111 section
-    /// 5.2.1.7.
+    /// No usable response, and the client allows no other source: status 504 (RFC 9111 section
+    /// 5.2.1.7).
     OnlyIfCached,
 }
 
 impl Cache {
-    /// What there is for a request.
+    /// Looks up the response to a request.
     pub fn lookup(self: &Arc<Self>, lookup: &LookupRequest<'_>) -> LookupResult {
         let LookupRequest { key, request, directives, now_ms, .. } = *lookup;
         let mut shard = self.lock_shard(key);
@@ -104,7 +104,8 @@ impl Cache {
             Reuse::Validate { is_spare, .. } => {
                 eviction.hit(slot.handle);
                 let object = object.clone();
-                // A client that wants it validated now gets no answer that was asked for before.
+                // A client that demands a validation now must not get a response that was requested
+                // before.
                 let is_own = directives.no_cache || directives.max_age_s.is_some();
                 let may_wait = !is_own && !object.meta().is_fresh(now_ms);
                 match self.lease_or_wait(entry, lookup, may_wait) {
@@ -118,7 +119,7 @@ impl Cache {
         }
     }
 
-    /// There is nothing for the request in memory.
+    /// Handles a request without a response in memory.
     fn miss(self: &Arc<Self>, shard: &mut Shard, lookup: &LookupRequest<'_>) -> LookupResult {
         if self.start_load(shard, lookup) {
             return LookupResult::PendingDisk { is_own: true };
@@ -143,7 +144,7 @@ impl Cache {
         }
     }
 
-    /// The claim if nobody has it; otherwise none, or the place among those who wait for who has.
+    /// Grants the lease if it is free. Otherwise returns `None`, or registers the waiter.
     fn lease_or_wait(
         self: &Arc<Self>,
         entry: &mut KeyEntry,
@@ -185,13 +186,13 @@ impl Cache {
     }
 }
 
-/// The waiter was kept.
+/// The waiter was registered.
 struct LeaseWait {
     is_for_disk: bool,
 }
 
 impl LeaseWait {
-    /// For whom there would be no answer without the origin, and `why`.
+    /// Returns the lookup's result; `why` applies unless a disk is loading the response.
     fn result(self, why: Forward) -> LookupResult {
         if self.is_for_disk {
             LookupResult::PendingDisk { is_own: false }

@@ -1,8 +1,8 @@
-//! Where stored answers are found, and who may fetch: from a key to its objects and its fetches.
+//! The index of stored responses: maps a key to its objects and to the fetches for it.
 //!
-//! Cut into shards by the key, each behind a lock that is held for some hundred nanoseconds: a hit
-//! clones a count and looks at numbers. Nobody waits here: who has to leaves a waiter behind,
-//! and whoever changes what he waits for gets it back and wakes him.
+//! It is divided into shards by the key. A shard's lock is held for some hundred nanoseconds: a hit
+//! clones a reference count and compares numbers. No call blocks. A caller that has to wait leaves
+//! a waiter id. The call that changes the condition returns it, and its caller wakes the waiter.
 
 mod admin;
 mod cache;

@@ -1,4 +1,4 @@
-//! An object whose body arrives.
+//! An object whose body is arriving.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::cache::Cache;
 use crate::hot_bodies::COPIED_BYTES;
 use crate::object::Object;
 
-/// Fills the body of an object that is stored. Dropped, it leaves a body that was cut short, which
-/// nobody finds any more, and who waited for it to [`Cache::take_orphans`].
+/// Fills the body of a stored object. Dropping it cuts the body and removes the object; its waiters
+/// go to [`Cache::take_abandoned_waiters`].
 #[derive(Debug)]
 pub struct ObjectFiller {
     pub(super) cache: Arc<Cache>,
@@ -19,19 +19,19 @@ pub struct ObjectFiller {
     pub(super) object: Arc<Object>,
     /// `None` once it has ended.
     pub(super) filler: Option<Filler>,
-    /// What the object counts as.
+    /// The size with which the eviction counts the object.
     pub(super) size: u64,
-    /// [`Cache::number`] when it was stored.
+    /// [`Cache::invalidation_seq`] when the object was stored.
     pub(super) stored_seq: u64,
     pub(super) is_kept: bool,
 }
 
-/// What an object of unknown length counts as at first, and grows by.
+/// The initial size of an object of unknown length, and the step by which it grows.
 pub(super) const FIRST_BYTES: u64 = 16 * 1024;
 const GROWTH_BYTES: u64 = 256 * 1024;
-/// Objects taken out for one part of another.
+/// Evictions for one part of a body.
 pub(super) const EVICTIONS_MAX: usize = 64;
-/// Where a body is to rest.
+/// Returns the memory kind of a body.
 pub(super) fn memory_kind(declared: Option<u64>) -> MemoryKind {
     match declared {
         Some(bytes) if bytes < COPIED_BYTES => MemoryKind::Copied,
@@ -40,29 +40,30 @@ pub(super) fn memory_kind(declared: Option<u64>) -> MemoryKind {
 }
 
 impl ObjectFiller {
-    /// The object as it was stored.
+    /// Returns the object as it was stored.
     pub fn object(&self) -> &Arc<Object> {
         &self.object
     }
 
-    /// Its body.
+    /// Returns its body.
     pub fn body(&self) -> &Arc<Body> {
         &self.object.body
     }
 
-    /// Whether it is kept; otherwise it is only passed on.
+    /// Returns whether the object is stored; otherwise its body only passes through.
     pub fn is_kept(&self) -> bool {
         self.is_kept
     }
 
     fn filler(&mut self) -> &mut Filler {
-        self.filler.as_mut().expect("it is there until it ends, which takes the whole")
+        self.filler.as_mut().expect("present until the end, which consumes the value")
     }
 
-    /// Memory for what comes next: see [`Filler::spare`]. Others are taken out where there is none.
+    /// Returns memory for the next bytes: see [`Filler::unfilled`]. If there is none, other objects
+    /// are evicted.
     ///
     /// # Errors
-    /// When there is none all the same: later there may be.
+    /// If there is still none; the call may be repeated later.
     pub fn unfilled(&mut self, now_ms: u64) -> Result<&mut [u8], AllocError> {
         let mut tries = 0;
         let error = loop {
@@ -84,8 +85,9 @@ impl ObjectFiller {
         }
     }
 
-    /// The first `count` bytes of [`Filling::spare`] were written. Gives those who waited for them.
-    #[must_use = "who waited has to be woken"]
+    /// Publishes the first `count` bytes of [`ObjectFiller::unfilled`]. Returns the readers that
+    /// waited.
+    #[must_use = "the waiters have to be woken"]
     pub fn advance(&mut self, count: usize, now_ms: u64) -> Vec<WaiterId> {
         let woken = self.filler().advance(count);
         if self.object.declared.is_none() && self.is_kept {
@@ -94,13 +96,13 @@ impl ObjectFiller {
         woken
     }
 
-    /// Bytes of another body come next: see [`Filler::append`].
-    #[must_use = "who waited has to be woken"]
+    /// Appends bytes of another body: see [`Filler::append`].
+    #[must_use = "the waiters have to be woken"]
     pub fn append(&mut self, bytes: Aggregate) -> Vec<WaiterId> {
         self.filler().append(bytes)
     }
 
-    /// See [`Filler::cut_behind`].
+    /// See [`Filler::cut_slow_readers`].
     pub fn cut_slow_readers(&mut self, most: u64) {
         self.filler().cut_slow_readers(most);
     }
@@ -115,8 +117,8 @@ impl ObjectFiller {
         }
     }
 
-    /// From now on it is only passed on: nobody new finds it, and what its readers have had is let
-    /// go.
+    /// Removes the object from the index and makes its body pass-through: see
+    /// [`Filler::pass_through`].
     pub fn pass_through(&mut self) {
         if self.is_kept {
             self.is_kept = false;
@@ -125,21 +127,21 @@ impl ObjectFiller {
         }
     }
 
-    /// See [`Filler::ahead`].
+    /// See [`Filler::lead_or_wait`].
     pub fn lead_or_wait(&self, most: u64, waiter: WaiterId) -> Option<u64> {
         self.filler.as_ref()?.lead_or_wait(most, waiter)
     }
 
-    /// See [`Filler::readers`].
+    /// See [`Filler::reader_count`].
     pub fn reader_count(&self) -> usize {
         self.filler.as_ref().map_or(0, Filler::reader_count)
     }
 
-    /// Everything is there. What contradicts its head, as a part that is not as long as its range,
-    /// is not found any more. Gives those who waited.
-    #[must_use = "who waited has to be woken"]
+    /// Ends the body as whole. If its length contradicts its header, for example that of a part,
+    /// the object is removed. Returns the readers that waited.
+    #[must_use = "the waiters have to be woken"]
     pub fn finish(mut self, now_ms: u64) -> Vec<WaiterId> {
-        let filler = self.filler.take().expect("it ends once");
+        let filler = self.filler.take().expect("it ends only once");
         let (mut meta, arrived) = (*self.object.meta(), self.body().arrived());
         let is_sound = finish(&mut meta, arrived, true, self.object.declared).is_ok();
         if self.is_kept && !(is_sound && meta.extent == self.object.meta().extent) {
@@ -157,11 +159,11 @@ impl ObjectFiller {
         woken
     }
 
-    /// The rest will never come. What came stays as a part where the origin can be asked for the
-    /// rest of these very bytes, RFC 9111 section 3.3. Gives those who waited.
-    #[must_use = "who waited has to be woken"]
+    /// Ends the body as cut. If the origin can be asked for the rest of these very bytes (RFC 9111
+    /// section 3.3), the bytes that arrived are stored as a part. Returns the readers that waited.
+    #[must_use = "the waiters have to be woken"]
     pub fn cut(mut self) -> Vec<WaiterId> {
-        let mut filler = self.filler.take().expect("it ends once");
+        let mut filler = self.filler.take().expect("it ends only once");
         let came = filler.take_filled().filter(|_| self.is_kept);
         let woken = filler.cut();
         let mut stored = self.object.stored.clone();

@@ -1,4 +1,4 @@
-//! Storing an answer whose body is about to arrive.
+//! Storing a response whose body is about to arrive.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -12,39 +12,38 @@ use super::object_filler::{self, ObjectFiller};
 use super::shard::{ObjectSlot, Shard};
 use crate::object::Object;
 
-/// Why an answer is not stored that may be.
+/// Why a response that may be stored is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreRefusal {
-    /// It is not worth its room, and nobody waits for it.
+    /// It is too large for its value, and no request waits for it.
     Size,
-    /// There is no memory for its beginning: readers have all of it.
+    /// There is no memory for its beginning, because readers hold all of it.
     Memory,
 }
 
-/// What is to be stored.
+/// A response to store.
 #[derive(Debug)]
 pub struct NewEntry {
-    /// Its head, and what decides about its reuse.
+    /// Its header, and the metadata that decides about its reuse.
     pub stored: Stored,
-    /// What the request said in the fields that it varies by.
+    /// The values of the fields in `Vary` in the request.
     pub variant: Option<VariantKey>,
-    /// The length of its body, where it was announced.
+    /// The length of its body, if announced.
     pub declared: Option<u64>,
     /// The text of its key.
     pub name: Arc<[u8]>,
-    /// What it may be purged by.
+    /// The tags by which it can be purged.
     pub tags: Arc<[TagHash]>,
-    /// What [`Cache::number`] was before the origin was asked.
+    /// [`Cache::invalidation_seq`] before the request was sent to the origin.
     pub since: u64,
-    /// What [`Cache::invalidate`] gave, if it is the answer to an unsafe request: it is not what
-    /// that has made invalid. 0: it is another.
+    /// The return value of [`Cache::invalidate`] if this response answers the unsafe request that
+    /// caused the invalidation, so that it does not invalidate itself; 0 otherwise.
     pub own_invalidation: u64,
 }
 
 impl Cache {
-    /// Stores an answer whose body is about to arrive, in the place of those for the same requests.
-    /// Gives what fills the body, or why there is nothing to fill; and those who waited for the
-    /// claim.
+    /// Stores a response whose body is about to arrive, and removes those that it replaces. Returns
+    /// the filler of its body, or why it is not stored; and the waiters of the lease.
     pub fn publish(
         self: &Arc<Self>,
         key: Key,
@@ -63,7 +62,8 @@ impl Cache {
         } = entry_to_store;
         let size = declared.unwrap_or(object_filler::FIRST_BYTES);
         let mut shard = self.lock_shard(key);
-        // Nobody makes it invalid, or fetches again, between the claim and the object.
+        // The lock stays held: no invalidation and no other fetch comes between the lease and the
+        // object.
         let ended = lease.map(|mut lease| lease.end_in(&mut shard)).unwrap_or_default();
         let is_wanted = shard.eviction.admit(key.0 as u64, size) || !ended.waiters.is_empty();
         if !is_wanted || self.is_too_long(size) {
@@ -78,7 +78,7 @@ impl Cache {
         if ended.is_outdated {
             stored.meta.invalidate();
         }
-        // Under the lock: whoever purges after this finds the object, and before it is in here.
+        // Under the lock: a later purge finds the object, and an earlier one is in these tables.
         if shard.invalidated_keys.has_any_since(&[key], since.max(own_change)) {
             stored.meta.invalidate();
         }
@@ -99,8 +99,9 @@ impl Cache {
         (Ok(filler_of_object), ended.waiters)
     }
 
-    /// A handle for a new object, and what fills its body, with memory for the beginning: `None`
-    /// where there is none, and none can be had. The shard is let go while others are taken out.
+    /// Returns a handle for a new object and the filler of its body, with memory for the beginning.
+    /// Returns `None` if no memory can be made available. The shard is unlocked while objects are
+    /// evicted.
     fn allocate_filler<'a>(
         &'a self,
         mut shard: MutexGuard<'a, Shard>,
@@ -130,8 +131,8 @@ impl Cache {
         None
     }
 
-    /// Takes out what a new object stands for from now on: those of the same variant, those that
-    /// vary by something else, and the oldest ones if there are too many.
+    /// Removes the objects that a new one replaces: those of the same variant, those with another
+    /// `Vary`, and the oldest ones if there are too many.
     fn remove_replaced(&self, shard: &mut Shard, key: Key, new: &Object) -> Vec<ObjectSlot> {
         let is_part = new.meta().extent.is_some();
         let count = shard.keys.get(&key).map_or(0, |entry| entry.objects.len());

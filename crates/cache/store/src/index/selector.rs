@@ -1,51 +1,52 @@
-//! Which of the stored answers an operator means.
+//! Selecting stored responses, for operators.
 
 use millrace_http_cache::{HashKey, TagHash, tag_hash, written_site, written_url};
 
-/// Which of the stored answers.
+/// A set of stored responses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selector {
-    /// Those of a URL, as keys have it, whatever else is in their keys.
+    /// Those of a URL in the form of cache keys, whatever else is in their keys.
     Url(Vec<u8>),
-    /// Those of all URLs that begin so.
+    /// Those whose URL begins with this.
     Prefix(Vec<u8>),
-    /// Those that carry a tag.
+    /// Those with a tag.
     Tag(TagHash),
     /// All of them.
     All,
 }
 
 impl Selector {
-    /// Those of a URL as people write it; `None`: it is none.
+    /// Selects a URL; `None` if the text is not a URL.
     pub fn url(text: &[u8]) -> Option<Self> {
         written_url(text).map(Self::Url)
     }
 
-    /// Those of all URLs that begin so: with a whole host, and then with a part of a path.
-    /// `None`: no URL does.
+    /// Selects all URLs with a prefix: a whole host, optionally followed by the beginning of a
+    /// path. `None` if no URL begins so.
     pub fn prefix(text: &[u8]) -> Option<Self> {
         written_url(text).map(Self::Prefix)
     }
 
-    /// Those with a member of `Surrogate-Key` or `Cache-Tag`.
+    /// Selects the responses with a member of `Surrogate-Key` or `Cache-Tag`.
     pub fn tag(hash: &HashKey, text: &[u8]) -> Self {
         Self::Tag(tag_hash(hash, None, text))
     }
 
-    /// Those of a site with a member of `Cache-Groups`, RFC 9875; `None`: it is no site.
+    /// Selects the responses of a site with a member of `Cache-Groups` (RFC 9875); `None` if the
+    /// text is not a site.
     pub fn group(hash: &HashKey, site: &[u8], text: &[u8]) -> Option<Self> {
         written_site(site).map(|site| Self::Tag(tag_hash(hash, Some(&site), text)))
     }
 
-    /// Whether this is a site as [`Which::group`] takes it.
+    /// Returns whether [`Selector::group`] accepts this site.
     pub fn is_site(site: &[u8]) -> bool {
         written_site(site).is_some()
     }
 
-    /// Whether an answer with the text of this key and these tags is one of them.
+    /// Returns whether a response with this key text and these tags is selected.
     pub(super) fn matches(&self, name: &[u8], tags: &[TagHash]) -> bool {
         match self {
-            // What else is in a key comes after the end of a line.
+            // A line feed separates the URL from the rest of a key.
             Self::Url(url) => {
                 name.strip_prefix(&url[..]).is_some_and(|rest| matches!(rest, [] | [b'\n', ..]))
             }

@@ -1,4 +1,4 @@
-//! A part of the index: what has its lock.
+//! One shard of the index: the data behind its lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -15,27 +15,28 @@ use crate::object::Object;
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) keys: HashMap<Key, KeyEntry, BuildHasherDefault<KeyHasher>>,
-    /// By handle: under which key the object is.
+    /// The key of each handle.
     handles: Vec<Option<Key>>,
-    /// Handles that are nobody's.
+    /// Handles that are not in use.
     free: Vec<u32>,
     pub(super) eviction: Eviction,
-    /// What of it is counted in [`Cache::held`](super::cache::Cache).
+    /// The bytes of this shard that are counted in [`Cache::held_bytes`](super::cache::Cache).
     pub(super) counted_bytes: u64,
-    /// Keys with [`Entry::pass_until_ms`], in the order in which that was noted.
+    /// Keys with [`KeyEntry::hit_for_pass_until_ms`], in the order in which they were marked.
     hit_for_pass_keys: VecDeque<Key>,
-    /// Of each key, when it was made invalid: what is on its way without a claim, of which nobody
-    /// knows here, is told by it when it comes.
+    /// The last invalidation of each key. It is applied to responses that arrive without a lease,
+    /// about which no entry knows.
     pub(super) invalidated_keys: InvalidationTable<Key, INVALIDATED_KEYS_MAX>,
 }
 
-/// What is known of a key. There is none about which nothing is known.
+/// The state of a key. A key without any state has no entry.
 #[derive(Debug, Default)]
 pub(super) struct KeyEntry {
-    /// The newest last.
+    /// The newest is last.
     pub(super) objects: Vec<ObjectSlot>,
     pub(super) fetches: Vec<PendingFetch>,
-    /// Until when its answers are taken as being for one client each; 0: they are not.
+    /// Until when its responses count as being for one client each, so that requests do not wait
+    /// for each other; 0: they do not.
     pub(super) hit_for_pass_until_ms: u64,
 }
 
@@ -43,25 +44,25 @@ pub(super) struct KeyEntry {
 pub(super) struct ObjectSlot {
     pub(super) handle: u32,
     pub(super) object: Arc<Object>,
-    /// The number of the last invalidation by a tag that it is known to have heeded; the highest
-    /// where it carries no tag.
+    /// The number of the last invalidation by a tag that was applied; the maximum if it has no
+    /// tags.
     pub(super) applied_seq: u64,
     /// A disk has its body under its id.
     pub(super) is_on_disk: bool,
 }
 
-/// Somebody fetches, and others wait.
+/// A fetch for a key, and its waiters.
 #[derive(Debug, Default)]
 pub(super) struct PendingFetch {
     pub(super) lease: u64,
-    /// What the request says in the fields by which the newest object varies. That may be another
-    /// one soon: then who waits for nothing looks again.
+    /// The values of the fields in the newest object's `Vary` in the request, hashed. The `Vary`
+    /// may change before the response arrives; a waiter that then finds nothing looks up again.
     pub(super) vary_key: Option<u128>,
     pub(super) waiters: Vec<WaiterId>,
     pub(super) is_outdated: bool,
-    /// It is a disk that fetches.
+    /// A disk is loading the response.
     pub(super) is_disk_load: bool,
-    /// Somebody waited for it as long as he may: that is no reason for others to do so too.
+    /// A waiter for it has timed out: other requests should not wait for it.
     pub(super) has_timed_out: bool,
 }
 
@@ -78,7 +79,7 @@ impl Shard {
         }
     }
 
-    /// A handle that names the key from now on, until [`Shard::free_handle`].
+    /// Returns a handle that names the key until [`Shard::free_handle`].
     pub(super) fn new_handle(&mut self, key: Key) -> u32 {
         if let Some(handle) = self.free.pop() {
             self.handles[handle as usize] = Some(key);
@@ -93,8 +94,8 @@ impl Shard {
         self.free.push(handle);
     }
 
-    /// Inserts an object as the newest of its key, and returns all objects of that key. The object
-    /// already reflects the invalidations up to number `since`.
+    /// Inserts an object as the newest of its key, and returns all objects of that key.
+    /// Invalidations up to number `since` have been applied to the object.
     pub(super) fn insert(
         &mut self,
         key: Key,
@@ -112,7 +113,7 @@ impl Shard {
         &mut entry.objects
     }
 
-    /// Takes those objects of a key out that `is_gone` says.
+    /// Removes the objects of a key that `is_gone` selects.
     pub(super) fn remove_objects(
         &mut self,
         key: Key,
@@ -128,14 +129,14 @@ impl Shard {
         gone
     }
 
-    /// Takes the object out whose turn it is; none, where the shard `may_pass`, if it is too early.
+    /// Evicts one object. Returns `None` if the shard `may_pass` and its oldest entry is young.
     pub(super) fn evict(&mut self, now_s: u32, may_pass: bool) -> Option<Arc<Object>> {
         let handle = match may_pass {
             true => self.eviction.evict_if_ripe(now_s)?,
             false => self.eviction.evict(now_s)?,
         };
         let key = self.handles[handle as usize].expect("a handle in use names a key");
-        let entry = self.keys.get_mut(&key).expect("who has a handle has an entry");
+        let entry = self.keys.get_mut(&key).expect("a handle in use has an entry");
         let place = entry.objects.iter().position(|slot| slot.handle == handle);
         let slot = entry.objects.remove(place.expect("a handle names an object of its key"));
         self.free_handle(handle);
@@ -143,23 +144,23 @@ impl Shard {
         Some(slot.object)
     }
 
-    /// Handles that there ever were: those in use are below.
+    /// Returns one more than the highest handle ever used.
     pub(super) fn handles_end(&self) -> u32 {
         self.handles.len() as u32
     }
 
-    /// The key that a handle names.
+    /// Returns the key of a handle.
     pub(super) fn key_of(&self, handle: u32) -> Option<Key> {
         *self.handles.get(handle as usize)?
     }
 
-    /// The object that has this body.
+    /// Returns the slot of the object with this body.
     pub(super) fn slot_of(&mut self, key: Key, body: &Arc<Body>) -> Option<&mut ObjectSlot> {
         let entry = self.keys.get_mut(&key)?;
         entry.objects.iter_mut().find(|slot| Arc::ptr_eq(&slot.object.body, body))
     }
 
-    /// Notes that answers under a key are for one client each.
+    /// Marks a key whose responses are for one client each (hit-for-pass).
     pub(super) fn mark_hit_for_pass(&mut self, key: Key, until_ms: u64) {
         let entry = self.keys.entry(key).or_default();
         let is_new = entry.hit_for_pass_until_ms == 0;
@@ -189,7 +190,8 @@ impl KeyEntry {
         self.objects.is_empty() && self.fetches.is_empty() && self.hit_for_pass_until_ms == 0
     }
 
-    /// The object that fits a request: a whole one before a part, a newer one before an older.
+    /// Returns the object that matches a request: a whole one before a part, a newer one before an
+    /// older one.
     pub(super) fn find(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<&ObjectSlot> {
         let mut words = VaryMatcher { hash, request, last: None };
         let mut part = None;
@@ -205,19 +207,19 @@ impl KeyEntry {
         part
     }
 
-    /// What a request says in the fields by which the newest object varies.
+    /// Returns the hash of the values of the newest object's `Vary` fields in a request.
     pub(super) fn vary_key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<u128> {
         let newest = self.objects.iter().rev().find_map(|slot| slot.object.stored.vary.as_ref());
         newest.map(|names| names.words(hash, request))
     }
 
-    /// Who fetches what requests with these words ask for, if it is worth to wait for him.
+    /// Returns the fetch that a request with this `vary_key` should wait for.
     pub(super) fn fetch_to_join(&mut self, words: Option<u128>) -> Option<&mut PendingFetch> {
         self.fetches.iter_mut().find(|fetch| fetch.vary_key == words && !fetch.has_timed_out)
     }
 
-    /// Nobody begins to wait any more for what a disk was asked with these words: it may be stuck.
-    /// An origin that is slow is waited for all the same, which spares it requests.
+    /// Stops new requests from waiting for a disk's loads with this `vary_key`, because the disk
+    /// may be stuck. Requests continue to wait for a slow origin, which saves it requests.
     pub(super) fn mark_disk_loads_timed_out(&mut self, words: Option<u128>) {
         let of_disk = self.fetches.iter_mut().filter(|fetch| fetch.is_disk_load);
         of_disk
@@ -226,8 +228,8 @@ impl KeyEntry {
     }
 }
 
-/// What a request says in the fields of the objects that are looked at one after the other, which
-/// mostly are the same.
+/// Matches objects of one key against a request, and reuses the hashes of the last `Vary`, which is
+/// mostly the same.
 struct VaryMatcher<'a> {
     hash: &'a HashKey,
     request: &'a OriginRequest<'a>,
@@ -245,12 +247,13 @@ impl<'a> VaryMatcher<'a> {
     }
 }
 
-/// What [`Slot::heeded`] is at first, where everything up to the number `since` was heeded.
+/// Returns the initial [`ObjectSlot::applied_seq`] of an object to which all invalidations up to
+/// `since` were applied.
 pub(super) fn initial_applied_seq(object: &Object, since: u64) -> u64 {
     if object.tags.is_empty() { u64::MAX } else { since }
 }
 
-/// When nothing can be made of an object any more, in seconds since 1970.
+/// Returns when an object becomes useless, in seconds since 1970.
 fn expires(object: &Object) -> u32 {
     let meta = object.meta();
     if meta.has_validator() {
@@ -262,10 +265,10 @@ fn expires(object: &Object) -> u32 {
     u32::try_from(end_s).unwrap_or(NEVER)
 }
 
-/// Keys of a shard about which it is remembered that nothing is stored. An attacker who asks for
-/// ever new ones displaces only these.
+/// Keys of a shard that are marked as hit-for-pass. A client that requests ever new keys displaces
+/// only these marks.
 const HIT_FOR_PASS_MAX: usize = 4096;
 
-/// Keys of a shard that were made invalid and are told apart: as many unsafe requests may succeed
-/// in a shard while an answer is fetched, before it has to be validated for want of knowledge.
+/// Invalidated keys of a shard that are kept apart. If more unsafe requests succeed in a shard
+/// while a response is being fetched, the response has to be validated before its next use.
 const INVALIDATED_KEYS_MAX: usize = 1024;

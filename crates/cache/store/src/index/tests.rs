@@ -1,4 +1,4 @@
-//! The index as its users see it: who finds what, who fetches, who waits.
+//! The index from the workers' side: lookups, leases and waiters.
 
 mod admin;
 mod disks;
@@ -78,7 +78,7 @@ fn lease(found: LookupResult) -> FetchLease {
     match found {
         LookupResult::Miss { lease: Some(lease), .. }
         | LookupResult::Validate { lease: Some(lease), .. } => lease,
-        other => panic!("no claim in {other:?}"),
+        other => panic!("no lease in {other:?}"),
     }
 }
 
@@ -107,7 +107,7 @@ fn entry_to_store(wants: &str, says: &str, declared: Option<u64>) -> NewEntry {
     NewEntry { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_invalidation: 0 }
 }
 
-/// Of an answer that is fresh for a minute.
+/// Returns the metadata of a response that is fresh for a minute.
 pub(super) fn meta() -> millrace_http_cache::Meta {
     entry_to_store("", "", None).stored.meta
 }
@@ -136,11 +136,11 @@ fn put(cache: &Arc<Cache>, key: Key, wants: &str, says: &str, bytes: &[u8]) -> A
 
 fn body(found: LookupResult) -> Vec<u8> {
     let LookupResult::Stored(object) = found else { panic!("not stored: {found:?}") };
-    object.body.bytes().expect("it is whole").to_vec()
+    object.body.bytes().expect("the body is whole").to_vec()
 }
 
 #[test]
-fn one_fetches_and_the_others_wait_and_read_along() {
+fn one_request_fetches_and_the_others_wait_for_it() {
     let cache = cache();
     let lease = lease(ask(&cache, key(1), "", Some(ME)));
     assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
@@ -159,10 +159,10 @@ fn one_fetches_and_the_others_wait_and_read_along() {
     assert_eq!(body(ask(&cache, key(1), "", Some(OTHER))), b"abcd");
 }
 
-/// Two workers ask for the same things at the same time: whatever the order, one of them fetches,
-/// and the other waits or finds what was published.
+/// Two workers request the same things at the same time. In any order, one of them fetches, and the
+/// other waits or finds the published response.
 #[test]
-fn workers_that_ask_at_once_fetch_once() {
+fn simultaneous_requests_of_workers_fetch_once() {
     const KEYS: u32 = 2000;
     let barrier = std::sync::Barrier::new(2);
     let (start, cache) = (&barrier, &cache());
@@ -191,20 +191,17 @@ fn workers_that_ask_at_once_fetch_once() {
 }
 
 #[test]
-fn a_claim_that_brings_nothing_goes_to_the_next() {
+fn a_released_lease_goes_to_the_next_request() {
     let cache = cache();
     let first = lease(ask(&cache, key(1), "", Some(ME)));
     assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
     assert_eq!(first.release(), [OTHER]);
     drop(lease(ask(&cache, key(1), "", Some(OTHER))));
-    assert!(
-        cache.lock_shard_at(0).keys.is_empty(),
-        "nothing is left of a key of which nothing is known"
-    );
+    assert!(cache.lock_shard_at(0).keys.is_empty(), "a key without state has no entry");
 }
 
 #[test]
-fn nobody_waits_for_what_is_not_for_a_cache() {
+fn requests_do_not_wait_for_private_responses() {
     let cache = cache();
     let first = lease(ask(&cache, key(1), "", Some(ME)));
     assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
@@ -219,7 +216,7 @@ fn nobody_waits_for_what_is_not_for_a_cache() {
 }
 
 #[test]
-fn who_leaves_is_not_woken() {
+fn a_removed_waiter_is_not_woken() {
     let cache = cache();
     let lease = lease(ask(&cache, key(1), "", Some(ME)));
     assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
@@ -228,7 +225,7 @@ fn who_leaves_is_not_woken() {
 }
 
 #[test]
-fn variants_are_found_by_what_they_vary_by() {
+fn variants_are_selected_by_their_vary_fields() {
     let cache = cache();
     put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"one");
     put(&cache, key(1), "X: 2\r\n", "Vary: X\r\n", b"two");
@@ -236,7 +233,7 @@ fn variants_are_found_by_what_they_vary_by() {
     assert_eq!(body(ask(&cache, key(1), "X: 2\r\n", None)), b"two");
     let third = ask(&cache, key(1), "X: 3\r\n", Some(ME));
     assert!(matches!(third, LookupResult::Miss { why: Forward::VaryMiss, lease: Some(_) }));
-    // Who asks for another variant does not wait for that one.
+    // A request for another variant does not wait for that one.
     drop(lease(ask(&cache, key(1), "X: 4\r\n", Some(ME))));
     assert!(matches!(ask(&cache, key(1), "X: 3\r\n", Some(ME)), LookupResult::Wait(_)));
     put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"new");
@@ -249,7 +246,7 @@ fn variants_are_found_by_what_they_vary_by() {
 }
 
 #[test]
-fn what_was_cut_short_is_not_found() {
+fn a_cut_response_is_not_found() {
     let cache = cache();
     let (filler_of_object, _) =
         cache.publish(key(1), None, entry_to_store("", "", Some(9)), NOW_MS);
@@ -264,7 +261,7 @@ fn what_was_cut_short_is_not_found() {
 }
 
 #[test]
-fn what_came_of_a_cut_body_is_not_its_length() {
+fn the_bytes_of_a_cut_body_are_not_its_length() {
     let cache = cache();
     let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store("", "", None), NOW_MS);
     let mut filler_of_object = filler_of_object.unwrap();
@@ -277,7 +274,7 @@ fn what_came_of_a_cut_body_is_not_its_length() {
 }
 
 #[test]
-fn a_cache_that_is_cleared_says_what_was_left() {
+fn clearing_a_cache_reports_its_contents() {
     let cache = cache();
     put(&cache, key(1), "", "", b"abc");
     let (filler_of_object, _) =
@@ -292,7 +289,7 @@ fn a_cache_that_is_cleared_says_what_was_left() {
 }
 
 #[test]
-fn old_objects_make_room_for_new_ones() {
+fn old_objects_are_evicted_for_new_ones() {
     let cache = cache();
     let bytes = vec![1; 200_000];
     for number in 0..100 {
@@ -306,7 +303,7 @@ fn old_objects_make_room_for_new_ones() {
 }
 
 #[test]
-fn a_body_that_grows_too_long_is_passed_on_only() {
+fn a_body_that_grows_too_long_passes_through() {
     let cache = cache();
     let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store("", "", None), NOW_MS);
     let mut filler_of_object = filler_of_object.unwrap();
@@ -320,12 +317,12 @@ fn a_body_that_grows_too_long_is_passed_on_only() {
     }
     assert!(!filler_of_object.is_kept() && read == 4_000_000);
     assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { .. }));
-    assert!(cache.slab().stats().live < 1 << 20, "what was read was let go");
+    assert!(cache.slab().stats().live < 1 << 20, "read bytes were discarded");
     assert_eq!(filler_of_object.finish(NOW_MS), [ME]);
 }
 
 #[test]
-fn what_is_invalid_is_validated_first_and_so_is_what_was_on_its_way() {
+fn invalidation_covers_stored_and_arriving_responses() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"old");
     cache.invalidate(key(1), cache.invalidation_seq());
@@ -336,16 +333,16 @@ fn what_is_invalid_is_validated_first_and_so_is_what_was_on_its_way() {
     };
     assert!(Arc::ptr_eq(&object.body, &old.body));
     cache.invalidate(key(1), cache.invalidation_seq());
-    // What was asked for before the second invalidation may be older than that.
+    // A response requested before the second invalidation may be older than it.
     let (filler_of_object, _) =
         cache.publish(key(1), Some(lease), entry_to_store("", "", Some(0)), NOW_MS);
     let _ = filler_of_object.unwrap().finish(NOW_MS);
     assert!(matches!(ask(&cache, key(1), "", Some(ME)), LookupResult::Validate { .. }));
 }
 
-/// Readers have all of it: an answer goes to its client without the cache.
+/// Readers hold all of it: a response goes to its client without the cache.
 #[test]
-fn what_finds_no_memory_is_not_stored_and_nobody_waits_for_it() {
+fn a_response_without_memory_is_not_stored_or_waited_for() {
     let bounds = Bounds { bytes: 8 << 20, object_bytes: 8 << 20, variants: 4, prefaults: true };
     let slab = Slab::on_heap(iolite::limits::SLAB_BYTES_MIN).unwrap();
     let cache = Cache::new(slab, HASH, bounds);
@@ -362,7 +359,7 @@ fn what_finds_no_memory_is_not_stored_and_nobody_waits_for_it() {
     }
     assert!(
         !cache.has_body(key(2), readers[0].body()),
-        "what was cut is not stored, though it is read"
+        "a cut response is not stored, although it is read"
     );
     let lease = lease(ask(&cache, key(1), "", Some(ME)));
     assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
@@ -381,9 +378,9 @@ fn what_finds_no_memory_is_not_stored_and_nobody_waits_for_it() {
     assert_eq!(cache.alloc_failures(), before + 1);
 }
 
-/// RFC 9111 section 4.4: of a fetch that nobody waits for, no entry knows.
+/// RFC 9111 section 4.4: no entry knows about a fetch without waiters.
 #[test]
-fn what_was_on_its_way_without_a_claim_is_validated_too() {
+fn invalidation_covers_responses_fetched_without_a_lease() {
     let cache = cache();
     let bring = |since| {
         let entry_to_store = NewEntry { since, ..entry_to_store("", "ETag: \"a\"\r\n", Some(0)) };
@@ -393,16 +390,19 @@ fn what_was_on_its_way_without_a_claim_is_validated_too() {
     let since = cache.invalidation_seq();
     cache.invalidate(key(2), since);
     bring(since);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)), "that was another");
+    assert!(
+        matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)),
+        "it was another version"
+    );
     cache.invalidate(key(1), cache.invalidation_seq());
     bring(since);
     assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
     bring(cache.invalidation_seq());
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)), "asked for after it");
+    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)), "requested after it");
 }
 
 #[test]
-fn what_a_change_brings_is_good_unless_another_came_first() {
+fn the_response_to_an_unsafe_request_is_fresh_unless_another_came_first() {
     let cache = cache();
     let bring = |since, own_change| {
         let entry_to_store = NewEntry {
@@ -418,13 +418,13 @@ fn what_a_change_brings_is_good_unless_another_came_first() {
     assert!(own_change > since);
     bring(since, own_change);
     assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)));
-    assert_eq!(cache.invalidate(key(1), since), 0, "who knows which of the two came first");
+    assert_eq!(cache.invalidate(key(1), since), 0, "their order is unknown");
     bring(since, 0);
     assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
 }
 
 #[test]
-fn a_head_that_was_on_its_way_does_not_undo_what_was_made_invalid() {
+fn an_older_head_response_does_not_undo_an_invalidation() {
     let cache = cache();
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let since = cache.invalidation_seq();
@@ -460,7 +460,7 @@ fn by(request: &RequestHead, says: &str) -> (Stored, AnswerHead) {
 }
 
 #[test]
-fn a_304_that_brings_vary_holds_for_who_asked_section_4_1() {
+fn a_304_with_vary_selects_by_its_own_request_section_4_1() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let german = request("Accept-Language: de\r\n");
@@ -474,7 +474,7 @@ fn a_304_that_brings_vary_holds_for_who_asked_section_4_1() {
 }
 
 #[test]
-fn a_head_that_brings_vary_has_all_ask_again() {
+fn a_head_response_with_another_vary_invalidates() {
     let cache = cache();
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let answer = answer("ETag: \"a\"\r\nContent-Length: 4\r\nVary: Accept-Language\r\n");
@@ -485,7 +485,7 @@ fn a_head_that_brings_vary_has_all_ask_again() {
 }
 
 #[test]
-fn what_a_304_says_of_tags_holds() {
+fn a_304_replaces_tags() {
     let cache = cache();
     let request = request("");
     let update = |says: &str| {
@@ -508,7 +508,7 @@ fn what_a_304_says_of_tags_holds() {
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     cache.invalidate_tag(tag(b"x"));
     update("ETag: \"a\"\r\nSurrogate-Key: x\r\n");
-    assert!(is_fresh(), "that was before");
+    assert!(is_fresh(), "it was before");
     cache.invalidate_tag(tag(b"x"));
     assert!(!is_fresh());
     let new = update("ETag: \"a\"\r\nSurrogate-Key: y\r\n");
@@ -518,7 +518,7 @@ fn what_a_304_says_of_tags_holds() {
 }
 
 #[test]
-fn a_head_that_grows_counts() {
+fn a_larger_header_is_counted() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let before = cache.held_bytes.load(Ordering::Relaxed);
@@ -530,7 +530,7 @@ fn a_head_that_grows_counts() {
 }
 
 #[test]
-fn a_part_that_is_not_as_long_as_its_range_is_not_found() {
+fn a_part_of_the_wrong_length_is_removed() {
     for (came, is_kept) in [(&b"01234"[..], true), (b"0123", false), (b"012345", false)] {
         let cache = cache();
         let mut entry_to_store = entry_to_store("", "ETag: \"a\"\r\n", None);

@@ -1,4 +1,4 @@
-//! What later answers and requests change of what is stored.
+//! Updating stored responses from later responses and requests.
 
 use std::sync::Arc;
 
@@ -13,9 +13,10 @@ use super::shard::initial_applied_seq;
 use crate::object::Object;
 
 impl Cache {
-    /// What a 304 to the request made of a stored answer. It takes that one's place if it is still
-    /// there as it was: what made it invalid meanwhile may be newer than the 304. It is the answer
-    /// to the one who validated it in any case. `since`: as of a draft.
+    /// Applies a 304 to a stored response and returns the result, which answers the request that
+    /// validated it in any case. It replaces the stored object only if that is unchanged: an
+    /// invalidation meanwhile may be newer than the 304. `since` is as in
+    /// [`NewEntry`](super::publish::NewEntry).
     pub fn update(
         &self,
         key: Key,
@@ -56,8 +57,8 @@ impl Cache {
         new
     }
 
-    /// What the answer to a HEAD says of what is stored, RFC 9111 section 4.3.5. `since` is what
-    /// [`Cache::number`] was before the origin was asked.
+    /// Applies the response to a HEAD request (RFC 9111 section 4.3.5). `since` is
+    /// [`Cache::invalidation_seq`] before the request was sent to the origin.
     pub fn update_by_head(
         &self,
         key: Key,
@@ -78,7 +79,7 @@ impl Cache {
             Err(_) => false,
         };
         let stored = match freshened {
-            // It does not undo what came while it was under way.
+            // It does not undo invalidations during the request.
             Freshened::Updated(mut stored) if is_same_vary() => {
                 if self.lock_shard(key).invalidated_keys.has_any_since(&[key], since) {
                     stored.meta.invalidate();
@@ -93,7 +94,7 @@ impl Cache {
                 );
                 stored
             }
-            // What it varies by now, it may have varied by when it was asked for with other words.
+            // The fields in its present `Vary` may have had other values in the original request.
             Freshened::Updated(_) | Freshened::Stale => {
                 let mut stored = old.stored.clone();
                 stored.meta.invalidate();
@@ -104,10 +105,10 @@ impl Cache {
         self.update(key, &old, stored, (request, answer), since);
     }
 
-    /// What is stored under the key may not be used any more before it was validated, nor what is
-    /// being fetched now, RFC 9111 section 4.4. `since`: [`Cache::number`] before the origin was
-    /// asked for the change. Gives the `own_change` of what it answers: 0 where another
-    /// change came before this one, and may be newer than its answer.
+    /// Invalidates a key (RFC 9111 section 4.4): its objects, and responses that are being fetched
+    /// now, are validated before their next use. `since` is [`Cache::invalidation_seq`] before the
+    /// unsafe request was sent to the origin. Returns the `own_invalidation` of its response; 0 if
+    /// another change came before this one and may be newer than that response.
     pub fn invalidate(&self, key: Key, since: u64) -> u64 {
         let _step = self.disk_tier.begin_purge_step(&[PurgeTarget::Key(key)], false);
         let mut shard = self.lock_shard(key);
@@ -123,8 +124,9 @@ impl Cache {
         if is_first { number } else { 0 }
     }
 
-    /// What carries the tag may not be used any more before it was validated, nor what is being
-    /// fetched now. Costs the same however much is stored: each object heeds it when it is found.
+    /// Invalidates all responses with a tag, also those being fetched now: they are validated
+    /// before their next use. The cost does not depend on the number of objects, because each one
+    /// is checked when it is found.
     pub fn invalidate_tag(&self, tag: TagHash) {
         let _step = self.disk_tier.begin_purge_step(&[PurgeTarget::Tag(tag)], true);
         self.invalidations.invalidate_tag(tag);

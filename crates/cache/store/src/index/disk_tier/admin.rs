@@ -1,4 +1,4 @@
-//! What operators do with what is on disks. They wait for the disks, nobody else does.
+//! Operators' purges and listings of disks. Only operators wait for disks.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -14,19 +14,18 @@ use crate::index::disk_state::{CACHE_WORKER, DiskState, OpenDisks};
 use crate::index::selector::Selector;
 use crate::object::Object;
 
-/// How long an operator waits for a purge to be on the disks.
+/// How long an operator waits for a purge to be written.
 const PURGE_WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long what is stored on disks is looked through for one list.
+/// How long disks are searched for one listing.
 const LIST_WAIT_MAX: Duration = Duration::from_secs(10);
-/// How often somebody who waits looks whether the disks were closed.
+/// How often a waiting caller checks whether the disks were closed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 type AdminReplies = std::collections::HashMap<u64, Option<DiskReply>>;
 
 impl Cache {
-    /// Purges on the disks what was purged in memory since [`Cache::begin_purge`], and waits until it
-    /// is durable. Gives whether it will be so even if the machine loses its power now; `None`: there
-    /// are no disks.
+    /// Purges on the disks what was purged in memory since [`Cache::begin_purge`], and waits until
+    /// it is durable. Returns whether it survives a power failure; `None`: there are no disks.
     pub(in crate::index) fn purge_disks(&self, selector: &Selector, is_soft: bool) -> Option<bool> {
         if !self.disk_tier.has_disks() {
             return None;
@@ -35,8 +34,8 @@ impl Cache {
         let mut is_durable = true;
         for subject in self.purge_targets(selector) {
             let reply = self.request_and_wait(deadline, |open, requester| {
-                // No step: that was when it began, and whoever is in one may wait for the lock that
-                // is held here.
+                // Without a step: the purge began in one, and the holder of a step may wait for the
+                // lock that is held here.
                 open.disks.wait_for_room();
                 open.disks.purge(&subject, is_soft, requester);
                 true
@@ -46,8 +45,8 @@ impl Cache {
         Some(is_durable)
     }
 
-    /// Begins a purge: what is found on a disk, fetched from there, or handed to one from now on,
-    /// heeds it.
+    /// Begins a purge. It applies to everything that is found on a disk, loaded from one or stored
+    /// on one from now on.
     pub(in crate::index) fn begin_purge(&self, selector: &Selector, is_soft: bool) {
         let _step = self.disk_tier.begin_purge_step(&self.purge_targets(selector), is_soft);
         self.invalidations.add_purge(selector.clone(), is_soft);
@@ -55,7 +54,7 @@ impl Cache {
 
     fn purge_targets(&self, selector: &Selector) -> Vec<PurgeTarget> {
         match selector {
-            // Those that are asked for by more than the URL are known by a tag.
+            // A tag names the responses whose keys have more than the URL.
             Selector::Url(url) => vec![
                 PurgeTarget::Key(Key::of_text(&self.hash, url)),
                 PurgeTarget::Tag(url_tag(&self.hash, url)),
@@ -66,8 +65,8 @@ impl Cache {
         }
     }
 
-    /// Up to `max` of the answers that only a disk has, without their bodies, and whether there may
-    /// be more.
+    /// Returns up to `max` of the responses that only disks have, without their bodies, and whether
+    /// there may be more.
     pub fn list_disks(&self, selector: &Selector, max: usize) -> (Vec<Arc<Object>>, bool) {
         let mut found = Vec::new();
         let deadline = Instant::now() + LIST_WAIT_MAX;
@@ -106,8 +105,8 @@ impl Cache {
         objects.iter().any(|slot| slot.object.variant == head.variant)
     }
 
-    /// Asks the disks for something and waits for what they say; `None`: they say nothing in time,
-    /// or there are none.
+    /// Sends a request to the disks and waits for the reply. `None` if there is none in time, or no
+    /// disk.
     fn request_and_wait(
         &self,
         deadline: Instant,
@@ -141,7 +140,7 @@ impl Cache {
         replies.remove(&number).flatten()
     }
 
-    /// Notes what somebody who asks is told.
+    /// Records a reply for the caller that waits for it.
     pub(super) fn record_reply(&self, number: u64, reply: DiskReply) {
         if let Some(place) = self.lock_admin_replies().get_mut(&number) {
             *place = Some(reply);

@@ -1,4 +1,4 @@
-//! A stored answer as memory has it, and as a disk has it.
+//! Conversion between objects in memory and responses on disk.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use millrace_http_cache::{HashKey, Key, Meta, Stored, TagHash, VariantKey, VaryN
 
 use crate::object::Object;
 
-/// Which of the answers under a key it is.
+/// Returns the id of a variant among the responses of a key.
 pub(super) fn id_of(key: Key, variant: Option<&VariantKey>) -> ResponseId {
-    // 0 is the one of those that do not vary.
+    // 0 is the response that does not vary.
     ResponseId { key, variant: variant.map_or(0, |variant| variant.exact.max(1)) }
 }
 
-/// What answers of a URL are purged by where there is more in their keys: no tag of theirs has a
-/// line end.
+/// Returns the tag by which responses of a URL are purged if their keys have more than the URL. It
+/// cannot collide with other tags, because those contain no line feed.
 pub(super) fn url_tag(hash: &HashKey, url: &[u8]) -> TagHash {
     tag_hash(hash, None, &[b"\n", url].concat())
 }
 
-/// The tag that an answer has on a disk besides its own.
+/// Returns the additional tag of a response on a disk.
 fn url_tag_of(hash: &HashKey, name: &[u8]) -> Option<TagHash> {
     let end = name.iter().position(|byte| *byte == b'\n')?;
     Some(url_tag(hash, &name[..end]))
 }
 
-/// What is written of an object; `None` where it is not whole.
+/// Converts an object for writing; `None` if it is not whole.
 pub(super) fn to_disk(key: Key, object: &Object, hash: &HashKey) -> Option<StoredResponse> {
     let body = object.body.bytes().filter(|_| object.meta().extent.is_none())?.clone();
     let tags = match url_tag_of(hash, &object.name) {
@@ -45,7 +45,7 @@ pub(super) fn to_disk(key: Key, object: &Object, hash: &HashKey) -> Option<Store
     })
 }
 
-/// What was read, with its body; `None` where nothing that we know wrote it.
+/// Converts a response that was read; `None` if this version did not write it.
 pub(super) fn from_disk(head: &StoredHeader, body: Arc<Body>, hash: &HashKey) -> Option<Object> {
     let meta = Meta::from_bytes(&head.meta, head.header.len())?;
     let vary = match &*head.vary {

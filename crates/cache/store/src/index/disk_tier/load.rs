@@ -1,4 +1,4 @@
-//! Bringing what a disk has into memory, for those who ask for it.
+//! Loading responses from disk into memory.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,11 +16,12 @@ use crate::index::object_filler;
 use crate::index::shard::{KeyEntry, ObjectSlot, PendingFetch as UnderWay, Shard};
 
 impl Cache {
-    /// Has a disk fetch what it has for a request that memory has nothing for, if who asks may wait
-    /// for it, and is among those who wait from now on. `false`: no disk has it, or has the time.
+    /// Starts to load the response to a request that memory cannot answer, and registers the
+    /// waiter. Returns `false` if the request may not wait, no disk has the response, or the disk
+    /// is overloaded.
     ///
-    /// The disk is asked while the shard is locked, which costs one more short lock: so where it
-    /// refuses, nobody waits for it already.
+    /// The shard stays locked, at the cost of one more short lock: so if the disk refuses, no other
+    /// request waits for it already.
     pub(in crate::index) fn start_load(
         &self,
         shard: &mut Shard,
@@ -37,7 +38,8 @@ impl Cache {
         if entry.is_some_and(|entry| entry.fetches.iter().any(|fetch| fetch.vary_key == words)) {
             return false;
         }
-        // The shard is locked: nothing here may wait, for disks that are being closed say.
+        // The shard is locked, so nothing here may wait, for example for disks that are being
+        // closed.
         let Ok(tier) = self.disk_tier.state.try_read() else { return false };
         let DiskState::Open(open) = &*tier else { return false };
         let mut found = open.disks.find(key).into_iter();
@@ -56,7 +58,8 @@ impl Cache {
         let number = self.last_lease.fetch_add(1, Ordering::Relaxed);
         let requester = WaiterId { worker: CACHE_WORKER, token: number };
         let request = FetchRequest { candidate: candidate.clone(), filler, requester };
-        // Locked until it is in there: a thread of the disk's may answer before this one goes on.
+        // Locked until the load is inserted: a thread of the disk may reply before this one
+        // continues.
         let mut all = self.lock_pending_loads();
         if open.disks.fetch(Box::new(request)).is_err() {
             shard.free_handle(handle);
@@ -75,7 +78,8 @@ impl Cache {
         true
     }
 
-    /// Takes the answer to a request out of memory, if a disk has it too and may be asked.
+    /// Removes the response to a request from memory if a disk has it and the request may use
+    /// disks.
     pub(in crate::index) fn drop_for_reread(&self, shard: &mut Shard, lookup: &LookupRequest<'_>) {
         let entry = shard.keys.get(&lookup.key);
         let slot = entry.and_then(|entry| entry.find(&self.hash, lookup.request));
@@ -91,8 +95,8 @@ impl Cache {
         }
     }
 
-    /// Whether what a disk has is what a request asks for. What varies by something else than what
-    /// memory has under the key is older than that.
+    /// Returns whether a response on disk matches a request. One with another `Vary` than the
+    /// objects in memory is older than they are.
     fn matches_request(
         &self,
         found: &DiskHit,
@@ -116,7 +120,7 @@ impl Cache {
         self.lock_pending_loads().contains_key(&number)
     }
 
-    /// The beginning of it is in memory: it is found there from now on. Gives those who waited.
+    /// Inserts the object whose header and first bytes were loaded. Returns the waiters.
     pub(super) fn finish_load(self: &Arc<Self>, number: u64, head: &StoredHeader) -> Vec<WaiterId> {
         let Some(load) = self.lock_pending_loads().remove(&number) else { return Vec::new() };
         let PendingLoad { key, handle, body, since, candidate } = load;
@@ -132,12 +136,12 @@ impl Cache {
         };
         let meta = &mut object.stored.meta;
         // The disk knows neither when it was made stale nor whether by a purge or by a client's
-        // request, after which no use of it is allowed.
+        // request, after which no stale use is allowed.
         if ended.is_outdated || head.is_stale {
             meta.invalidate();
         }
         self.invalidations.apply_since(meta, since, &object.name, &object.tags, now_ms);
-        // Somebody may have fetched it from the origin meanwhile, or found that it varies otherwise.
+        // Meanwhile it may have been fetched from the origin, or have another `Vary`.
         let replaces = |other: &crate::Object| {
             other.stored.vary != object.stored.vary
                 || (other.variant == object.variant && !other.is_cut())
@@ -149,7 +153,7 @@ impl Cache {
         }
         let size = head.body_bytes + object.overhead();
         let objects = shard.insert(key, handle, Arc::new(object), size, since);
-        // Others under its key are newer.
+        // The other objects of its key are newer.
         objects.rotate_right(1);
         objects[0].is_on_disk = true;
         self.update_held_bytes(&mut shard);
@@ -158,8 +162,8 @@ impl Cache {
         ended.waiters
     }
 
-    /// Whether a disk has what it gave under the same id still; otherwise something newer is there, or
-    /// was, and may have left memory already. What cannot be read is given up.
+    /// Returns whether the disk still has the response with this id. Otherwise a newer one exists,
+    /// or existed and may have left memory already. A response that cannot be read is removed.
     fn is_still_on_disk(&self, candidate: &DiskHit, is_readable: bool) -> bool {
         // A shard is locked: see above.
         let Ok(tier) = self.disk_tier.state.try_read() else { return false };
@@ -171,7 +175,7 @@ impl Cache {
         is_there
     }
 
-    /// Nothing of it will come. Gives those who waited: they ask again.
+    /// Ends a load that failed. Returns the waiters, which look up again.
     pub(super) fn fail_load(self: &Arc<Self>, number: u64) -> Vec<WaiterId> {
         let Some(load) = self.lock_pending_loads().remove(&number) else { return Vec::new() };
         let PendingLoad { key, handle, .. } = load;
@@ -180,7 +184,7 @@ impl Cache {
         ended.waiters
     }
 
-    /// The rest of a body that has come will not.
+    /// Removes objects whose load was cut.
     pub(super) fn remove_cut(&self, key: Key) {
         self.remove_objects(self.lock_shard(key), key, |slot| slot.object.is_cut());
     }

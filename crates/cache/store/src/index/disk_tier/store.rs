@@ -1,4 +1,4 @@
-//! Handing what memory has to the disks.
+//! Storing objects of memory on disks.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::index::shard::ObjectSlot;
 use crate::object::Object;
 
 impl Cache {
-    /// Has an object stored on a disk too, whose body is whole now. `since`: what [`Cache::number`]
-    /// was when it was put into memory.
+    /// Stores an object on a disk whose body has just become whole. `since` is
+    /// [`Cache::invalidation_seq`] when it was stored in memory.
     ///
-    /// At once, not when memory lets go of it: what is popular stays in memory, and would be gone
-    /// when the process ends.
+    /// It is written at once rather than at its eviction: popular objects stay in memory, and would
+    /// be lost at the end of the process.
     pub(in crate::index) fn store_on_disk(&self, key: Key, body: &Arc<Body>, since: u64) {
         if !self.disk_tier.has_disks() {
             return;
@@ -26,7 +26,7 @@ impl Cache {
         let mut meta = *object.meta();
         self.invalidations.apply_since(&mut meta, since, &object.name, &object.tags, 0);
         if meta != *object.meta() {
-            // Purged, and about to be found by whoever does it.
+            // It was purged, and the purge is about to find it.
             return;
         }
         let Some(answer) = to_disk(key, &object, &self.hash) else { return };
@@ -42,25 +42,26 @@ impl Cache {
             let mut shard = self.lock_shard(key);
             let slot = shard.slot_of(key, body);
             match slot.filter(|slot| Arc::ptr_eq(&slot.object, &object)) {
-                // One that is left out is in memory all the same.
+                // A refused object is still in memory.
                 Some(slot) => slot.is_on_disk = open.disks.store(Box::new(answer)).is_ok(),
-                // A 304 came just now, or memory let it go: what the disk has is older than that.
+                // A 304 has just arrived, or it was evicted: the version on the disk is older.
                 None => open.disks.forget(answer.id),
             }
         });
     }
 
-    /// An object that is stored, when it has heeded everything.
+    /// Returns a stored object after applying all invalidations.
     fn current_object(&self, key: Key, body: &Arc<Body>) -> Option<Arc<Object>> {
         let mut shard = self.lock_shard(key);
         self.invalidations.apply_to_entry(shard.keys.get_mut(&key)?);
         Some(shard.slot_of(key, body)?.object.clone())
     }
 
-    /// What a 304 made of the object in a slot, which was `old`. Called under its shard's lock, so
-    /// that no other object with the same id can be handed over before. Gives whether what the disks
-    /// have under its id has to be forgotten: it is found by what the object varied by, and goes by
-    /// the tags that it had; or it is the body of an older one, which this head must not get.
+    /// Updates the disk after a 304 replaced `old` by the object in `slot`. Called under the
+    /// shard's lock, so that no other object with the same id can be stored before. Returns whether
+    /// the version on the disk has to be removed: its `Vary` or its tags differ, so that it would
+    /// be found or purged by the wrong ones; or its body is an older one, which must not get this
+    /// header.
     pub(in crate::index) fn update_on_disk(
         &self,
         key: Key,
@@ -82,7 +83,7 @@ impl Cache {
         false
     }
 
-    /// An answer is no longer to be had from a disk.
+    /// Removes a response from the disks.
     pub(in crate::index) fn forget_on_disk(&self, key: Key, object: &Object) {
         let id = id_of(key, object.variant.as_ref());
         let _step = self.disk_tier.begin_step();

@@ -1,4 +1,4 @@
-//! What operators do, and what clients' requests make invalid by tags.
+//! Operators' commands, and invalidations by tags of clients' requests.
 
 use millrace_http_cache::{tag_hash, written_site};
 
@@ -9,7 +9,7 @@ fn named(name: &str, tags: &[TagHash], since: u64) -> NewEntry {
     NewEntry { name, tags: tags.into(), since, ..entry_to_store("", "ETag: \"a\"\r\n", Some(4)) }
 }
 
-/// Stores an answer under the key of its name.
+/// Stores a response under the key of its name.
 fn put_named(cache: &Arc<Cache>, name: &str, tags: &[TagHash]) -> Key {
     let key = Key::of_text(&HASH, name.as_bytes());
     put_draft(cache, key, None, named(name, tags, cache.invalidation_seq()));
@@ -48,7 +48,7 @@ const NAMES: [&str; 5] =
     ["http://a/", "http://a/b", "http://a/b\n@x", "http://a/b?c\ncookie;d=e\n@x", "http://a.b/"];
 
 #[test]
-fn answers_are_purged_by_url_prefix_tag_and_all_at_once() {
+fn responses_are_purged_by_url_prefix_tag_and_all_at_once() {
     for (selector, left) in [
         (
             Selector::url(b"HTTP://A:80/b"),
@@ -76,7 +76,7 @@ fn answers_are_purged_by_url_prefix_tag_and_all_at_once() {
 }
 
 #[test]
-fn no_more_is_listed_than_was_asked_for() {
+fn a_listing_is_limited() {
     let cache = cache();
     for number in 0..1000 {
         put_named(&cache, &format!("http://a/{number}"), &[]);
@@ -92,7 +92,7 @@ fn no_more_is_listed_than_was_asked_for() {
 }
 
 #[test]
-fn a_soft_purge_leaves_what_can_be_validated() {
+fn a_soft_purge_leaves_stale_responses() {
     let cache = cache();
     let key = put_named(&cache, "http://a/", &[]);
     assert_eq!(cache.purge(&Selector::All, true, NOW_MS).count, 1);
@@ -102,7 +102,7 @@ fn a_soft_purge_leaves_what_can_be_validated() {
 }
 
 #[test]
-fn what_was_asked_for_before_a_purge_is_not_used_after_it() {
+fn a_response_requested_before_a_purge_is_not_used_after_it() {
     let cache = cache();
     for (selector, is_hit) in [
         (Selector::url(b"http://a/").unwrap(), true),
@@ -120,13 +120,13 @@ fn what_was_asked_for_before_a_purge_is_not_used_after_it() {
         assert_eq!(is_fresh(&cache, key), !is_hit, "{selector:?}");
         cache.remove(key);
         put_draft(&cache, key, None, named("http://a/", &[tag("t")], cache.invalidation_seq()));
-        assert!(is_fresh(&cache, key), "what is asked for later is");
+        assert!(is_fresh(&cache, key), "a later request is fresh");
         cache.remove(key);
     }
 }
 
 #[test]
-fn a_304_from_before_does_not_undo_what_was_made_invalid() {
+fn an_older_304_does_not_undo_an_invalidation() {
     let cache = cache();
     let key = put_named(&cache, "http://a/", &[]);
     let LookupResult::Stored(old) = ask(&cache, key, "", None) else { panic!("not stored") };
@@ -138,12 +138,12 @@ fn a_304_from_before_does_not_undo_what_was_made_invalid() {
         (&OriginRequest::as_received(&request("")), &answer("")),
         0,
     );
-    assert!(new.meta().is_fresh(NOW_MS), "whoever asked for it has it");
+    assert!(new.meta().is_fresh(NOW_MS), "the request has it");
     assert!(!is_fresh(&cache, key));
 }
 
 #[test]
-fn a_part_of_what_was_purged_softly_is_not_kept() {
+fn a_cut_response_that_was_purged_softly_is_not_stored() {
     for is_purged in [false, true] {
         let cache = cache();
         let entry_to_store = entry_to_store("", "ETag: \"a\"\r\n", Some(9));
@@ -159,7 +159,7 @@ fn a_part_of_what_was_purged_softly_is_not_kept() {
 }
 
 #[test]
-fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
+fn a_group_is_invalidated_in_its_site_once_rfc_9875_section_3() {
     let cache = cache();
     let group = |site: &str| tag_hash(&HASH, written_site(site.as_bytes()).as_ref(), b"g");
     let keys = ["a", "b"].map(|site| {
@@ -168,7 +168,7 @@ fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
     });
     cache.invalidate_tag(group("a"));
     assert_eq!(keys.map(|key| is_fresh(&cache, key)), [false, true]);
-    // Validated, it is fresh again.
+    // After a validation, it is fresh again.
     let LookupResult::Validate { object, .. } = ask(&cache, keys[0], "", None) else {
         panic!("fresh")
     };
@@ -181,7 +181,7 @@ fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
     );
     cache.invalidate_tag(group("c"));
     assert!(is_fresh(&cache, keys[0]));
-    // A fetch that was under way is not.
+    // A response that was being fetched is not.
     let late = named("http://a/", &[group("a")], cache.invalidation_seq());
     cache.invalidate_tag(group("a"));
     put_draft(&cache, keys[0], None, late);
@@ -190,7 +190,7 @@ fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
 }
 
 #[test]
-fn who_waited_for_somebody_who_was_dropped_is_not_forgotten() {
+fn waiters_of_a_dropped_lease_are_not_forgotten() {
     let cache = cache();
     let dropped = lease(ask(&cache, key(1), "", Some(ME)));
     assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));

@@ -1,4 +1,4 @@
-//! What is on disks, with disks that work when they are told to.
+//! The disk tier, with disks whose work the tests run step by step.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,7 @@ use crate::index::Waker;
 
 const SECOND: HashKey = HashKey::new([8; 16]);
 
-/// Who was woken.
+/// Records the waiters that were woken.
 #[derive(Debug, Default)]
 struct RecordingWaker(Mutex<Vec<WaiterId>>);
 
@@ -56,7 +56,7 @@ impl DiskTest {
         }
     }
 
-    /// Another process, after this one was killed.
+    /// Continues in another process after this one was killed.
     fn restart(self) -> Self {
         self.work();
         // A process that is killed closes nothing.
@@ -95,7 +95,7 @@ impl DiskTest {
         })
     }
 
-    /// What there is after the disk was asked.
+    /// Returns the result after the disk was read.
     fn found(&self, number: u32, fields: &str) -> LookupResult {
         match self.ask(number, fields, true) {
             LookupResult::PendingDisk { is_own: true } => {
@@ -117,7 +117,7 @@ impl DiskTest {
 }
 
 #[test]
-fn what_was_stored_is_there_after_a_restart_and_all_who_ask_wait_once() {
+fn responses_are_found_after_a_restart_and_requests_wait_once() {
     let long: Vec<u8> = (0..50_000_u32).flat_map(u32::to_le_bytes).collect();
     let test = DiskTest::new();
     for (number, bytes) in [(1, &b"one"[..]), (2, b""), (3, &long)] {
@@ -139,7 +139,7 @@ fn what_was_stored_is_there_after_a_restart_and_all_who_ask_wait_once() {
 }
 
 #[test]
-fn what_is_to_be_read_again_is() {
+fn always_rereading_disks_reads_every_time() {
     let test = DiskTest::new();
     test.cache.always_reread_disks();
     test.put(1, "", "", b"one");
@@ -150,7 +150,7 @@ fn what_is_to_be_read_again_is() {
 }
 
 #[test]
-fn who_may_not_wait_asks_the_origin() {
+fn a_request_that_may_not_wait_goes_to_the_origin() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
@@ -169,7 +169,7 @@ fn who_may_not_wait_asks_the_origin() {
 }
 
 #[test]
-fn a_disk_that_fails_is_a_miss_and_nobody_is_forgotten() {
+fn a_failing_disk_is_a_miss_and_no_waiter_is_forgotten() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
@@ -181,14 +181,14 @@ fn a_disk_that_fails_is_a_miss_and_nobody_is_forgotten() {
     let lease = lease(test.ask(1, "", false));
     assert!(
         matches!(test.ask_as(OTHER, 1, "", true), LookupResult::Wait(_)),
-        "one asks the origin"
+        "one request goes to the origin"
     );
     assert_eq!(lease.release(), [OTHER]);
     assert_eq!(test.cache.clear(), ClearReport::default());
 }
 
 #[test]
-fn above_the_mark_the_origin_is_asked() {
+fn above_the_mark_requests_go_to_the_origin() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let volume = {
@@ -206,9 +206,10 @@ fn above_the_mark_the_origin_is_asked() {
     assert_eq!((disks.fetches_skipped, disks.stores_skipped, disks.stored), (1, 1, 0));
 }
 
-/// Many ask at once for what a disk has and refuses: nobody is woken, on whose thread is not known.
+/// Many threads request at the same time what a disk has but refuses to load: no waiter is woken,
+/// because its thread is unknown.
 #[test]
-fn nobody_waits_for_what_is_refused() {
+fn no_request_waits_for_a_refused_load() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     test.volume.die_after(0);
@@ -234,26 +235,26 @@ fn nobody_waits_for_what_is_refused() {
 }
 
 #[test]
-fn a_disk_that_is_stuck_is_waited_for_once() {
+fn a_stuck_disk_is_waited_for_once() {
     let test = DiskTest::new();
     test.put(1, "", "ETag: \"a\"\r\n", b"one");
     let test = test.restart();
     assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { is_own: true }));
     assert!(matches!(test.ask_as(OTHER, 1, "", true), LookupResult::PendingDisk { is_own: false }));
-    // The time of the first is over: he asks the origin, and all who come now wait for that.
+    // The first waiter has timed out: it goes to the origin, and all later requests wait for that.
     let lease = lease(ask(&test.cache, key(1), "", None));
     let late = WaiterId { worker: 1, token: 3 };
     assert!(matches!(test.ask_as(late, 1, "", true), LookupResult::Wait(_)));
     assert_eq!(lease.release_as_private(NOW_MS + 1000), [late]);
-    // It is for one client, so nobody waits at all.
+    // The response is for one client, so no request waits.
     assert!(matches!(test.ask_as(late, 1, "", true), LookupResult::Miss { lease: None, .. }));
     test.work();
     assert_eq!(test.waker.take(), [ME, OTHER]);
-    assert_eq!(body(test.ask(1, "", false)), b"one", "what it brings after all is used");
+    assert_eq!(body(test.ask(1, "", false)), b"one", "its late response is used");
 }
 
 #[test]
-fn what_is_stale_is_refreshed_though_a_disk_is_stuck() {
+fn a_stale_response_is_refreshed_although_a_disk_is_stuck() {
     let test = DiskTest::new();
     let says = "Cache-Control: stale-while-revalidate=60\r\n";
     test.put(1, "", says, b"one");
@@ -268,7 +269,7 @@ fn what_is_stale_is_refreshed_though_a_disk_is_stuck() {
     assert_eq!(lease.release(), []);
 }
 
-/// Has each read fail from the time on at which somebody is woken.
+/// Makes each read fail from the first wake-up on.
 #[derive(Debug)]
 struct Breaking(SimDirectory);
 
@@ -279,7 +280,7 @@ impl Waker for Breaking {
 }
 
 #[test]
-fn of_what_does_not_come_into_memory_the_rest_is_not_read() {
+fn a_load_that_memory_rejects_is_not_read_to_its_end() {
     let long = vec![1; 200_000];
     for is_replaced in [true, false] {
         let test = DiskTest::new();
@@ -303,7 +304,7 @@ fn of_what_does_not_come_into_memory_the_rest_is_not_read() {
 }
 
 #[test]
-fn what_disks_were_bringing_when_they_went_is_fetched() {
+fn loads_in_progress_go_to_the_origin_when_disks_are_closed() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
@@ -315,7 +316,7 @@ fn what_disks_were_bringing_when_they_went_is_fetched() {
 }
 
 #[test]
-fn variants_are_told_apart_on_a_disk() {
+fn a_disk_distinguishes_variants() {
     let test = DiskTest::new();
     for (wants, bytes) in [("X: 1\r\n", b"one"), ("X: 2\r\n", b"two")] {
         test.put(1, wants, "Vary: x\r\n", bytes);
@@ -326,12 +327,12 @@ fn variants_are_told_apart_on_a_disk() {
     assert!(matches!(test.found(1, "X: 3\r\n"), LookupResult::Miss { .. }));
     test.put(1, "Y: 1\r\n", "Vary: y\r\n", b"new");
     let test = test.restart();
-    assert!(matches!(test.found(1, "X: 2\r\n"), LookupResult::Miss { .. }), "it varied otherwise");
+    assert!(matches!(test.found(1, "X: 2\r\n"), LookupResult::Miss { .. }), "it had another Vary");
     assert_eq!(body(test.found(1, "Y: 1\r\n")), b"new");
 }
 
 #[test]
-fn purges_and_what_is_made_invalid_hold_for_disks_too() {
+fn purges_and_invalidations_apply_to_disks() {
     let (directives, nothing) = (RequestDirectives::default(), request(""));
     let request = &OriginRequest::as_received(&nothing);
     let (waiter, now_ms) = (Some(ME), NOW_MS);
@@ -365,7 +366,7 @@ fn purges_and_what_is_made_invalid_hold_for_disks_too() {
             }
             act(&test.cache);
             let test = test.restart();
-            // The text of key 1 is the URL's, and its hash is not.
+            // The text of key 1 is the URL's, but its hash is not.
             let is_missed = !matches!(name, "before" | "url");
             assert_eq!(test.is_missed(1), is_missed, "{name} {is_in_memory}");
             let mut found = test.cache.lookup(&lookup(plain));
@@ -381,7 +382,7 @@ fn purges_and_what_is_made_invalid_hold_for_disks_too() {
 }
 
 #[test]
-fn a_purge_by_url_finds_what_has_more_in_its_key() {
+fn a_purge_by_url_finds_longer_keys() {
     let test = DiskTest::new();
     let name = b"http://a/\nx:1";
     let mut it = entry_to_store("", "", Some(0));
@@ -400,7 +401,7 @@ fn a_purge_by_url_finds_what_has_more_in_its_key() {
 }
 
 #[test]
-fn what_is_made_stale_is_validated_whatever_is_restarted() {
+fn a_stale_response_is_validated_after_any_restart() {
     for is_soft_purge in [true, false] {
         let test = DiskTest::new();
         let says = "ETag: \"a\"\r\nCache-Control: stale-while-revalidate=60\r\n";
@@ -422,7 +423,7 @@ fn what_is_made_stale_is_validated_whatever_is_restarted() {
 }
 
 #[test]
-fn a_304_counts_after_a_restart() {
+fn a_304_survives_a_restart() {
     let test = DiskTest::new();
     let object = test.put(1, "", "ETag: \"a\"\r\n", b"one");
     let mut stored = object.stored.clone();
@@ -435,13 +436,13 @@ fn a_304_counts_after_a_restart() {
         0,
     );
     let test = test.restart();
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("it is there") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
     assert_eq!(found.meta().response_ms, object.meta().response_ms + 1234);
-    assert_eq!(test.cache.stats().disks.stored, 0, "what comes from a disk is not written again");
+    assert_eq!(test.cache.stats().disks.stored, 0, "a loaded response is not written again");
 }
 
 #[test]
-fn what_was_made_invalid_while_it_arrived_is_not_fresh_on_a_disk() {
+fn a_response_invalidated_while_arriving_is_not_fresh_on_a_disk() {
     let test = DiskTest::new();
     let (filler_of_object, _) =
         test.cache.publish(key(1), None, entry_to_store("", "", Some(3)), NOW_MS);
@@ -454,7 +455,7 @@ fn what_was_made_invalid_while_it_arrived_is_not_fresh_on_a_disk() {
 }
 
 #[test]
-fn purges_before_the_disks_are_there_are_told_to_them() {
+fn purges_before_disks_are_opened_apply_to_them() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     test.put(2, "", "", b"two");
@@ -487,7 +488,7 @@ fn disks_of_another_cache_are_not_used() {
     assert_eq!(refused, Err(millrace_disk::Error::OtherKey));
 }
 
-/// Has a 304 make an object fresh for so long from then on.
+/// Applies a 304 that makes an object fresh for another `more_ms`.
 fn validated(test: &DiskTest, object: &Arc<Object>, more_ms: u64) -> Arc<Object> {
     let mut stored = object.stored.clone();
     stored.meta.response_ms += more_ms;
@@ -503,7 +504,7 @@ fn validated(test: &DiskTest, object: &Arc<Object>, more_ms: u64) -> Arc<Object>
 }
 
 #[test]
-fn a_304_for_what_still_arrives_is_not_for_the_body_on_the_disk() {
+fn a_304_for_an_arriving_body_does_not_update_the_disk() {
     let test = DiskTest::new();
     test.put(1, "", "ETag: \"1\"\r\n", b"one");
     let newer = entry_to_store("", "ETag: \"2\"\r\n", Some(3));
@@ -514,7 +515,7 @@ fn a_304_for_what_still_arrives_is_not_for_the_body_on_the_disk() {
 }
 
 #[test]
-fn a_304_for_what_memory_alone_has_is_not_for_the_body_on_the_disk() {
+fn a_304_for_a_body_in_memory_only_does_not_update_the_disk() {
     let test = DiskTest::new();
     test.put(1, "", "ETag: \"1\"\r\n", b"one");
     test.cache.close_disks();
@@ -531,30 +532,30 @@ fn a_304_for_what_memory_alone_has_is_not_for_the_body_on_the_disk() {
 }
 
 #[test]
-fn a_304_after_a_304_counts_after_a_restart_and_from_a_disk() {
+fn a_second_304_survives_a_restart() {
     let test = DiskTest::new();
     let object = test.put(1, "", "ETag: \"a\"\r\n", b"one");
     validated(&test, &validated(&test, &object, 1000), 200);
     let test = test.restart();
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("it is there") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
     validated(&test, &found, 30);
     let test = test.restart();
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("it is there") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
     assert_eq!(found.meta().response_ms, object.meta().response_ms + 1230);
 }
 
 #[test]
-fn a_304_that_is_left_out_leaves_nothing() {
+fn a_refused_304_removes_the_response_from_the_disk() {
     let test = DiskTest::new();
     test.put(1, "", "ETag: \"a\"\r\n", b"one");
     test.volume.die_after(0);
     test.cache.close_disks();
     test.volume.restart(false);
     let test = DiskTest::on(test.volume, QueueMarks { skip: 1, ..QueueMarks::default() });
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("it is there") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
     let mut stored = found.stored.clone();
     stored.meta.invalidate();
-    // Something is in the queue.
+    // The queue is not empty.
     test.cache.invalidate_tag(TagHash(3));
     test.cache.update(
         key(1),
@@ -567,7 +568,7 @@ fn a_304_that_is_left_out_leaves_nothing() {
 }
 
 #[test]
-fn a_304_that_cannot_be_written_leaves_nothing() {
+fn an_unwritten_304_removes_the_response_from_the_disk() {
     let test = DiskTest::new();
     let object = test.put(1, "", "ETag: \"a\"\r\n", b"one");
     test.volume.set_faults(SimFaults { write_errors: 1, ..SimFaults::default() });
@@ -586,7 +587,7 @@ fn a_304_that_cannot_be_written_leaves_nothing() {
 }
 
 #[test]
-fn what_a_disk_brings_is_older_than_all_that_memory_has() {
+fn a_loaded_response_is_older_than_all_in_memory() {
     let test = DiskTest::new();
     test.put(1, "X: 1\r\n", "Vary: x\r\n", b"one");
     let test = test.restart();
@@ -601,12 +602,12 @@ fn what_a_disk_brings_is_older_than_all_that_memory_has() {
 }
 
 #[test]
-fn what_was_replaced_on_the_disk_while_it_was_read_does_not_come() {
+fn a_response_replaced_while_it_is_loaded_is_not_used() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
     assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { is_own: true }));
-    // Another asks the origin, and memory lets go of what came.
+    // Another request goes to the origin, and its response is evicted from memory.
     put(&test.cache, key(1), "", "", b"two");
     let _ = test.cache.clear();
     test.work();
@@ -614,7 +615,7 @@ fn what_was_replaced_on_the_disk_while_it_was_read_does_not_come() {
 }
 
 #[test]
-fn a_variant_that_is_stored_anew_costs_no_other() {
+fn storing_a_variant_again_removes_no_other() {
     let test = DiskTest::new();
     let wants = |number: u32| format!("X: {number}\r\n");
     for number in [1, 2, 3, 4, 2] {
@@ -627,7 +628,7 @@ fn a_variant_that_is_stored_anew_costs_no_other() {
 }
 
 #[test]
-fn who_stores_and_forgets_never_waits_for_a_disk() {
+fn storing_and_removing_never_wait_for_a_disk() {
     let test = DiskTest::on(
         SimDirectory::new(1, 64 << 20),
         QueueMarks { wait: 0, ..QueueMarks::default() },
@@ -640,14 +641,14 @@ fn who_stores_and_forgets_never_waits_for_a_disk() {
 }
 
 #[test]
-fn an_operator_waits_for_no_step() {
+fn an_operator_does_not_wait_in_a_step() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let _step = test.cache.disk_tier.begin_step();
     assert_eq!(test.cache.purge_disks(&Selector::All, false), Some(true));
 }
 
-/// Looks at the disks as soon as it is told something.
+/// Queries the disks as soon as it is called.
 #[derive(Debug, Default)]
 struct Curious(std::sync::OnceLock<Arc<Cache>>);
 
@@ -659,7 +660,7 @@ impl Waker for Curious {
 }
 
 #[test]
-fn nobody_waits_for_disks_that_are_being_closed() {
+fn lookups_do_not_wait_for_disks_that_are_being_closed() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     test.cache.close_disks();
