@@ -252,9 +252,9 @@ class Disk(ShopCase):
         if os.getuid() == 0:
             other.chmod(0o700)
             os.chown(other, 12345, 12345)
-            self.refused(other, f"--disk {other}: it belongs to user 12345")
+            self.refused(other, f"--disk {other}: owned by user 12345")
         self.start()
-        self.refused(self.disk, f"--disk {self.disk}: another process uses it")
+        self.refused(self.disk, f"--disk {self.disk}: in use by another process")
 
     def test_a_folder_may_be_reached_by_a_link_of_roots(self):
         """As systemd lays out the CacheDirectory= of a unit with DynamicUser=."""

@@ -213,17 +213,17 @@ impl Reader {
         if state.readers[index].is_none_or(|reader| reader.is_cut) {
             return (BodyRead::End(BodyEnd::Cut), None);
         }
-        let found = state.slice(self.at, max);
-        if let (None, Some(end)) = (&found, state.end) {
+        let next = state.slice(self.at, max);
+        if let (None, Some(end)) = (&next, state.end) {
             return (BodyRead::End(end), None);
         }
-        self.at += found.as_ref().map_or(0, |slice| slice.len() as u64);
-        let waiter = found.is_none().then_some(waiter);
-        state.readers[index] = Some(ReaderState { at: self.at, waiter: waiter, is_cut: false });
+        self.at += next.as_ref().map_or(0, |slice| slice.len() as u64);
+        let waiter = next.is_none().then_some(waiter);
+        state.readers[index] = Some(ReaderState { at: self.at, waiter, is_cut: false });
         state.discard_consumed();
         // A reader that finds nothing is ahead of all others, possibly because it began there. So
         // the filler may continue then, too.
-        (found.map_or(BodyRead::Wait, BodyRead::Bytes), state.waiting_filler.take())
+        (next.map_or(BodyRead::Wait, BodyRead::Bytes), state.waiting_filler.take())
     }
 
     /// Advances by `count` bytes, which reach the consumer in another way and need not have

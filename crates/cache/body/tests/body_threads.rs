@@ -15,7 +15,7 @@ const BODIES: usize = 400;
 const BYTES_MAX: usize = 1 << 20;
 const SLAB_BYTES: usize = 16 << 20;
 /// How far behind a reader may be before the filler cuts it off, if the plan says so.
-const BEHIND_MAX: u64 = 300_000;
+const LAG_MAX: u64 = 300_000;
 
 /// What the filler does.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +24,9 @@ struct Plan {
     bytes: usize,
     is_announced: bool,
     /// The body becomes pass-through after this number of bytes.
-    passes_at: usize,
+    pass_through_at: usize,
     ahead_max: u64,
-    cuts_behind: bool,
+    cuts_slow_readers: bool,
     ending: Ending,
 }
 
@@ -51,9 +51,9 @@ impl Plan {
             readers: 1 + random.below(READERS),
             bytes,
             is_announced: random.below(2) == 0,
-            passes_at: random.below(2 * bytes),
+            pass_through_at: random.below(2 * bytes),
             ahead_max: [1, 5_000, 200_000, u64::MAX][random.below(4)],
-            cuts_behind: random.below(3) == 0,
+            cuts_slow_readers: random.below(3) == 0,
             ending,
         }
     }
@@ -64,7 +64,7 @@ const FILLER: usize = READERS;
 
 /// Tracks which threads are awake, and what the others wait for.
 #[derive(Default)]
-struct House {
+struct Scheduler {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -79,35 +79,39 @@ struct State {
     /// By number: threads that sleep until they are woken.
     asleep: [bool; READERS + 1],
     /// By number: whether the thread was woken since its last sleep.
-    rung: [bool; READERS + 1],
+    was_woken: [bool; READERS + 1],
     is_stuck: bool,
 }
 
 impl State {
     /// Counts a thread that sleeps or ends: it may have been the last one that could wake another.
-    fn note_less(&mut self) {
+    fn note_one_fewer(&mut self) {
         self.awake -= 1;
-        let is_rung = self.asleep.iter().zip(&self.rung).any(|(asleep, rung)| *asleep && *rung);
+        let is_woken = self
+            .asleep
+            .iter()
+            .zip(&self.was_woken)
+            .any(|(asleep, was_woken)| *asleep && *was_woken);
         let goes_on = self.stopped > 0 && self.busy == 0;
         let sleeps = self.stopped > 0 || self.asleep.contains(&true);
-        self.is_stuck |= self.awake == 0 && sleeps && !is_rung && !goes_on;
+        self.is_stuck |= self.awake == 0 && sleeps && !is_woken && !goes_on;
     }
 }
 
-impl House {
-    fn enter(&self, number: usize) -> Person<'_> {
+impl Scheduler {
+    fn enter(&self, number: usize) -> Participant<'_> {
         let is_busy = number != FILLER;
         let mut state = self.lock();
         state.awake += 1;
         state.busy += usize::from(is_busy);
-        Person { house: self, number, is_busy }
+        Participant { scheduler: self, number, is_busy }
     }
 
-    fn ring(&self, waiters: impl IntoIterator<Item = WaiterId>) {
+    fn wake(&self, waiters: impl IntoIterator<Item = WaiterId>) {
         let mut state = self.lock();
         for waiter in waiters {
             assert_eq!(waiter.token, u64::from(waiter.worker) + 7);
-            state.rung[usize::from(waiter.worker)] = true;
+            state.was_woken[usize::from(waiter.worker)] = true;
         }
         self.changed.notify_all();
     }
@@ -122,7 +126,7 @@ impl House {
         mut state: MutexGuard<'a, State>,
         is_over: impl Fn(&State) -> bool,
     ) -> MutexGuard<'a, State> {
-        state.note_less();
+        state.note_one_fewer();
         self.changed.notify_all();
         while !is_over(&state) && !state.is_stuck {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -134,13 +138,13 @@ impl House {
 }
 
 /// A running thread, until it is dropped.
-struct Person<'a> {
-    house: &'a House,
+struct Participant<'a> {
+    scheduler: &'a Scheduler,
     number: usize,
     is_busy: bool,
 }
 
-impl Person<'_> {
+impl Participant<'_> {
     fn waiter(&self) -> WaiterId {
         waiter(self.number)
     }
@@ -148,30 +152,30 @@ impl Person<'_> {
     /// Sleeps until woken; returns at once if woken since the last sleep.
     fn sleep(&mut self) {
         let number = self.number;
-        let mut state = self.house.lock();
-        if !state.rung[number] {
+        let mut state = self.scheduler.lock();
+        if !state.was_woken[number] {
             state.asleep[number] = true;
-            state = self.house.sleep(state, |state| state.rung[number]);
+            state = self.scheduler.sleep(state, |state| state.was_woken[number]);
             state.asleep[number] = false;
         }
-        state.rung[number] = false;
+        state.was_woken[number] = false;
     }
 
     /// Sleeps until no thread is busy.
     fn stop(&mut self) {
-        let mut state = self.house.lock();
+        let mut state = self.scheduler.lock();
         state.busy -= usize::from(std::mem::take(&mut self.is_busy));
         state.stopped += 1;
-        self.house.sleep(state, |state| state.busy == 0).stopped -= 1;
+        self.scheduler.sleep(state, |state| state.busy == 0).stopped -= 1;
     }
 }
 
-impl Drop for Person<'_> {
+impl Drop for Participant<'_> {
     fn drop(&mut self) {
-        let mut state = self.house.lock();
+        let mut state = self.scheduler.lock();
         state.busy -= usize::from(self.is_busy);
-        state.note_less();
-        self.house.changed.notify_all();
+        state.note_one_fewer();
+        self.scheduler.changed.notify_all();
     }
 }
 
@@ -184,16 +188,16 @@ fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) {
+fn fill(mut filler: Filler, plan: Plan, mut me: Participant<'_>, mut random: Random) {
     let end = if plan.ending == Ending::Finished { plan.bytes } else { plan.bytes / 2 };
-    let (mut at, mut is_passing) = (0, false);
+    let (mut at, mut is_pass_through) = (0, false);
     while at < end {
-        if !is_passing && at >= plan.passes_at {
+        if !is_pass_through && at >= plan.pass_through_at {
             filler.pass_through();
-            is_passing = true;
+            is_pass_through = true;
         }
-        if plan.cuts_behind {
-            filler.cut_slow_readers(BEHIND_MAX);
+        if plan.cuts_slow_readers {
+            filler.cut_slow_readers(LAG_MAX);
         }
         // Without readers it continues, as for a body that is stored.
         let lead = filler.lead_or_wait(plan.ahead_max, me.waiter());
@@ -201,26 +205,26 @@ fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) 
             me.sleep();
             continue;
         }
-        let Ok(spare) = filler.unfilled() else {
+        let Ok(unfilled) = filler.unfilled() else {
             // The slab is never full, because all bodies fit; the prefault thread is a moment
             // behind.
             thread::yield_now();
             continue;
         };
-        let next = if is_passing { end } else { end.min(plan.passes_at) };
-        let count = spare.len().min(next - at).min(1 + random.below(40_000));
-        for (place, at) in spare[..count].iter_mut().zip(at as u64..) {
+        let next = if is_pass_through { end } else { end.min(plan.pass_through_at) };
+        let count = unfilled.len().min(next - at).min(1 + random.below(40_000));
+        for (place, at) in unfilled[..count].iter_mut().zip(at as u64..) {
             *place = byte(at);
         }
         at += count;
-        me.house.ring(filler.advance(count));
+        me.scheduler.wake(filler.advance(count));
     }
     match plan.ending {
-        Ending::Finished => me.house.ring(filler.finish()),
-        Ending::Cut => me.house.ring(filler.cut()),
+        Ending::Finished => me.scheduler.wake(filler.finish()),
+        Ending::Cut => me.scheduler.wake(filler.cut()),
         Ending::Dropped => {
             drop(filler);
-            me.house.ring((0..READERS).map(waiter));
+            me.scheduler.wake((0..READERS).map(waiter));
         }
     }
 }
@@ -229,9 +233,9 @@ fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) 
 struct Client {
     start: usize,
     /// Number of reads after which it leaves.
-    patience: usize,
+    reads_max: usize,
     /// Number of reads after which it stops until the others have ended.
-    stops_at: usize,
+    stop_after: usize,
     max: usize,
     random: Random,
 }
@@ -240,23 +244,23 @@ impl Client {
     fn draw(plan: Plan, mut random: Random) -> Self {
         Self {
             start: random.below(2) * random.below(plan.bytes + 2),
-            patience: if random.below(3) == 0 { random.below(30) } else { usize::MAX },
-            stops_at: if random.below(3) == 0 { random.below(5) } else { usize::MAX },
+            reads_max: if random.below(3) == 0 { random.below(30) } else { usize::MAX },
+            stop_after: if random.below(3) == 0 { random.below(5) } else { usize::MAX },
             max: [9_000, 700, 16_384, 1 << 20, usize::MAX][random.below(5)],
             random,
         }
     }
 
-    fn read(mut self, plan: Plan, body: Arc<Body>, mut me: Person<'_>) {
-        self.dawdle();
+    fn read(mut self, plan: Plan, body: Arc<Body>, mut me: Participant<'_>) {
+        self.yield_randomly();
         let Some(mut reader) = Reader::new(body, self.start as u64) else { return };
-        for turn in 0..self.patience {
-            if turn == self.stops_at {
+        for turn in 0..self.reads_max {
+            if turn == self.stop_after {
                 me.stop();
             }
-            self.dawdle();
+            self.yield_randomly();
             let (found, woken) = reader.read(self.max, me.waiter());
-            me.house.ring(woken);
+            me.scheduler.wake(woken);
             match found {
                 BodyRead::Bytes(slice) => {
                     assert!((1..=self.max).contains(&slice.len()));
@@ -271,12 +275,12 @@ impl Client {
                 }
             }
         }
-        self.dawdle();
-        me.house.ring(reader.close());
+        self.yield_randomly();
+        me.scheduler.wake(reader.close());
     }
 
     /// Sometimes lets the other threads run first.
-    fn dawdle(&mut self) {
+    fn yield_randomly(&mut self) {
         if self.random.below(4) == 0 {
             (0..self.random.below(100)).for_each(|_| thread::yield_now());
         }
@@ -284,12 +288,12 @@ impl Client {
 
     fn check_end(&self, end: BodyEnd, at: u64, plan: Plan) {
         let is_finished = plan.ending == Ending::Finished;
-        let came = if is_finished { plan.bytes } else { plan.bytes / 2 };
-        let is_at_end = at == came.max(self.start) as u64;
+        let arrived = if is_finished { plan.bytes } else { plan.bytes / 2 };
+        let is_at_end = at == arrived.max(self.start) as u64;
         match end {
             BodyEnd::Whole => assert!(is_finished && is_at_end, "at {at}"),
             BodyEnd::Cut => {
-                let is_behind = plan.cuts_behind && came > plan.passes_at;
+                let is_behind = plan.cuts_slow_readers && arrived > plan.pass_through_at;
                 assert!(is_behind || !is_finished && is_at_end, "at {at}");
             }
         }
@@ -307,19 +311,20 @@ fn no_waiter_is_forgotten_and_no_byte_is_wrong() {
         let length = plan.is_announced.then_some(plan.bytes as u64);
         let filler = Filler::new(&slab, MemoryKind::ZeroCopy, length, 0);
         let body = filler.body().clone();
-        let house = House::default();
+        let scheduler = Scheduler::default();
         let mut seed = || Random::from_seed(random.below(usize::MAX) as u64);
         thread::scope(|scope| {
-            let people: Vec<_> = (0..plan.readers).map(|number| house.enter(number)).collect();
-            let me = house.enter(FILLER);
-            for person in people {
+            let participants: Vec<_> =
+                (0..plan.readers).map(|number| scheduler.enter(number)).collect();
+            let me = scheduler.enter(FILLER);
+            for participant in participants {
                 let (body, client) = (body.clone(), Client::draw(plan, seed()));
-                scope.spawn(move || client.read(plan, body, person));
+                scope.spawn(move || client.read(plan, body, participant));
             }
             let random = seed();
             scope.spawn(move || fill(filler, plan, me, random));
         });
-        let is_kept = plan.ending == Ending::Finished && plan.bytes <= plan.passes_at;
+        let is_kept = plan.ending == Ending::Finished && plan.bytes <= plan.pass_through_at;
         assert_eq!(body.bytes().map(|bytes| bytes.len()), is_kept.then_some(plan.bytes as u64));
         let end = if plan.ending == Ending::Finished { BodyEnd::Whole } else { BodyEnd::Cut };
         assert_eq!(body.end(), Some(end));

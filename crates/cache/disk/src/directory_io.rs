@@ -88,8 +88,8 @@ pub trait FileIo: Send + Sync + Debug {
 ///
 /// # Errors
 /// As [`DirectoryIo::remove`].
-pub(super) fn ensure_removed(volume: &dyn DirectoryIo, name: &str) -> IoResult<()> {
-    match volume.remove(name) {
+pub(super) fn ensure_removed(directory_io: &dyn DirectoryIo, name: &str) -> IoResult<()> {
+    match directory_io.remove(name) {
         Err(Errno::NOENT) => Ok(()),
         removed => removed,
     }

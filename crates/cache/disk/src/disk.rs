@@ -31,7 +31,7 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens a disk whose identity is written already. Its contents are recovered later.
     pub(super) fn open(
-        volume: Arc<dyn DirectoryIo>,
+        directory_io: Arc<dyn DirectoryIo>,
         bytes: u64,
         identity: &Identity,
         contents: DirectoryContents,
@@ -40,22 +40,22 @@ impl Disk {
         options: &DiskOptions,
     ) -> IoResult<Self> {
         let segments = Segments::default();
-        for number in volume.list()?.iter().filter_map(|name| Segment::number_of(name)) {
+        for number in directory_io.list()?.iter().filter_map(|name| Segment::number_of(name)) {
             debug_assert_eq!(
                 contents,
                 DirectoryContents::Kept,
                 "other contents were removed before"
             );
-            let file = volume.open(&Segment::name(number))?;
+            let file = directory_io.open(&Segment::name(number))?;
             let bytes = file.bytes()?;
             segments.insert(Arc::new(Segment::new(number, file, bytes)));
         }
-        let past = segments.numbers();
+        let unread = segments.numbers();
         let shared = Arc::new(DiskShared {
-            volume,
+            directory_io,
             directory: identity.directory,
             sealer: Sealer::new(identity.key, identity.directory),
-            index: Index::new(!past.is_empty()),
+            index: Index::new(!unread.is_empty()),
             rules: PurgeRules::default(),
             segments,
             queue: JobQueue::new(options.marks, options.readers == 0),
@@ -63,50 +63,50 @@ impl Disk {
             recovered: Mutex::default(),
             callbacks: callbacks.clone(),
             disk: place,
-            is_recovering: AtomicBool::new(!past.is_empty()),
+            is_recovering: AtomicBool::new(!unread.is_empty()),
             body_bytes_max: bytes / super::limits::BODY_SHARE,
         });
-        let log = Arc::new(Mutex::new(Log::new(shared.clone(), past, bytes)));
+        let log = Arc::new(Mutex::new(Log::new(shared.clone(), unread, bytes)));
         Ok(Self { shared, log })
     }
 
     pub(super) fn find(&self, key: Key) -> impl Iterator<Item = DiskHit> {
-        let known = self.shared.index.shard(key).find(key);
-        known.into_iter().map(|known| self.to_hit(known))
+        let indexed = self.shared.index.shard(key).find(key);
+        indexed.into_iter().map(|indexed| self.to_hit(indexed))
     }
 
-    pub(super) fn to_hit(&self, known: IndexedRecord) -> DiskHit {
+    pub(super) fn to_hit(&self, indexed: IndexedRecord) -> DiskHit {
         DiskHit {
-            id: known.id,
-            variant: known.variant,
-            vary: known.vary,
-            body_bytes: known.body_bytes,
+            id: indexed.id,
+            variant: indexed.variant,
+            vary: indexed.vary,
+            body_bytes: indexed.body_bytes,
             disk: self.shared.disk,
-            at: known.at,
+            at: indexed.at,
         }
     }
 
-    pub(super) fn has(&self, candidate: &DiskHit) -> bool {
-        let known = self.shared.index.shard(candidate.id.key).get(candidate.id);
-        known.is_some_and(|known| known.at == candidate.at)
+    pub(super) fn has(&self, hit: &DiskHit) -> bool {
+        let indexed = self.shared.index.shard(hit.id.key).get(hit.id);
+        indexed.is_some_and(|indexed| indexed.at == hit.at)
     }
 
     /// Queues a response. Returns it if it is refused. In both cases, the version that it replaces
     /// is no longer found.
-    pub(super) fn store(&self, answer: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
+    pub(super) fn store(&self, response: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
         let shared = &self.shared;
         let is_sound =
-            answer.fixed_header().is_some() && answer.body.len() <= shared.body_bytes_max;
+            response.fixed_header().is_some() && response.body.len() <= shared.body_bytes_max;
         let is_full = shared.index.is_full();
-        if !is_sound || is_full || shared.queue.must_skip(answer.bytes()) {
+        if !is_sound || is_full || shared.queue.must_skip(response.bytes()) {
             shared.stats.update(|counters| counters.stores_skipped += 1);
-            self.forget(answer.id);
-            return Err(answer);
+            self.forget(response.id);
+            return Err(response);
         }
         let number = shared.queue.next_store_number();
-        let mut shard = shared.index.shard(answer.id.key);
-        let replaces = shard.insert_queued(answer.id, number);
-        shared.queue.push_write(WriteJob::Store { answer, number, replaces });
+        let mut shard = shared.index.shard(response.id.key);
+        let replaces = shard.insert_queued(response.id, number);
+        shared.queue.push_write(WriteJob::Store { response, number, replaces });
         Ok(())
     }
 

@@ -90,21 +90,31 @@ impl Disks {
             return Err(Error::Count(directories.len()));
         }
         let sizes: Vec<u64> = directories.iter().map(|(_, bytes)| *bytes).collect();
-        if let Some(place) = sizes.iter().position(|bytes| *bytes < DISK_BYTES_MIN) {
-            return Err(Error::Size(place, sizes[place]));
+        if let Some(index) = sizes.iter().position(|bytes| *bytes < DISK_BYTES_MIN) {
+            return Err(Error::Size(index, sizes[index]));
         }
-        let directories: Vec<_> = directories.into_iter().map(|(volume, _)| volume).collect();
-        let found = for_each_disk(&directories, |_, volume| read_identity(&**volume))?;
+        let directories: Vec<_> = directories.into_iter().map(|(directory, _)| directory).collect();
+        let found = for_each_disk(&directories, |_, directory| read_identity(&**directory))?;
         let (identities, contents) = plan_run(&found, fresh, now_ms);
-        for_each_disk(&directories, |place, volume| match contents[place] {
+        for_each_disk(&directories, |index, directory| match contents[index] {
             DirectoryContents::Kept => Ok(()),
-            _ => remove_segments(&**volume),
+            _ => remove_segments(&**directory),
         })?;
         // A run has begun only when every directory has recorded it.
-        for_each_disk(&directories, |place, volume| write_identity(&**volume, &identities[place]))?;
-        let disks = for_each_disk(&directories, |place, volume| {
-            let (identity, contents) = (&identities[place], contents[place]);
-            Disk::open(volume.clone(), sizes[place], identity, contents, place, callbacks, options)
+        for_each_disk(&directories, |index, directory| {
+            write_identity(&**directory, &identities[index])
+        })?;
+        let disks = for_each_disk(&directories, |index, directory| {
+            let (identity, contents) = (&identities[index], contents[index]);
+            Disk::open(
+                directory.clone(),
+                sizes[index],
+                identity,
+                contents,
+                index,
+                callbacks,
+                options,
+            )
         })?;
         let threads = match options.readers {
             0 => None,
@@ -143,7 +153,7 @@ impl Disks {
         let mut found: Vec<DiskHit> = self.disks[home].find(key).collect();
         for (_, disk) in self.others_than(home) {
             for other in disk.find(key) {
-                if found.iter().all(|candidate| candidate.id != other.id) {
+                if found.iter().all(|hit| hit.id != other.id) {
                     found.push(other);
                 }
             }
@@ -152,8 +162,8 @@ impl Disks {
     }
 
     /// Returns whether a response is still where it was found.
-    pub fn has(&self, candidate: &DiskHit) -> bool {
-        self.disks[candidate.disk].has(candidate)
+    pub fn has(&self, hit: &DiskHit) -> bool {
+        self.disks[hit.disk].has(hit)
     }
 
     /// Stores a response and replaces the one with the same id, which is no longer found from now
@@ -162,12 +172,12 @@ impl Disks {
     /// # Errors
     /// Returns the response if the disk is overloaded or the response too long. The one that it
     /// should replace is removed nevertheless.
-    pub fn store(&self, answer: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
-        let home = self.home_of(answer.id.key);
+    pub fn store(&self, response: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
+        let home = self.home_of(response.id.key);
         for (_, disk) in self.others_than(home) {
-            disk.forget(answer.id);
+            disk.forget(response.id);
         }
-        self.disks[home].store(answer)
+        self.disks[home].store(response)
     }
 
     /// Replaces metadata and header of a stored response, after a validation. If the disk is
@@ -202,7 +212,7 @@ impl Disks {
     /// instead. `requester` gets a reply once the purge survives a failure of the machine.
     pub fn purge(&self, target: &PurgeTarget, is_soft: bool, requester: WaiterId) {
         let rest = Mutex::new((self.disks.len(), true));
-        let requester = Arc::new(PurgeWaiter { requester: requester, remaining: rest });
+        let requester = Arc::new(PurgeWaiter { requester, remaining: rest });
         for disk in &self.disks {
             disk.purge(target, is_soft, Some(requester.clone()));
         }
@@ -213,7 +223,7 @@ impl Disks {
     /// # Errors
     /// Returns the request if the disk is overloaded: the origin has to be used.
     pub fn fetch(&self, fetch: Box<FetchRequest>) -> Result<(), Box<FetchRequest>> {
-        self.disks[fetch.candidate.disk].fetch(fetch)
+        self.disks[fetch.hit.disk].fetch(fetch)
     }
 
     /// Starts to read some stored headers, from a cursor on, at first `Cursor::default()`;
@@ -249,7 +259,7 @@ impl Disks {
     }
 
     fn others_than(&self, home: usize) -> impl Iterator<Item = (usize, &Disk)> {
-        self.disks.iter().enumerate().filter(move |(place, _)| *place != home)
+        self.disks.iter().enumerate().filter(move |(index, _)| *index != home)
     }
 
     /// Returns the disk for responses of a key, by weighted rendezvous hashing: each disk gets its
@@ -258,12 +268,12 @@ impl Disks {
         if self.disks.len() == 1 {
             return 0;
         }
-        let score = |place: usize| {
+        let score = |index: usize| {
             let mut hasher = SipHasher13::new_with_key(&self.key.bytes());
             hasher.write_u128(key.0);
-            hasher.write_u64(self.disks[place].shared.directory);
+            hasher.write_u64(self.disks[index].shared.directory);
             let chance = (hasher.finish128().h1 >> 11) as f64 / (1_u64 << 53) as f64;
-            -(self.sizes[place] as f64) / chance.max(f64::MIN_POSITIVE).ln()
+            -(self.sizes[index] as f64) / chance.max(f64::MIN_POSITIVE).ln()
         };
         let places = 0..self.disks.len();
         places.max_by(|one, other| score(*one).total_cmp(&score(*other))).unwrap_or(0)
@@ -283,12 +293,12 @@ fn for_each_disk<T, U>(
     mut what: impl FnMut(usize, &T) -> IoResult<U>,
 ) -> Result<Vec<U>, Error> {
     let all = of.iter().enumerate();
-    all.map(|(place, one)| what(place, one).map_err(|error| Error::Io(place, error))).collect()
+    all.map(|(index, one)| what(index, one).map_err(|error| Error::Io(index, error))).collect()
 }
 
 /// Returns the identity of a directory; `None` if it has none that can be read.
-fn read_identity(volume: &dyn DirectoryIo) -> IoResult<Option<Identity>> {
-    let file = match volume.open(IDENTITY) {
+fn read_identity(directory: &dyn DirectoryIo) -> IoResult<Option<Identity>> {
+    let file = match directory.open(IDENTITY) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error),
@@ -299,16 +309,16 @@ fn read_identity(volume: &dyn DirectoryIo) -> IoResult<Option<Identity>> {
 }
 
 /// Writes the identity of a directory. If the disk is full, the oldest segments are removed first.
-fn write_identity(volume: &dyn DirectoryIo, identity: &Identity) -> IoResult<()> {
-    let mut written = volume.replace(IDENTITY, &identity.to_bytes());
+fn write_identity(directory: &dyn DirectoryIo, identity: &Identity) -> IoResult<()> {
+    let mut written = directory.replace(IDENTITY, &identity.to_bytes());
     if written == Err(Errno::NOSPC) || written == Err(Errno::DQUOT) {
-        let mut names = volume.list()?;
+        let mut names = directory.list()?;
         names.retain(|name| Segment::number_of(name).is_some());
         // The numbers in the names have leading zeros.
         names.sort_unstable();
         for oldest in names {
-            volume.remove(&oldest)?;
-            written = volume.replace(IDENTITY, &identity.to_bytes());
+            directory.remove(&oldest)?;
+            written = directory.replace(IDENTITY, &identity.to_bytes());
             if written.is_ok() {
                 break;
             }
@@ -318,11 +328,11 @@ fn write_identity(volume: &dyn DirectoryIo, identity: &Identity) -> IoResult<()>
 }
 
 /// Removes all segments.
-fn remove_segments(volume: &dyn DirectoryIo) -> IoResult<()> {
-    for name in volume.list()? {
+fn remove_segments(directory: &dyn DirectoryIo) -> IoResult<()> {
+    for name in directory.list()? {
         if Segment::number_of(&name).is_some() {
-            volume.remove(&name)?;
+            directory.remove(&name)?;
         }
     }
-    volume.sync()
+    directory.sync()
 }

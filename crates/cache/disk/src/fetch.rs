@@ -26,14 +26,15 @@ pub(super) fn open_record(
     at: RecordPosition,
 ) -> Result<OpenRecord, FetchError> {
     let now = shared.index.shard(id.key).get(id).filter(|now| now.at == at);
-    let known = now.ok_or(FetchError::Gone)?;
+    let indexed = now.ok_or(FetchError::Gone)?;
     let segment = shared.segments.get(at.segment).ok_or(FetchError::Gone)?;
-    let RecordHeaders { record: front, update, status } = shared.read_headers(&segment, &known)?;
+    let RecordHeaders { record: front, update, status } =
+        shared.read_headers(&segment, &indexed)?;
     if status == RecordStatus::Purged {
         return Err(FetchError::Gone);
     }
     let head = front.stored_header(update.as_ref(), status == RecordStatus::Stale);
-    let body_at = at.offset() + u64::from(known.header_bytes);
+    let body_at = at.offset() + u64::from(indexed.header_bytes);
     Ok(OpenRecord { segment, record: front, body_at, header: head })
 }
 

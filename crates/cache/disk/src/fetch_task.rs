@@ -41,8 +41,8 @@ pub(super) struct OpenRecord {
 impl FetchTask {
     pub(super) fn new(fetch: FetchRequest) -> Self {
         Self {
-            id: fetch.candidate.id,
-            at: fetch.candidate.at,
+            id: fetch.hit.id,
+            at: fetch.hit.at,
             requester: fetch.requester,
             filler: Some(fetch.filler),
             opened: None,

@@ -98,15 +98,15 @@ pub(super) fn plan_run(
     let oldest = found.iter().flatten().min_by_key(|identity| identity.made_ms);
     let key = oldest.map_or(fresh, |identity| identity.key);
     let made_ms = oldest.map_or(now_ms, |identity| identity.made_ms);
-    let known: Vec<&Identity> = found.iter().flatten().filter(|one| one.key == key).collect();
-    let run = known.iter().map(|identity| identity.run).max().unwrap_or(0) + 1;
-    let latest = known.iter().map(|identity| last_run_of(identity, &known)).max().unwrap_or(0);
+    let indexed: Vec<&Identity> = found.iter().flatten().filter(|one| one.key == key).collect();
+    let run = indexed.iter().map(|identity| identity.run).max().unwrap_or(0) + 1;
+    let latest = indexed.iter().map(|identity| last_run_of(identity, &indexed)).max().unwrap_or(0);
     let contents: Vec<DirectoryContents> = found
         .iter()
         .map(|identity| match identity {
             None => DirectoryContents::New,
             Some(identity) if identity.key != key => DirectoryContents::OtherKey,
-            Some(identity) if last_run_of(identity, &known) < latest => {
+            Some(identity) if last_run_of(identity, &indexed) < latest => {
                 DirectoryContents::MissedRuns
             }
             Some(_) => DirectoryContents::Kept,
@@ -130,11 +130,11 @@ pub(super) fn plan_run(
 
 /// Returns the last run in which a directory really took part. A run that a member never recorded
 /// did not begin: everything stopped while it was being recorded in one directory after the other.
-fn last_run_of(identity: &Identity, known: &[&Identity]) -> u64 {
+fn last_run_of(identity: &Identity, indexed: &[&Identity]) -> u64 {
     let never_heard = |other: &&&Identity| {
         identity.members.contains(&other.directory) && other.run < identity.run
     };
-    identity.run - u64::from(known.iter().any(|other| never_heard(&other)))
+    identity.run - u64::from(indexed.iter().any(|other| never_heard(&other)))
 }
 
 fn has_unique_number(identity: &Identity, found: &[Option<Identity>]) -> bool {

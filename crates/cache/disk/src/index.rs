@@ -122,8 +122,8 @@ impl Index {
     /// Creates an index. `has_past`: there are segments to recover.
     pub(super) fn new(has_past: bool) -> Self {
         let shard = || {
-            let past = has_past.then(RecoveryState::default);
-            Mutex::new(IndexShard { recovery: past, ..IndexShard::default() })
+            let unread = has_past.then(RecoveryState::default);
+            Mutex::new(IndexShard { recovery: unread, ..IndexShard::default() })
         };
         let shards = (0..SHARDS).map(|_| shard()).collect();
         Self { shards, count: AtomicUsize::new(0), vary_names: Mutex::default() }
@@ -170,23 +170,24 @@ impl Index {
         let mut shard = self.shard(id.key);
         let is_full = self.is_full();
         let is_there = shard.shard.entries.contains_key(&id);
-        let past = shard.shard.recovery.as_mut()?;
-        let is_dead = past.purged_ids.contains(&id) || past.purged_keys.contains(&id.key.0);
+        let unread = shard.shard.recovery.as_mut()?;
+        let is_dead = unread.purged_ids.contains(&id) || unread.purged_keys.contains(&id.key.0);
         let front_bytes = fixed.record_header_bytes() as u32;
         match fixed.kind {
-            RecordKind::Purge(PurgeScope::Id) => drop(past.purged_ids.insert(id)),
-            RecordKind::Purge(PurgeScope::Key) => drop(past.purged_keys.insert(id.key.0)),
+            RecordKind::Purge(PurgeScope::Id) => drop(unread.purged_ids.insert(id)),
+            RecordKind::Purge(PurgeScope::Key) => drop(unread.purged_keys.insert(id.key.0)),
             RecordKind::Purge(_) => {}
             RecordKind::Response | RecordKind::Update if is_dead => {}
             RecordKind::Update if is_there => {}
             RecordKind::Update => {
-                past.updates
+                unread
+                    .updates
                     .entry(id)
                     .or_insert((fixed.target, HeaderLocation { at, header_bytes: front_bytes }));
             }
             RecordKind::Response if is_there || is_full => {}
             RecordKind::Response => {
-                let update = past.updates.remove(&id);
+                let update = unread.updates.remove(&id);
                 let update = update.filter(|(target, _)| *target == at).map(|(_, head)| head);
                 let more = RareFields { variant: item.variant, vary, update };
                 let entry =
@@ -257,19 +258,19 @@ impl LockedShard<'_> {
 
     /// Records that a queued response was written. Returns `false` if it was purged or replaced
     /// meanwhile.
-    pub(super) fn commit(&mut self, number: u64, known: IndexedRecord) -> bool {
+    pub(super) fn commit(&mut self, number: u64, indexed: IndexedRecord) -> bool {
         let is_same = |entry: &IndexEntry| entry.location == EntryLocation::Queued(number);
-        if !self.shard.entries.get(&known.id).is_some_and(is_same) {
+        if !self.shard.entries.get(&indexed.id).is_some_and(is_same) {
             return false;
         }
-        let more = RareFields { variant: known.variant, vary: known.vary, update: None };
+        let more = RareFields { variant: indexed.variant, vary: indexed.vary, update: None };
         let entry = IndexEntry::new(
-            EntryLocation::OnDisk(known.at),
-            known.header_bytes,
-            known.body_bytes,
+            EntryLocation::OnDisk(indexed.at),
+            indexed.header_bytes,
+            indexed.body_bytes,
             more,
         );
-        self.insert(known.id, entry);
+        self.insert(indexed.id, entry);
         true
     }
 
@@ -288,8 +289,8 @@ impl LockedShard<'_> {
     /// Removes a response. Returns whether it was, or may have been, there.
     pub(super) fn remove(&mut self, id: ResponseId) -> bool {
         let was_there = self.remove_entry(id);
-        if let Some(past) = &mut self.shard.recovery {
-            past.purged_ids.insert(id);
+        if let Some(unread) = &mut self.shard.recovery {
+            unread.purged_ids.insert(id);
             return true;
         }
         was_there
@@ -297,7 +298,7 @@ impl LockedShard<'_> {
 
     /// Removes a response if it is at this position. Returns whether it was.
     pub(super) fn remove_at(&mut self, id: ResponseId, at: RecordPosition) -> bool {
-        self.get(id).is_some_and(|known| known.at == at) && self.remove(id)
+        self.get(id).is_some_and(|indexed| indexed.at == at) && self.remove(id)
     }
 
     /// Removes all responses of a key. Returns whether any were, or may have been, there.
@@ -306,8 +307,8 @@ impl LockedShard<'_> {
         for id in self.ids(key) {
             was_there |= self.remove_entry(id);
         }
-        if let Some(past) = &mut self.shard.recovery {
-            past.purged_keys.insert(key.0);
+        if let Some(unread) = &mut self.shard.recovery {
+            unread.purged_keys.insert(key.0);
             return true;
         }
         was_there
@@ -401,7 +402,7 @@ mod tests {
         RecordPosition { segment, unit }
     }
 
-    fn known(id: ResponseId, at: RecordPosition) -> IndexedRecord {
+    fn indexed(id: ResponseId, at: RecordPosition) -> IndexedRecord {
         let (variant, vary) = (None, None);
         let (front_bytes, body_bytes) = (200, 10);
         IndexedRecord {
@@ -430,11 +431,13 @@ mod tests {
         let mut shard = index.shard(KEY);
         assert!(!shard.insert_queued(PLAIN, 1) && !shard.insert_queued(OTHER, 2));
         assert!(shard.find(KEY).is_empty() && shard.has_key(KEY));
-        assert!(shard.commit(1, known(PLAIN, at(1, 1))) && shard.commit(2, known(OTHER, at(1, 5))));
+        assert!(
+            shard.commit(1, indexed(PLAIN, at(1, 1))) && shard.commit(2, indexed(OTHER, at(1, 5)))
+        );
         assert_eq!(shard.find(KEY).len(), 2);
         assert!(shard.insert_queued(PLAIN, 3), "one is on the disk");
         assert_eq!(shard.find(KEY).len(), 1, "it is already replaced");
-        assert!(!shard.commit(2, known(PLAIN, at(1, 7))));
+        assert!(!shard.commit(2, indexed(PLAIN, at(1, 7))));
         shard.remove_queued(PLAIN, 2);
         shard.remove_queued(PLAIN, 3);
         assert!(!shard.remove(PLAIN) && shard.remove_key(KEY) && !shard.has_key(KEY));

@@ -66,16 +66,16 @@ pub(super) struct OpenSegment {
 
 impl Log {
     /// Creates a log. `past` has the numbers of the existing segments, in order.
-    pub(super) fn new(shared: Arc<DiskShared>, past: Vec<u32>, bytes: u64) -> Self {
+    pub(super) fn new(shared: Arc<DiskShared>, unread: Vec<u32>, bytes: u64) -> Self {
         let segment_bytes = segment_bytes(bytes);
         Self {
             shared,
             bytes_max: bytes - segment_bytes / REWRITTEN_SHARE,
             segment_bytes,
             open: None,
-            next_segment: past.last().map_or(1, |last| last + 1),
+            next_segment: unread.last().map_or(1, |last| last + 1),
             purges: 0,
-            unread_segments: past,
+            unread_segments: unread,
             segments_read: 0,
             expected_purges: None,
             has_unsynced_names: false,
@@ -95,16 +95,16 @@ impl Log {
     }
 
     /// Writes a record, after making room for it.
-    pub(super) fn write_record(&mut self, draft: &NewRecord<'_>) -> IoResult<RecordPosition> {
-        let bytes = draft.fixed.record_bytes();
+    pub(super) fn write_record(&mut self, record: &NewRecord<'_>) -> IoResult<RecordPosition> {
+        let bytes = record.fixed.record_bytes();
         self.make_room(bytes)?;
-        match self.append(draft) {
+        match self.append(record) {
             // Other programs fill the file system too. One segment is dropped to make room, not all
             // of them.
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 self.shared.stats.update(|counters| counters.writes_without_space += 1);
                 self.drop_oldest(false)?;
-                self.append(draft)
+                self.append(record)
             }
             written => written,
         }
@@ -127,12 +127,12 @@ impl Log {
     }
 
     /// Appends a record. It is complete once its end seal is written.
-    fn append(&mut self, draft: &NewRecord<'_>) -> IoResult<RecordPosition> {
+    fn append(&mut self, record: &NewRecord<'_>) -> IoResult<RecordPosition> {
         self.begin_segment()?;
         let open = self.open.as_mut().expect("just opened");
         let (offset, at) = (open.end, position_at(&open.segment, open.end));
         let sealer = self.shared.sealer;
-        let (mut fixed, parts) = (draft.fixed, &draft.parts);
+        let (mut fixed, parts) = (record.fixed, &record.parts);
         fixed.purges = self.purges;
         let front = &mut self.header_buffer;
         front.clear();
@@ -146,7 +146,7 @@ impl Log {
         debug_assert_eq!(front.len(), fixed.record_header_bytes());
         let end = sealer.end_seal(front, at);
         open.is_dirty = true;
-        let written = write_parts(&open.segment, offset, front, draft.body, &end);
+        let written = write_parts(&open.segment, offset, front, record.body, &end);
         if let Err(error) = written {
             self.undo_append(offset);
             return Err(error);
@@ -192,10 +192,10 @@ impl Log {
         // The number is never used again, even if this fails.
         self.next_segment += 1;
         let name = Segment::name(number);
-        let file = shared.volume.create(&name)?;
+        let file = shared.directory_io.create(&name)?;
         let header = SegmentHeader { segment: number, purges: self.purges };
         if let Err(error) = write_all(&*file, 0, &[&shared.sealer.header_bytes(&header)]) {
-            let _ = shared.volume.remove(&name);
+            let _ = shared.directory_io.remove(&name);
             return Err(error);
         }
         let segment = Arc::new(Segment::new(number, file, SEGMENT_HEADER_BYTES as u64));
@@ -246,7 +246,7 @@ impl Log {
 
     fn sync_names(&mut self) -> IoResult<()> {
         if self.has_unsynced_names {
-            self.shared.volume.sync()?;
+            self.shared.directory_io.sync()?;
             self.has_unsynced_names = false;
         }
         Ok(())
@@ -265,22 +265,23 @@ impl Log {
         }
         // The name is removed first and for good: purges of records in this segment may be dropped
         // afterwards.
-        ensure_removed(&*shared.volume, &Segment::name(oldest.number))?;
+        ensure_removed(&*shared.directory_io, &Segment::name(oldest.number))?;
         self.has_unsynced_names = true;
         shared.segments.remove(oldest.number);
         shared.stats.update(|counters| counters.dropped_segments += 1);
         let mut budget = if rewrites { self.segment_bytes / REWRITTEN_SHARE } else { 0 };
         for id in oldest.ids(0, usize::MAX) {
-            let known = shared.index.shard(id.key).get(id);
-            let Some(known) = known.filter(|known| known.at.segment == oldest.number) else {
+            let indexed = shared.index.shard(id.key).get(id);
+            let Some(indexed) = indexed.filter(|indexed| indexed.at.segment == oldest.number)
+            else {
                 continue;
             };
-            let bytes = known.body_bytes + 2 * u64::from(known.header_bytes);
-            let is_worth_it = known.is_asked && bytes <= REWRITTEN_BYTES_MAX.min(budget);
-            if is_worth_it && self.rewrite(&oldest, &known).is_some() {
+            let bytes = indexed.body_bytes + 2 * u64::from(indexed.header_bytes);
+            let is_worth_it = indexed.is_asked && bytes <= REWRITTEN_BYTES_MAX.min(budget);
+            if is_worth_it && self.rewrite(&oldest, &indexed).is_some() {
                 budget -= bytes;
             } else {
-                shared.index.shard(id.key).remove_at(id, known.at);
+                shared.index.shard(id.key).remove_at(id, indexed.at);
             }
         }
         let first = shared.segments.oldest().map_or(self.next_segment, |segment| segment.number);
@@ -289,31 +290,34 @@ impl Log {
     }
 
     /// Rewrites a response whose segment is dropped.
-    fn rewrite(&mut self, from: &Segment, known: &IndexedRecord) -> Option<()> {
+    fn rewrite(&mut self, from: &Segment, indexed: &IndexedRecord) -> Option<()> {
         let shared = self.shared.clone();
         let RecordHeaders { record: front, update, status } =
-            shared.read_headers(from, known).ok()?;
+            shared.read_headers(from, indexed).ok()?;
         // The rewritten record would come after the rule that covers it.
         if status != RecordStatus::Valid {
             return None;
         }
-        let mut draft = front.to_new_record();
+        let mut record = front.to_new_record();
         if let Some(newer) = update.as_ref().map(RecordHeader::to_new_record) {
-            (draft.parts.meta, draft.parts.response_header) =
+            (record.parts.meta, record.parts.response_header) =
                 (newer.parts.meta, newer.parts.response_header);
-            draft.fixed.response_header_bytes = newer.fixed.response_header_bytes;
+            record.fixed.response_header_bytes = newer.fixed.response_header_bytes;
         }
-        let mut body = vec![0; usize::try_from(known.body_bytes).ok()?];
-        let offset = known.at.offset() + u64::from(known.header_bytes);
+        let mut body = vec![0; usize::try_from(indexed.body_bytes).ok()?];
+        let offset = indexed.at.offset() + u64::from(indexed.header_bytes);
         if !read_exactly(&*from.file, offset, &mut body).ok()? || !front.matches_body(&body) {
             return None;
         }
-        let at = self.append(&NewRecord { body: &[&body], ..draft }).ok()?;
-        let head = HeaderLocation { at, header_bytes: draft.fixed.record_header_bytes() as u32 };
-        if !shared.index.shard(known.id.key).relocate(known.id, known.at, head) {
+        let at = self.append(&NewRecord { body: &[&body], ..record }).ok()?;
+        let head = HeaderLocation { at, header_bytes: record.fixed.record_header_bytes() as u32 };
+        if !shared.index.shard(indexed.id.key).relocate(indexed.id, indexed.at, head) {
             // The response was removed meanwhile, so the new record must not be found either.
-            let gone =
-                record_without_body(RecordKind::Purge(PurgeScope::Id), known.id, RecordParts::NONE);
+            let gone = record_without_body(
+                RecordKind::Purge(PurgeScope::Id),
+                indexed.id,
+                RecordParts::NONE,
+            );
             self.has_unwritten_purge |= self.append(&gone).is_err();
         }
         shared.stats.update(|counters| counters.rewritten += 1);

@@ -92,7 +92,7 @@ pub struct DiskHit {
 #[derive(Debug)]
 pub struct FetchRequest {
     /// The response.
-    pub candidate: DiskHit,
+    pub hit: DiskHit,
     /// The filler of its body, with the length of that body.
     pub filler: Filler,
     /// The receiver of the reply.

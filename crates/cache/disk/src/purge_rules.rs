@@ -83,40 +83,40 @@ impl PurgeRules {
     /// Completes a pending rule. It was written at `at`; or it could not be, and `at` is the
     /// position of the next record.
     pub(super) fn commit(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
-        let mut inner = self.write();
-        let reach = inner.reach_mut(target, is_soft);
+        let mut table = self.write();
+        let reach = table.reach_mut(target, is_soft);
         reach.pending = reach.pending.saturating_sub(1);
         reach.at = reach.at.max(at);
-        inner.enforce_bounds();
+        table.enforce_bounds();
     }
 
     /// Adds a rule that was found on the disk.
     pub(super) fn add_recovered(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
-        let mut inner = self.write();
-        let reach = inner.reach_mut(target, is_soft);
+        let mut table = self.write();
+        let reach = table.reach_mut(target, is_soft);
         reach.at = reach.at.max(at);
-        inner.enforce_bounds();
+        table.enforce_bounds();
     }
 
     /// Removes rules that cover only segments before `oldest`.
     pub(super) fn prune(&self, oldest: u32) {
         let keeps = |reach: &RuleReach| reach.pending > 0 || reach.at.segment >= oldest;
-        let mut inner = self.write();
-        inner.exact.retain(|_, reach| keeps(reach));
-        inner.prefixes.retain(|(_, _, reach)| keeps(reach));
+        let mut table = self.write();
+        table.exact.retain(|_, reach| keeps(reach));
+        table.prefixes.retain(|(_, _, reach)| keeps(reach));
     }
 
     /// Returns the status of a record.
     pub(super) fn status_of(&self, record: &RuleSubject<'_>) -> RecordStatus {
-        let inner = self.read();
-        if inner.exact.is_empty() && inner.prefixes.is_empty() {
+        let table = self.read();
+        if table.exact.is_empty() && table.prefixes.is_empty() {
             return RecordStatus::Valid;
         }
         let mut status = RecordStatus::Valid;
         let mut look = |target: PurgeTarget| {
             for is_soft in [false, true] {
                 let target = (target.clone(), is_soft);
-                if let Some(reach) = inner.exact.get(&target) {
+                if let Some(reach) = table.exact.get(&target) {
                     status = status.max(record.status_under(*reach, is_soft));
                 }
             }
@@ -126,7 +126,7 @@ impl PurgeRules {
         look(PurgeTarget::Response(record.id));
         let (tags, _) = record.tags.as_chunks::<16>();
         tags.iter().for_each(|tag| look(PurgeTarget::Tag(TagHash(u128::from_le_bytes(*tag)))));
-        for (prefix, is_soft, reach) in &inner.prefixes {
+        for (prefix, is_soft, reach) in &table.prefixes {
             if record.name.starts_with(prefix) {
                 status = status.max(record.status_under(*reach, *is_soft));
             }

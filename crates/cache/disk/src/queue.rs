@@ -21,7 +21,7 @@ use crate::format::ResponseId;
 pub(super) enum WriteJob {
     /// `replaces`: the disk has, or may have, a response with the same id.
     Store {
-        answer: Box<StoredResponse>,
+        response: Box<StoredResponse>,
         number: u64,
         replaces: bool,
     },
@@ -91,7 +91,7 @@ impl Default for DiskOptions {
 
 #[derive(Debug, Default)]
 pub(super) struct JobQueue {
-    inner: Mutex<QueueState>,
+    state: Mutex<QueueState>,
     to_write: Condvar,
     to_read: Condvar,
     has_room: Condvar,
@@ -129,7 +129,7 @@ impl JobQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether no further jobs are accepted.
@@ -139,8 +139,8 @@ impl JobQueue {
 
     /// Returns whether the queue is closed and everything is written.
     pub(super) fn is_drained(&self) -> bool {
-        let inner = self.lock();
-        inner.is_closed && inner.writes.is_empty()
+        let state = self.lock();
+        state.is_closed && state.writes.is_empty()
     }
 
     /// Returns the number of jobs.
@@ -150,24 +150,24 @@ impl JobQueue {
 
     /// Returns whether an optional job of `bytes` has to be refused.
     pub(super) fn must_skip(&self, bytes: u64) -> bool {
-        let inner = self.lock();
-        inner.is_closed
-            || inner.len() >= self.marks.skip
-            || inner.bytes.saturating_add(bytes) > self.marks.skip_bytes.max(bytes)
+        let state = self.lock();
+        state.is_closed
+            || state.len() >= self.marks.skip
+            || state.bytes.saturating_add(bytes) > self.marks.skip_bytes.max(bytes)
     }
 
     /// Waits up to `most` until the queue is below the second mark. Returns whether it was above.
     /// If the wait times out, the disk is stuck: no caller waits for it again before it is below
     /// that mark.
     pub(super) fn wait_for_room(&self, most: Duration) -> bool {
-        let inner = self.lock();
-        let waits = |inner: &QueueState| inner.len() >= self.marks.wait && !inner.is_stuck;
-        let is_above = waits(&inner);
-        if is_above && !self.is_threadless && !inner.is_closed {
+        let state = self.lock();
+        let waits = |state: &QueueState| state.len() >= self.marks.wait && !state.is_stuck;
+        let is_above = waits(&state);
+        if is_above && !self.is_threadless && !state.is_closed {
             let waited =
-                self.has_room.wait_timeout_while(inner, most, |it| waits(it) && !it.is_closed);
-            let (mut inner, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            inner.is_stuck |= timeout.timed_out();
+                self.has_room.wait_timeout_while(state, most, |it| waits(it) && !it.is_closed);
+            let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state.is_stuck |= timeout.timed_out();
         }
         is_above
     }
@@ -175,65 +175,65 @@ impl JobQueue {
     /// Returns `None` unless the queue has too many jobs for further purges; then, whether its last
     /// job purges everything.
     pub(super) fn overflow(&self) -> Option<bool> {
-        let inner = self.lock();
-        let is_about_all =
-            |job: &WriteJob| matches!(job, WriteJob::Purge(purge) if purge.is_about_all());
-        (inner.writes.len() >= JOBS_MAX).then(|| inner.writes.back().is_some_and(is_about_all))
+        let state = self.lock();
+        let covers_all =
+            |job: &WriteJob| matches!(job, WriteJob::Purge(purge) if purge.covers_all());
+        (state.writes.len() >= JOBS_MAX).then(|| state.writes.back().is_some_and(covers_all))
     }
 
     /// Returns a new number for a store.
     pub(super) fn next_store_number(&self) -> u64 {
-        let mut inner = self.lock();
-        inner.last_store_number += 1;
-        inner.last_store_number
+        let mut state = self.lock();
+        state.last_store_number += 1;
+        state.last_store_number
     }
 
     pub(super) fn push_write(&self, job: WriteJob) {
-        let mut inner = self.lock();
-        if let WriteJob::Store { answer, .. } = &job {
-            inner.bytes += answer.bytes();
+        let mut state = self.lock();
+        if let WriteJob::Store { response, .. } = &job {
+            state.bytes += response.bytes();
         }
-        inner.writes.push_back(job);
+        state.writes.push_back(job);
         self.to_write.notify_one();
     }
 
     pub(super) fn push_fetch(&self, task: FetchTask) {
-        let mut inner = self.lock();
-        inner.reads.push_back(task);
+        let mut state = self.lock();
+        state.reads.push_back(task);
         self.to_read.notify_one();
     }
 
     /// Returns the next job for the writer, and waits up to `wait` for it.
     pub(super) fn pop_write(&self, wait: Option<Duration>) -> NextJob<WriteJob> {
-        let mut inner = self.lock();
+        let mut state = self.lock();
         if let Some(wait) = wait
-            && inner.writes.is_empty()
-            && !inner.is_closed
+            && state.writes.is_empty()
+            && !state.is_closed
         {
-            let waited = self.to_write.wait_timeout(inner, wait);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.to_write.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let Some(job) = inner.writes.pop_front() else {
-            return if inner.is_closed { NextJob::Closed } else { NextJob::Empty };
+        let Some(job) = state.writes.pop_front() else {
+            return if state.is_closed { NextJob::Closed } else { NextJob::Empty };
         };
-        if let WriteJob::Store { answer, .. } = &job {
-            inner.bytes -= answer.bytes();
+        if let WriteJob::Store { response, .. } = &job {
+            state.bytes -= response.bytes();
         }
-        inner.is_stuck &= inner.len() >= self.marks.wait;
+        state.is_stuck &= state.len() >= self.marks.wait;
         self.has_room.notify_all();
         NextJob::Job(job)
     }
 
     /// Returns the next job if it is a purge, because purges are written in batches.
     pub(super) fn pop_purge(&self) -> Option<PurgeJob> {
-        let mut inner = self.lock();
-        match inner.writes.pop_front() {
+        let mut state = self.lock();
+        match state.writes.pop_front() {
             Some(WriteJob::Purge(purge)) => {
                 self.has_room.notify_all();
                 Some(purge)
             }
             Some(other) => {
-                inner.writes.push_front(other);
+                state.writes.push_front(other);
                 None
             }
             None => None,
@@ -242,29 +242,29 @@ impl JobQueue {
 
     /// Returns the next fetch, and waits for it if `waits`.
     pub(super) fn pop_fetch(&self, waits: bool) -> NextJob<FetchTask> {
-        let mut inner = self.lock();
+        let mut state = self.lock();
         loop {
-            if inner.is_closed {
+            if state.is_closed {
                 return NextJob::Closed;
             }
-            if let Some(task) = inner.reads.pop_front() {
+            if let Some(task) = state.reads.pop_front() {
                 self.has_room.notify_all();
                 return NextJob::Job(task);
             }
             if !waits {
                 return NextJob::Empty;
             }
-            inner = self.to_read.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            state = self.to_read.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Closes the queue: queued writes remain to be executed, and unfinished fetches are returned.
     #[must_use = "waiters of the fetches need a reply"]
     pub(super) fn close(&self) -> Vec<FetchTask> {
-        let mut inner = self.lock();
-        inner.is_closed = true;
-        let reads = std::mem::take(&mut inner.reads);
-        drop(inner);
+        let mut state = self.lock();
+        state.is_closed = true;
+        let reads = std::mem::take(&mut state.reads);
+        drop(state);
         self.to_write.notify_all();
         self.to_read.notify_all();
         self.has_room.notify_all();

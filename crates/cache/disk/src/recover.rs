@@ -111,8 +111,8 @@ impl Log {
                 continue;
             }
             // Oldest first, each synced: the remaining segments have the purges that they need.
-            let removed = ensure_removed(&*shared.volume, &Segment::name(number));
-            let removed = removed.and_then(|()| shared.volume.sync());
+            let removed = ensure_removed(&*shared.directory_io, &Segment::name(number));
+            let removed = removed.and_then(|()| shared.directory_io.sync());
             self.has_unwritten_purge = removed.is_err();
         }
         self.ensure_purge_recorded();

@@ -19,7 +19,7 @@ use super::stats::StatsCell;
 /// The state that the threads of a disk share.
 #[derive(Debug)]
 pub(super) struct DiskShared {
-    pub(super) volume: Arc<dyn DirectoryIo>,
+    pub(super) directory_io: Arc<dyn DirectoryIo>,
     /// The number of the directory.
     pub(super) directory: u64,
     pub(super) sealer: Sealer,
@@ -59,19 +59,19 @@ impl DiskShared {
     pub(super) fn read_headers(
         &self,
         segment: &Segment,
-        known: &IndexedRecord,
+        indexed: &IndexedRecord,
     ) -> Result<RecordHeaders, FetchError> {
-        let (id, at) = (known.id, known.at);
+        let (id, at) = (indexed.id, indexed.at);
         let front = self.read_record_header(
             segment,
             id,
-            HeaderLocation { at, header_bytes: known.header_bytes },
+            HeaderLocation { at, header_bytes: indexed.header_bytes },
         )?;
-        if !front.has_kind(RecordKind::Response) || front.fixed.body_bytes != known.body_bytes {
+        if !front.has_kind(RecordKind::Response) || front.fixed.body_bytes != indexed.body_bytes {
             return Err(FetchError::Damaged);
         }
         let mut update = None;
-        if let Some(head) = known.update {
+        if let Some(head) = indexed.update {
             let segment = self.segments.get(head.at.segment).ok_or(FetchError::Gone)?;
             let newer = self.read_record_header(&segment, id, head)?;
             if !newer.has_kind(RecordKind::Update) || newer.fixed.target != at {
@@ -80,10 +80,10 @@ impl DiskShared {
             update = Some(newer);
         }
         let parts = front.parts();
-        let head_at = known.update.map_or(at, |head| head.at);
+        let head_at = indexed.update.map_or(at, |head| head.at);
         let record = RuleSubject { id, at, header_at: head_at, name: parts.name, tags: parts.tags };
         let status = self.rules.status_of(&record);
-        Ok(RecordHeaders { record: front, update, status: status })
+        Ok(RecordHeaders { record: front, update, status })
     }
 
     fn read_record_header(

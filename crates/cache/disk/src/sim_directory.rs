@@ -63,8 +63,8 @@ enum UnsyncedChange {
 impl SimDirectory {
     /// Creates an empty directory of `capacity` bytes.
     pub fn new(seed: u64, capacity: u64) -> Self {
-        let inner = SimState { random: SimRandom(seed), capacity, ..SimState::default() };
-        Self(Arc::new(Mutex::new(inner)))
+        let state = SimState { random: SimRandom(seed), capacity, ..SimState::default() };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     fn lock(&self) -> MutexGuard<'_, SimState> {
@@ -95,27 +95,27 @@ impl SimDirectory {
     /// Restarts the process. Open files are closed, and written data stays. If the power was lost,
     /// some of the unsynced sectors are written and some are not, in any order.
     pub fn restart(&self, power_is_lost: bool) {
-        let mut inner = self.lock();
+        let mut state = self.lock();
         if power_is_lost {
-            inner.lose_power();
+            state.lose_power();
         }
-        inner.start += 1;
-        (inner.is_dead, inner.calls_left) = (false, None);
-        let names: Vec<u64> = inner.names.values().copied().collect();
-        inner.nodes.retain(|number, _| names.contains(number));
+        state.start += 1;
+        (state.is_dead, state.calls_left) = (false, None);
+        let names: Vec<u64> = state.names.values().copied().collect();
+        state.nodes.retain(|number, _| names.contains(number));
     }
 
     /// Flips a random bit.
     pub fn flip(&self) {
-        let mut inner = self.lock();
-        let total: usize = inner.named().map(|node| node.bytes.len()).sum();
+        let mut state = self.lock();
+        let total: usize = state.named().map(|node| node.bytes.len()).sum();
         if total == 0 {
             return;
         }
-        let (mut at, bit) = (inner.random.below(total as u64) as usize, inner.random.below(8));
-        let numbers: Vec<u64> = inner.names.values().copied().collect();
+        let (mut at, bit) = (state.random.below(total as u64) as usize, state.random.below(8));
+        let numbers: Vec<u64> = state.names.values().copied().collect();
         for number in numbers {
-            let Some(node) = inner.nodes.get_mut(&number) else { continue };
+            let Some(node) = state.nodes.get_mut(&number) else { continue };
             if let Some(byte) = node.bytes.get_mut(at) {
                 *byte ^= 1 << bit;
                 // The medium failed.
@@ -135,7 +135,7 @@ impl SimDirectory {
 
     fn file(&self, number: u64) -> Arc<dyn FileIo> {
         let start = self.lock().start;
-        Arc::new(SimFile { volume: self.clone(), number, start })
+        Arc::new(SimFile { directory_io: self.clone(), number, start })
     }
 }
 
@@ -221,15 +221,15 @@ impl SimState {
 }
 
 /// Applies what reached the disk of a write: all, nothing, or some sectors.
-fn tear(dice: &mut SimRandom, bytes: &mut Vec<u8>, at: usize, written: &[u8]) {
-    let how = dice.below(4);
+fn tear(random: &mut SimRandom, bytes: &mut Vec<u8>, at: usize, written: &[u8]) {
+    let how = random.below(4);
     let mut done = 0;
     while done < written.len() {
         let count = (SECTOR - (at + done) % SECTOR).min(written.len() - done);
         let is_there = match how {
             0 => true,
             1 => false,
-            _ => dice.below(2) == 0,
+            _ => random.below(2) == 0,
         };
         if is_there {
             put(bytes, at + done, &written[done..done + count]);
@@ -248,92 +248,92 @@ fn put(bytes: &mut Vec<u8>, at: usize, written: &[u8]) {
 
 impl DirectoryIo for SimDirectory {
     fn list(&self) -> IoResult<Vec<String>> {
-        let mut inner = self.lock();
-        inner.before_read()?;
-        Ok(inner.names.keys().cloned().collect())
+        let mut state = self.lock();
+        state.before_read()?;
+        Ok(state.names.keys().cloned().collect())
     }
 
     fn create(&self, name: &str) -> IoResult<Arc<dyn FileIo>> {
-        let mut inner = self.lock();
-        if inner.names.contains_key(name) {
+        let mut state = self.lock();
+        if state.names.contains_key(name) {
             return Err(Errno::EXIST);
         }
-        let number = inner.next;
-        inner.next += 1;
-        inner.change_names(|inner| {
-            inner.nodes.insert(number, SimInode::default());
-            inner.names.insert(name.into(), number);
+        let number = state.next;
+        state.next += 1;
+        state.change_names(|state| {
+            state.nodes.insert(number, SimInode::default());
+            state.names.insert(name.into(), number);
         })?;
-        drop(inner);
+        drop(state);
         Ok(self.file(number))
     }
 
     fn open(&self, name: &str) -> IoResult<Arc<dyn FileIo>> {
-        let mut inner = self.lock();
-        inner.before_read()?;
-        let number = *inner.names.get(name).ok_or(Errno::NOENT)?;
-        drop(inner);
+        let mut state = self.lock();
+        state.before_read()?;
+        let number = *state.names.get(name).ok_or(Errno::NOENT)?;
+        drop(state);
         Ok(self.file(number))
     }
 
     fn remove(&self, name: &str) -> IoResult<()> {
-        let mut inner = self.lock();
-        if !inner.names.contains_key(name) {
-            return Err(if inner.is_dead { Errno::IO } else { Errno::NOENT });
+        let mut state = self.lock();
+        if !state.names.contains_key(name) {
+            return Err(if state.is_dead { Errno::IO } else { Errno::NOENT });
         }
-        inner.change_names(|inner| {
-            inner.names.remove(name);
+        state.change_names(|state| {
+            state.names.remove(name);
         })
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> IoResult<()> {
-        let mut inner = self.lock();
-        if inner.used() + bytes.len() as u64 > inner.capacity && !inner.is_dead {
+        let mut state = self.lock();
+        if state.used() + bytes.len() as u64 > state.capacity && !state.is_dead {
             return Err(Errno::NOSPC);
         }
-        let number = inner.next;
-        inner.next += 1;
-        inner.change_names(|inner| {
+        let number = state.next;
+        state.next += 1;
+        state.change_names(|state| {
             let (bytes, synced) = (bytes.to_vec(), bytes.to_vec());
-            inner.nodes.insert(number, SimInode { bytes, synced, unsynced: Vec::new() });
-            inner.names.insert(name.into(), number);
-            inner.synced_names = inner.names.clone();
+            state.nodes.insert(number, SimInode { bytes, synced, unsynced: Vec::new() });
+            state.names.insert(name.into(), number);
+            state.synced_names = state.names.clone();
         })
     }
 
     fn sync(&self) -> IoResult<()> {
-        self.lock().change_names(|inner| inner.synced_names = inner.names.clone())
+        self.lock().change_names(|state| state.synced_names = state.names.clone())
     }
 }
 
 #[derive(Debug)]
 struct SimFile {
-    volume: SimDirectory,
+    directory_io: SimDirectory,
     number: u64,
     start: u64,
 }
 
 impl SimFile {
     /// Returns the state, if this file was opened since the last start.
-    fn inner(&self) -> IoResult<MutexGuard<'_, SimState>> {
-        let inner = self.volume.lock();
-        if inner.start == self.start { Ok(inner) } else { Err(Errno::IO) }
+    fn state(&self) -> IoResult<MutexGuard<'_, SimState>> {
+        let state = self.directory_io.lock();
+        if state.start == self.start { Ok(state) } else { Err(Errno::IO) }
     }
 }
 
 impl FileIo for SimFile {
     fn bytes(&self) -> IoResult<u64> {
-        let mut inner = self.inner()?;
-        inner.before_read()?;
-        Ok(inner.node(self.number)?.bytes.len() as u64)
+        let mut state = self.state()?;
+        state.before_read()?;
+        Ok(state.node(self.number)?.bytes.len() as u64)
     }
 
     fn read_at(&self, at: u64, bytes: &mut [u8]) -> IoResult<usize> {
-        let mut inner = self.inner()?;
-        inner.before_read()?;
-        let one_in = inner.faults.short;
-        let is_short = inner.chance(one_in);
-        let node = inner.node(self.number)?;
+        let mut state = self.state()?;
+        state.before_read()?;
+        let one_in = state.faults.short;
+        let is_short = state.chance(one_in);
+        let node = state.node(self.number)?;
         let there = node.bytes.get(at as usize..).unwrap_or_default();
         let mut count = there.len().min(bytes.len());
         if is_short {
@@ -344,16 +344,16 @@ impl FileIo for SimFile {
     }
 
     fn write_at(&self, at: u64, parts: &[IoSlice<'_>]) -> IoResult<usize> {
-        let mut inner = self.inner()?;
-        let dies = inner.before_write()?;
+        let mut state = self.state()?;
+        let dies = state.before_write()?;
         let mut bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
-        let one_in = inner.faults.short;
-        if dies || inner.chance(one_in) {
-            let count = inner.random.below(bytes.len() as u64 + 1) as usize;
+        let one_in = state.faults.short;
+        if dies || state.chance(one_in) {
+            let count = state.random.below(bytes.len() as u64 + 1) as usize;
             bytes.truncate(if dies { count } else { count.max(1).min(bytes.len()) });
         }
-        let room = inner.capacity.saturating_sub(inner.used());
-        let node = inner.node(self.number)?;
+        let room = state.capacity.saturating_sub(state.used());
+        let node = state.node(self.number)?;
         let room = node.bytes.len() as u64 + room;
         bytes.truncate(room.saturating_sub(at) as usize);
         if bytes.is_empty() && !dies {
@@ -366,22 +366,22 @@ impl FileIo for SimFile {
     }
 
     fn truncate(&self, bytes: u64) -> IoResult<()> {
-        let mut inner = self.inner()?;
-        if inner.before_write()? {
+        let mut state = self.state()?;
+        if state.before_write()? {
             return Err(Errno::IO);
         }
-        let node = inner.node(self.number)?;
+        let node = state.node(self.number)?;
         node.bytes.resize(bytes as usize, 0);
         node.unsynced.push(UnsyncedChange::Cut(bytes as usize));
         Ok(())
     }
 
     fn sync(&self) -> IoResult<()> {
-        let mut inner = self.inner()?;
-        if inner.before_write()? {
+        let mut state = self.state()?;
+        if state.before_write()? {
             return Err(Errno::IO);
         }
-        let node = inner.node(self.number)?;
+        let node = state.node(self.number)?;
         node.synced.clone_from(&node.bytes);
         node.unsynced.clear();
         Ok(())
@@ -410,15 +410,15 @@ mod tests {
     fn synced_data_survives_and_other_data_may() {
         let mut seen = [false; 2];
         for seed in 0..20 {
-            let volume = SimDirectory::new(seed, 1 << 20);
-            let file = volume.create("a").unwrap();
+            let directory_io = SimDirectory::new(seed, 1 << 20);
+            let file = directory_io.create("a").unwrap();
             file.write_at(0, &[IoSlice::new(&[1; 2000])]).unwrap();
             file.sync().unwrap();
-            volume.sync().unwrap();
+            directory_io.sync().unwrap();
             file.write_at(2000, &[IoSlice::new(&[2; 2000])]).unwrap();
-            volume.restart(true);
+            directory_io.restart(true);
             assert!(file.bytes().is_err(), "the file was closed");
-            let file = volume.open("a").unwrap();
+            let file = directory_io.open("a").unwrap();
             let mut bytes = vec![0; 4000];
             let count = file.read_at(0, &mut bytes).unwrap();
             assert!(count >= 2000 && bytes[..2000] == [1; 2000]);
@@ -429,12 +429,12 @@ mod tests {
 
     #[test]
     fn a_full_disk_writes_what_fits() {
-        let volume = SimDirectory::new(1, 100);
-        let file = volume.create("a").unwrap();
+        let directory_io = SimDirectory::new(1, 100);
+        let file = directory_io.create("a").unwrap();
         let parts = [IoSlice::new(&[1; 80]), IoSlice::new(&[2; 80])];
         assert_eq!(file.write_at(0, &parts), Ok(100));
         assert_eq!(file.write_at(100, &parts), Err(Errno::NOSPC));
-        volume.remove("a").unwrap();
-        assert_eq!(volume.create("b").unwrap().write_at(0, &parts[..1]), Ok(80));
+        directory_io.remove("a").unwrap();
+        assert_eq!(directory_io.create("b").unwrap().write_at(0, &parts[..1]), Ok(80));
     }
 }

@@ -37,7 +37,7 @@ impl Log {
         self.ensure_purge_recorded();
         match self.shared.queue.pop_write(wait) {
             NextJob::Job(job) => {
-                self.do_job(job);
+                self.execute(job);
                 true
             }
             NextJob::Empty | NextJob::Closed => recovers,
@@ -55,16 +55,16 @@ impl Log {
         self.count_error(&synced);
     }
 
-    fn do_job(&mut self, job: WriteJob) {
+    fn execute(&mut self, job: WriteJob) {
         match job {
-            WriteJob::Store { answer, number, replaces } => {
-                self.execute_store(&answer, number, replaces)
+            WriteJob::Store { response, number, replaces } => {
+                self.execute_store(&response, number, replaces)
             }
             WriteJob::Update { id, meta, head } => self.execute_update(id, &meta, &head),
             WriteJob::Purge(purge) => self.execute_purges(purge),
             WriteJob::List { cursor, disks, requester } => {
-                let (heads, cursor) = self.execute_list(cursor, disks);
-                self.shared.callbacks.handle_reply(requester, DiskReply::Listed(heads, cursor));
+                let (headers, cursor) = self.execute_list(cursor, disks);
+                self.shared.callbacks.handle_reply(requester, DiskReply::Listed(headers, cursor));
             }
         }
     }
@@ -75,15 +75,15 @@ impl Log {
         }
     }
 
-    fn execute_store(&mut self, answer: &StoredResponse, number: u64, replaces: bool) {
+    fn execute_store(&mut self, response: &StoredResponse, number: u64, replaces: bool) {
         let shared = self.shared.clone();
-        let id = answer.id;
+        let id = response.id;
         let at = if self.stores_to_skip > 0 {
             self.stores_to_skip -= 1;
             shared.stats.update(|counters| counters.stores_skipped += 1);
             None
         } else {
-            let written = self.write_response(answer);
+            let written = self.write_response(response);
             self.count_error(&written);
             if written.is_err() {
                 self.pause_stores();
@@ -100,30 +100,30 @@ impl Log {
             }
             return;
         };
-        let known = IndexedRecord {
+        let indexed = IndexedRecord {
             id,
             at,
             header_bytes: front_bytes,
-            body_bytes: answer.body.len(),
+            body_bytes: response.body.len(),
             update: None,
             is_asked: false,
-            variant: answer.variant,
-            vary: answer.vary.as_ref().and_then(|vary| shared.index.intern_vary(vary)),
+            variant: response.variant,
+            vary: response.vary.as_ref().and_then(|vary| shared.index.intern_vary(vary)),
         };
-        shared.index.shard(id.key).commit(number, known);
+        shared.index.shard(id.key).commit(number, indexed);
         shared.stats.update(|counters| counters.stored += 1);
     }
 
-    fn write_response(&mut self, answer: &StoredResponse) -> IoResult<(RecordPosition, u32)> {
-        let fixed = answer.fixed_header().expect("queued responses were checked");
-        let body: Vec<&[u8]> = answer.body.slices().map(|slice| &**slice).collect();
-        let (sums, tags) = (answer.chunk_sums(), tag_bytes(answer));
+    fn write_response(&mut self, response: &StoredResponse) -> IoResult<(RecordPosition, u32)> {
+        let fixed = response.fixed_header().expect("queued responses were checked");
+        let body: Vec<&[u8]> = response.body.slices().map(|slice| &**slice).collect();
+        let (sums, tags) = (response.chunk_sums(), tag_bytes(response));
         let parts = RecordParts {
-            meta: &answer.meta,
-            variant: answer.variant,
-            vary: answer.vary.as_deref().unwrap_or_default(),
-            response_header: &answer.header,
-            name: &answer.name,
+            meta: &response.meta,
+            variant: response.variant,
+            vary: response.vary.as_deref().unwrap_or_default(),
+            response_header: &response.header,
+            name: &response.name,
             tags: &tags,
             sums: &sums,
         };
@@ -133,25 +133,25 @@ impl Log {
 
     fn execute_update(&mut self, id: ResponseId, meta: &[u8; META_BYTES], head: &[u8]) {
         let shared = self.shared.clone();
-        let Some(known) = shared.index.shard(id.key).get(id) else { return };
-        let mut draft = record_without_body(
+        let Some(indexed) = shared.index.shard(id.key).get(id) else { return };
+        let mut record = record_without_body(
             RecordKind::Update,
             id,
             RecordParts { meta, response_header: head, ..RecordParts::NONE },
         );
-        draft.fixed.target = known.at;
-        let written = match draft.fixed.is_within_limits() {
-            true => self.write_record(&draft),
+        record.fixed.target = indexed.at;
+        let written = match record.fixed.is_within_limits() {
+            true => self.write_record(&record),
             false => Err(Errno::FBIG),
         };
         self.count_error(&written);
         if let Ok(at) = written {
             let head =
-                HeaderLocation { at, header_bytes: draft.fixed.record_header_bytes() as u32 };
-            return shared.index.shard(id.key).update(id, known.at, head);
+                HeaderLocation { at, header_bytes: record.fixed.record_header_bytes() as u32 };
+            return shared.index.shard(id.key).update(id, indexed.at, head);
         }
         // The old header may allow a longer use.
-        if shared.index.shard(id.key).remove_at(id, known.at) {
+        if shared.index.shard(id.key).remove_at(id, indexed.at) {
             let target = PurgeTarget::Response(id);
             self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
         }
@@ -184,7 +184,7 @@ impl Log {
                 }
             }
         }
-        if batch.iter().any(PurgeJob::is_about_all) {
+        if batch.iter().any(PurgeJob::covers_all) {
             let dropped = self.drop_all();
             self.count_error(&dropped);
         }
@@ -193,7 +193,7 @@ impl Log {
     /// If a requester waits, each purge is written twice, a page apart, and synced, so that a
     /// single bad place on the medium does not lose it.
     fn write_purges(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
-        if batch.iter().any(PurgeJob::is_about_all) {
+        if batch.iter().any(PurgeJob::covers_all) {
             // It becomes the first record of a segment, so that all older segments can be dropped
             // at once.
             let closed = self.close();
@@ -251,9 +251,9 @@ impl Log {
             }
             PurgeTarget::All => (PurgeScope::All, nobody, RecordParts::NONE),
         };
-        let mut draft = record_without_body(RecordKind::Purge(purged), id, parts);
-        draft.fixed.is_soft = job.is_soft;
-        self.write_record(&draft)
+        let mut record = record_without_body(RecordKind::Purge(purged), id, parts);
+        record.fixed.is_soft = job.is_soft;
+        self.write_record(&record)
     }
 
     /// If a purge could not be written, removes the identity of the directory, so that the next
@@ -261,8 +261,9 @@ impl Log {
     /// tries again.
     pub(super) fn ensure_purge_recorded(&mut self) -> bool {
         if self.has_unwritten_purge {
-            let volume = &self.shared.volume;
-            let removed = ensure_removed(&**volume, IDENTITY).and_then(|()| volume.sync());
+            let directory_io = &self.shared.directory_io;
+            let removed =
+                ensure_removed(&**directory_io, IDENTITY).and_then(|()| directory_io.sync());
             self.count_error(&removed);
             self.has_unwritten_purge = removed.is_err();
         }
@@ -282,11 +283,11 @@ impl Log {
         };
         let from = if segment.number == cursor.segment { cursor.index } else { 0 };
         let ids = segment.ids(from, LISTED_MAX);
-        let heads = ids.iter().filter_map(|&id| {
-            let known = shared.index.shard(id.key).get(id)?;
-            let is_there = known.at.segment == segment.number;
+        let headers = ids.iter().filter_map(|&id| {
+            let indexed = shared.index.shard(id.key).get(id)?;
+            let is_there = indexed.at.segment == segment.number;
             let opened = is_there
-                .then(|| super::fetch::open_record(&shared, id, known.at).ok())
+                .then(|| super::fetch::open_record(&shared, id, indexed.at).ok())
                 .flatten()?;
             Some(*opened.header)
         });
@@ -295,12 +296,12 @@ impl Log {
         } else {
             Cursor { segment: segment.number, index: from + ids.len(), ..cursor }
         };
-        (heads.collect(), Some(next))
+        (headers.collect(), Some(next))
     }
 }
 
 impl PurgeJob {
-    pub(super) fn is_about_all(&self) -> bool {
+    pub(super) fn covers_all(&self) -> bool {
         self.target == PurgeTarget::All && !self.is_soft
     }
 
@@ -310,6 +311,6 @@ impl PurgeJob {
     }
 }
 
-fn tag_bytes(answer: &StoredResponse) -> Vec<u8> {
-    answer.tags.iter().flat_map(|tag| tag.0.to_le_bytes()).collect()
+fn tag_bytes(response: &StoredResponse) -> Vec<u8> {
+    response.tags.iter().flat_map(|tag| tag.0.to_le_bytes()).collect()
 }

@@ -121,9 +121,9 @@ impl Victim {
 
     /// Fetches and checks a key; returns whether it was found.
     fn look(&mut self, key: u64) -> bool {
-        let Some(candidate) = self.disks.find(id(key).key).pop() else { return false };
+        let Some(hit) = self.disks.find(id(key).key).pop() else { return false };
         self.token += 1;
-        let fetched = callbacks::fetch(&self.disks, &self.slab, candidate, self.token);
+        let fetched = callbacks::fetch(&self.disks, &self.slab, hit, self.token);
         let Some(fetched) = fetched else { return false };
         while !fetched.is_over(&self.callbacks) {
             std::thread::sleep(Duration::from_micros(50));
@@ -177,12 +177,12 @@ impl Victim {
                 self.note(&format!("S {key} {}\n", self.version));
                 let length = (self.random.next_u64() % 100_000) as usize;
                 let length = length >> (self.random.next_u64() % 8);
-                let answer = callbacks::answer(&self.slab, id(key), self.version, length);
+                let response = callbacks::response(&self.slab, id(key), self.version, length);
                 let known = self.known.entry(key).or_default();
                 known.last = self.version;
                 // The old version is gone at once, even if the new one is refused.
                 known.first = self.version;
-                drop(self.disks.store(answer));
+                drop(self.disks.store(response));
             }
         }
     }
@@ -254,11 +254,12 @@ fn a_killed_process_leaves_no_wrong_data() {
         );
     }
     let output = start().env(LAST, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
     let (known, versions) = read_journal(&home.join("journal"));
     std::fs::remove_dir_all(&home).unwrap();
-    let found = said.lines().find_map(|line| line.split("found ").nth(1)).unwrap_or_default();
+    let found =
+        output_text.lines().find_map(|line| line.split("found ").nth(1)).unwrap_or_default();
     println!("{kills} kills in {:?}: {versions} stored, at last {found}", begin.elapsed());
-    assert!(!known.is_empty() && !found.is_empty() && !found.starts_with("0 "), "{said}");
+    assert!(!known.is_empty() && !found.is_empty() && !found.starts_with("0 "), "{output_text}");
 }

@@ -48,8 +48,8 @@ fn open(home: &Path, bytes: u64) -> Run {
 impl Run {
     /// Fetches a response; returns whether it was found.
     fn fetch(&self, number: u64) -> bool {
-        let Some(candidate) = self.disks.find(id(number).key).pop() else { return false };
-        let Some(fetched) = callbacks::fetch(&self.disks, &self.slab, candidate, number) else {
+        let Some(hit) = self.disks.find(id(number).key).pop() else { return false };
+        let Some(fetched) = callbacks::fetch(&self.disks, &self.slab, hit, number) else {
             return false;
         };
         while !fetched.is_over(&self.callbacks) {
@@ -77,9 +77,9 @@ fn a_full_disk_is_served_at_once() {
     let run = open(&home, bytes);
     let begin = Instant::now();
     for number in 0..count {
-        let mut answer = callbacks::answer(&run.slab, id(number), number, object as usize);
-        while let Err(back) = run.disks.store(answer) {
-            answer = back;
+        let mut response = callbacks::response(&run.slab, id(number), number, object as usize);
+        while let Err(back) = run.disks.store(response) {
+            response = back;
             std::thread::sleep(Duration::from_micros(200));
         }
     }

@@ -54,23 +54,23 @@ impl DiskTest {
     }
 
     fn store(&self, id: ResponseId, version: u64, length: usize) -> bool {
-        self.disks.store(callbacks::answer(&self.slab, id, version, length)).is_ok()
+        self.disks.store(callbacks::response(&self.slab, id, version, length)).is_ok()
     }
 
     fn find(&self, id: ResponseId) -> Option<DiskHit> {
-        self.disks.find(id.key).into_iter().find(|candidate| candidate.id == id)
+        self.disks.find(id.key).into_iter().find(|hit| hit.id == id)
     }
 
     /// Returns a request whose body is not read, with the reply to token 3.
-    fn request(&self, candidate: &DiskHit) -> Box<FetchRequest> {
-        let filler = Filler::new(&self.slab, MemoryKind::Copied, Some(candidate.body_bytes), 0);
-        Box::new(FetchRequest { candidate: candidate.clone(), filler, requester: waiter(3) })
+    fn request(&self, hit: &DiskHit) -> Box<FetchRequest> {
+        let filler = Filler::new(&self.slab, MemoryKind::Copied, Some(hit.body_bytes), 0);
+        Box::new(FetchRequest { hit: hit.clone(), filler, requester: waiter(3) })
     }
 
     /// Returns the version of a response, and whether it is stale; `None` if there is none.
     fn fetch(&self, id: ResponseId) -> Option<Result<(u64, bool), FetchError>> {
-        let candidate = self.find(id)?;
-        let fetched = callbacks::fetch(&self.disks, &self.slab, candidate, 1).unwrap();
+        let hit = self.find(id)?;
+        let fetched = callbacks::fetch(&self.disks, &self.slab, hit, 1).unwrap();
         self.work();
         Some(fetched.judge(&self.callbacks).map(|(head, is_whole)| {
             assert!(is_whole);
@@ -107,10 +107,10 @@ fn a_body_without_readers_is_not_read_to_its_end() {
     let test = open(&[&directory], 30 * MB);
     assert!(test.store(id(1), 1, 3 * MB as usize));
     test.work();
-    let candidate = test.find(id(1)).unwrap();
+    let hit = test.find(id(1)).unwrap();
     let filler = Filler::new(&test.slab, MemoryKind::ZeroCopy, Some(3 * MB), 0);
     let body = filler.body().clone();
-    test.disks.fetch(Box::new(FetchRequest { candidate, filler, requester: waiter(3) })).unwrap();
+    test.disks.fetch(Box::new(FetchRequest { hit, filler, requester: waiter(3) })).unwrap();
     assert!(test.disks.run_once());
     assert!(matches!(&test.callbacks.take(3)[..], [DiskReply::Fetched(_)]));
     assert!(body.arrived() < 3 * MB && body.end().is_none());
@@ -126,18 +126,18 @@ fn a_body_without_readers_is_not_read_to_its_end() {
 fn a_variant_is_stored_with_all_its_metadata() {
     let directory = SimDirectory::new(1, 4 * MB);
     let test = open(&[&directory], MB);
-    let mut answer = callbacks::answer(&test.slab, ResponseId { variant: 6, ..id(5) }, 9, 1000);
-    answer.variant = Some(VariantKey { exact: 6, by_language: Some(8) });
-    answer.vary = Some(b"accept-language"[..].into());
-    test.disks.store(answer).unwrap();
+    let mut response = callbacks::response(&test.slab, ResponseId { variant: 6, ..id(5) }, 9, 1000);
+    response.variant = Some(VariantKey { exact: 6, by_language: Some(8) });
+    response.vary = Some(b"accept-language"[..].into());
+    test.disks.store(response).unwrap();
     assert!(test.disks.find(id(5).key).is_empty(), "not written yet");
     test.work();
     let found = test.disks.find(id(5).key);
-    let [candidate] = &found[..] else { panic!("{found:?}") };
+    let [hit] = &found[..] else { panic!("{found:?}") };
     let variant = Some(VariantKey { exact: 6, by_language: Some(8) });
-    assert_eq!((candidate.variant, candidate.body_bytes), (variant, 1000));
-    assert_eq!(candidate.vary.as_deref(), Some(&b"accept-language"[..]));
-    test.disks.fetch(test.request(candidate)).unwrap();
+    assert_eq!((hit.variant, hit.body_bytes), (variant, 1000));
+    assert_eq!(hit.vary.as_deref(), Some(&b"accept-language"[..]));
+    test.disks.fetch(test.request(hit)).unwrap();
     test.work();
     let callbacks = test.callbacks.take(3);
     let [DiskReply::Fetched(head)] = &callbacks[..] else { panic!("{callbacks:?}") };
@@ -152,12 +152,12 @@ fn above_the_first_mark_stores_and_fetches_are_refused() {
     assert!(test.store(id(0), 1, 10));
     test.work();
     let marks = QueueMarks::default();
-    let candidate = test.find(id(0)).unwrap();
+    let hit = test.find(id(0)).unwrap();
     for number in 1..=marks.skip as u64 {
         assert!(test.store(id(number), 1, 10));
     }
     assert!(!test.store(id(1000), 1, 10));
-    assert!(test.disks.fetch(test.request(&candidate)).is_err());
+    assert!(test.disks.fetch(test.request(&hit)).is_err());
     assert!(test.find(id(0)).is_some());
     assert!(!test.store(id(0), 2, 10));
     assert!(test.find(id(0)).is_none(), "the old version is gone");
@@ -167,7 +167,7 @@ fn above_the_first_mark_stores_and_fetches_are_refused() {
         (counters.stores_skipped, counters.fetches_skipped, counters.purge_waits),
         (2, 1, 0)
     );
-    assert!(test.disks.fetch(test.request(&candidate)).is_ok());
+    assert!(test.disks.fetch(test.request(&hit)).is_ok());
     test.work();
     assert_eq!(test.callbacks.take(3), [DiskReply::NotFetched(FetchError::Gone)]);
     for number in 1..=2 * marks.wait as u64 {
@@ -381,14 +381,15 @@ fn workers_share_the_disks() {
         for turn in 0..300 {
             let id = id(worker * 1000 + turn % 20);
             let token = worker * 10_000 + turn;
-            let _ = disks.store(callbacks::answer(&slab, id, turn, (turn * 977 % 90_000) as usize));
+            let _ =
+                disks.store(callbacks::response(&slab, id, turn, (turn * 977 % 90_000) as usize));
             if turn % 50 == 49 {
                 disks.purge(&PurgeTarget::Key(id.key), false, waiter(token + 5000));
                 assert!(disks.find(id.key).is_empty());
             }
             let other = Key(u128::from(worker * 1000 + turn * 7 % 20) * ((1 << 64) | 1));
-            let Some(candidate) = disks.find(other).pop() else { continue };
-            let Some(fetched) = callbacks::fetch(&disks, &slab, candidate, token) else { continue };
+            let Some(hit) = disks.find(other).pop() else { continue };
+            let Some(fetched) = callbacks::fetch(&disks, &slab, hit, token) else { continue };
             while !fetched.is_over(&callbacks) {
                 std::thread::yield_now();
             }
@@ -403,10 +404,10 @@ fn workers_share_the_disks() {
             scope.spawn(move || work(worker));
         }
     });
-    let last = callbacks::answer(&slab, id(77), 5, 5000);
+    let last = callbacks::response(&slab, id(77), 5, 5000);
     let mut last = Some(last);
-    while let Some(answer) = last.take() {
-        last = disks.store(answer).err();
+    while let Some(response) = last.take() {
+        last = disks.store(response).err();
     }
     drop(disks);
     let disks = open();
@@ -425,8 +426,8 @@ fn a_body_with_readers_is_not_cut_while_memory_is_short() {
     let test = open(&[&directory], 30 * MB);
     assert!(test.store(id(1), 1, 3 * MB as usize));
     test.work();
-    let candidate = test.find(id(1)).unwrap();
-    let fetched = callbacks::fetch(&test.disks, &test.slab, candidate, 3).unwrap();
+    let hit = test.find(id(1)).unwrap();
+    let fetched = callbacks::fetch(&test.disks, &test.slab, hit, 3).unwrap();
     assert!(test.disks.run_once());
     let mut hog = Vec::new();
     for bytes in [64 << 10, 4 << 10, 1 << 10] {
@@ -494,9 +495,9 @@ fn recovery_counts_the_responses_whose_space_is_not_known_any_more() {
     let directory = SimDirectory::new(1, 40 * MB);
     let test = open(&[&directory], 30 * MB);
     for (number, space) in [(1, "\n@old"), (2, "\n@old"), (3, "\n@new"), (4, "")] {
-        let mut answer = callbacks::answer(&test.slab, id(number), 1, 10);
-        answer.name = [&callbacks::name_of(id(number).key), space.as_bytes()].concat().into();
-        assert!(test.disks.store(answer).is_ok());
+        let mut response = callbacks::response(&test.slab, id(number), 1, 10);
+        response.name = [&callbacks::name_of(id(number).key), space.as_bytes()].concat().into();
+        assert!(test.disks.store(response).is_ok());
     }
     test.work();
     assert_eq!(test.disks.recovered_outside(&[]), 0, "this run stored them");
@@ -520,9 +521,9 @@ fn recovery_counts_the_responses_whose_space_is_not_known_any_more() {
 fn the_count_of_responses_without_a_space_is_an_upper_bound() {
     let directory = SimDirectory::new(1, 40 * MB);
     let test = open(&[&directory], 30 * MB);
-    let mut answer = callbacks::answer(&test.slab, id(1), 1, 10);
-    answer.name = [&callbacks::name_of(id(1).key), &b"\n@old"[..]].concat().into();
-    assert!(test.disks.store(answer).is_ok());
+    let mut response = callbacks::response(&test.slab, id(1), 1, 10);
+    response.name = [&callbacks::name_of(id(1).key), &b"\n@old"[..]].concat().into();
+    assert!(test.disks.store(response).is_ok());
     test.work();
     let name = callbacks::name_of(id(1).key);
     assert!(test.purge(&PurgeTarget::Prefix(name[..].into()), false));

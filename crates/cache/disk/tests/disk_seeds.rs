@@ -41,7 +41,7 @@ struct Model {
     /// lost by a flipped bit or a failing disk.
     ever: BTreeSet<u64>,
     /// It was made stale durably, and neither replaced nor updated since.
-    is_outdated: bool,
+    is_stale: bool,
 }
 
 struct Life<'a> {
@@ -117,9 +117,9 @@ impl Life<'_> {
         while self.disks().run_once() {}
     }
 
-    /// Prints what happens if `DISK_TELL` is set.
-    fn tell(&self, what: impl FnOnce() -> String) {
-        if std::env::var_os("DISK_TELL").is_some() {
+    /// Prints what happens if `DISK_TRACE` is set.
+    fn trace(&self, what: impl FnOnce() -> String) {
+        if std::env::var_os("DISK_TRACE").is_some() {
             println!("{}", what());
         }
     }
@@ -148,11 +148,11 @@ impl Life<'_> {
             6..=8 => self.below(70_000) as usize,
             _ => self.below(140_000) as usize,
         };
-        let answer = callbacks::answer(self.slab, id, version, length);
-        let is_taken = self.disks().store(answer).is_ok();
-        self.tell(|| format!("store {id:?} version {version}: {is_taken}"));
+        let response = callbacks::response(self.slab, id, version, length);
+        let is_taken = self.disks().store(response).is_ok();
+        self.trace(|| format!("store {id:?} version {version}: {is_taken}"));
         let model = self.models.entry(id).or_default();
-        (model.is_unsure, model.is_outdated) = (false, false);
+        (model.is_unsure, model.is_stale) = (false, false);
         model.now = is_taken.then_some(version);
         if is_taken {
             model.after_kill.insert(version);
@@ -165,20 +165,20 @@ impl Life<'_> {
         let id = self.id();
         let Some(model) = self.models.get_mut(&id) else { return };
         let Some(version) = model.now.filter(|_| !model.is_unsure) else { return };
-        let Some(candidate) = self.find(id) else { return };
+        let Some(hit) = self.find(id) else { return };
         self.version += 1;
-        let text = format!("v{version} l{} u{}", candidate.body_bytes, self.version);
+        let text = format!("v{version} l{} u{}", hit.body_bytes, self.version);
         let head: Arc<[u8]> = text.into_bytes().into();
         self.disks().update(id, [version as u8; META_BYTES], &head);
         // A refused update removes the response.
         let is_there = self.find(id).is_some();
-        self.tell(|| format!("update {id:?} version {version}: {is_there}"));
+        self.trace(|| format!("update {id:?} version {version}: {is_there}"));
         let model = self.models.get_mut(&id).unwrap();
-        (model.now, model.is_outdated) = (Some(version).filter(|_| is_there), false);
+        (model.now, model.is_stale) = (Some(version).filter(|_| is_there), false);
     }
 
     fn find(&self, id: ResponseId) -> Option<millrace_disk::DiskHit> {
-        self.disks().find(id.key).into_iter().find(|candidate| candidate.id == id)
+        self.disks().find(id.key).into_iter().find(|hit| hit.id == id)
     }
 
     fn purge(&mut self) {
@@ -204,7 +204,7 @@ impl Life<'_> {
             && let PurgeTarget::Response(id) = target
         {
             self.disks().forget(id);
-            self.tell(|| format!("forget {id:?}"));
+            self.trace(|| format!("forget {id:?}"));
             if let Some(model) = self.models.get_mut(&id) {
                 (model.now, model.is_unsure) = (None, false);
             }
@@ -223,12 +223,12 @@ impl Life<'_> {
         self.work();
         let callbacks = self.callbacks.take(self.token);
         let is_durable = callbacks == [DiskReply::Purged { is_durable: true }];
-        self.tell(|| format!("purge {target:?} soft {is_soft}: {is_durable}"));
+        self.trace(|| format!("purge {target:?} soft {is_soft}: {is_durable}"));
         assert!(is_durable || self.is_dead() || self.has_faults, "{callbacks:?}");
         for id in about {
             let model = self.models.get_mut(&id).unwrap();
             if is_soft {
-                model.is_outdated |= is_durable;
+                model.is_stale |= is_durable;
             } else if is_durable {
                 model.after_kill.clear();
                 model.after_power.clear();
@@ -242,7 +242,7 @@ impl Life<'_> {
         callbacks::sync(self.disks(), self.token);
         self.settle();
         let callbacks = self.callbacks.take(self.token);
-        self.tell(|| format!("sync {callbacks:?}"));
+        self.trace(|| format!("sync {callbacks:?}"));
         // A failing disk may have failed to sync earlier records.
         if callbacks == [DiskReply::Purged { is_durable: true }] && !self.has_faults {
             for model in self.models.values_mut().filter(|model| !model.is_unsure) {
@@ -253,9 +253,9 @@ impl Life<'_> {
 
     /// Fetches a response and checks the result.
     fn fetch(&mut self, id: ResponseId) {
-        let Some(candidate) = self.find(id) else { return };
+        let Some(hit) = self.find(id) else { return };
         self.token += 1;
-        let fetched = callbacks::fetch(self.disks(), self.slab, candidate, self.token);
+        let fetched = callbacks::fetch(self.disks(), self.slab, hit, self.token);
         let Some(fetched) = fetched else { return };
         if self.below(2) == 0 {
             // The disk changes before the read; any result is then allowed.
@@ -283,7 +283,7 @@ impl Life<'_> {
                     None => false,
                 };
                 assert!(is_right, "{id:?} version {version} of {model:?}");
-                assert!(!model.is_outdated || head.is_stale, "{id:?} of {model:?}");
+                assert!(!model.is_stale || head.is_stale, "{id:?} of {model:?}");
                 self.seen.hits += 1;
                 self.seen.hits_after_start += u64::from(model.is_unsure);
                 self.seen.cuts += u64::from(!is_whole);
@@ -320,7 +320,7 @@ impl Life<'_> {
         match self.below(6) {
             0 if self.seed.is_multiple_of(3) => {
                 directory.flip();
-                self.tell(|| "flip".into());
+                self.trace(|| "flip".into());
                 self.has_flipped = true;
             }
             1 if self.seed % 4 == 1 => {
@@ -349,14 +349,14 @@ impl Life<'_> {
             self.settle();
         }
         self.count();
-        let mut answers: u64 = self.disks().stats().iter().map(|one| one.responses).sum();
+        let mut responses: u64 = self.disks().stats().iter().map(|one| one.responses).sum();
         if how > 0 {
             // Nothing that follows reaches a disk.
             self.directories.iter().for_each(|directory| directory.die_after(0));
         }
         drop(self.disks.take());
         let power_is_lost = how == 2;
-        self.tell(|| format!("restart {how}"));
+        self.trace(|| format!("restart {how}"));
         for directory in &self.directories {
             directory.restart(power_is_lost);
         }
@@ -372,8 +372,8 @@ impl Life<'_> {
             (model.now, model.is_unsure) = (None, true);
         }
         self.start();
-        self.tell(|| format!("contents {:?}", self.disks().contents()));
-        self.seen.before_start += answers;
+        self.trace(|| format!("contents {:?}", self.disks().contents()));
+        self.seen.before_start += responses;
         if self.below(3) == 0 {
             self.step();
         }
@@ -382,8 +382,8 @@ impl Life<'_> {
             self.fetch(id);
         }
         self.work();
-        answers = self.disks().stats().iter().map(|one| one.responses).sum();
-        self.seen.after_start += answers;
+        responses = self.disks().stats().iter().map(|one| one.responses).sum();
+        self.seen.after_start += responses;
         self.learn();
     }
 
@@ -391,9 +391,9 @@ impl Life<'_> {
     fn learn(&mut self) {
         let ids: Vec<ResponseId> = self.models.keys().copied().collect();
         for id in ids {
-            let Some(candidate) = self.find(id) else { continue };
+            let Some(hit) = self.find(id) else { continue };
             self.token += 1;
-            let fetched = callbacks::fetch(self.disks(), self.slab, candidate, self.token);
+            let fetched = callbacks::fetch(self.disks(), self.slab, hit, self.token);
             self.work();
             let Some(version) = fetched.and_then(|fetched| self.judge(fetched)) else { continue };
             let model = self.models.get_mut(&id).unwrap();

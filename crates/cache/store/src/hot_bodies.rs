@@ -82,10 +82,10 @@ mod tests {
     const MEDIUM: u64 = 64 * 1024;
     const LARGE: u64 = 1 << 20;
 
-    fn heat(copies: HotCopies) -> HotBodies {
-        let heat = HotBodies::default();
-        heat.set_copies(copies);
-        heat
+    fn hot_bodies(copies: HotCopies) -> HotBodies {
+        let hot_bodies = HotBodies::default();
+        hot_bodies.set_copies(copies);
+        hot_bodies
     }
 
     fn body() -> Body {
@@ -101,10 +101,10 @@ mod tests {
             (only(false, true), false, true),
             (HotCopies::ALL, true, true),
         ] {
-            let (heat, bodies) = (heat(copies), [body(), body()]);
+            let (hot_bodies, bodies) = (hot_bodies(copies), [body(), body()]);
             for expected in [[false; 2], [medium, large], [medium, large]] {
                 let is_copied = [(&bodies[0], MEDIUM), (&bodies[1], LARGE)]
-                    .map(|(body, bytes)| heat.note_sent(body, bytes));
+                    .map(|(body, bytes)| hot_bodies.note_sent(body, bytes));
                 assert_eq!(is_copied, expected, "{copies:?}");
             }
         }
@@ -112,23 +112,23 @@ mod tests {
 
     #[test]
     fn a_body_displaced_by_others_is_cold() {
-        let (heat, body) = (heat(HotCopies::ALL), body());
-        let send_others = |bytes| assert!(!heat.note_sent(&self::body(), bytes));
-        assert!(!heat.note_sent(&body, MEDIUM));
+        let (hot_bodies, body) = (hot_bodies(HotCopies::ALL), body());
+        let send_others = |bytes| assert!(!hot_bodies.note_sent(&self::body(), bytes));
+        assert!(!hot_bodies.note_sent(&body, MEDIUM));
         send_others(HOT_BYTES);
-        assert!(heat.note_sent(&body, MEDIUM));
+        assert!(hot_bodies.note_sent(&body, MEDIUM));
         send_others(HOT_BYTES);
         send_others(MEDIUM);
-        assert!(!heat.note_sent(&body, MEDIUM));
-        assert!(heat.note_sent(&body, MEDIUM));
+        assert!(!hot_bodies.note_sent(&body, MEDIUM));
+        assert!(hot_bodies.note_sent(&body, MEDIUM));
     }
 
     #[test]
     fn the_shortest_and_the_longest_bodies_are_never_hot() {
-        let (heat, body) = (heat(HotCopies::ALL), body());
+        let (hot_bodies, body) = (hot_bodies(HotCopies::ALL), body());
         for bytes in [COPIED_BYTES - 1, HOT_BYTES + 1].repeat(2) {
-            assert!(!heat.note_sent(&body, bytes));
+            assert!(!hot_bodies.note_sent(&body, bytes));
         }
-        assert!(heat.note_sent(&body, HOT_BYTES));
+        assert!(hot_bodies.note_sent(&body, HOT_BYTES));
     }
 }

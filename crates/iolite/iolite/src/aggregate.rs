@@ -170,7 +170,7 @@ impl Aggregate {
         // All memory is allocated first, so that a failure changes nothing.
         let mut fresh = VecDeque::new();
         self.for_each_part(position..end, |slice, within, from| {
-            if !slice.is_sole() {
+            if slice.sole_extent().is_none() {
                 let changed = &bytes[from..from + within.len()];
                 fresh.push_back((position + from as u64, copy_of(&[changed], slab, kind, tag)?));
             }

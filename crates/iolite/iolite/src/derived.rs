@@ -120,8 +120,8 @@ impl Slice {
         let value = compute();
         counters.forms_computed.fetch_add(1, Ordering::Relaxed);
         let mut entries = self.extent.get_or_init_forms::<DerivedForms>().entries();
-        let known = entries.iter().any(|of| self.matches(of) && get(&of.form).is_some());
-        if !known && entries.len() < FORMS_MAX {
+        let is_known = entries.iter().any(|of| self.matches(of) && get(&of.form).is_some());
+        if !is_known && entries.len() < FORMS_MAX {
             let (start, length) = (self.start, self.len() as u32);
             entries.push(DerivedEntry { start, length, form: wrap(value) });
         }
@@ -183,17 +183,17 @@ mod tests {
     fn derived_values_are_found_until_the_bytes_change() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut whole = slice(&slab, b"123456789");
-        let known = |slab: &Slab| (slab.stats().forms_computed, slab.stats().forms_reused);
-        assert_eq!((whole.crc32c(), known(&slab)), (0xe306_9283, (1, 0)));
+        let is_known = |slab: &Slab| (slab.stats().forms_computed, slab.stats().forms_reused);
+        assert_eq!((whole.crc32c(), is_known(&slab)), (0xe306_9283, (1, 0)));
         let (again, part) = (whole.clone(), whole.slice(0..4));
-        assert_eq!((again.crc32c(), known(&slab)), (0xe306_9283, (1, 1)));
-        assert_eq!((part.crc32c(), known(&slab)), (crc32c::crc32c(b"1234"), (2, 1)));
-        assert_eq!((again.sum(), known(&slab)), (Sum::of(b"123456789"), (3, 1)));
+        assert_eq!((again.crc32c(), is_known(&slab)), (0xe306_9283, (1, 1)));
+        assert_eq!((part.crc32c(), is_known(&slab)), (crc32c::crc32c(b"1234"), (2, 1)));
+        assert_eq!((again.sum(), is_known(&slab)), (Sum::of(b"123456789"), (3, 1)));
         assert_eq!(again.digest()[..4], [0x15, 0xe2, 0xb0, 0xd3]);
-        assert_eq!((again.digest()[31], known(&slab)), (0x25, (4, 2)));
+        assert_eq!((again.digest()[31], is_known(&slab)), (0x25, (4, 2)));
         drop((again, part));
         whole.get_mut().unwrap()[0] = b'0';
-        assert_eq!((whole.crc32c(), known(&slab)), (crc32c::crc32c(b"023456789"), (5, 2)));
+        assert_eq!((whole.crc32c(), is_known(&slab)), (crc32c::crc32c(b"023456789"), (5, 2)));
     }
 
     #[test]

@@ -224,7 +224,7 @@ impl FreeList {
         }
         let removed = std::mem::take(&mut self.blocks[block as usize]);
         self.evacuating -= usize::from(removed.state == BlockState::Evacuating);
-        FreedBlock { block, was_sent: was_sent }
+        FreedBlock { block, was_sent }
     }
 
     /// See [`Segment::set_generation`].

@@ -166,13 +166,13 @@ impl Slab {
         let unusable = free + tainted;
         let [_, free, tainted] = self.free_list(MemoryKind::ZeroCopy).bytes();
         let unusable = unusable + free + tainted;
-        let tally = &self.0.counters;
+        let counters = &self.0.counters;
         let (count, error) = if self.blocks().has_block_soon() {
-            (&tally.refused_not_ready, AllocError::NotReady)
+            (&counters.refused_not_ready, AllocError::NotReady)
         } else if unusable >= self.0.capacity / FRAGMENTED_SHARE {
-            (&tally.refused_fragmented, AllocError::Fragmented)
+            (&counters.refused_fragmented, AllocError::Fragmented)
         } else {
-            (&tally.refused_full, AllocError::Full)
+            (&counters.refused_full, AllocError::Full)
         };
         count.fetch_add(1, Ordering::Relaxed);
         error
@@ -220,8 +220,8 @@ impl Slab {
     }
 
     /// Returns whether the slice with this id is still held, unchanged.
-    pub fn is_current(&self, reference: &SliceId) -> bool {
-        let SliceId { pool, length, offset, generation } = *reference;
+    pub fn is_current(&self, id: &SliceId) -> bool {
+        let SliceId { pool, length, offset, generation } = *id;
         pool == POOL
             && [MemoryKind::Copied, MemoryKind::ZeroCopy].iter().any(|kind| {
                 self.free_list(*kind).has_generation(offset, length as usize, generation)
@@ -234,13 +234,13 @@ impl Slab {
             (self.free_list(MemoryKind::Copied), self.free_list(MemoryKind::ZeroCopy));
         let blocks = self.blocks();
         let [live, free, tainted] = [0, 1, 2].map(|of| copied.bytes()[of] + referred.bytes()[of]);
-        let tally = &self.0.counters;
+        let counters = &self.0.counters;
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         SlabStats {
             capacity: self.0.capacity,
             live,
             free,
-            tainted: tainted,
+            tainted,
             extents: (copied.extents + referred.extents) as u64,
             ready_blocks: blocks.ready.len() as u64,
             queued_blocks: blocks.queued.len() as u64,
@@ -249,11 +249,11 @@ impl Slab {
             evacuating_blocks: (copied.evacuating + referred.evacuating) as u64,
             recycled: blocks.recycled,
             prefault_failures: blocks.failures,
-            refused_full: count(&tally.refused_full),
-            refused_fragmented: count(&tally.refused_fragmented),
-            refused_not_ready: count(&tally.refused_not_ready),
-            forms_computed: count(&tally.forms_computed),
-            forms_reused: count(&tally.forms_reused),
+            refused_full: count(&counters.refused_full),
+            refused_fragmented: count(&counters.refused_fragmented),
+            refused_not_ready: count(&counters.refused_not_ready),
+            forms_computed: count(&counters.forms_computed),
+            forms_reused: count(&counters.forms_reused),
         }
     }
 
@@ -347,9 +347,9 @@ mod tests {
         assert_eq!(slab.prefault(), PrefaultOutcome::Idle);
         assert_eq!(whole(&slab).unwrap_err(), AllocError::Full);
         assert_eq!(slab.allocate(MemoryKind::Copied, 1..=1, 0).unwrap_err(), AllocError::Full);
-        let counters = slab.stats();
-        assert_eq!((counters.live, counters.free), (counters.capacity, 0));
-        assert_eq!((counters.refused_full, counters.refused_not_ready), (2, 1));
+        let stats = slab.stats();
+        assert_eq!((stats.live, stats.free), (stats.capacity, 0));
+        assert_eq!((stats.refused_full, stats.refused_not_ready), (2, 1));
         drop(held.pop());
         let small = slab.allocate(MemoryKind::Copied, 1..=1, 0).unwrap();
         assert_eq!(whole(&slab).unwrap_err(), AllocError::Full, "the block has the other kind");

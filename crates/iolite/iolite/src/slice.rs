@@ -21,7 +21,7 @@ const _: () = assert!(size_of::<Slice>() == 16);
 
 impl Slice {
     pub(crate) fn new(extent: Arc<Extent>, start: usize, length: usize) -> Self {
-        Self { extent: extent, start: start as u32, length: length as u32 }
+        Self { extent, start: start as u32, length: length as u32 }
     }
 
     /// Returns the id of this slice.
@@ -61,19 +61,17 @@ impl Slice {
     /// generation afterwards. Other holders build an aggregate instead: see
     /// [`Aggregate::write`](crate::Aggregate::write).
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
-        if !self.is_sole() {
-            return None;
-        }
-        let extent = Arc::get_mut(&mut self.extent)?;
+        let (start, length) = (self.start as usize, self.length as usize);
+        let extent = self.sole_extent()?;
         extent.renew_generation();
         // SAFETY: the range is inside the extent, this is the only holder, and `self`, from which
         // alone another could be made, is borrowed mutably.
-        Some(unsafe { extent.bytes_mut(self.start as usize, self.length as usize) })
+        Some(unsafe { extent.bytes_mut(start, length) })
     }
 
     /// Returns the extent if this is its sole holder and it was not sent zero-copy.
-    pub(crate) fn is_sole(&mut self) -> bool {
-        Arc::get_mut(&mut self.extent).is_some_and(|extent| !extent.was_sent())
+    pub(crate) fn sole_extent(&mut self) -> Option<&mut Extent> {
+        Arc::get_mut(&mut self.extent).filter(|extent| !extent.was_sent())
     }
 
     /// Returns whether `next` is in the same extent and begins where this slice ends.
@@ -124,20 +122,20 @@ mod tests {
         let whole = slice(&slab, b"0123456789");
         let part = whole.slice(2..5);
         assert_eq!(&*part, b"234");
-        let reference = part.id();
-        assert_eq!((reference.pool, reference.length), (0, 3));
-        assert_eq!(reference.offset, whole.id().offset + 2);
+        let id = part.id();
+        assert_eq!((id.pool, id.length), (0, 3));
+        assert_eq!(id.offset, whole.id().offset + 2);
         drop(whole);
-        assert!(slab.is_current(&reference));
-        assert!(!slab.is_current(&SliceId { pool: 1, ..reference }));
-        assert!(!slab.is_current(&SliceId { length: 1 << 30, ..reference }));
-        assert!(!slab.is_current(&SliceId { offset: u64::MAX / 2, ..reference }));
+        assert!(slab.is_current(&id));
+        assert!(!slab.is_current(&SliceId { pool: 1, ..id }));
+        assert!(!slab.is_current(&SliceId { length: 1 << 30, ..id }));
+        assert!(!slab.is_current(&SliceId { offset: u64::MAX / 2, ..id }));
         drop(part);
-        assert!(!slab.is_current(&reference));
+        assert!(!slab.is_current(&id));
         let next = slice(&slab, b"xyxyxyxyxy");
-        assert_eq!(next.id().offset, reference.offset - 2, "memory is reused at once");
-        assert!(next.id().generation > reference.generation);
-        assert!(!slab.is_current(&reference) && slab.is_current(&next.id()));
+        assert_eq!(next.id().offset, id.offset - 2, "memory is reused at once");
+        assert!(next.id().generation > id.generation);
+        assert!(!slab.is_current(&id) && slab.is_current(&next.id()));
     }
 
     #[test]

@@ -32,8 +32,8 @@ impl Play {
                 Ok(buffer) => break buffer,
                 Err(AllocError::NotReady) => drop(self.slab.prefault()),
                 Err(_) => {
-                    let gone = self.below(self.pairs.len());
-                    drop(self.pairs.swap_remove(gone));
+                    let dropped = self.below(self.pairs.len());
+                    drop(self.pairs.swap_remove(dropped));
                 }
             }
         };
@@ -109,8 +109,8 @@ impl Play {
         }
         self.pairs.push((aggregate, model));
         if self.pairs.len() > 40 {
-            let gone = self.below(self.pairs.len());
-            drop(self.pairs.swap_remove(gone));
+            let dropped = self.below(self.pairs.len());
+            drop(self.pairs.swap_remove(dropped));
         }
     }
 
@@ -148,7 +148,7 @@ fn aggregates_behave_like_vectors() {
         play.check();
         let slab = play.slab.clone();
         drop(play);
-        let counters = slab.stats();
-        assert_eq!((counters.live, counters.tainted, counters.extents), (0, 0, 0));
+        let stats = slab.stats();
+        assert_eq!((stats.live, stats.tainted, stats.extents), (0, 0, 0));
     }
 }

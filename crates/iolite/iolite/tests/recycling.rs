@@ -98,9 +98,9 @@ fn unread_bytes_stay_intact_while_their_memory_is_reused() {
 fn a_block_is_not_recycled_before_its_last_slice_is_dropped() {
     let slab = Slab::new(4 * BLOCK_BYTES).unwrap();
     let [(near, far), _] = connections();
-    let (gone, kept) = (object(&slab, 1, 0), object(&slab, 2, 0));
-    let expected = send(&near, &gone);
-    drop(gone);
+    let (dropped, kept) = (object(&slab, 1, 0), object(&slab, 2, 0));
+    let expected = send(&near, &dropped);
+    drop(dropped);
     let tainted = OBJECT_BYTES.next_multiple_of(4096) as u64;
     assert_eq!(slab.stats().tainted, tainted);
     let taken = overwrite_everything(&slab);

@@ -74,13 +74,13 @@ impl Worker<'_> {
                     body.append(buffer.freeze());
                 }
                 Err(AllocError::NotReady) => std::thread::yield_now(),
-                Err(error) => self.make_room(error),
+                Err(error) => self.free_memory(error),
             }
         }
         self.held.push_back(Object { tag, body });
     }
 
-    fn make_room(&mut self, error: AllocError) {
+    fn free_memory(&mut self, error: AllocError) {
         if error == AllocError::Fragmented {
             let tags = self.slab.start_evacuation().unwrap_or_default();
             let mut evacuating = self.evacuating.lock().expect("no worker panicked");
@@ -133,9 +133,11 @@ fn readers_follow_a_buffer_while_it_is_filled() {
                 let mut seen = 0;
                 while seen < PART * parts {
                     let filled = extent.len();
-                    let news = extent.slice(seen..filled);
-                    assert!(news.iter().zip(seen..).all(|(byte, at)| *byte == self::byte(7, at)));
-                    assert_eq!(extent[seen..filled], news[..]);
+                    let new_bytes = extent.slice(seen..filled);
+                    assert!(
+                        new_bytes.iter().zip(seen..).all(|(byte, at)| *byte == self::byte(7, at))
+                    );
+                    assert_eq!(extent[seen..filled], new_bytes[..]);
                     seen = filled;
                     std::thread::yield_now();
                 }

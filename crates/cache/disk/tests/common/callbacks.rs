@@ -82,7 +82,7 @@ pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
 }
 
 /// Returns a response whose header has its version.
-pub(crate) fn answer(
+pub(crate) fn response(
     slab: &Slab,
     id: ResponseId,
     version: u64,
@@ -127,14 +127,14 @@ pub(crate) struct Fetched {
 }
 
 /// Starts to fetch a response; `None` if the disk is overloaded.
-pub(crate) fn fetch(disks: &Disks, slab: &Slab, candidate: DiskHit, token: u64) -> Option<Fetched> {
-    let bytes = candidate.body_bytes;
+pub(crate) fn fetch(disks: &Disks, slab: &Slab, hit: DiskHit, token: u64) -> Option<Fetched> {
+    let bytes = hit.body_bytes;
     let kind = if bytes < 8192 { MemoryKind::Copied } else { MemoryKind::ZeroCopy };
     let filler = Filler::new(slab, kind, Some(bytes), 0);
     let body = filler.body().clone();
     let reader = Reader::new(body.clone(), 0).unwrap();
-    let (id, requester) = (candidate.id, waiter(token));
-    disks.fetch(Box::new(FetchRequest { candidate, filler, requester: requester })).ok()?;
+    let (id, requester) = (hit.id, waiter(token));
+    disks.fetch(Box::new(FetchRequest { hit, filler, requester })).ok()?;
     Some(Fetched { id, token, body, reader })
 }
 
@@ -158,10 +158,10 @@ impl Fetched {
                 BodyRead::End(end) => break end,
             }
         };
-        let mut answers = callbacks.take(self.token);
-        answers.retain(|reply| *reply != DiskReply::Cut(self.id));
-        assert_eq!(answers.len(), 1, "a request has one reply");
-        match answers.into_iter().next().unwrap() {
+        let mut responses = callbacks.take(self.token);
+        responses.retain(|reply| *reply != DiskReply::Cut(self.id));
+        assert_eq!(responses.len(), 1, "a request has one reply");
+        match responses.into_iter().next().unwrap() {
             DiskReply::Fetched(head) => {
                 let (version, length, _) = read_head(&head);
                 let whole = body_of(self.id, version, length);
@@ -205,8 +205,8 @@ pub(crate) fn list(
         disks.list(at, waiter(u64::MAX));
         work();
         match callbacks.take(u64::MAX).pop() {
-            Some(DiskReply::Listed(heads, next)) => {
-                all.extend(heads);
+            Some(DiskReply::Listed(headers, next)) => {
+                all.extend(headers);
                 cursor = next;
             }
             other => panic!("{other:?}"),

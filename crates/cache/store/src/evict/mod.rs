@@ -126,7 +126,7 @@ impl Eviction {
             probation_weights: main_weights.root(),
             main_weights,
             ghost: Ghost::new(capacity / BYTES_PER_GHOST / u64::from(shards.max(1))),
-            shared: shared,
+            shared,
             has_others: shards > 1,
             inserts: 0,
             capacity,
@@ -151,8 +151,8 @@ impl Eviction {
         if size <= self.capacity / LARGE_DIVISOR {
             return true;
         }
-        let known = self.ghost.get(key).is_some_and(|slot| self.belongs_in_main(slot, size));
-        if known && size <= self.capacity {
+        let is_known = self.ghost.get(key).is_some_and(|slot| self.belongs_in_main(slot, size));
+        if is_known && size <= self.capacity {
             return true;
         }
         self.shared.advance();
@@ -180,8 +180,8 @@ impl Eviction {
             }
             self.ghost.forget(key);
         }
-        let known = slot.is_some_and(|slot| self.belongs_in_main(slot, size));
-        self.stats.promoted += u64::from(known);
+        let is_known = slot.is_some_and(|slot| self.belongs_in_main(slot, size));
+        self.stats.promoted += u64::from(is_known);
         self.stats.entries += 1;
 
         let index = handle as usize;
@@ -190,7 +190,7 @@ impl Eviction {
         }
         assert!(self.entries[index].queue == QueueKind::None, "handle {handle} is in use");
         self.entries[index] = EvictionEntry { size, key, expires, ..EvictionEntry::default() };
-        self.enqueue(handle, if known { QueueKind::Main } else { QueueKind::Probation }, 0);
+        self.enqueue(handle, if is_known { QueueKind::Main } else { QueueKind::Probation }, 0);
     }
 
     /// Records that the object was requested and served.
@@ -367,11 +367,11 @@ mod tests {
     /// Inserts an object, and evicts what does not fit.
     fn store(eviction: &mut Eviction, object: u32, size: u64) -> Vec<u32> {
         eviction.insert(object, key(u64::from(object)), size, NEVER);
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         while eviction.bytes() > eviction.capacity {
-            gone.push(eviction.evict(0).expect("there are entries"));
+            evicted.push(eviction.evict(0).expect("there are entries"));
         }
-        gone
+        evicted
     }
 
     #[test]
@@ -382,11 +382,11 @@ mod tests {
         }
         eviction.hit(0);
         eviction.hit(4);
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         for object in 10..18 {
-            gone.extend(store(&mut eviction, object, 1_000));
+            evicted.extend(store(&mut eviction, object, 1_000));
         }
-        assert_eq!(gone, [1, 2, 3, 5, 6, 7, 8, 9]);
+        assert_eq!(evicted, [1, 2, 3, 5, 6, 7, 8, 9]);
     }
 
     #[test]
@@ -399,8 +399,8 @@ mod tests {
             hit_often(&eviction, object);
         }
         for object in 60..20_000 {
-            let gone = store(&mut eviction, object, 1_000);
-            assert!(gone.iter().all(|&gone| gone >= 60), "{gone:?} at {object}");
+            let evicted = store(&mut eviction, object, 1_000);
+            assert!(evicted.iter().all(|&evicted| evicted >= 60), "{evicted:?} at {object}");
         }
     }
 
@@ -414,9 +414,9 @@ mod tests {
         // Each of the others is hit for a while only.
         let mut left = 80;
         for object in 80..2_000 {
-            let gone = store(&mut eviction, object, 1_000);
+            let evicted = store(&mut eviction, object, 1_000);
             hit_often(&eviction, object);
-            left -= gone.iter().filter(|&&gone| gone < 80).count();
+            left -= evicted.iter().filter(|&&evicted| evicted < 80).count();
         }
         assert_eq!(left, 0);
     }
@@ -533,14 +533,14 @@ mod tests {
                     (false, _) => {}
                 }
                 while eviction.bytes() > 1 << 18 {
-                    let gone = eviction.evict(turn).expect("there are entries");
-                    assert!(held.remove(&gone).is_some(), "seed {seed}, turn {turn}: {gone}");
+                    let evicted = eviction.evict(turn).expect("there are entries");
+                    assert!(held.remove(&evicted).is_some(), "seed {seed}, turn {turn}: {evicted}");
                 }
                 assert_eq!(eviction.bytes(), held.values().sum::<u64>(), "seed {seed}");
                 assert_eq!(eviction.stats().entries, held.len() as u64, "seed {seed}");
             }
-            while let Some(gone) = eviction.evict(u32::MAX) {
-                assert!(held.remove(&gone).is_some(), "seed {seed}: {gone}");
+            while let Some(evicted) = eviction.evict(u32::MAX) {
+                assert!(held.remove(&evicted).is_some(), "seed {seed}: {evicted}");
             }
             assert!(held.is_empty() && eviction.bytes() == 0, "seed {seed}");
         }

@@ -158,10 +158,10 @@ impl Cache {
         for passed in 0..self.shards.len() + SHARDS_SKIPPED_MAX {
             let turn = self.next_evicting_shard.fetch_add(1, Ordering::Relaxed) as usize;
             let mut shard = self.lock_shard_at(turn % self.shards.len());
-            let gone = shard.evict((now_ms / 1000) as u32, passed < SHARDS_SKIPPED_MAX);
+            let removed = shard.evict((now_ms / 1000) as u32, passed < SHARDS_SKIPPED_MAX);
             self.update_held_bytes(&mut shard);
             drop(shard);
-            if gone.is_some() {
+            if removed.is_some() {
                 return true;
             }
         }
@@ -226,9 +226,9 @@ impl Cache {
         key: Key,
         is_gone: impl FnMut(&ObjectSlot) -> bool,
     ) -> Vec<ObjectSlot> {
-        let gone = shard.remove_objects(key, is_gone);
+        let removed = shard.remove_objects(key, is_gone);
         self.update_held_bytes(&mut shard);
-        gone
+        removed
     }
 
     /// Returns the waiters whose lease or body was dropped, for example by a panic. The worker that
@@ -257,17 +257,23 @@ impl Cache {
         if let Some(entry) = shard.keys.get_mut(&key) {
             entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
         }
-        let gone = self.remove_objects(shard, key, |_| true);
+        let removed = self.remove_objects(shard, key, |_| true);
         drop(step);
-        gone.len()
+        removed.len()
     }
 
     /// Replaces an object whose body was cut by a part with the bytes that arrived. If the object
     /// was changed meanwhile, it is removed instead: an invalidation must not be undone.
-    pub(super) fn store_part(&self, key: Key, old: &Arc<Object>, stored: Stored, came: Aggregate) {
+    pub(super) fn store_part(
+        &self,
+        key: Key,
+        old: &Arc<Object>,
+        stored: Stored,
+        arrived: Aggregate,
+    ) {
         let mut part = old.with(stored);
-        part.declared = Some(came.len());
-        part.body = Arc::new(Body::whole(came));
+        part.declared = Some(arrived.len());
+        part.body = Arc::new(Body::whole(arrived));
         let size = part.body.arrived() + part.overhead();
         let mut shard = self.lock_shard(key);
         let slot = shard.slot_of(key, &old.body);
@@ -291,9 +297,9 @@ impl Cache {
 
     /// Removes the object with this body. Returns whether it was found.
     pub(super) fn remove_body(&self, key: Key, body: &Arc<Body>) -> bool {
-        let gone = self
+        let removed = self
             .remove_objects(self.lock_shard(key), key, |slot| Arc::ptr_eq(&slot.object.body, body));
-        !gone.is_empty()
+        !removed.is_empty()
     }
 
     /// Changes the size of the object with this body.

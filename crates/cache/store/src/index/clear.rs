@@ -28,17 +28,17 @@ impl Cache {
         for index in 0..self.shards.len() {
             let mut shard = self.lock_shard_at(index);
             let keys: Vec<_> = shard.keys.keys().copied().collect();
-            let mut gone = Vec::new();
+            let mut removed = Vec::new();
             for key in keys {
                 let fetches = shard.keys.get(&key).map_or(&[][..], |entry| &entry.fetches);
                 cleared.leases += fetches.len();
                 cleared.waiters += fetches.iter().map(|fetch| fetch.waiters.len()).sum::<usize>();
-                gone.append(&mut shard.remove_objects(key, |_| true));
+                removed.append(&mut shard.remove_objects(key, |_| true));
             }
             self.update_held_bytes(&mut shard);
             drop(shard);
-            cleared.objects += gone.len();
-            let unfinished = gone.iter().filter(|slot| slot.object.body.bytes().is_none());
+            cleared.objects += removed.len();
+            let unfinished = removed.iter().filter(|slot| slot.object.body.bytes().is_none());
             cleared.unfinished += unfinished.count();
         }
         cleared.leaked_bytes = self.held_bytes.load(Ordering::Relaxed);

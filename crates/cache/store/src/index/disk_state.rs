@@ -133,5 +133,5 @@ pub(super) struct PendingLoad {
     /// asked.
     pub(super) since: u64,
     /// The record that was found.
-    pub(super) candidate: DiskHit,
+    pub(super) hit: DiskHit,
 }

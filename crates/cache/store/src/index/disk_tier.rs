@@ -50,25 +50,25 @@ impl Cache {
     /// Which directory or option is wrong, and why.
     pub fn open_disks(
         self: &Arc<Self>,
-        volumes: Vec<(Arc<dyn DirectoryIo>, u64)>,
+        directories: Vec<(Arc<dyn DirectoryIo>, u64)>,
         options: &DiskOptions,
         waker: Arc<dyn Waker>,
         now_ms: u64,
     ) -> Result<Vec<DirectoryContents>, Error> {
         let host = CacheCallbacks { cache: Arc::downgrade(self), waker };
         let host: Arc<dyn DiskCallbacks> = Arc::new(host);
-        let disks = Disks::open(volumes, &host, options, self.hash, now_ms)?;
+        let disks = Disks::open(directories, &host, options, self.hash, now_ms)?;
         if disks.hash_key() != self.hash {
             return Err(Error::OtherKey);
         }
         let contents = disks.contents().to_vec();
         self.disk_tier.now_ms.store(now_ms, Ordering::Relaxed);
-        let mut tier = self.disk_tier.state.write().unwrap_or_else(PoisonError::into_inner);
-        if let DiskState::Awaited(purges) = &*tier {
+        let mut state = self.disk_tier.state.write().unwrap_or_else(PoisonError::into_inner);
+        if let DiskState::Awaited(purges) = &*state {
             purges.iter().for_each(|(subject, is_soft)| disks.forget_all(subject, *is_soft));
         }
-        *tier = DiskState::Open(OpenDisks { disks, is_threadless: options.readers == 0 });
-        drop(tier);
+        *state = DiskState::Open(OpenDisks { disks, is_threadless: options.readers == 0 });
+        drop(state);
         self.disk_tier.has_disks.store(true, Ordering::Relaxed);
         Ok(contents)
     }
@@ -90,9 +90,9 @@ impl Cache {
     /// still being loaded are fetched from the origin.
     pub fn close_disks(&self) {
         self.disk_tier.has_disks.store(false, Ordering::Relaxed);
-        let tier = self.disk_tier.state.write().map(|mut tier| std::mem::take(&mut *tier));
+        let state = self.disk_tier.state.write().map(|mut state| std::mem::take(&mut *state));
         // Closing may take long; it is done without the lock.
-        drop(tier);
+        drop(state);
     }
 
     /// Runs one piece of work of disks without threads. Returns `false` if there was none.

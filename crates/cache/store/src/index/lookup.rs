@@ -95,10 +95,10 @@ impl Cache {
             Reuse::StaleWhileRevalidate { .. } => {
                 eviction.hit(slot.handle);
                 let object = object.clone();
-                let words = entry.vary_key(&self.hash, request);
-                let is_free = entry.fetch_to_join(words).is_none();
-                let lease =
-                    (is_free && lookup.may_refresh).then(|| self.grant_lease(entry, lookup, words));
+                let vary_key = entry.vary_key(&self.hash, request);
+                let is_free = entry.fetch_to_join(vary_key).is_none();
+                let lease = (is_free && lookup.may_refresh)
+                    .then(|| self.grant_lease(entry, lookup, vary_key));
                 LookupResult::Stale(object, lease)
             }
             Reuse::Validate { is_spare, .. } => {
@@ -154,12 +154,12 @@ impl Cache {
         if lookup.now_ms < entry.hit_for_pass_until_ms {
             return Ok(None);
         }
-        let words = entry.vary_key(&self.hash, lookup.request);
+        let vary_key = entry.vary_key(&self.hash, lookup.request);
         if may_wait && lookup.waiter.is_none() {
-            entry.mark_disk_loads_timed_out(words);
+            entry.mark_disk_loads_timed_out(vary_key);
         }
-        let Some(fetch) = entry.fetch_to_join(words) else {
-            return Ok(lookup.takes_lease.then(|| self.grant_lease(entry, lookup, words)));
+        let Some(fetch) = entry.fetch_to_join(vary_key) else {
+            return Ok(lookup.takes_lease.then(|| self.grant_lease(entry, lookup, vary_key)));
         };
         match lookup.waiter.filter(|_| may_wait && !fetch.is_outdated) {
             Some(waiter) => {
@@ -174,14 +174,10 @@ impl Cache {
         self: &Arc<Self>,
         entry: &mut KeyEntry,
         lookup: &LookupRequest<'_>,
-        words: Option<u128>,
+        vary_key: Option<u128>,
     ) -> FetchLease {
         let number = self.last_lease.fetch_add(1, Ordering::Relaxed);
-        entry.fetches.push(PendingFetch {
-            lease: number,
-            vary_key: words,
-            ..PendingFetch::default()
-        });
+        entry.fetches.push(PendingFetch { lease: number, vary_key, ..PendingFetch::default() });
         FetchLease::new(self.clone(), lookup.key, number)
     }
 }

@@ -164,13 +164,15 @@ impl ObjectFiller {
     #[must_use = "the waiters have to be woken"]
     pub fn cut(mut self) -> Vec<WaiterId> {
         let mut filler = self.filler.take().expect("it ends only once");
-        let came = filler.take_filled().filter(|_| self.is_kept);
+        let arrived = filler.take_filled().filter(|_| self.is_kept);
         let woken = filler.cut();
         let mut stored = self.object.stored.clone();
-        let length = came.as_ref().map_or(0, Aggregate::len);
-        match came {
-            Some(came) if finish(&mut stored.meta, length, false, self.object.declared).is_ok() => {
-                self.cache.store_part(self.key, &self.object, stored, came);
+        let length = arrived.as_ref().map_or(0, Aggregate::len);
+        match arrived {
+            Some(arrived)
+                if finish(&mut stored.meta, length, false, self.object.declared).is_ok() =>
+            {
+                self.cache.store_part(self.key, &self.object, stored, arrived);
             }
             _ => {
                 self.cache.remove_body(self.key, &self.object.body);

@@ -48,7 +48,7 @@ impl Cache {
         self: &Arc<Self>,
         key: Key,
         lease: Option<FetchLease>,
-        entry_to_store: NewEntry,
+        entry: NewEntry,
         now_ms: u64,
     ) -> (Result<ObjectFiller, StoreRefusal>, Vec<WaiterId>) {
         let NewEntry {
@@ -59,7 +59,7 @@ impl Cache {
             tags,
             since,
             own_invalidation: own_change,
-        } = entry_to_store;
+        } = entry;
         let size = declared.unwrap_or(object_filler::FIRST_BYTES);
         let mut shard = self.lock_shard(key);
         // The lock stays held: no invalidation and no other fetch comes between the lease and the
@@ -85,18 +85,18 @@ impl Cache {
         self.invalidations.apply_since(&mut stored.meta, since, &name, &tags, now_ms);
         let (body, is_from_disk) = (filler.body().clone(), false);
         let object = Object { stored, variant, declared, body, name, tags, is_from_disk };
-        let gone = self.remove_replaced(&mut shard, key, &object);
+        let removed = self.remove_replaced(&mut shard, key, &object);
         let (size, number) = (size + object.overhead(), self.invalidation_seq());
         let object = Arc::new(object);
         shard.insert(key, handle, object.clone(), size, since);
         self.update_held_bytes(&mut shard);
         drop(shard);
-        drop(gone);
+        drop(removed);
         self.evict_to_fit(now_ms);
         let (cache, filler) = (self.clone(), Some(filler));
-        let filler_of_object =
+        let object_filler =
             ObjectFiller { cache, key, object, filler, size, stored_seq: number, is_kept: true };
-        (Ok(filler_of_object), ended.waiters)
+        (Ok(object_filler), ended.waiters)
     }
 
     /// Returns a handle for a new object and the filler of its body, with memory for the beginning.

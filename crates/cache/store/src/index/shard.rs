@@ -108,8 +108,8 @@ impl Shard {
         self.eviction.insert(handle, key.0 as u64, size, expires);
         let entry = self.keys.entry(key).or_default();
         entry.hit_for_pass_until_ms = 0;
-        let heeded = initial_applied_seq(&object, since);
-        entry.objects.push(ObjectSlot { handle, object, applied_seq: heeded, is_on_disk: false });
+        let applied_seq = initial_applied_seq(&object, since);
+        entry.objects.push(ObjectSlot { handle, object, applied_seq, is_on_disk: false });
         &mut entry.objects
     }
 
@@ -120,13 +120,13 @@ impl Shard {
         mut is_gone: impl FnMut(&ObjectSlot) -> bool,
     ) -> Vec<ObjectSlot> {
         let Some(entry) = self.keys.get_mut(&key) else { return Vec::new() };
-        let gone: Vec<ObjectSlot> = entry.objects.extract_if(.., |slot| is_gone(slot)).collect();
-        for slot in &gone {
+        let removed: Vec<ObjectSlot> = entry.objects.extract_if(.., |slot| is_gone(slot)).collect();
+        for slot in &removed {
             self.eviction.remove(slot.handle);
             self.free_handle(slot.handle);
         }
         self.remove_key_if_empty(key);
-        gone
+        removed
     }
 
     /// Evicts one object. Returns `None` if the shard `may_pass` and its oldest entry is young.
@@ -193,10 +193,10 @@ impl KeyEntry {
     /// Returns the object that matches a request: a whole one before a part, a newer one before an
     /// older one.
     pub(super) fn find(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<&ObjectSlot> {
-        let mut words = VaryMatcher { hash, request, last: None };
+        let mut matcher = VaryMatcher { hash, request, last: None };
         let mut part = None;
         for slot in self.objects.iter().rev() {
-            if slot.object.is_cut() || !words.matches(&slot.object) {
+            if slot.object.is_cut() || !matcher.matches(&slot.object) {
                 continue;
             }
             if slot.object.meta().extent.is_none() {
@@ -214,16 +214,16 @@ impl KeyEntry {
     }
 
     /// Returns the fetch that a request with this `vary_key` should wait for.
-    pub(super) fn fetch_to_join(&mut self, words: Option<u128>) -> Option<&mut PendingFetch> {
-        self.fetches.iter_mut().find(|fetch| fetch.vary_key == words && !fetch.has_timed_out)
+    pub(super) fn fetch_to_join(&mut self, vary_key: Option<u128>) -> Option<&mut PendingFetch> {
+        self.fetches.iter_mut().find(|fetch| fetch.vary_key == vary_key && !fetch.has_timed_out)
     }
 
     /// Stops new requests from waiting for a disk's loads with this `vary_key`, because the disk
     /// may be stuck. Requests continue to wait for a slow origin, which saves it requests.
-    pub(super) fn mark_disk_loads_timed_out(&mut self, words: Option<u128>) {
+    pub(super) fn mark_disk_loads_timed_out(&mut self, vary_key: Option<u128>) {
         let of_disk = self.fetches.iter_mut().filter(|fetch| fetch.is_disk_load);
         of_disk
-            .filter(|fetch| fetch.vary_key == words)
+            .filter(|fetch| fetch.vary_key == vary_key)
             .for_each(|fetch| fetch.has_timed_out = true);
     }
 }
@@ -240,10 +240,10 @@ impl<'a> VaryMatcher<'a> {
     fn matches(&mut self, object: &'a Object) -> bool {
         let Some(names) = &object.stored.vary else { return true };
         let Some(variant) = &object.variant else { return false };
-        let known = self.last.filter(|(last, _)| *last == names).map(|(_, words)| words);
-        let words = known.unwrap_or_else(|| names.key(self.hash, self.request));
-        self.last = Some((names, words));
-        variant.fits(&words)
+        let known = self.last.filter(|(last, _)| *last == names).map(|(_, vary_key)| vary_key);
+        let vary_key = known.unwrap_or_else(|| names.key(self.hash, self.request));
+        self.last = Some((names, vary_key));
+        variant.fits(&vary_key)
     }
 }
 

@@ -35,7 +35,7 @@ fn request(fields: &str) -> RequestHead {
     head
 }
 
-fn answer(fields: &str) -> AnswerHead {
+fn response(fields: &str) -> AnswerHead {
     let text = format!("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n{fields}\r\n");
     let mut head = AnswerHead::default();
     head.parse(text.as_bytes(), &mut HeadScan::default(), &LIMITS).unwrap().unwrap();
@@ -46,11 +46,11 @@ fn key(number: u32) -> Key {
     Key::of_text(&HASH, &number.to_be_bytes())
 }
 
-fn ask(cache: &Arc<Cache>, key: Key, fields: &str, waiter: Option<WaiterId>) -> LookupResult {
-    ask_at(cache, key, fields, waiter, NOW_MS)
+fn look_up(cache: &Arc<Cache>, key: Key, fields: &str, waiter: Option<WaiterId>) -> LookupResult {
+    look_up_at(cache, key, fields, waiter, NOW_MS)
 }
 
-fn ask_at(
+fn look_up_at(
     cache: &Arc<Cache>,
     key: Key,
     fields: &str,
@@ -65,12 +65,12 @@ fn ask_at(
     cache.lookup(&LookupRequest {
         key,
         request,
-        directives: directives,
+        directives,
         now_ms,
         waiter,
-        takes_lease: takes_lease,
-        may_refresh: may_refresh,
-        uses_disks: uses_disks,
+        takes_lease,
+        may_refresh,
+        uses_disks,
     })
 }
 
@@ -85,52 +85,58 @@ fn lease(found: LookupResult) -> FetchLease {
 const RECEIPT: Receipt =
     Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
 
-fn stored(request: &RequestHead, answer: &AnswerHead) -> Stored {
+fn stored(request: &RequestHead, response: &AnswerHead) -> Stored {
     let policy = &Policy::default();
-    store(&Received { request, answer, receipt: &RECEIPT, policy }).unwrap()
+    store(&Received { request, answer: response, receipt: &RECEIPT, policy }).unwrap()
 }
 
-fn update_by_head(cache: &Arc<Cache>, request: &RequestHead, answer: &AnswerHead, since: u64) {
+fn update_by_head(cache: &Arc<Cache>, request: &RequestHead, response: &AnswerHead, since: u64) {
     let policy = &Policy::default();
-    let received = Received { request, answer, receipt: &RECEIPT, policy };
+    let received = Received { request, answer: response, receipt: &RECEIPT, policy };
     cache.update_by_head(key(1), &OriginRequest::as_received(request), &received, since);
 }
 
-fn entry_to_store(wants: &str, says: &str, declared: Option<u64>) -> NewEntry {
-    let (request, answer) = (request(wants), answer(says));
-    let stored = stored(&request, &answer);
+fn entry(request_fields: &str, response_fields: &str, declared: Option<u64>) -> NewEntry {
+    let (request, response) = (request(request_fields), response(response_fields));
+    let stored = stored(&request, &response);
     let variant = stored
         .vary
         .as_ref()
-        .map(|names| names.key_of_answer(&HASH, &OriginRequest::as_received(&request), &answer));
+        .map(|names| names.key_of_answer(&HASH, &OriginRequest::as_received(&request), &response));
     let name = b"http://a/"[..].into();
     NewEntry { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_invalidation: 0 }
 }
 
 /// Returns the metadata of a response that is fresh for a minute.
 pub(super) fn meta() -> millrace_http_cache::Meta {
-    entry_to_store("", "", None).stored.meta
+    entry("", "", None).stored.meta
 }
 
-fn fill(filler_of_object: &mut ObjectFiller, mut bytes: &[u8]) -> Vec<WaiterId> {
+fn fill(object_filler: &mut ObjectFiller, mut bytes: &[u8]) -> Vec<WaiterId> {
     let mut woken = Vec::new();
     while !bytes.is_empty() {
-        let spare = filler_of_object.unfilled(NOW_MS).unwrap();
+        let spare = object_filler.unfilled(NOW_MS).unwrap();
         let count = spare.len().min(bytes.len());
         spare[..count].copy_from_slice(&bytes[..count]);
         bytes = &bytes[count..];
-        woken.extend(filler_of_object.advance(count, NOW_MS));
+        woken.extend(object_filler.advance(count, NOW_MS));
     }
     woken
 }
 
-fn put(cache: &Arc<Cache>, key: Key, wants: &str, says: &str, bytes: &[u8]) -> Arc<Object> {
-    let entry_to_store = entry_to_store(wants, says, Some(bytes.len() as u64));
-    let (filler_of_object, _) = cache.publish(key, None, entry_to_store, NOW_MS);
-    let mut filler_of_object = filler_of_object.expect("small enough");
-    let _ = fill(&mut filler_of_object, bytes);
-    let object = filler_of_object.object().clone();
-    let _ = filler_of_object.finish(NOW_MS);
+fn put(
+    cache: &Arc<Cache>,
+    key: Key,
+    request_fields: &str,
+    response_fields: &str,
+    bytes: &[u8],
+) -> Arc<Object> {
+    let entry = entry(request_fields, response_fields, Some(bytes.len() as u64));
+    let (object_filler, _) = cache.publish(key, None, entry, NOW_MS);
+    let mut object_filler = object_filler.expect("small enough");
+    let _ = fill(&mut object_filler, bytes);
+    let object = object_filler.object().clone();
+    let _ = object_filler.finish(NOW_MS);
     object
 }
 
@@ -142,21 +148,20 @@ fn body(found: LookupResult) -> Vec<u8> {
 #[test]
 fn one_request_fetches_and_the_others_wait_for_it() {
     let cache = cache();
-    let lease = lease(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { lease: None, .. }));
-    let (filler_of_object, woken) =
-        cache.publish(key(1), Some(lease), entry_to_store("", "", Some(4)), NOW_MS);
+    let lease = lease(look_up(&cache, key(1), "", Some(ME)));
+    assert!(matches!(look_up(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Miss { lease: None, .. }));
+    let (object_filler, woken) = cache.publish(key(1), Some(lease), entry("", "", Some(4)), NOW_MS);
     assert_eq!(woken, [OTHER]);
-    let mut filler_of_object = filler_of_object.unwrap();
-    let LookupResult::Stored(object) = ask(&cache, key(1), "", Some(OTHER)) else {
+    let mut object_filler = object_filler.unwrap();
+    let LookupResult::Stored(object) = look_up(&cache, key(1), "", Some(OTHER)) else {
         panic!("not found")
     };
     let mut reader = Reader::new(object.body.clone(), 0).unwrap();
     assert!(matches!(reader.read(9, OTHER), (BodyRead::Wait, None)));
-    assert_eq!(fill(&mut filler_of_object, b"abcd"), [OTHER]);
-    assert_eq!(filler_of_object.finish(NOW_MS), []);
-    assert_eq!(body(ask(&cache, key(1), "", Some(OTHER))), b"abcd");
+    assert_eq!(fill(&mut object_filler, b"abcd"), [OTHER]);
+    assert_eq!(object_filler.finish(NOW_MS), []);
+    assert_eq!(body(look_up(&cache, key(1), "", Some(OTHER))), b"abcd");
 }
 
 /// Two workers request the same things at the same time. In any order, one of them fetches, and the
@@ -169,14 +174,13 @@ fn simultaneous_requests_of_workers_fetch_once() {
     let fetched = |me: WaiterId| {
         (0..KEYS).map(key).filter(move |&key| {
             start.wait();
-            match ask(cache, key, "", Some(me)) {
+            match look_up(cache, key, "", Some(me)) {
                 LookupResult::Miss { lease: Some(lease), .. } => {
-                    let entry_to_store = entry_to_store("", "", Some(4));
-                    let (filler_of_object, _) =
-                        cache.publish(key, Some(lease), entry_to_store, NOW_MS);
-                    let mut filler_of_object = filler_of_object.expect("small enough");
-                    let _ = fill(&mut filler_of_object, b"abcd");
-                    let _ = filler_of_object.finish(NOW_MS);
+                    let entry = entry("", "", Some(4));
+                    let (object_filler, _) = cache.publish(key, Some(lease), entry, NOW_MS);
+                    let mut object_filler = object_filler.expect("small enough");
+                    let _ = fill(&mut object_filler, b"abcd");
+                    let _ = object_filler.finish(NOW_MS);
                     true
                 }
                 found => !matches!(found, LookupResult::Wait(_) | LookupResult::Stored(_)),
@@ -193,33 +197,33 @@ fn simultaneous_requests_of_workers_fetch_once() {
 #[test]
 fn a_released_lease_goes_to_the_next_request() {
     let cache = cache();
-    let first = lease(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    let first = lease(look_up(&cache, key(1), "", Some(ME)));
+    assert!(matches!(look_up(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
     assert_eq!(first.release(), [OTHER]);
-    drop(lease(ask(&cache, key(1), "", Some(OTHER))));
+    drop(lease(look_up(&cache, key(1), "", Some(OTHER))));
     assert!(cache.lock_shard_at(0).keys.is_empty(), "a key without state has no entry");
 }
 
 #[test]
 fn requests_do_not_wait_for_private_responses() {
     let cache = cache();
-    let first = lease(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    let first = lease(look_up(&cache, key(1), "", Some(ME)));
+    assert!(matches!(look_up(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
     assert_eq!(first.release_as_private(NOW_MS + 100), [OTHER]);
     for _ in 0..2 {
         assert!(matches!(
-            ask(&cache, key(1), "", Some(ME)),
+            look_up(&cache, key(1), "", Some(ME)),
             LookupResult::Miss { lease: None, .. }
         ));
     }
-    drop(lease(ask_at(&cache, key(1), "", Some(ME), NOW_MS + 100)));
+    drop(lease(look_up_at(&cache, key(1), "", Some(ME), NOW_MS + 100)));
 }
 
 #[test]
 fn a_removed_waiter_is_not_woken() {
     let cache = cache();
-    let lease = lease(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    let lease = lease(look_up(&cache, key(1), "", Some(ME)));
+    assert!(matches!(look_up(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
     cache.remove_waiter(key(1), OTHER);
     assert_eq!(lease.release(), []);
 }
@@ -229,15 +233,15 @@ fn variants_are_selected_by_their_vary_fields() {
     let cache = cache();
     put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"one");
     put(&cache, key(1), "X: 2\r\n", "Vary: X\r\n", b"two");
-    assert_eq!(body(ask(&cache, key(1), "X: 1\r\n", None)), b"one");
-    assert_eq!(body(ask(&cache, key(1), "X: 2\r\n", None)), b"two");
-    let third = ask(&cache, key(1), "X: 3\r\n", Some(ME));
+    assert_eq!(body(look_up(&cache, key(1), "X: 1\r\n", None)), b"one");
+    assert_eq!(body(look_up(&cache, key(1), "X: 2\r\n", None)), b"two");
+    let third = look_up(&cache, key(1), "X: 3\r\n", Some(ME));
     assert!(matches!(third, LookupResult::Miss { why: Forward::VaryMiss, lease: Some(_) }));
     // A request for another variant does not wait for that one.
-    drop(lease(ask(&cache, key(1), "X: 4\r\n", Some(ME))));
-    assert!(matches!(ask(&cache, key(1), "X: 3\r\n", Some(ME)), LookupResult::Wait(_)));
+    drop(lease(look_up(&cache, key(1), "X: 4\r\n", Some(ME))));
+    assert!(matches!(look_up(&cache, key(1), "X: 3\r\n", Some(ME)), LookupResult::Wait(_)));
     put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"new");
-    assert_eq!(body(ask(&cache, key(1), "X: 1\r\n", None)), b"new");
+    assert_eq!(body(look_up(&cache, key(1), "X: 1\r\n", None)), b"new");
     for number in 3..9 {
         put(&cache, key(1), &format!("X: {number}\r\n"), "Vary: X\r\n", b"more");
     }
@@ -248,27 +252,26 @@ fn variants_are_selected_by_their_vary_fields() {
 #[test]
 fn a_cut_response_is_not_found() {
     let cache = cache();
-    let (filler_of_object, _) =
-        cache.publish(key(1), None, entry_to_store("", "", Some(9)), NOW_MS);
-    let mut filler_of_object = filler_of_object.unwrap();
-    let _ = fill(&mut filler_of_object, b"abc");
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)));
-    let body = filler_of_object.body().clone();
+    let (object_filler, _) = cache.publish(key(1), None, entry("", "", Some(9)), NOW_MS);
+    let mut object_filler = object_filler.unwrap();
+    let _ = fill(&mut object_filler, b"abc");
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)));
+    let body = object_filler.body().clone();
     let mut reader = Reader::new(body, 3).unwrap();
     assert!(matches!(reader.read(9, ME), (BodyRead::Wait, None)));
-    assert_eq!(filler_of_object.cut(), [ME]);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { .. }));
+    assert_eq!(object_filler.cut(), [ME]);
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Miss { .. }));
 }
 
 #[test]
 fn the_bytes_of_a_cut_body_are_not_its_length() {
     let cache = cache();
-    let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store("", "", None), NOW_MS);
-    let mut filler_of_object = filler_of_object.unwrap();
-    let _ = fill(&mut filler_of_object, b"abc");
-    let object = filler_of_object.object().clone();
+    let (object_filler, _) = cache.publish(key(1), None, entry("", "", None), NOW_MS);
+    let mut object_filler = object_filler.unwrap();
+    let _ = fill(&mut object_filler, b"abc");
+    let object = object_filler.object().clone();
     assert_eq!(object.length(), None);
-    let _ = filler_of_object.cut();
+    let _ = object_filler.cut();
     assert!(object.is_cut() && object.length().is_none());
     assert_eq!(put(&cache, key(2), "", "", b"abc").length(), Some(3));
 }
@@ -277,13 +280,12 @@ fn the_bytes_of_a_cut_body_are_not_its_length() {
 fn clearing_a_cache_reports_its_contents() {
     let cache = cache();
     put(&cache, key(1), "", "", b"abc");
-    let (filler_of_object, _) =
-        cache.publish(key(2), None, entry_to_store("", "", Some(9)), NOW_MS);
-    let held = lease(ask(&cache, key(3), "", None));
-    assert!(matches!(ask(&cache, key(3), "", Some(OTHER)), LookupResult::Wait(_)));
+    let (object_filler, _) = cache.publish(key(2), None, entry("", "", Some(9)), NOW_MS);
+    let held = lease(look_up(&cache, key(3), "", None));
+    assert!(matches!(look_up(&cache, key(3), "", Some(OTHER)), LookupResult::Wait(_)));
     let left = ClearReport { objects: 2, unfinished: 1, leases: 1, waiters: 1, leaked_bytes: 0 };
     assert_eq!(cache.clear(), left);
-    drop((filler_of_object, held));
+    drop((object_filler, held));
     assert_eq!(cache.clear(), ClearReport::default());
     assert_eq!(cache.slab().stats().live, 0);
 }
@@ -297,28 +299,28 @@ fn old_objects_are_evicted_for_new_ones() {
     }
     let held = cache.shards.iter().map(|it| it.lock().unwrap().eviction.bytes()).sum::<u64>();
     assert!(held <= 8 << 20, "{held}");
-    let found =
-        (0..100).filter(|&it| matches!(ask(&cache, key(it), "", None), LookupResult::Stored(_)));
+    let found = (0..100)
+        .filter(|&it| matches!(look_up(&cache, key(it), "", None), LookupResult::Stored(_)));
     assert!((30..=42).contains(&found.count()));
 }
 
 #[test]
 fn a_body_that_grows_too_long_passes_through() {
     let cache = cache();
-    let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store("", "", None), NOW_MS);
-    let mut filler_of_object = filler_of_object.unwrap();
-    let mut reader = Reader::new(filler_of_object.body().clone(), 0).unwrap();
+    let (object_filler, _) = cache.publish(key(1), None, entry("", "", None), NOW_MS);
+    let mut object_filler = object_filler.unwrap();
+    let mut reader = Reader::new(object_filler.body().clone(), 0).unwrap();
     let mut read = 0;
     for _ in 0..40 {
-        let _ = fill(&mut filler_of_object, &[1; 100_000]);
+        let _ = fill(&mut object_filler, &[1; 100_000]);
         while let (BodyRead::Bytes(slice), _) = reader.read(1 << 20, ME) {
             read += slice.len();
         }
     }
-    assert!(!filler_of_object.is_kept() && read == 4_000_000);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { .. }));
+    assert!(!object_filler.is_kept() && read == 4_000_000);
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Miss { .. }));
     assert!(cache.slab().stats().live < 1 << 20, "read bytes were discarded");
-    assert_eq!(filler_of_object.finish(NOW_MS), [ME]);
+    assert_eq!(object_filler.finish(NOW_MS), [ME]);
 }
 
 #[test]
@@ -326,7 +328,7 @@ fn invalidation_covers_stored_and_arriving_responses() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"old");
     cache.invalidate(key(1), cache.invalidation_seq());
-    let found = ask(&cache, key(1), "", Some(ME));
+    let found = look_up(&cache, key(1), "", Some(ME));
     let LookupResult::Validate { object, is_stale_fallback: false, lease: Some(lease) } = found
     else {
         panic!("{found:?}")
@@ -334,10 +336,9 @@ fn invalidation_covers_stored_and_arriving_responses() {
     assert!(Arc::ptr_eq(&object.body, &old.body));
     cache.invalidate(key(1), cache.invalidation_seq());
     // A response requested before the second invalidation may be older than it.
-    let (filler_of_object, _) =
-        cache.publish(key(1), Some(lease), entry_to_store("", "", Some(0)), NOW_MS);
-    let _ = filler_of_object.unwrap().finish(NOW_MS);
-    assert!(matches!(ask(&cache, key(1), "", Some(ME)), LookupResult::Validate { .. }));
+    let (object_filler, _) = cache.publish(key(1), Some(lease), entry("", "", Some(0)), NOW_MS);
+    let _ = object_filler.unwrap().finish(NOW_MS);
+    assert!(matches!(look_up(&cache, key(1), "", Some(ME)), LookupResult::Validate { .. }));
 }
 
 /// Readers hold all of it: a response goes to its client without the cache.
@@ -348,33 +349,31 @@ fn a_response_without_memory_is_not_stored_or_waited_for() {
     let cache = Cache::new(slab, HASH, bounds);
     let mut readers = Vec::new();
     for number in 2.. {
-        let (filler_of_object, _) =
-            cache.publish(key(number), None, entry_to_store("", "", None), NOW_MS);
-        let Ok(mut filler_of_object) = filler_of_object else { break };
-        readers.push(Reader::new(filler_of_object.body().clone(), 0).unwrap());
-        while let Ok(spare) = filler_of_object.unfilled(NOW_MS) {
+        let (object_filler, _) = cache.publish(key(number), None, entry("", "", None), NOW_MS);
+        let Ok(mut object_filler) = object_filler else { break };
+        readers.push(Reader::new(object_filler.body().clone(), 0).unwrap());
+        while let Ok(spare) = object_filler.unfilled(NOW_MS) {
             let count = spare.len();
-            let _ = filler_of_object.advance(count, NOW_MS);
+            let _ = object_filler.advance(count, NOW_MS);
         }
     }
     assert!(
         !cache.has_body(key(2), readers[0].body()),
         "a cut response is not stored, although it is read"
     );
-    let lease = lease(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    let lease = lease(look_up(&cache, key(1), "", Some(ME)));
+    assert!(matches!(look_up(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
     let before = cache.alloc_failures();
-    let (filler_of_object, woken) =
-        cache.publish(key(1), Some(lease), entry_to_store("", "", Some(20_000)), NOW_MS);
-    assert_eq!((filler_of_object.err(), woken), (Some(StoreRefusal::Memory), vec![OTHER]));
+    let (object_filler, woken) =
+        cache.publish(key(1), Some(lease), entry("", "", Some(20_000)), NOW_MS);
+    assert_eq!((object_filler.err(), woken), (Some(StoreRefusal::Memory), vec![OTHER]));
     assert_eq!(cache.alloc_failures(), before + 1);
-    let found = ask(&cache, key(1), "", Some(OTHER));
+    let found = look_up(&cache, key(1), "", Some(OTHER));
     assert!(matches!(found, LookupResult::Miss { lease: None, .. }), "{found:?}");
     readers.clear();
-    let (filler_of_object, _) =
-        cache.publish(key(1), None, entry_to_store("", "", Some(20_000)), NOW_MS);
-    let filler_of_object = filler_of_object.expect("there is memory again");
-    assert!(cache.has_body(key(1), filler_of_object.body()));
+    let (object_filler, _) = cache.publish(key(1), None, entry("", "", Some(20_000)), NOW_MS);
+    let object_filler = object_filler.expect("there is memory again");
+    assert!(cache.has_body(key(1), object_filler.body()));
     assert_eq!(cache.alloc_failures(), before + 1);
 }
 
@@ -383,44 +382,47 @@ fn a_response_without_memory_is_not_stored_or_waited_for() {
 fn invalidation_covers_responses_fetched_without_a_lease() {
     let cache = cache();
     let bring = |since| {
-        let entry_to_store = NewEntry { since, ..entry_to_store("", "ETag: \"a\"\r\n", Some(0)) };
-        let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store, NOW_MS);
-        let _ = filler_of_object.unwrap().finish(NOW_MS);
+        let entry = NewEntry { since, ..entry("", "ETag: \"a\"\r\n", Some(0)) };
+        let (object_filler, _) = cache.publish(key(1), None, entry, NOW_MS);
+        let _ = object_filler.unwrap().finish(NOW_MS);
     };
     let since = cache.invalidation_seq();
     cache.invalidate(key(2), since);
     bring(since);
     assert!(
-        matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)),
+        matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)),
         "it was another version"
     );
     cache.invalidate(key(1), cache.invalidation_seq());
     bring(since);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Validate { .. }));
     bring(cache.invalidation_seq());
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)), "requested after it");
+    assert!(
+        matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)),
+        "requested after it"
+    );
 }
 
 #[test]
 fn the_response_to_an_unsafe_request_is_fresh_unless_another_came_first() {
     let cache = cache();
     let bring = |since, own_change| {
-        let entry_to_store = NewEntry {
+        let entry = NewEntry {
             since,
             own_invalidation: own_change,
-            ..entry_to_store("", "ETag: \"a\"\r\n", Some(0))
+            ..entry("", "ETag: \"a\"\r\n", Some(0))
         };
-        let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store, NOW_MS);
-        let _ = filler_of_object.unwrap().finish(NOW_MS);
+        let (object_filler, _) = cache.publish(key(1), None, entry, NOW_MS);
+        let _ = object_filler.unwrap().finish(NOW_MS);
     };
     let since = cache.invalidation_seq();
     let own_change = cache.invalidate(key(1), since);
     assert!(own_change > since);
     bring(since, own_change);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)));
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)));
     assert_eq!(cache.invalidate(key(1), since), 0, "their order is unknown");
     bring(since, 0);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Validate { .. }));
 }
 
 #[test]
@@ -429,11 +431,11 @@ fn an_older_head_response_does_not_undo_an_invalidation() {
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let since = cache.invalidation_seq();
     cache.invalidate(key(1), since);
-    let (request, answer) = (request(""), answer("ETag: \"a\"\r\nContent-Length: 4\r\n"));
-    update_by_head(&cache, &request, &answer, since);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Validate { .. }));
-    update_by_head(&cache, &request, &answer, cache.invalidation_seq());
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_)));
+    let (request, response) = (request(""), response("ETag: \"a\"\r\nContent-Length: 4\r\n"));
+    update_by_head(&cache, &request, &response, since);
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Validate { .. }));
+    update_by_head(&cache, &request, &response, cache.invalidation_seq());
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)));
 }
 
 #[test]
@@ -443,20 +445,20 @@ fn a_validated_object_shares_its_body() {
     let new = cache.update(
         key(1),
         &old,
-        entry_to_store("", "X: new\r\n", None).stored,
-        (&OriginRequest::as_received(&request("")), &answer("")),
+        entry("", "X: new\r\n", None).stored,
+        (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
     assert!(Arc::ptr_eq(&old.body, &new.body));
-    let LookupResult::Stored(found) = ask(&cache, key(1), "", None) else { panic!("gone") };
+    let LookupResult::Stored(found) = look_up(&cache, key(1), "", None) else { panic!("gone") };
     assert!(Arc::ptr_eq(&found, &new));
     assert_eq!(cache.remove(key(1)), 1);
-    assert!(matches!(ask(&cache, key(1), "", None), LookupResult::Miss { .. }));
+    assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Miss { .. }));
 }
 
-fn by(request: &RequestHead, says: &str) -> (Stored, AnswerHead) {
-    let answer = answer(says);
-    (stored(request, &answer), answer)
+fn by(request: &RequestHead, response_fields: &str) -> (Stored, AnswerHead) {
+    let response = response(response_fields);
+    (stored(request, &response), response)
 }
 
 #[test]
@@ -464,12 +466,15 @@ fn a_304_with_vary_selects_by_its_own_request_section_4_1() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let german = request("Accept-Language: de\r\n");
-    let (stored, answer) = by(&german, "ETag: \"a\"\r\nVary: Accept-Language\r\n");
-    cache.update(key(1), &old, stored, (&OriginRequest::as_received(&german), &answer), 0);
-    let ask = |fields| ask(&cache, key(1), fields, None);
-    assert!(matches!(ask("Accept-Language: de\r\n"), LookupResult::Stored(_)));
+    let (stored, response) = by(&german, "ETag: \"a\"\r\nVary: Accept-Language\r\n");
+    cache.update(key(1), &old, stored, (&OriginRequest::as_received(&german), &response), 0);
+    let look_up = |fields| look_up(&cache, key(1), fields, None);
+    assert!(matches!(look_up("Accept-Language: de\r\n"), LookupResult::Stored(_)));
     for other in ["Accept-Language: fr\r\n", ""] {
-        assert!(matches!(ask(other), LookupResult::Miss { why: Forward::VaryMiss, .. }), "{other}");
+        assert!(
+            matches!(look_up(other), LookupResult::Miss { why: Forward::VaryMiss, .. }),
+            "{other}"
+        );
     }
 }
 
@@ -477,10 +482,10 @@ fn a_304_with_vary_selects_by_its_own_request_section_4_1() {
 fn a_head_response_with_another_vary_invalidates() {
     let cache = cache();
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
-    let answer = answer("ETag: \"a\"\r\nContent-Length: 4\r\nVary: Accept-Language\r\n");
+    let response = response("ETag: \"a\"\r\nContent-Length: 4\r\nVary: Accept-Language\r\n");
     let request = request("Accept-Language: de\r\n");
-    update_by_head(&cache, &request, &answer, cache.invalidation_seq());
-    let found = ask(&cache, key(1), "Accept-Language: de\r\n", None);
+    update_by_head(&cache, &request, &response, cache.invalidation_seq());
+    let found = look_up(&cache, key(1), "Accept-Language: de\r\n", None);
     assert!(matches!(found, LookupResult::Validate { .. }), "{found:?}");
 }
 
@@ -488,23 +493,23 @@ fn a_head_response_with_another_vary_invalidates() {
 fn a_304_replaces_tags() {
     let cache = cache();
     let request = request("");
-    let update = |says: &str| {
+    let update = |response_fields: &str| {
         let (LookupResult::Stored(old) | LookupResult::Validate { object: old, .. }) =
-            ask(&cache, key(1), "", None)
+            look_up(&cache, key(1), "", None)
         else {
             panic!("not stored")
         };
-        let (stored, answer) = by(&request, says);
+        let (stored, response) = by(&request, response_fields);
         cache.update(
             key(1),
             &old,
             stored,
-            (&OriginRequest::as_received(&request), &answer),
+            (&OriginRequest::as_received(&request), &response),
             cache.invalidation_seq(),
         )
     };
     let tag = |text: &[u8]| tag_hash(&HASH, None, text);
-    let is_fresh = || matches!(ask(&cache, key(1), "", None), LookupResult::Stored(_));
+    let is_fresh = || matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_));
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     cache.invalidate_tag(tag(b"x"));
     update("ETag: \"a\"\r\nSurrogate-Key: x\r\n");
@@ -523,23 +528,23 @@ fn a_larger_header_is_counted() {
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let before = cache.held_bytes.load(Ordering::Relaxed);
     let request = request("");
-    let (stored, answer) = by(&request, &format!("X: {}\r\n", "x".repeat(4000)));
+    let (stored, response) = by(&request, &format!("X: {}\r\n", "x".repeat(4000)));
     let grown = (stored.head.len() - old.header().len()) as u64;
-    cache.update(key(1), &old, stored, (&OriginRequest::as_received(&request), &answer), 0);
+    cache.update(key(1), &old, stored, (&OriginRequest::as_received(&request), &response), 0);
     assert_eq!(cache.held_bytes.load(Ordering::Relaxed), before + grown);
 }
 
 #[test]
 fn a_part_of_the_wrong_length_is_removed() {
-    for (came, is_kept) in [(&b"01234"[..], true), (b"0123", false), (b"012345", false)] {
+    for (arrived, is_kept) in [(&b"01234"[..], true), (b"0123", false), (b"012345", false)] {
         let cache = cache();
-        let mut entry_to_store = entry_to_store("", "ETag: \"a\"\r\n", None);
-        entry_to_store.stored.meta.extent = Some(Extent { first: 0, last: 4, complete: Some(9) });
-        let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store, NOW_MS);
-        let mut filler_of_object = filler_of_object.unwrap();
-        let _ = fill(&mut filler_of_object, came);
-        let _ = filler_of_object.finish(NOW_MS);
-        let found = ask(&cache, key(1), "Range: bytes=0-4\r\n", None);
+        let mut entry = entry("", "ETag: \"a\"\r\n", None);
+        entry.stored.meta.extent = Some(Extent { first: 0, last: 4, complete: Some(9) });
+        let (object_filler, _) = cache.publish(key(1), None, entry, NOW_MS);
+        let mut object_filler = object_filler.unwrap();
+        let _ = fill(&mut object_filler, arrived);
+        let _ = object_filler.finish(NOW_MS);
+        let found = look_up(&cache, key(1), "Range: bytes=0-4\r\n", None);
         assert_eq!(matches!(found, LookupResult::Stored(_)), is_kept, "{found:?}");
     }
 }

@@ -76,10 +76,10 @@ impl Cache {
                 open.disks.list(at, requester);
                 true
             });
-            let Some(DiskReply::Listed(heads, next)) = reply else {
+            let Some(DiskReply::Listed(headers, next)) = reply else {
                 return (found, self.disk_tier.has_disks());
             };
-            for head in heads.iter().filter(|head| selector.matches(&head.name, &head.tags)) {
+            for head in headers.iter().filter(|head| selector.matches(&head.name, &head.tags)) {
                 if found.len() == max {
                     return (found, true);
                 }
@@ -116,13 +116,13 @@ impl Cache {
         let requester = WaiterId { worker: CACHE_WORKER, token: number };
         self.lock_admin_replies().insert(number, None);
         let has_begun = self.disk_tier.with_disks(|open| begin(open, requester)).unwrap_or(false);
-        let is_driven = matches!(
+        let is_threadless = matches!(
             &*self.disk_tier.read_state(),
             DiskState::Open(OpenDisks { is_threadless: true, .. })
         );
         let mut replies = self.lock_admin_replies();
         while has_begun && matches!(replies.get(&number), Some(None)) {
-            if is_driven {
+            if is_threadless {
                 drop(replies);
                 let has_worked = self.run_disk_work();
                 replies = self.lock_admin_replies();

@@ -34,30 +34,28 @@ impl Cache {
         let key = lookup.key;
         let since = self.invalidation_seq();
         let entry = shard.keys.get(&key);
-        let words = entry.and_then(|entry| entry.vary_key(&self.hash, lookup.request));
-        if entry.is_some_and(|entry| entry.fetches.iter().any(|fetch| fetch.vary_key == words)) {
+        let vary_key = entry.and_then(|entry| entry.vary_key(&self.hash, lookup.request));
+        if entry.is_some_and(|entry| entry.fetches.iter().any(|fetch| fetch.vary_key == vary_key)) {
             return false;
         }
         // The shard is locked, so nothing here may wait, for example for disks that are being
         // closed.
-        let Ok(tier) = self.disk_tier.state.try_read() else { return false };
-        let DiskState::Open(open) = &*tier else { return false };
+        let Ok(state) = self.disk_tier.state.try_read() else { return false };
+        let DiskState::Open(open) = &*state else { return false };
         let mut found = open.disks.find(key).into_iter();
-        let Some(candidate) =
-            found.find(|candidate| self.matches_request(candidate, entry, lookup))
-        else {
+        let Some(hit) = found.find(|hit| self.matches_request(hit, entry, lookup)) else {
             return false;
         };
         self.disk_tier.now_ms.store(lookup.now_ms, Ordering::Relaxed);
         let handle = shard.new_handle(key);
         let tag = u64::from(self.shard_index(key)) << 32 | u64::from(handle);
-        let bytes = candidate.body_bytes;
+        let bytes = hit.body_bytes;
         let filler =
             Filler::new(&self.slab, object_filler::memory_kind(Some(bytes)), Some(bytes), tag);
         let body = filler.body().clone();
         let number = self.last_lease.fetch_add(1, Ordering::Relaxed);
         let requester = WaiterId { worker: CACHE_WORKER, token: number };
-        let request = FetchRequest { candidate: candidate.clone(), filler, requester };
+        let request = FetchRequest { hit: hit.clone(), filler, requester };
         // Locked until the load is inserted: a thread of the disk may reply before this one
         // continues.
         let mut all = self.lock_pending_loads();
@@ -65,11 +63,11 @@ impl Cache {
             shard.free_handle(handle);
             return false;
         }
-        all.insert(number, PendingLoad { key, handle, body, since, candidate });
+        all.insert(number, PendingLoad { key, handle, body, since, hit });
         let (waiters, is_of_disk) = (vec![waiter], true);
         let fetch = UnderWay {
             lease: number,
-            vary_key: words,
+            vary_key,
             waiters,
             is_disk_load: is_of_disk,
             ..UnderWay::default()
@@ -86,8 +84,8 @@ impl Cache {
         let is_whole = |slot: &&ObjectSlot| slot.object.body.bytes().is_some();
         let Some(slot) = slot.filter(is_whole).filter(|_| lookup.uses_disks) else { return };
         let (handle, variant) = (slot.handle, slot.object.variant);
-        let Ok(tier) = self.disk_tier.state.try_read() else { return };
-        let DiskState::Open(open) = &*tier else { return };
+        let Ok(state) = self.disk_tier.state.try_read() else { return };
+        let DiskState::Open(open) = &*state else { return };
         let found = open.disks.find(lookup.key);
         if lookup.waiter.is_some() && found.iter().any(|found| found.variant == variant) {
             shard.remove_objects(lookup.key, |slot| slot.handle == handle);
@@ -123,13 +121,13 @@ impl Cache {
     /// Inserts the object whose header and first bytes were loaded. Returns the waiters.
     pub(super) fn finish_load(self: &Arc<Self>, number: u64, head: &StoredHeader) -> Vec<WaiterId> {
         let Some(load) = self.lock_pending_loads().remove(&number) else { return Vec::new() };
-        let PendingLoad { key, handle, body, since, candidate } = load;
+        let PendingLoad { key, handle, body, since, hit } = load;
         let mut lease = FetchLease::new(self.clone(), key, number);
         let now_ms = self.disk_tier.now_ms.load(Ordering::Relaxed);
         let object = from_disk(head, body, &self.hash);
         let mut shard = self.lock_shard(key);
         let ended = lease.end_in(&mut shard);
-        let is_there = self.is_still_on_disk(&candidate, object.is_some());
+        let is_there = self.is_still_on_disk(&hit, object.is_some());
         let Some(mut object) = object.filter(|_| is_there) else {
             shard.free_handle(handle);
             return ended.waiters;
@@ -164,13 +162,13 @@ impl Cache {
 
     /// Returns whether the disk still has the response with this id. Otherwise a newer one exists,
     /// or existed and may have left memory already. A response that cannot be read is removed.
-    fn is_still_on_disk(&self, candidate: &DiskHit, is_readable: bool) -> bool {
+    fn is_still_on_disk(&self, hit: &DiskHit, is_readable: bool) -> bool {
         // A shard is locked: see above.
-        let Ok(tier) = self.disk_tier.state.try_read() else { return false };
-        let DiskState::Open(open) = &*tier else { return false };
-        let is_there = open.disks.has(candidate);
+        let Ok(state) = self.disk_tier.state.try_read() else { return false };
+        let DiskState::Open(open) = &*state else { return false };
+        let is_there = open.disks.has(hit);
         if is_there && !is_readable {
-            open.disks.forget(candidate.id);
+            open.disks.forget(hit.id);
         }
         is_there
     }

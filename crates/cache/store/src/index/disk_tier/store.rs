@@ -75,8 +75,8 @@ impl Cache {
         if !slot.is_on_disk || old.stored.vary != new.stored.vary || old.tags != new.tags {
             return true;
         }
-        let Ok(tier) = self.disk_tier.state.try_read() else { return true };
-        if let DiskState::Open(open) = &*tier {
+        let Ok(state) = self.disk_tier.state.try_read() else { return true };
+        if let DiskState::Open(open) = &*state {
             let id = id_of(key, new.variant.as_ref());
             open.disks.update(id, new.meta().to_bytes(), &new.header().into());
         }

@@ -6,7 +6,7 @@ use super::*;
 
 fn named(name: &str, tags: &[TagHash], since: u64) -> NewEntry {
     let name = name.as_bytes().into();
-    NewEntry { name, tags: tags.into(), since, ..entry_to_store("", "ETag: \"a\"\r\n", Some(4)) }
+    NewEntry { name, tags: tags.into(), since, ..entry("", "ETag: \"a\"\r\n", Some(4)) }
 }
 
 /// Stores a response under the key of its name.
@@ -16,11 +16,11 @@ fn put_named(cache: &Arc<Cache>, name: &str, tags: &[TagHash]) -> Key {
     key
 }
 
-fn put_draft(cache: &Arc<Cache>, key: Key, lease: Option<FetchLease>, entry_to_store: NewEntry) {
-    let (filler_of_object, _) = cache.publish(key, lease, entry_to_store, NOW_MS);
-    let mut filler_of_object = filler_of_object.expect("small enough");
-    let _ = fill(&mut filler_of_object, b"body");
-    let _ = filler_of_object.finish(NOW_MS);
+fn put_draft(cache: &Arc<Cache>, key: Key, lease: Option<FetchLease>, entry: NewEntry) {
+    let (object_filler, _) = cache.publish(key, lease, entry, NOW_MS);
+    let mut object_filler = object_filler.expect("small enough");
+    let _ = fill(&mut object_filler, b"body");
+    let _ = object_filler.finish(NOW_MS);
 }
 
 fn names(cache: &Arc<Cache>, selector: &Selector) -> Vec<String> {
@@ -37,7 +37,7 @@ fn tag(text: &str) -> TagHash {
 }
 
 fn is_fresh(cache: &Arc<Cache>, key: Key) -> bool {
-    match ask(cache, key, "", None) {
+    match look_up(cache, key, "", None) {
         LookupResult::Stored(_) => true,
         LookupResult::Validate { .. } => false,
         other => panic!("not stored: {other:?}"),
@@ -67,8 +67,9 @@ fn responses_are_purged_by_url_prefix_tag_and_all_at_once() {
         let count = (NAMES.len() - left.len()) as u64;
         assert_eq!(cache.purge(&selector, false, NOW_MS).count, count, "{selector:?}");
         assert_eq!(names(&cache, &Selector::All), left, "{selector:?}");
-        let found =
-            keys.iter().filter(|it| matches!(ask(&cache, **it, "", None), LookupResult::Stored(_)));
+        let found = keys
+            .iter()
+            .filter(|it| matches!(look_up(&cache, **it, "", None), LookupResult::Stored(_)));
         assert_eq!(found.count(), left.len());
         let stats = cache.stats();
         assert_eq!((stats.objects, stats.purged), (left.len() as u64, count));
@@ -96,7 +97,7 @@ fn a_soft_purge_leaves_stale_responses() {
     let cache = cache();
     let key = put_named(&cache, "http://a/", &[]);
     assert_eq!(cache.purge(&Selector::All, true, NOW_MS).count, 1);
-    let found = ask(&cache, key, "", Some(ME));
+    let found = look_up(&cache, key, "", Some(ME));
     let LookupResult::Validate { object, .. } = found else { panic!("{found:?}") };
     assert_eq!((object.meta().ttl_s(NOW_MS), object.meta().has_validator()), (0, true));
 }
@@ -113,10 +114,10 @@ fn a_response_requested_before_a_purge_is_not_used_after_it() {
         (Selector::tag(&HASH, b"u"), false),
     ] {
         let key = key(9);
-        let lease = lease(ask(&cache, key, "", Some(ME)));
-        let entry_to_store = named("http://a/", &[tag("t")], cache.invalidation_seq());
+        let lease = lease(look_up(&cache, key, "", Some(ME)));
+        let entry = named("http://a/", &[tag("t")], cache.invalidation_seq());
         assert_eq!(cache.purge(&selector, false, NOW_MS).count, 0);
-        put_draft(&cache, key, Some(lease), entry_to_store);
+        put_draft(&cache, key, Some(lease), entry);
         assert_eq!(is_fresh(&cache, key), !is_hit, "{selector:?}");
         cache.remove(key);
         put_draft(&cache, key, None, named("http://a/", &[tag("t")], cache.invalidation_seq()));
@@ -129,13 +130,13 @@ fn a_response_requested_before_a_purge_is_not_used_after_it() {
 fn an_older_304_does_not_undo_an_invalidation() {
     let cache = cache();
     let key = put_named(&cache, "http://a/", &[]);
-    let LookupResult::Stored(old) = ask(&cache, key, "", None) else { panic!("not stored") };
+    let LookupResult::Stored(old) = look_up(&cache, key, "", None) else { panic!("not stored") };
     cache.invalidate(key, cache.invalidation_seq());
     let new = cache.update(
         key,
         &old,
-        entry_to_store("", "", None).stored,
-        (&OriginRequest::as_received(&request("")), &answer("")),
+        entry("", "", None).stored,
+        (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
     assert!(new.meta().is_fresh(NOW_MS), "the request has it");
@@ -146,14 +147,14 @@ fn an_older_304_does_not_undo_an_invalidation() {
 fn a_cut_response_that_was_purged_softly_is_not_stored() {
     for is_purged in [false, true] {
         let cache = cache();
-        let entry_to_store = entry_to_store("", "ETag: \"a\"\r\n", Some(9));
-        let (filler_of_object, _) = cache.publish(key(1), None, entry_to_store, NOW_MS);
-        let mut filler_of_object = filler_of_object.unwrap();
-        let _ = fill(&mut filler_of_object, b"abc");
+        let entry = entry("", "ETag: \"a\"\r\n", Some(9));
+        let (object_filler, _) = cache.publish(key(1), None, entry, NOW_MS);
+        let mut object_filler = object_filler.unwrap();
+        let _ = fill(&mut object_filler, b"abc");
         if is_purged {
             assert_eq!(cache.purge(&Selector::All, true, NOW_MS).count, 1);
         }
-        let _ = filler_of_object.cut();
+        let _ = object_filler.cut();
         assert_eq!(cache.list(&Selector::All, 9).0.len(), usize::from(!is_purged));
     }
 }
@@ -169,14 +170,14 @@ fn a_group_is_invalidated_in_its_site_once_rfc_9875_section_3() {
     cache.invalidate_tag(group("a"));
     assert_eq!(keys.map(|key| is_fresh(&cache, key)), [false, true]);
     // After a validation, it is fresh again.
-    let LookupResult::Validate { object, .. } = ask(&cache, keys[0], "", None) else {
+    let LookupResult::Validate { object, .. } = look_up(&cache, keys[0], "", None) else {
         panic!("fresh")
     };
     cache.update(
         keys[0],
         &object,
-        entry_to_store("", "", None).stored,
-        (&OriginRequest::as_received(&request("")), &answer("")),
+        entry("", "", None).stored,
+        (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
     cache.invalidate_tag(group("c"));
@@ -192,16 +193,15 @@ fn a_group_is_invalidated_in_its_site_once_rfc_9875_section_3() {
 #[test]
 fn waiters_of_a_dropped_lease_are_not_forgotten() {
     let cache = cache();
-    let dropped = lease(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
+    let dropped = lease(look_up(&cache, key(1), "", Some(ME)));
+    assert!(matches!(look_up(&cache, key(1), "", Some(OTHER)), LookupResult::Wait(_)));
     drop(dropped);
     assert_eq!(cache.take_abandoned_waiters(), [OTHER]);
-    let (filler_of_object, _) =
-        cache.publish(key(1), None, entry_to_store("", "", Some(9)), NOW_MS);
-    let filler_of_object = filler_of_object.unwrap();
-    let mut reader = Reader::new(filler_of_object.body().clone(), 0).unwrap();
+    let (object_filler, _) = cache.publish(key(1), None, entry("", "", Some(9)), NOW_MS);
+    let object_filler = object_filler.unwrap();
+    let mut reader = Reader::new(object_filler.body().clone(), 0).unwrap();
     assert!(matches!(reader.read(9, ME), (BodyRead::Wait, None)));
-    drop(filler_of_object);
+    drop(object_filler);
     assert_eq!(cache.take_abandoned_waiters(), [ME]);
     assert!(matches!(reader.read(9, ME), (BodyRead::End(millrace_body::BodyEnd::Cut), _)));
     assert!(cache.take_abandoned_waiters().is_empty());

@@ -29,7 +29,7 @@ impl RecordingWaker {
 
 /// A cache with one disk.
 struct DiskTest {
-    volume: SimDirectory,
+    directory: SimDirectory,
     cache: Arc<Cache>,
     waker: Arc<RecordingWaker>,
 }
@@ -39,13 +39,14 @@ impl DiskTest {
         Self::on(SimDirectory::new(1, 64 << 20), QueueMarks::default())
     }
 
-    fn on(volume: SimDirectory, marks: QueueMarks) -> Self {
+    fn on(directory: SimDirectory, marks: QueueMarks) -> Self {
         let (cache, waker) = (cache(), Arc::new(RecordingWaker::default()));
-        let volumes: Vec<(Arc<dyn DirectoryIo>, u64)> = vec![(Arc::new(volume.clone()), 32 << 20)];
+        let directories: Vec<(Arc<dyn DirectoryIo>, u64)> =
+            vec![(Arc::new(directory.clone()), 32 << 20)];
         let options = DiskOptions { marks, readers: 0 };
-        let contents = cache.open_disks(volumes, &options, waker.clone(), NOW_MS).unwrap();
+        let contents = cache.open_disks(directories, &options, waker.clone(), NOW_MS).unwrap();
         assert_eq!(contents.len(), 1);
-        let test = Self { volume, cache, waker };
+        let test = Self { directory, cache, waker };
         test.work();
         test
     }
@@ -60,23 +61,35 @@ impl DiskTest {
     fn restart(self) -> Self {
         self.work();
         // A process that is killed closes nothing.
-        self.volume.die_after(0);
+        self.directory.die_after(0);
         self.cache.close_disks();
-        self.volume.restart(false);
-        Self::on(self.volume, QueueMarks::default())
+        self.directory.restart(false);
+        Self::on(self.directory, QueueMarks::default())
     }
 
-    fn put(&self, number: u32, wants: &str, says: &str, bytes: &[u8]) -> Arc<Object> {
-        let object = put(&self.cache, key(number), wants, says, bytes);
+    fn put(
+        &self,
+        number: u32,
+        request_fields: &str,
+        response_fields: &str,
+        bytes: &[u8],
+    ) -> Arc<Object> {
+        let object = put(&self.cache, key(number), request_fields, response_fields, bytes);
         self.work();
         object
     }
 
-    fn ask(&self, number: u32, fields: &str, uses_disks: bool) -> LookupResult {
-        self.ask_as(ME, number, fields, uses_disks)
+    fn look_up(&self, number: u32, fields: &str, uses_disks: bool) -> LookupResult {
+        self.look_up_as(ME, number, fields, uses_disks)
     }
 
-    fn ask_as(&self, who: WaiterId, number: u32, fields: &str, uses_disks: bool) -> LookupResult {
+    fn look_up_as(
+        &self,
+        who: WaiterId,
+        number: u32,
+        fields: &str,
+        uses_disks: bool,
+    ) -> LookupResult {
         let request = request(fields);
         let directives = RequestDirectives::of(&request);
         let (key, waiter) = (key(number), Some(who));
@@ -86,22 +99,22 @@ impl DiskTest {
         self.cache.lookup(&LookupRequest {
             key,
             request,
-            directives: directives,
+            directives,
             now_ms,
             waiter,
-            takes_lease: takes_lease,
-            may_refresh: may_refresh,
-            uses_disks: uses_disks,
+            takes_lease,
+            may_refresh,
+            uses_disks,
         })
     }
 
     /// Returns the result after the disk was read.
     fn found(&self, number: u32, fields: &str) -> LookupResult {
-        match self.ask(number, fields, true) {
+        match self.look_up(number, fields, true) {
             LookupResult::PendingDisk { is_own: true } => {
                 self.work();
                 assert_eq!(self.waker.take(), [ME]);
-                self.ask(number, fields, false)
+                self.look_up(number, fields, false)
             }
             other => other,
         }
@@ -125,13 +138,16 @@ fn responses_are_found_after_a_restart_and_requests_wait_once() {
     }
     let test = test.restart();
     for (number, bytes) in [(1, &b"one"[..]), (2, b""), (3, &long)] {
-        assert!(matches!(test.ask(number, "", true), LookupResult::PendingDisk { is_own: true }));
-        let other = test.ask_as(OTHER, number, "", true);
+        assert!(matches!(
+            test.look_up(number, "", true),
+            LookupResult::PendingDisk { is_own: true }
+        ));
+        let other = test.look_up_as(OTHER, number, "", true);
         assert!(matches!(other, LookupResult::PendingDisk { is_own: false }));
         test.work();
         assert_eq!(test.waker.take(), [ME, OTHER]);
-        assert_eq!(body(test.ask(number, "", false)), bytes);
-        assert_eq!(body(test.ask_as(OTHER, number, "", true)), bytes);
+        assert_eq!(body(test.look_up(number, "", false)), bytes);
+        assert_eq!(body(test.look_up_as(OTHER, number, "", true)), bytes);
     }
     let stats = test.cache.stats();
     assert_eq!((stats.objects, stats.disks.responses, stats.disks.fetched), (3, 3, 3));
@@ -154,16 +170,16 @@ fn a_request_that_may_not_wait_goes_to_the_origin() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
-    let found = ask(&test.cache, key(1), "", None);
+    let found = look_up(&test.cache, key(1), "", None);
     assert!(matches!(found, LookupResult::Miss { lease: Some(_), .. }));
     drop(found);
     assert!(matches!(
-        test.ask(1, "Cache-Control: only-if-cached\r\n", true),
+        test.look_up(1, "Cache-Control: only-if-cached\r\n", true),
         LookupResult::PendingDisk { .. }
     ));
     test.work();
     assert!(matches!(
-        test.ask(1, "Cache-Control: only-if-cached\r\n", true),
+        test.look_up(1, "Cache-Control: only-if-cached\r\n", true),
         LookupResult::Stored(_)
     ));
 }
@@ -173,14 +189,17 @@ fn a_failing_disk_is_a_miss_and_no_waiter_is_forgotten() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
-    test.volume.set_faults(SimFaults { read_errors: 1, ..SimFaults::default() });
-    assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { is_own: true }));
-    assert!(matches!(test.ask_as(OTHER, 1, "", true), LookupResult::PendingDisk { is_own: false }));
+    test.directory.set_faults(SimFaults { read_errors: 1, ..SimFaults::default() });
+    assert!(matches!(test.look_up(1, "", true), LookupResult::PendingDisk { is_own: true }));
+    assert!(matches!(
+        test.look_up_as(OTHER, 1, "", true),
+        LookupResult::PendingDisk { is_own: false }
+    ));
     test.work();
     assert_eq!(test.waker.take(), [ME, OTHER]);
-    let lease = lease(test.ask(1, "", false));
+    let lease = lease(test.look_up(1, "", false));
     assert!(
-        matches!(test.ask_as(OTHER, 1, "", true), LookupResult::Wait(_)),
+        matches!(test.look_up_as(OTHER, 1, "", true), LookupResult::Wait(_)),
         "one request goes to the origin"
     );
     assert_eq!(lease.release(), [OTHER]);
@@ -191,15 +210,15 @@ fn a_failing_disk_is_a_miss_and_no_waiter_is_forgotten() {
 fn above_the_mark_requests_go_to_the_origin() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
-    let volume = {
-        test.volume.die_after(0);
+    let directory = {
+        test.directory.die_after(0);
         test.cache.close_disks();
-        test.volume.restart(false);
-        test.volume
+        test.directory.restart(false);
+        test.directory
     };
-    let test = DiskTest::on(volume, QueueMarks { skip: 0, ..QueueMarks::default() });
-    let lease = lease(test.ask(1, "", true));
-    assert!(matches!(test.ask_as(OTHER, 1, "", true), LookupResult::Wait(_)));
+    let test = DiskTest::on(directory, QueueMarks { skip: 0, ..QueueMarks::default() });
+    let lease = lease(test.look_up(1, "", true));
+    assert!(matches!(test.look_up_as(OTHER, 1, "", true), LookupResult::Wait(_)));
     assert_eq!(lease.release(), [OTHER]);
     test.put(2, "", "", b"two");
     let disks = test.cache.stats().disks;
@@ -212,16 +231,16 @@ fn above_the_mark_requests_go_to_the_origin() {
 fn no_request_waits_for_a_refused_load() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
-    test.volume.die_after(0);
+    test.directory.die_after(0);
     test.cache.close_disks();
-    test.volume.restart(false);
-    let test = DiskTest::on(test.volume, QueueMarks { skip: 0, ..QueueMarks::default() });
+    test.directory.restart(false);
+    let test = DiskTest::on(test.directory, QueueMarks { skip: 0, ..QueueMarks::default() });
     std::thread::scope(|scope| {
         for who in [ME, OTHER] {
             let test = &test;
             scope.spawn(move || {
                 for _ in 0..2000 {
-                    match test.ask_as(who, 1, "", true) {
+                    match test.look_up_as(who, 1, "", true) {
                         LookupResult::Miss { lease: Some(lease), .. } => drop(lease.release()),
                         LookupResult::Wait(_) => test.cache.remove_waiter(key(1), who),
                         other => panic!("{other:?}"),
@@ -239,32 +258,35 @@ fn a_stuck_disk_is_waited_for_once() {
     let test = DiskTest::new();
     test.put(1, "", "ETag: \"a\"\r\n", b"one");
     let test = test.restart();
-    assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { is_own: true }));
-    assert!(matches!(test.ask_as(OTHER, 1, "", true), LookupResult::PendingDisk { is_own: false }));
+    assert!(matches!(test.look_up(1, "", true), LookupResult::PendingDisk { is_own: true }));
+    assert!(matches!(
+        test.look_up_as(OTHER, 1, "", true),
+        LookupResult::PendingDisk { is_own: false }
+    ));
     // The first waiter has timed out: it goes to the origin, and all later requests wait for that.
-    let lease = lease(ask(&test.cache, key(1), "", None));
+    let lease = lease(look_up(&test.cache, key(1), "", None));
     let late = WaiterId { worker: 1, token: 3 };
-    assert!(matches!(test.ask_as(late, 1, "", true), LookupResult::Wait(_)));
+    assert!(matches!(test.look_up_as(late, 1, "", true), LookupResult::Wait(_)));
     assert_eq!(lease.release_as_private(NOW_MS + 1000), [late]);
     // The response is for one client, so no request waits.
-    assert!(matches!(test.ask_as(late, 1, "", true), LookupResult::Miss { lease: None, .. }));
+    assert!(matches!(test.look_up_as(late, 1, "", true), LookupResult::Miss { lease: None, .. }));
     test.work();
     assert_eq!(test.waker.take(), [ME, OTHER]);
-    assert_eq!(body(test.ask(1, "", false)), b"one", "its late response is used");
+    assert_eq!(body(test.look_up(1, "", false)), b"one", "its late response is used");
 }
 
 #[test]
 fn a_stale_response_is_refreshed_although_a_disk_is_stuck() {
     let test = DiskTest::new();
-    let says = "Cache-Control: stale-while-revalidate=60\r\n";
-    test.put(1, "", says, b"one");
+    let response_fields = "Cache-Control: stale-while-revalidate=60\r\n";
+    test.put(1, "", response_fields, b"one");
     let test = test.restart();
-    assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { is_own: true }));
-    let lease = lease(ask(&test.cache, key(1), "", None));
-    let entry_to_store = entry_to_store("", says, Some(0));
-    let (filler_of_object, _) = test.cache.publish(key(1), Some(lease), entry_to_store, NOW_MS);
-    assert_eq!(filler_of_object.unwrap().finish(NOW_MS), []);
-    let found = ask_at(&test.cache, key(1), "", Some(ME), NOW_MS + 70_000);
+    assert!(matches!(test.look_up(1, "", true), LookupResult::PendingDisk { is_own: true }));
+    let lease = lease(look_up(&test.cache, key(1), "", None));
+    let entry = entry("", response_fields, Some(0));
+    let (object_filler, _) = test.cache.publish(key(1), Some(lease), entry, NOW_MS);
+    assert_eq!(object_filler.unwrap().finish(NOW_MS), []);
+    let found = look_up_at(&test.cache, key(1), "", Some(ME), NOW_MS + 70_000);
     let LookupResult::Stale(_, Some(lease)) = found else { panic!("not refreshed: {found:?}") };
     assert_eq!(lease.release(), []);
 }
@@ -286,15 +308,15 @@ fn a_load_that_memory_rejects_is_not_read_to_its_end() {
         let test = DiskTest::new();
         test.put(1, "", "", &long);
         test.cache.close_disks();
-        let (cache, breaking) = (cache(), Arc::new(Breaking(test.volume.clone())));
-        let volumes: Vec<(Arc<dyn DirectoryIo>, u64)> =
-            vec![(Arc::new(test.volume.clone()), 32 << 20)];
+        let (cache, breaking) = (cache(), Arc::new(Breaking(test.directory.clone())));
+        let directories: Vec<(Arc<dyn DirectoryIo>, u64)> =
+            vec![(Arc::new(test.directory.clone()), 32 << 20)];
         let options = DiskOptions { readers: 0, ..DiskOptions::default() };
-        cache.open_disks(volumes, &options, breaking, NOW_MS).unwrap();
-        let test = DiskTest { volume: test.volume, cache, waker: Arc::default() };
+        cache.open_disks(directories, &options, breaking, NOW_MS).unwrap();
+        let test = DiskTest { directory: test.directory, cache, waker: Arc::default() };
         test.work();
-        assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { is_own: true }));
-        let newer = entry_to_store("Y: 1\r\n", "Vary: y\r\n", Some(3));
+        assert!(matches!(test.look_up(1, "", true), LookupResult::PendingDisk { is_own: true }));
+        let newer = entry("Y: 1\r\n", "Vary: y\r\n", Some(3));
         let arriving = is_replaced.then(|| test.cache.publish(key(1), None, newer, NOW_MS));
         test.work();
         drop(arriving);
@@ -308,18 +330,18 @@ fn loads_in_progress_go_to_the_origin_when_disks_are_closed() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
-    assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { .. }));
+    assert!(matches!(test.look_up(1, "", true), LookupResult::PendingDisk { .. }));
     test.cache.close_disks();
     assert_eq!(test.waker.take(), [ME]);
-    drop(lease(test.ask(1, "", true)));
+    drop(lease(test.look_up(1, "", true)));
     assert_eq!(test.cache.clear(), ClearReport::default());
 }
 
 #[test]
 fn a_disk_distinguishes_variants() {
     let test = DiskTest::new();
-    for (wants, bytes) in [("X: 1\r\n", b"one"), ("X: 2\r\n", b"two")] {
-        test.put(1, wants, "Vary: x\r\n", bytes);
+    for (request_fields, bytes) in [("X: 1\r\n", b"one"), ("X: 2\r\n", b"two")] {
+        test.put(1, request_fields, "Vary: x\r\n", bytes);
     }
     let test = test.restart();
     assert_eq!(body(test.found(1, "X: 2\r\n")), b"two");
@@ -385,7 +407,7 @@ fn purges_and_invalidations_apply_to_disks() {
 fn a_purge_by_url_finds_longer_keys() {
     let test = DiskTest::new();
     let name = b"http://a/\nx:1";
-    let mut it = entry_to_store("", "", Some(0));
+    let mut it = entry("", "", Some(0));
     it.name = name[..].into();
     let key = Key::of_text(&HASH, name);
     let _ = test.cache.publish(key, None, it, NOW_MS).0.unwrap().finish(NOW_MS);
@@ -404,8 +426,8 @@ fn a_purge_by_url_finds_longer_keys() {
 fn a_stale_response_is_validated_after_any_restart() {
     for is_soft_purge in [true, false] {
         let test = DiskTest::new();
-        let says = "ETag: \"a\"\r\nCache-Control: stale-while-revalidate=60\r\n";
-        let mut it = entry_to_store("", says, Some(0));
+        let response_fields = "ETag: \"a\"\r\nCache-Control: stale-while-revalidate=60\r\n";
+        let mut it = entry("", response_fields, Some(0));
         it.tags = Arc::new([TagHash(5)]);
         let _ = test.cache.publish(key(1), None, it, NOW_MS).0.unwrap().finish(NOW_MS);
         let test = test.restart();
@@ -432,7 +454,7 @@ fn a_304_survives_a_restart() {
         key(1),
         &object,
         stored,
-        (&OriginRequest::as_received(&request("")), &answer("")),
+        (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
     let test = test.restart();
@@ -444,12 +466,11 @@ fn a_304_survives_a_restart() {
 #[test]
 fn a_response_invalidated_while_arriving_is_not_fresh_on_a_disk() {
     let test = DiskTest::new();
-    let (filler_of_object, _) =
-        test.cache.publish(key(1), None, entry_to_store("", "", Some(3)), NOW_MS);
-    let mut filler_of_object = filler_of_object.unwrap();
+    let (object_filler, _) = test.cache.publish(key(1), None, entry("", "", Some(3)), NOW_MS);
+    let mut object_filler = object_filler.unwrap();
     test.cache.invalidate(key(1), test.cache.invalidation_seq());
-    let _ = fill(&mut filler_of_object, b"one");
-    let _ = filler_of_object.finish(NOW_MS);
+    let _ = fill(&mut object_filler, b"one");
+    let _ = object_filler.finish(NOW_MS);
     let test = test.restart();
     assert!(!matches!(test.found(1, ""), LookupResult::Stored(_)));
 }
@@ -465,11 +486,12 @@ fn purges_before_disks_are_opened_apply_to_them() {
     let purged = next.purge(&Selector::Prefix(b"http://b".to_vec()), false, NOW_MS);
     assert_eq!(purged.is_durable, Some(false));
     next.invalidate(key(1), next.invalidation_seq());
-    let volumes: Vec<(Arc<dyn DirectoryIo>, u64)> = vec![(Arc::new(test.volume.clone()), 32 << 20)];
+    let directories: Vec<(Arc<dyn DirectoryIo>, u64)> =
+        vec![(Arc::new(test.directory.clone()), 32 << 20)];
     let options = DiskOptions { readers: 0, ..DiskOptions::default() };
-    let contents = next.open_disks(volumes, &options, waker.clone(), NOW_MS).unwrap();
+    let contents = next.open_disks(directories, &options, waker.clone(), NOW_MS).unwrap();
     assert_eq!(contents, [DirectoryContents::Kept]);
-    let test = DiskTest { volume: test.volume, cache: next, waker };
+    let test = DiskTest { directory: test.directory, cache: next, waker };
     test.work();
     assert!(test.is_missed(1));
     assert_eq!(body(test.found(2, "")), b"two");
@@ -482,9 +504,9 @@ fn disks_of_another_cache_are_not_used() {
     test.cache.close_disks();
     let bounds = Bounds { bytes: 8 << 20, object_bytes: 1 << 20, variants: 4, prefaults: true };
     let other = Cache::new(Slab::on_heap(8 << 20).unwrap(), SECOND, bounds);
-    let volumes: Vec<(Arc<dyn DirectoryIo>, u64)> = vec![(Arc::new(test.volume), 32 << 20)];
+    let directories: Vec<(Arc<dyn DirectoryIo>, u64)> = vec![(Arc::new(test.directory), 32 << 20)];
     let options = DiskOptions { readers: 0, ..DiskOptions::default() };
-    let refused = other.open_disks(volumes, &options, test.waker, NOW_MS);
+    let refused = other.open_disks(directories, &options, test.waker, NOW_MS);
     assert_eq!(refused, Err(millrace_disk::Error::OtherKey));
 }
 
@@ -496,7 +518,7 @@ fn validated(test: &DiskTest, object: &Arc<Object>, more_ms: u64) -> Arc<Object>
         key(1),
         object,
         stored,
-        (&OriginRequest::as_received(&request("")), &answer("")),
+        (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
     test.work();
@@ -507,9 +529,9 @@ fn validated(test: &DiskTest, object: &Arc<Object>, more_ms: u64) -> Arc<Object>
 fn a_304_for_an_arriving_body_does_not_update_the_disk() {
     let test = DiskTest::new();
     test.put(1, "", "ETag: \"1\"\r\n", b"one");
-    let newer = entry_to_store("", "ETag: \"2\"\r\n", Some(3));
-    let filler_of_object = test.cache.publish(key(1), None, newer, NOW_MS).0.unwrap();
-    validated(&test, filler_of_object.object(), 1234);
+    let newer = entry("", "ETag: \"2\"\r\n", Some(3));
+    let object_filler = test.cache.publish(key(1), None, newer, NOW_MS).0.unwrap();
+    validated(&test, object_filler.object(), 1234);
     let test = test.restart();
     assert!(test.is_missed(1));
 }
@@ -522,10 +544,11 @@ fn a_304_for_a_body_in_memory_only_does_not_update_the_disk() {
     let (next, waker) = (cache(), Arc::new(RecordingWaker::default()));
     next.await_disks();
     let object = put(&next, key(1), "", "ETag: \"2\"\r\n", b"two");
-    let volumes: Vec<(Arc<dyn DirectoryIo>, u64)> = vec![(Arc::new(test.volume.clone()), 32 << 20)];
+    let directories: Vec<(Arc<dyn DirectoryIo>, u64)> =
+        vec![(Arc::new(test.directory.clone()), 32 << 20)];
     let options = DiskOptions { readers: 0, ..DiskOptions::default() };
-    next.open_disks(volumes, &options, waker.clone(), NOW_MS).unwrap();
-    let test = DiskTest { volume: test.volume, cache: next, waker };
+    next.open_disks(directories, &options, waker.clone(), NOW_MS).unwrap();
+    let test = DiskTest { directory: test.directory, cache: next, waker };
     test.work();
     validated(&test, &object, 1234);
     assert!(test.restart().is_missed(1));
@@ -548,10 +571,10 @@ fn a_second_304_survives_a_restart() {
 fn a_refused_304_removes_the_response_from_the_disk() {
     let test = DiskTest::new();
     test.put(1, "", "ETag: \"a\"\r\n", b"one");
-    test.volume.die_after(0);
+    test.directory.die_after(0);
     test.cache.close_disks();
-    test.volume.restart(false);
-    let test = DiskTest::on(test.volume, QueueMarks { skip: 1, ..QueueMarks::default() });
+    test.directory.restart(false);
+    let test = DiskTest::on(test.directory, QueueMarks { skip: 1, ..QueueMarks::default() });
     let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
     let mut stored = found.stored.clone();
     stored.meta.invalidate();
@@ -561,7 +584,7 @@ fn a_refused_304_removes_the_response_from_the_disk() {
         key(1),
         &found,
         stored,
-        (&OriginRequest::as_received(&request("")), &answer("")),
+        (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
     assert!(test.restart().is_missed(1));
@@ -571,14 +594,14 @@ fn a_refused_304_removes_the_response_from_the_disk() {
 fn an_unwritten_304_removes_the_response_from_the_disk() {
     let test = DiskTest::new();
     let object = test.put(1, "", "ETag: \"a\"\r\n", b"one");
-    test.volume.set_faults(SimFaults { write_errors: 1, ..SimFaults::default() });
+    test.directory.set_faults(SimFaults { write_errors: 1, ..SimFaults::default() });
     let mut stored = object.stored.clone();
     stored.meta.invalidate();
     test.cache.update(
         key(1),
         &object,
         stored,
-        (&OriginRequest::as_received(&request("")), &answer("")),
+        (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
     test.work();
@@ -591,14 +614,17 @@ fn a_loaded_response_is_older_than_all_in_memory() {
     let test = DiskTest::new();
     test.put(1, "X: 1\r\n", "Vary: x\r\n", b"one");
     let test = test.restart();
-    assert!(matches!(test.ask(1, "X: 1\r\n", true), LookupResult::PendingDisk { is_own: true }));
-    let request = entry_to_store("Y: 1\r\n", "Vary: y\r\n", Some(3));
-    let mut filler_of_object = test.cache.publish(key(1), None, request, NOW_MS).0.unwrap();
+    assert!(matches!(
+        test.look_up(1, "X: 1\r\n", true),
+        LookupResult::PendingDisk { is_own: true }
+    ));
+    let request = entry("Y: 1\r\n", "Vary: y\r\n", Some(3));
+    let mut object_filler = test.cache.publish(key(1), None, request, NOW_MS).0.unwrap();
     test.work();
-    let _ = fill(&mut filler_of_object, b"new");
-    let _ = filler_of_object.finish(NOW_MS);
-    assert_eq!(body(test.ask(1, "X: 1\r\nY: 1\r\n", false)), b"new");
-    assert!(matches!(test.ask(1, "X: 1\r\nY: 2\r\n", false), LookupResult::Miss { .. }));
+    let _ = fill(&mut object_filler, b"new");
+    let _ = object_filler.finish(NOW_MS);
+    assert_eq!(body(test.look_up(1, "X: 1\r\nY: 1\r\n", false)), b"new");
+    assert!(matches!(test.look_up(1, "X: 1\r\nY: 2\r\n", false), LookupResult::Miss { .. }));
 }
 
 #[test]
@@ -606,24 +632,24 @@ fn a_response_replaced_while_it_is_loaded_is_not_used() {
     let test = DiskTest::new();
     test.put(1, "", "", b"one");
     let test = test.restart();
-    assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { is_own: true }));
+    assert!(matches!(test.look_up(1, "", true), LookupResult::PendingDisk { is_own: true }));
     // Another request goes to the origin, and its response is evicted from memory.
     put(&test.cache, key(1), "", "", b"two");
     let _ = test.cache.clear();
     test.work();
-    assert!(!matches!(test.ask(1, "", false), LookupResult::Stored(_)));
+    assert!(!matches!(test.look_up(1, "", false), LookupResult::Stored(_)));
 }
 
 #[test]
 fn storing_a_variant_again_removes_no_other() {
     let test = DiskTest::new();
-    let wants = |number: u32| format!("X: {number}\r\n");
+    let request_fields = |number: u32| format!("X: {number}\r\n");
     for number in [1, 2, 3, 4, 2] {
-        test.put(1, &wants(number), "Vary: x\r\n", b"one");
+        test.put(1, &request_fields(number), "Vary: x\r\n", b"one");
     }
     let test = test.restart();
     for number in 1..=4 {
-        assert_eq!(body(test.found(1, &wants(number))), b"one", "{number}");
+        assert_eq!(body(test.found(1, &request_fields(number))), b"one", "{number}");
     }
 }
 
@@ -665,12 +691,13 @@ fn lookups_do_not_wait_for_disks_that_are_being_closed() {
     test.put(1, "", "", b"one");
     test.cache.close_disks();
     let (cache, curious) = (cache(), Arc::new(Curious::default()));
-    let volumes: Vec<(Arc<dyn DirectoryIo>, u64)> = vec![(Arc::new(test.volume.clone()), 32 << 20)];
+    let directories: Vec<(Arc<dyn DirectoryIo>, u64)> =
+        vec![(Arc::new(test.directory.clone()), 32 << 20)];
     let options = DiskOptions { readers: 0, ..DiskOptions::default() };
-    cache.open_disks(volumes, &options, curious.clone(), NOW_MS).unwrap();
+    cache.open_disks(directories, &options, curious.clone(), NOW_MS).unwrap();
     while cache.run_disk_work() {}
     curious.0.set(cache.clone()).unwrap();
-    let test = DiskTest { volume: test.volume, cache: cache.clone(), waker: Arc::default() };
-    assert!(matches!(test.ask(1, "", true), LookupResult::PendingDisk { .. }));
+    let test = DiskTest { directory: test.directory, cache: cache.clone(), waker: Arc::default() };
+    assert!(matches!(test.look_up(1, "", true), LookupResult::PendingDisk { .. }));
     cache.close_disks();
 }
