@@ -2,8 +2,8 @@
 processes, and prints the results. LANE/LANES selects every LANESth case of all cases, or of those
 whose names contain the words.
 
-A line has the name of a case (call, argument, kind of pointer, state of the descriptors), a tab, and
-the return value, errno and effect of the call, or the signal that ended the child.
+A line has the name of a case (call, argument, kind of pointer, state of the descriptors), a tab,
+and the return value, errno and effect of the call, or the signal that ended the child.
 """
 
 import ctypes
@@ -30,35 +30,35 @@ library.sendmsg.restype = ctypes.c_ssize_t
 MAP_FIXED_NOREPLACE = 0x100000
 # Addresses of the pointers under test. The kernel maps nothing there by itself, so an unmapped page
 # stays unmapped. No two cases share a page.
-TRIED = itertools.count(0x1000_0000_0000, 16 * PAGE)
+TEST_ADDRESSES = itertools.count(0x1000_0000_0000, 16 * PAGE)
 NONE, READ, WRITE = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 
 
-def pages(count, place=0):
-    """Maps pages at an address that the kernel chooses, or at `place`, which must be free."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_FIXED_NOREPLACE if place else 0)
+def pages(count, start=0):
+    """Maps pages at an address that the kernel chooses, or at `start`, which must be free."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_FIXED_NOREPLACE if start else 0)
     size = ctypes.c_size_t(count * PAGE)
-    mapped = library.mmap(address(place), size, WRITE, flags, -1, ctypes.c_long(0))
-    assert mapped != ctypes.c_size_t(-1).value and place in (0, mapped)
+    mapped = library.mmap(address(start), size, WRITE, flags, -1, ctypes.c_long(0))
+    assert mapped != ctypes.c_size_t(-1).value and start in (0, mapped)
     return mapped
 
 
-def protect(place, protection):
-    assert library.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(PAGE), protection) == 0
+def protect(start, protection):
+    assert library.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(PAGE), protection) == 0
 
 
-def unmap(place):
-    assert library.munmap(ctypes.c_void_p(place), ctypes.c_size_t(PAGE)) == 0
+def unmap(start):
+    assert library.munmap(ctypes.c_void_p(start), ctypes.c_size_t(PAGE)) == 0
 
 
-def put(place, content):
-    ctypes.memmove(place, content, len(content))
-    return place
+def put(start, content):
+    ctypes.memmove(start, content, len(content))
+    return start
 
 
-def place_of(kind, content):
+def bad_address(kind, content):
     """Returns an address of this kind, with as much of the content as fits the memory there."""
-    first = pages(3, next(TRIED))
+    first = pages(3, next(TEST_ADDRESSES))
     second = first + PAGE
     if kind in ("good", "unmapped-since", "read-only-since"):
         return put(first, content)
@@ -71,9 +71,9 @@ def place_of(kind, content):
         protect(second, NONE)
         return put(second - len(there), there)
     if kind == "half-read-only":
-        place = put(second - len(content) // 2, content)
+        start = put(second - len(content) // 2, content)
         protect(second, READ)
-        return place
+        return start
     if kind == "unmapped":
         unmap(second)
         return second
@@ -88,14 +88,14 @@ KINDS = (
     "kernel", "last",
 )  # fmt: skip
 # Memory that an earlier call used and that became bad since.
-SINCE = ("unmapped-since", "read-only-since")
+BAD_SINCE = ("unmapped-since", "read-only-since")
 
 
-def spoil(kind, place):
+def make_bad(kind, start):
     if kind == "unmapped-since":
-        unmap(place)
+        unmap(start)
     else:
-        protect(place, READ)
+        protect(start, READ)
 
 
 def done(code):
@@ -103,11 +103,11 @@ def done(code):
     return f"{code} {errno.errorcode[number]}" if number else str(code)
 
 
-def address(place):
-    return ctypes.c_void_p(place)
+def address(start):
+    return ctypes.c_void_p(start)
 
 
-class Waited:
+class WaitedDescriptors:
     """Two descriptors that a case waits for, in the process that makes the call."""
 
     def __init__(self, state):
@@ -129,9 +129,9 @@ class Waited:
         os.dup2(os.open("/dev/null", os.O_RDONLY), FAR)
 
     def poll(self, timeout):
-        asked = select.poll()
-        [asked.register(fd, select.POLLIN) for fd in self.fds]
-        return [event for _, event in asked.poll(timeout)]
+        poller = select.poll()
+        [poller.register(fd, select.POLLIN) for fd in self.fds]
+        return [event for _, event in poller.poll(timeout)]
 
     def epoll(self, flags=0):
         epoll = select.epoll()
@@ -146,33 +146,33 @@ MASK = bytes(128)
 MILLISECONDS = 10
 
 
-class Tried:
+class PointerCall:
     """A call in which the pointer `argument` is of `kind`, and all other pointers are good."""
 
     def __init__(self, argument, kind):
         self.argument, self.kind, self.bad = argument, kind, None
 
-    def give(self, argument, content):
+    def pointer(self, argument, content):
         if argument != self.argument:
             return address(put(pages(1), content))
         if self.bad is None:
-            self.bad = place_of(self.kind, content)
+            self.bad = bad_address(self.kind, content)
         return address(self.bad)
 
     def run(self, call):
-        outcome = call(self)
-        if self.kind in SINCE:
-            spoil(self.kind, self.bad)
-            outcome += ", " + call(self)
-        return outcome
+        result_text = call(self)
+        if self.kind in BAD_SINCE:
+            make_bad(self.kind, self.bad)
+            result_text += ", " + call(self)
+        return result_text
 
 
-class Wait(Tried):
+class WaitCall(PointerCall):
     """A wait for descriptors in `state`."""
 
     def __init__(self, state, argument, kind):
         super().__init__(argument, kind)
-        self.waited = Waited(state)
+        self.waited = WaitedDescriptors(state)
 
 
 def entries(wait):
@@ -180,36 +180,37 @@ def entries(wait):
 
 
 def poll(wait):
-    return done(library.poll(wait.give("fds", entries(wait)), 2, MILLISECONDS))
+    return done(library.poll(wait.pointer("fds", entries(wait)), 2, MILLISECONDS))
 
 
 def poll_checked(wait):
     size = ctypes.c_size_t(16)
-    return done(library.__poll_chk(wait.give("fds", entries(wait)), 2, MILLISECONDS, size))
+    return done(library.__poll_chk(wait.pointer("fds", entries(wait)), 2, MILLISECONDS, size))
 
 
 def ppoll(wait):
-    fds, time = wait.give("fds", entries(wait)), wait.give("timeout", TIME)
-    return done(library.ppoll(fds, 2, time, wait.give("mask", MASK[:8])))
+    fds, time = wait.pointer("fds", entries(wait)), wait.pointer("timeout", TIME)
+    return done(library.ppoll(fds, 2, time, wait.pointer("mask", MASK[:8])))
 
 
 def ppoll_checked(wait):
-    fds, time = wait.give("fds", entries(wait)), wait.give("timeout", TIME)
-    return done(library.__ppoll_chk(fds, 2, time, wait.give("mask", MASK[:8]), ctypes.c_size_t(16)))
+    fds, time = wait.pointer("fds", entries(wait)), wait.pointer("timeout", TIME)
+    mask, size = wait.pointer("mask", MASK[:8]), ctypes.c_size_t(16)
+    return done(library.__ppoll_chk(fds, 2, time, mask, size))
 
 
 def sets(wait):
     bits = sum(1 << fd for fd in wait.waited.fds)
     content = {"read": bits.to_bytes(16, "little")}
-    return [wait.give(name, content.get(name, bytes(16))) for name in ("read", "write", "except")]
+    return [wait.pointer(name, content.get(name, bytes(16))) for name in SETS]
 
 
 def select_(wait):
-    return done(library.select(FAR + 1, *sets(wait), wait.give("timeout", SHORT)))
+    return done(library.select(FAR + 1, *sets(wait), wait.pointer("timeout", SHORT)))
 
 
 def pselect(wait):
-    time, mask = wait.give("timeout", TIME), wait.give("mask", MASK[:8])
+    time, mask = wait.pointer("timeout", TIME), wait.pointer("mask", MASK[:8])
     return done(library.pselect(FAR + 1, *sets(wait), time, mask))
 
 
@@ -219,7 +220,7 @@ def epoll_form(call, flags=0):
     def form(wait):
         if not hasattr(wait, "epoll"):
             wait.epoll = wait.waited.epoll(flags)
-        events = wait.give("events", bytes(24))
+        events = wait.pointer("events", bytes(24))
         code = call(wait, wait.epoll.fileno(), events)
         while code == -1 and ctypes.get_errno() == errno.EINTR:
             # The process was stopped and continued: signal(7).
@@ -242,11 +243,11 @@ def epoll_wait_too_long(wait, epoll, events):
 
 
 def epoll_pwait(wait, epoll, events):
-    return library.epoll_pwait(epoll, events, 2, MILLISECONDS, wait.give("mask", MASK[:8]))
+    return library.epoll_pwait(epoll, events, 2, MILLISECONDS, wait.pointer("mask", MASK[:8]))
 
 
 def epoll_pwait2(wait, epoll, events):
-    time, mask = wait.give("timeout", TIME), wait.give("mask", MASK[:8])
+    time, mask = wait.pointer("timeout", TIME), wait.pointer("mask", MASK[:8])
     return library.epoll_pwait2(epoll, events, 2, time, mask)
 
 
@@ -258,7 +259,7 @@ def epoll_ctl(operation):
         epoll.register(wait.waited.fds[1], 0)
         if operation != select_add:
             epoll.register(fd, 0)
-        event = wait.give("event", struct.pack("=IQ", select.EPOLLIN, fd))
+        event = wait.pointer("event", struct.pack("=IQ", select.EPOLLIN, fd))
         return done(library.epoll_ctl(epoll.fileno(), operation, fd, event)) + (
             f" then {epoll.poll(0)}".replace(str(fd), "fd")
         )
@@ -295,69 +296,69 @@ def wait_cases():
     for name, call, arguments in WAITS:
         for argument in arguments:
             for state in ("ready", "idle", "pipe"):
-                for kind in KINDS + SINCE:
+                for kind in KINDS + BAD_SINCE:
                     if (argument, state, kind) == ("timeout", "idle", "null"):
                         # The call would never return.
                         continue
-                    run = lambda s=state, a=argument, k=kind, c=call: Wait(s, a, k).run(c)
+                    run = lambda s=state, a=argument, k=kind, c=call: WaitCall(s, a, k).run(c)
                     yield f"{name} {argument} {kind} {state}", run
 
 
 def accept(call):
     """The kernel drops the connection if it cannot store the address."""
 
-    def form(give):
+    def form(pointer):
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         client = socket.create_connection(listener.getsockname())
-        length = give("length", struct.pack("I", 16))
-        code = call(listener.fileno(), give("address", bytes(16)), length)
-        outcome = done(min(code, 0))
+        length = pointer("length", struct.pack("I", 16))
+        code = call(listener.fileno(), pointer("address", bytes(16)), length)
+        result_text = done(min(code, 0))
         try:
             listener.accept()
-            return outcome + " then another"
+            return result_text + " then another"
         except BlockingIOError:
-            return outcome + f" then none, open {client.fileno() >= 0}"
+            return result_text + f" then none, open {client.fileno() >= 0}"
 
     return form
 
 
 def getsockopt(name):
-    def form(give):
+    def form(pointer):
         near, _ = tcp_pair()
-        length = give("length", struct.pack("I", 4))
-        value = give("value", bytes(4))
+        length = pointer("length", struct.pack("I", 4))
+        value = pointer("value", bytes(4))
         return done(library.getsockopt(near.fileno(), socket.SOL_SOCKET, name, value, length))
 
     return form
 
 
-def setsockopt(give):
+def setsockopt(pointer):
     near, _ = tcp_pair()
-    value = give("value", struct.pack("i", 65536))
+    value = pointer("value", struct.pack("i", 65536))
     return done(library.setsockopt(near.fileno(), socket.SOL_SOCKET, socket.SO_RCVBUF, value, 4))
 
 
-def connect(give):
+def connect(pointer):
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     # The listener stays open until the case ends, because the case may connect again.
     listener.detach()
     near = socket.socket()
     to = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, bytes([127, 0, 0, 1]))
-    return done(library.connect(near.fileno(), give("address", to), 16))
+    return done(library.connect(near.fileno(), pointer("address", to), 16))
 
 
-def fcntl(give):
+def fcntl(pointer):
     file = os.open("/dev/null", os.O_RDWR)
-    lock = give("lock", struct.pack("hhqqi4x", 0, 0, 0, 0, 0))
+    lock = pointer("lock", struct.pack("hhqqi4x", 0, 0, 0, 0, 0))
     return done(library.fcntl(file, 5, lock))
 
 
 def sendmsg(domain, size=None, header=None):
     """Passes an epoll descriptor to another process, and reports what the peer received."""
 
-    def form(give):
+    def form(pointer):
         near, far = tcp_pair() if domain == socket.AF_INET else socket.socketpair()
         far.setblocking(False)
         epoll = select.epoll()
@@ -365,26 +366,27 @@ def sendmsg(domain, size=None, header=None):
         epoll.register(tracked.fileno(), select.EPOLLIN)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, epoll.fileno())
         control = struct.pack("Qiii4x", header or 20, *rights)
-        byte = give("byte", b"x")
-        vector = give("vector", struct.pack("QQ", byte.value or 0, 1))
+        byte = pointer("byte", b"x")
+        vector = pointer("vector", struct.pack("QQ", byte.value or 0, 1))
         parts = [0, 0, vector.value or 0, 1]
         if domain != socket.AF_INET or size:
-            parts += [give("control", control).value or 0, len(control) if size is None else size]
+            size_given = len(control) if size is None else size
+            parts += [pointer("control", control).value or 0, size_given]
         else:
             parts += [0, 0]
-        message = give("message", struct.pack("QI4xQQQQi4x", *parts, 0))
-        outcome = done(library.sendmsg(near.fileno(), message, 0))
+        message = pointer("message", struct.pack("QI4xQQQQi4x", *parts, 0))
+        result_text = done(library.sendmsg(near.fileno(), message, 0))
         try:
             data, passed, _, _ = far.recvmsg(10, 100)
-            return outcome + f" then {len(data)} {len(passed)}"
+            return result_text + f" then {len(data)} {len(passed)}"
         except BlockingIOError:
-            return outcome + " then none"
+            return result_text + " then none"
 
     return form
 
 
-def fclose(give):
-    return done(library.fclose(give("stream", bytes(256))))
+def fclose(pointer):
+    return done(library.fclose(pointer("stream", bytes(256))))
 
 
 OTHERS = [
@@ -408,10 +410,12 @@ OTHERS = [
 def other_cases():
     for name, call, arguments in OTHERS:
         for argument in arguments:
-            for kind in KINDS + SINCE:
+            for kind in KINDS + BAD_SINCE:
                 if name == "fclose" and kind not in ("null", "unmapped", "no-access", "kernel"):
                     continue
-                run = lambda a=argument, k=kind, c=call: Tried(a, k).run(lambda it: c(it.give))
+                run = lambda a=argument, k=kind, c=call: PointerCall(a, k).run(
+                    lambda tested: c(tested.pointer)
+                )
                 yield f"{name} {argument} {kind}", run
 
 
@@ -443,10 +447,10 @@ def make(cases, write):
     for name, run in cases:
         signal.alarm(SECONDS_MAX)
         try:
-            said = run()
+            result = run()
         except Exception as error:
-            said = repr(error)
-        os.write(write, f"{name}\t{said}\n".encode())
+            result = repr(error)
+        os.write(write, f"{name}\t{result}\n".encode())
         os.closerange(first, FAR + 1)
 
 
@@ -464,11 +468,11 @@ def main(share, *words):
     # Children are expected to crash: write no core files.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     cases = [*wait_cases(), *other_cases()]
-    asked = [case for case in cases if all(word in case[0].split() for word in words)]
+    selected = [case for case in cases if all(word in case[0].split() for word in words)]
     lane, lanes = map(int, share.split("/"))
-    make_all(asked[lane::lanes])
+    make_all(selected[lane::lanes])
     # This process waits too, so that `uselect run --stats` reports it.
-    Waited("ready")
+    WaitedDescriptors("ready")
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ class PreloadCase(InteropCase):
         daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self._end_daemon, daemon)
         self.daemon = daemon
-        said = daemon.stderr.readline()
-        if said.startswith("uselectd: no ") or "pid namespace" in said:
-            self.skipTest(said.strip())
-        self.assertIn("listening", said)
+        stderr_text = daemon.stderr.readline()
+        if stderr_text.startswith("uselectd: no ") or "pid namespace" in stderr_text:
+            self.skipTest(stderr_text.strip())
+        self.assertIn("listening", stderr_text)
         return ["--socket", path]
 
     def _end_daemon(self, daemon):
@@ -80,57 +80,59 @@ class PreloadCase(InteropCase):
             shutil.copy(PROGRAMS / name, self.folder)
         return self.folder
 
-    def preload(self, *command, port, ends_by=signal.SIGTERM, **how):
+    def preload(self, *command, port, stop_signal=signal.SIGTERM, **options):
         """A running server that listens at `port`."""
-        started = Preloaded(self, command, ends_by, how)
+        started = PreloadedServer(self, command, stop_signal, options)
         self.wait_until("it listens", lambda: started.listens(port), SECONDS_MAX)
         return started
 
     def path_of(self, name):
         """The path of a program, also in /sbin and /usr/sbin."""
-        found = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
-        self.assertTrue(found, f"{name} is missing: run scripts/setup test")
-        return found
+        path = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+        self.assertTrue(path, f"{name} is missing: run scripts/setup test")
+        return path
 
-    def ask(self, port, prefix="", rounds=ROUNDS):
+    def request_files(self, port, prefix="", rounds=ROUNDS):
         """Requests each file over many persistent connections, from several clients at once, so
         that the server always has more work."""
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:
-            asking = [clients.submit(self._ask, port, prefix, rounds) for _ in range(CLIENTS)]
-            for client in asking:
-                client.result()
+            results = [
+                clients.submit(self._request_files, port, prefix, rounds) for _ in range(CLIENTS)
+            ]
+            for result in results:
+                result.result()
 
-    def _ask(self, port, prefix, rounds):
+    def _request_files(self, port, prefix, rounds):
         """Sends a request on each connection before it reads a response."""
         connections = [Connection(port) for _ in range(CONNECTIONS)]
         names = list(SIZES)
-        for turn in range(rounds):
-            asked = [names[(turn + at) % len(names)] for at in range(CONNECTIONS)]
-            if turn % 5:
+        for round_number in range(rounds):
+            requested = [names[(round_number + at) % len(names)] for at in range(CONNECTIONS)]
+            if round_number % 5:
                 # Most rounds have only small files, which the server sends at once.
-                asked = [name if name != "large" else "small" for name in asked]
-            for connection, name in zip(connections, asked):
-                connection.ask(f"{prefix}/{name}")
-            for connection, name in zip(connections, asked):
-                status, body = connection.answer()
+                requested = [name if name != "large" else "small" for name in requested]
+            for connection, name in zip(connections, requested):
+                connection.send_request(f"{prefix}/{name}")
+            for connection, name in zip(connections, requested):
+                status, body = connection.read_response()
                 self.assertEqual(status, 200, name)
                 self.assertEqual(hashlib.sha256(body).hexdigest(), self.hashes[name], name)
         for connection in connections:
             connection.close()
 
 
-class Preloaded:
-    def __init__(self, case, command, ends_by, how):
-        self.case, self.ends_by = case, ends_by
-        self.said = case.folder / f"stderr-{free_port()}"
-        with open(self.said, "wb") as stderr:
+class PreloadedServer:
+    def __init__(self, case, command, stop_signal, options):
+        self.case, self.stop_signal = case, stop_signal
+        self.stderr_path = case.folder / f"stderr-{free_port()}"
+        with open(self.stderr_path, "wb") as stderr:
             self.process = subprocess.Popen(
                 [PROGRAMS / "uselect", "run", "--stats", *case.options, "--", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 start_new_session=True,
-                **how,
+                **options,
             )
         case.addCleanup(self._kill)
 
@@ -144,7 +146,8 @@ class Preloaded:
 
     def listens(self, port):
         if self.process.poll() is not None:
-            self.case.fail(f"status {self.process.returncode}: {self.said.read_text()[-2000:]}")
+            stderr_text = self.stderr_path.read_text()[-2000:]
+            self.case.fail(f"status {self.process.returncode}: {stderr_text}")
         try:
             socket.create_connection(("127.0.0.1", port), 5).close()
             return True
@@ -153,15 +156,16 @@ class Preloaded:
 
     def stop(self):
         """Stops the program and returns its status."""
-        self.process.send_signal(self.ends_by)
+        self.process.send_signal(self.stop_signal)
         return self.process.wait(SECONDS_MAX)
 
-    def answered_from_memory(self):
+    def assert_answered_from_memory(self):
         """Checks the reports of its processes. Backends other than bpf make a system call for each
         ready socket, so only their name is checked."""
-        said = self.said.read_text(errors="replace")
-        lines = LINE.findall(said)
-        self.case.assertTrue(lines, f"no line, status {self.process.returncode}: {said[-2000:]}")
+        stderr_text = self.stderr_path.read_text(errors="replace")
+        lines = LINE.findall(stderr_text)
+        status = self.process.returncode
+        self.case.assertTrue(lines, f"no report, status {status}: {stderr_text[-2000:]}")
         named = [line for line in lines if line[4] == f"backend {BACKEND}"]
         self.case.assertTrue(named, f"no process used backend {BACKEND}: {lines}")
         answered = [line for line in named if int(line[2]) > 0 or BACKEND != "bpf"]
@@ -169,7 +173,7 @@ class Preloaded:
 
     def end(self):
         self.stop()
-        self.answered_from_memory()
+        self.assert_answered_from_memory()
 
 
 class Connection:
@@ -184,10 +188,10 @@ class Connection:
                 time.sleep(0.05)
         self.file = self.socket.makefile("rb")
 
-    def ask(self, target):
+    def send_request(self, target):
         self.socket.sendall(f"GET {target} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
 
-    def answer(self):
+    def read_response(self):
         status = int(self.file.readline().split()[1])
         length = None
         while (line := self.file.readline().strip()):

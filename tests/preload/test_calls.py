@@ -15,10 +15,10 @@ class Calls(PreloadCase):
         script = [sys.executable, SCRIPTS / f"{name}.py"]
         plain, _ = self.run_one(*script)
         preload = [PROGRAMS / "uselect", "run", "--stats", *self.options, "--"]
-        loaded, said = self.run_one(*preload, *script)
+        loaded, stderr = self.run_one(*preload, *script)
         self.assertEqual(loaded, plain)
-        lines = LINE.findall(said)
-        self.assertTrue(any(line[4] == f"backend {BACKEND}" for line in lines), said)
+        lines = LINE.findall(stderr)
+        self.assertTrue(any(line[4] == f"backend {BACKEND}" for line in lines), stderr)
 
     def run_one(self, *command):
         done = subprocess.run(

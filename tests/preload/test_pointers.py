@@ -53,9 +53,9 @@ class Pointers(PreloadCase):
         plain, _ = self.outcomes([[]] * LANES)
         daemons = [self._daemon(f"{lane}.sock") for lane in range(LANES)]
         run = [PROGRAMS / "uselect", "run", "--stats"]
-        loaded, said = self.outcomes([[*run, *options, "--"] for options in daemons])
-        lines = LINE.findall(said)
-        self.assertTrue(any(line[4] == f"backend {BACKEND}" for line in lines), said)
+        loaded, stderr = self.outcomes([[*run, *options, "--"] for options in daemons])
+        lines = LINE.findall(stderr)
+        self.assertTrue(any(line[4] == f"backend {BACKEND}" for line in lines), stderr)
         self.assertEqual(plain.keys(), loaded.keys())
         # pointers.py itself must not have failed.
         self.assertEqual([case for case in plain.items() if "Error" in case[1]], [])
@@ -63,10 +63,10 @@ class Pointers(PreloadCase):
         print(f"{len(plain)} calls, {len(differ)} differ, {len(documented())} are documented")
         new = {case: (plain[case], loaded[case]) for case in sorted(differ - documented())}
         self.assertEqual(new, {}, "differences that uselect(1) does not list")
-        gone = sorted(documented() - differ)
-        self.assertEqual(gone, [], "differences that uselect(1) lists and that do not exist")
-        ends = {loaded[case] for case in differ}
-        self.assertEqual(ends, {"SIGSEGV"})
+        outdated = sorted(documented() - differ)
+        self.assertEqual(outdated, [], "differences that uselect(1) lists and that do not exist")
+        results = {loaded[case] for case in differ}
+        self.assertEqual(results, {"SIGSEGV"})
 
     def outcomes(self, preloads):
         def share(lane):
@@ -78,8 +78,8 @@ class Pointers(PreloadCase):
             return done.stdout, done.stderr
 
         with concurrent.futures.ThreadPoolExecutor(LANES) as pool:
-            printed, said = zip(*pool.map(share, range(LANES)))
-        return dict(line.split("\t") for line in "".join(printed).splitlines()), "".join(said)
+            printed, stderr = zip(*pool.map(share, range(LANES)))
+        return dict(line.split("\t") for line in "".join(printed).splitlines()), "".join(stderr)
 
 
 if __name__ == "__main__":

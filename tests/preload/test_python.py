@@ -13,7 +13,7 @@ chosen = getattr(selectors, sys.argv[1])()
 listener = socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=100)
 listener.setblocking(False)
 chosen.register(listener, selectors.EVENT_READ)
-held = {}
+pending = {}
 while True:
     for key, events in chosen.select():
         if key.fileobj is listener:
@@ -21,7 +21,7 @@ while True:
             if connection.getpeername() is None:
                 continue
             connection.setblocking(False)
-            held[connection] = b""
+            pending[connection] = b""
             chosen.register(connection, selectors.EVENT_READ)
             continue
         connection = key.fileobj
@@ -30,17 +30,17 @@ while True:
             if not got:
                 chosen.unregister(connection)
                 connection.close()
-                del held[connection]
+                del pending[connection]
                 continue
             if got == b"end":
                 sys.exit(0)
-            held[connection] += got
-        if held[connection]:
+            pending[connection] += got
+        if pending[connection]:
             try:
-                held[connection] = held[connection][connection.send(held[connection]):]
+                pending[connection] = pending[connection][connection.send(pending[connection]):]
             except BlockingIOError:
                 pass
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if held[connection] else 0)
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending[connection] else 0)
         if wanted != key.events:
             chosen.modify(connection, wanted)
 """
@@ -70,9 +70,9 @@ class Python(PreloadCase):
         connections = [
             socket.create_connection(("127.0.0.1", port), SECONDS_MAX) for _ in range(CONNECTIONS)
         ]
-        for turn in range(ROUNDS):
-            sizes = [1 + 40_000 * (turn % 5 == at % 5) for at in range(CONNECTIONS)]
-            sent = [bytes([turn, at]) * size for at, size in enumerate(sizes)]
+        for round_number in range(ROUNDS):
+            sizes = [1 + 40_000 * (round_number % 5 == at % 5) for at in range(CONNECTIONS)]
+            sent = [bytes([round_number, at]) * size for at, size in enumerate(sizes)]
             writers = [
                 threading.Thread(target=connection.sendall, args=(data,))
                 for connection, data in zip(connections, sent)

@@ -30,25 +30,27 @@ def wait():
 class Absent(PreloadCase):
     """A named backend that is not available is an error before the program runs."""
 
-    def refused(self, *options, programs=PROGRAMS, **how):
+    def run_refused(self, *options, programs=PROGRAMS, **kwargs):
         command = [programs / "uselect", "run", "--backend", "bpf", *options, "true"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, **how)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_MAX, **kwargs
+        )
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         return done.stderr
 
     def test_no_daemon(self):
         path = self.folder / "nobody.sock"
-        said = f"uselect: backend bpf is not available: uselectd is not running at {path}\n"
-        self.assertEqual(self.refused("--socket", path), said)
+        stderr = f"uselect: backend bpf is not available: uselectd is not running at {path}\n"
+        self.assertEqual(self.run_refused("--socket", path), stderr)
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path))
-        self.assertEqual(self.refused("--socket", path), said)
+        self.assertEqual(self.run_refused("--socket", path), stderr)
 
     @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
     def test_another_user(self):
         programs = self.programs_for_all()
-        said = self.refused(*self.options, programs=programs, user=NOBODY, group=NOBODY)
-        self.assertIn("uselectd does not serve this user (--allow-user of uselectd(8))", said)
+        stderr = self.run_refused(*self.options, programs=programs, user=NOBODY, group=NOBODY)
+        self.assertIn("uselectd does not serve this user (--allow-user of uselectd(8))", stderr)
 
 
 class Help(PreloadCase):
@@ -61,7 +63,7 @@ class Help(PreloadCase):
 
 
 class Lines(PreloadCase):
-    def run_script(self, script, *options, **how):
+    def run_script(self, script, *options, **kwargs):
         command = [PROGRAMS / "uselect", "run", *options, "--", sys.executable, "-c", script]
         done = subprocess.run(
             command,
@@ -69,7 +71,7 @@ class Lines(PreloadCase):
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,
-            **how,
+            **kwargs,
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stderr
@@ -77,10 +79,10 @@ class Lines(PreloadCase):
     def test_each_backend_counts_calls_that_sleep(self):
         script = WAITS + "for _ in range(10): assert not poll.poll(1)"
         for options in (self.options, ["--backend", "calls"], ["--backend", "multishot"]):
-            said = self.run_script(script, "--stats", *options)
-            ((_, waits, _, sleeps, _),) = LINE.findall(said)
+            stderr = self.run_script(script, "--stats", *options)
+            ((_, waits, _, sleeps, _),) = LINE.findall(stderr)
             self.assertGreaterEqual(int(waits), 10)
-            self.assertGreaterEqual(int(sleeps), 10, said)
+            self.assertGreaterEqual(int(sleeps), 10, stderr)
 
     def test_each_process_appends_a_line_to_the_file(self):
         """So do processes with another directory, standard error or user."""
@@ -99,8 +101,8 @@ for _ in range(3):
     os.wait()
 """
         )
-        said = self.run_script(script, "--stats=stats", *self.options, cwd=self.folder)
-        self.assertEqual(said, "")
+        stderr = self.run_script(script, "--stats=stats", *self.options, cwd=self.folder)
+        self.assertEqual(stderr, "")
         lines = file.read_text().splitlines()
         self.assertEqual(len({LINE.match(line)[1] for line in lines}), 3, lines)
         name = re.escape(pathlib.Path(sys.executable).name[:15])
@@ -111,8 +113,8 @@ for _ in range(3):
             capture_output=True,
             text=True,
         )
-        said = f"uselect: --stats={self.folder}: Is a directory (os error 21)\n"
-        self.assertEqual((refused.returncode, refused.stderr), (1, said))
+        stderr = f"uselect: --stats={self.folder}: Is a directory (os error 21)\n"
+        self.assertEqual((refused.returncode, refused.stderr), (1, stderr))
 
     def test_standard_error_that_is_a_log_gets_the_line(self):
         log = self.folder / "log"
@@ -140,9 +142,9 @@ for _ in range(3):
 """
         )
         self.folder.chmod(0o755)
-        said = self.run_script(script, *self.options, "--backend", "bpf")
+        stderr = self.run_script(script, *self.options, "--backend", "bpf")
         self.assertRegex(
-            said,
+            stderr,
             r"^uselect: process \d+ \(.+\): no backend bpf for user 65534: uselectd does not serve "
             r"this user \(--allow-user of uselectd\(8\)\); waits are system calls\n$",
         )
@@ -170,10 +172,10 @@ first.join()
 for _ in range(100):
     wait()
 """
-        said = self.run_script(script, "--stats", *self.options)
-        ((_, waits, without, _, backend),) = LINE.findall(said)
+        stderr = self.run_script(script, "--stats", *self.options)
+        ((_, waits, without, _, backend),) = LINE.findall(stderr)
         self.assertEqual((int(waits), backend), (100, "backend bpf"))
-        self.assertGreater(int(without), 50, said)
+        self.assertGreater(int(without), 50, stderr)
 
     @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
     def test_the_end_of_the_daemon_is_reported_once(self):
@@ -191,12 +193,12 @@ for _ in range(100):
                 process.stdout.readline()
                 self.daemon.send_signal(signal.SIGKILL)
                 self.daemon.wait()
-                said = process.communicate("\n", SECONDS_MAX)[1]
-            self.assertEqual(process.returncode, 0, said)
+                stderr = process.communicate("\n", SECONDS_MAX)[1]
+            self.assertEqual(process.returncode, 0, stderr)
             if not option:
-                self.assertEqual(said, "")
+                self.assertEqual(stderr, "")
                 continue
-            loss, line = said.splitlines()
+            loss, line = stderr.splitlines()
             self.assertRegex(loss, r"^uselect: process \d+ \(.+\): uselectd has ended; waits are")
             self.assertEqual(LINE.match(line)[5], "backend calls (uselectd has ended)")
 

@@ -21,7 +21,7 @@ server.max-fds = 1000
 server.feature-flags = ( "server.graceful-shutdown-timeout" => 5 )
 """)
         lighttpd = self.preload(self.path_of("lighttpd"), "-D", "-f", configuration, port=port)
-        self.ask(port)
+        self.request_files(port)
         lighttpd.end()
 
     def test_lighttpd_by_poll(self):
@@ -43,7 +43,7 @@ class Haproxy(PreloadCase):
             haproxy = self.serve_once(origin, *options)
             if haproxy.stop() != -signal.SIGSEGV:
                 break
-        haproxy.answered_from_memory()
+        haproxy.assert_answered_from_memory()
 
     def serve_once(self, origin, *options):
         port = free_port()
@@ -63,8 +63,8 @@ listen it
     server origin 127.0.0.1:{origin.port}
 """)
         command = (self.path_of("haproxy"), "-db", *options, "-f", configuration)
-        haproxy = self.preload(*command, port=port, ends_by=signal.SIGUSR1)
-        self.ask(port)
+        haproxy = self.preload(*command, port=port, stop_signal=signal.SIGUSR1)
+        self.request_files(port)
         return haproxy
 
     def test_haproxy_by_epoll(self):
@@ -78,7 +78,7 @@ listen it
 
 
 class Nginx(PreloadCase):
-    def serve(self, master, workers, ends_by):
+    def serve(self, master, workers, stop_signal):
         port, user = free_port(), "user root;"
         configuration = self.folder / "under.conf"
         configuration.write_text(f"""
@@ -98,8 +98,8 @@ http {{
 }}
 """)
         command = (self.path_of("nginx"), "-p", self.folder, "-c", configuration, "-e", "stderr")
-        nginx = self.preload(*command, port=port, ends_by=ends_by)
-        self.ask(port)
+        nginx = self.preload(*command, port=port, stop_signal=stop_signal)
+        self.request_files(port)
         nginx.end()
 
     def test_nginx_by_itself(self):
@@ -128,7 +128,7 @@ cache_effective_user proxy
         # Squid drops root privileges.
         shutil.chown(self.folder, "proxy")
         squid = self.preload(self.path_of("squid"), "-N", "-f", configuration, port=port)
-        self.ask(port, prefix=origin.url, rounds=8)
+        self.request_files(port, prefix=origin.url, rounds=8)
         squid.end()
 
     def test_tinyproxy(self):
@@ -146,7 +146,7 @@ LogLevel Critical
         tinyproxy = self.preload(self.path_of("tinyproxy"), "-d", "-c", configuration, port=port)
         # tinyproxy closes each connection after its response.
         for _ in range(3):
-            self.ask(port, prefix=origin.url, rounds=1)
+            self.request_files(port, prefix=origin.url, rounds=1)
         tinyproxy.end()
 
 

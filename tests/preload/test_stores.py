@@ -7,7 +7,7 @@ import unittest
 from preloaded import CONNECTIONS, SECONDS_MAX, PreloadCase, free_port
 
 KEYS = 200
-TURNS = 2000
+REQUESTS = 2000
 
 
 class Stores(PreloadCase):
@@ -15,31 +15,31 @@ class Stores(PreloadCase):
         """Writes and reads random values over many connections, in bursts, and compares each with
         the last value written. A key belongs to one connection, so the order of its writes is
         known."""
-        noise = random.Random(1)
+        rng = random.Random(1)
         address = ("127.0.0.1", port)
         sockets = [socket.create_connection(address, SECONDS_MAX) for _ in range(CONNECTIONS)]
         files = [connection.makefile("rb") for connection in sockets]
         values = [{} for _ in sockets]
-        for _ in range(TURNS // CONNECTIONS):
-            asked = []
+        for _ in range(REQUESTS // CONNECTIONS):
+            requests = []
             for at, connection in enumerate(sockets):
-                key = f"{at}-{noise.randrange(KEYS // CONNECTIONS)}"
-                if key not in values[at] or noise.random() < 0.5:
-                    values[at][key] = noise.randbytes(noise.choice([1, 100, 10_000, 500_000]))
-                    asked.append((*store(key, values[at][key]), None))
+                key = f"{at}-{rng.randrange(KEYS // CONNECTIONS)}"
+                if key not in values[at] or rng.random() < 0.5:
+                    values[at][key] = rng.randbytes(rng.choice([1, 100, 10_000, 500_000]))
+                    requests.append((*store(key, values[at][key]), None))
                 else:
-                    asked.append((*fetch(key), values[at][key]))
-                connection.sendall(asked[-1][0])
-            for file, (_, answer, value) in zip(files, asked):
-                answer(file, value)
+                    requests.append((*fetch(key), values[at][key]))
+                connection.sendall(requests[-1][0])
+            for file, (_, check_reply, value) in zip(files, requests):
+                check_reply(file, value)
         for file, connection in zip(files, sockets):
             file.close()
             connection.close()
 
     def expect(self, line):
-        def answer(file, _):
+        def check_reply(file, _):
             self.assertEqual(file.readline(), line)
-        return answer
+        return check_reply
 
     def test_memcached(self):
         port = free_port()

@@ -151,8 +151,8 @@ pub unsafe extern "C" fn uepoll_pwait(
 /// uepoll_pwait_counted(3): epoll_pwait(2) with the number of changes of each descriptor.
 ///
 /// # Safety
-/// `changes` is null or an array of `maxchanges`; `timeout` is null or points to a time, `sigmask`
-/// is null or points to a signal set.
+/// `events` is null or an array of `maxevents`; `timeout` is null or points to a time, `sigmask` is
+/// null or points to a signal set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uepoll_pwait_counted(
     epfd: c_int,

@@ -18,7 +18,7 @@ pub(crate) type Result<T> = std::result::Result<T, Errno>;
 /// The tracker of a process.
 struct ProcessTracker {
     tracker: Tracker,
-    /// Whether its backend was not system calls at first.
+    /// Whether its backend tracked sockets when it was created.
     is_tracking: bool,
     /// The process that created it. A child of fork(2) may create another one.
     process: u32,

@@ -153,7 +153,7 @@ fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// Forgets what is recorded of a descriptor that is about to be closed.
+/// Prepares a descriptor for being closed: forgets what is recorded of it.
 fn prepare_close(fd: c_int) {
     let kind = fd_kind::get(fd);
     if kind == FdKind::Unknown || !process::check_own_process() {
@@ -173,7 +173,7 @@ fn prepare_close(fd: c_int) {
             instance::remove_closing(fd);
         }
     }
-    // Before another thread can get the number.
+    // This must happen before another thread can get the number.
     fd_table::set(fd, FdKind::Unknown);
 }
 

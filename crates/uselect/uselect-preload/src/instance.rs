@@ -35,7 +35,7 @@ static ADDED: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESC
 /// By descriptor, 1 if another process uses the epoll instance. Shared with children of fork(2),
 /// which set it. Null before the first instance.
 static SHARED: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// The same memory of the parent.
+/// The shared flags of the parent process.
 static PARENTS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 
 /// A reference to a watcher, which is not freed while this exists.

@@ -28,11 +28,11 @@ const WASTED_ALL: u64 = 1 << 16;
 const WASTED_MAX: u64 = WASTED_ALL / 4 * 3;
 /// Opportunities that are skipped before another attempt.
 pub(crate) const SKIPS: u64 = 64;
-/// The same after an attempt that did harm.
+/// Opportunities that are skipped after a harmful attempt.
 pub(crate) const SKIPS_HARMFUL: u64 = 4096;
 /// A new result has this fraction of the weight: 1 / 16.
 const WEIGHT: u64 = 16;
-/// The same for an attempt that did harm: 1 / 4.
+/// A harmful result has this fraction of the weight: 1 / 4.
 const WEIGHT_HARMFUL: u64 = 4;
 
 impl AdaptiveGate {

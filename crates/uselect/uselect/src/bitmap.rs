@@ -9,11 +9,11 @@ use crate::layout::{Bitmap, SOCKETS};
 pub(crate) struct ReadinessBitmaps<'a> {
     /// Whether the descriptor is tracked.
     pub(crate) active: &'a Bitmap,
-    /// Whether it is ready for reading, as of select(2).
+    /// Whether the descriptor is ready for reading, as of select(2).
     pub(crate) read: &'a Bitmap,
-    /// Whether it is ready for writing.
+    /// Whether the descriptor is ready for writing.
     pub(crate) write: &'a Bitmap,
-    /// Whether it has urgent data.
+    /// Whether the descriptor has urgent data.
     pub(crate) urgent: &'a Bitmap,
     /// Whether the kernel must be called for the descriptor, whatever the wait asks for.
     pub(crate) except: &'a Bitmap,

@@ -13,8 +13,8 @@ use crate::layout::{Bitmap, WORDS};
 /// By descriptor, whether it is the library's own.
 static INTERNAL_FDS: Bitmap = [const { AtomicU64::new(0) }; WORDS];
 
-/// How far the range of internal descriptors begins below the limit of open files, or below
-/// FD_SETSIZE if that is lower. Programs expect low numbers for their own descriptors.
+/// Internal descriptors begin this far below the limit of open files, or below FD_SETSIZE if that
+/// is lower, because programs expect low numbers for their own descriptors.
 const RESERVED_BELOW_LIMIT: u64 = 128;
 const FD_SETSIZE: u64 = 1024;
 

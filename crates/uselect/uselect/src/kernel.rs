@@ -303,14 +303,15 @@ pub(crate) fn ppoll(
 struct KernelTimespec(Option<[i64; 2]>);
 
 impl KernelTimespec {
-    /// A timeout beyond the range of the kernel is unlimited.
+    /// Creates a timeout. One beyond the range of the kernel is unlimited.
     fn new(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|timeout| {
             Some([timeout.as_secs().try_into().ok()?, timeout.subsec_nanos().into()])
         }))
     }
 
-    /// ppoll(2) stores the remaining time there, and continues with it after a restart.
+    /// Returns the address of the timeout. ppoll(2) stores the remaining time there, and continues
+    /// with it after a restart.
     fn as_mut_ptr(&mut self) -> *mut [i64; 2] {
         self.0.as_mut().map_or(ptr::null_mut(), ptr::from_mut)
     }

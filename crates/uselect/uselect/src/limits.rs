@@ -7,7 +7,7 @@ use std::time::Duration;
 /// (MaxPass in the paper). [`crate::Tracker::set_kernel_check_interval`] changes it.
 pub const KERNEL_CHECK_WAITS_MAX: u32 = 64;
 /// The time for which memory alone may answer, if descriptors are not tracked. The next wait checks
-/// as above.
+/// these descriptors too.
 pub const KERNEL_CHECK_TIME_MAX: Duration = Duration::from_millis(10);
 /// The number of consecutive waits that memory alone may answer without a check that the daemon
 /// still runs. A thread that sleeps is woken when the daemon ends.
@@ -32,7 +32,8 @@ pub(crate) const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
 pub(crate) const RING_REPLY_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a new watcher retries to get a sleeper. Then it works without memory for its lifetime.
 pub(crate) const KEPT_SLEEPER_TIME_MAX: Duration = Duration::from_secs(4);
-/// The pause between these attempts, while another thread requests a ring.
+/// The pause between attempts of a new watcher to get a sleeper, while another thread requests a
+/// ring.
 pub(crate) const KEPT_SLEEPER_STEP: Duration = Duration::from_millis(1);
-/// How long no ring is requested after the daemon sent none.
+/// How long no ring is requested after a request without a ring.
 pub(crate) const RING_RETRY_TIME: Duration = Duration::from_secs(1);

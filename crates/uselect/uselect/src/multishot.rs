@@ -33,9 +33,10 @@ pub(crate) struct Multishot {
     /// The state of the thread that waits by the ring, or empty while one does. A second thread
     /// would have to be woken for completions that the first one takes.
     poller: ArrayQueue<HintPoller>,
-    /// Whether that thread sleeps or is about to. Other threads that take completions then wake it.
+    /// Whether the thread that waits by the ring sleeps or is about to. Other threads that take
+    /// completions then wake it.
     is_asleep: AtomicBool,
-    /// The eventfd that wakes it.
+    /// The eventfd that wakes the thread that waits by the ring.
     wakeup: InternalFd,
 }
 
@@ -48,9 +49,9 @@ struct HintTable {
     active: Bitmap,
     /// Hint for reading, as of select(2): something happened since poll(2) last found nothing.
     read: Bitmap,
-    /// The same for writing.
+    /// Hint for writing.
     write: Bitmap,
-    /// The same for urgent data.
+    /// Hint for urgent data.
     urgent: Bitmap,
     /// Hint of an error or hang-up, which is reported even if it is not requested.
     except: Bitmap,

@@ -42,8 +42,8 @@ impl SocketWord {
         self.0 as u32 & (0xFFFF & !DOUBT)
     }
 
-    /// Returns whether memory does not show what poll(2) would return: the E-bit, which follows the
-    /// word.
+    /// Returns whether poll(2) must be called, because memory does not show its result. The E-bit
+    /// shows the same, but is set after the word.
     pub(crate) fn needs_kernel(self) -> bool {
         self.0 as u32 & (bits::PRI | bits::ERR | DOUBT) != 0
     }
@@ -69,7 +69,7 @@ impl SharedPages {
     }
 
     pub(crate) fn word(&self, index: usize) -> SocketWord {
-        // Pairs with the exchange in settle() of the kernel side, which computes the word.
+        // Pairs with the exchange in update_word() of the kernel side, which computes the word.
         SocketWord(self.read_only.word[index].load(Ordering::SeqCst))
     }
 
@@ -112,15 +112,15 @@ impl SharedPages {
     pub(crate) fn publish(&self, fd: usize, index: usize) {
         self.writable.index[fd].store(index as u32, Ordering::Relaxed);
         self.writable.descriptor[index].store(fd as u32 + 1, Ordering::Relaxed);
-        // Pairs with the exchange in settle(): either settle() sees the descriptor and writes the
+        // Pairs with the exchange in update_word(): either that sees the descriptor and writes the
         // bits, or `sync_bitmaps` sees the new word.
         fence(Ordering::SeqCst);
         self.sync_bitmaps(fd);
         set_bit(&self.writable.active, fd, true);
     }
 
-    /// Removes the record. Call this before the descriptor is closed: afterwards its number may
-    /// belong to another socket.
+    /// Removes the record of a descriptor. Call this before the descriptor is closed: afterwards
+    /// its number may belong to another socket.
     pub(crate) fn unpublish(&self, fd: usize, index: usize) {
         set_bit(&self.writable.active, fd, false);
         self.writable.descriptor[index].store(0, Ordering::Relaxed);
@@ -131,9 +131,9 @@ impl SharedPages {
         self.sync_bitmaps(fd);
     }
 
-    /// Sets the bits of a descriptor from the word of its current socket. Like show() on the kernel
-    /// side, it repeats until word and index are unchanged: a writer with outdated values repairs
-    /// what it wrote.
+    /// Sets the bits of a descriptor from the word of its current socket. Like sync_bitmaps() on
+    /// the kernel side, it repeats until word and index are unchanged: a writer with outdated
+    /// values repairs what it wrote.
     fn sync_bitmaps(&self, fd: usize) {
         let index = || self.writable.index[fd].load(Ordering::SeqCst) as usize % SOCKETS;
         loop {

@@ -36,7 +36,7 @@ impl Tracker {
     }
 
     /// Like [`Tracker::upoll`], but calls `on_untracked` with each descriptor that is not tracked,
-    /// and maybe with others, before the kernel is asked about it. The function may track it
+    /// and maybe with others, before the kernel is called for it. The function may track it
     /// ([`Tracker::track`]).
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Tracker {
         let cache = is_large.then(|| self.shared().poll_cache.try_lock().ok()).flatten();
         wait(
             self.shared(),
-            &mut PollCall { fds, cache, reported: None, on_untracked: on_untracked },
+            &mut PollCall { fds, cache, reported: None, on_untracked },
             timeout,
             mask,
         )
@@ -74,6 +74,7 @@ enum EntryState {
     NeedsKernel,
     /// The entry may be ready: the kernel must be called.
     Hint,
+    /// What poll(2) would return for it.
     Events(u32),
 }
 
@@ -212,9 +213,9 @@ impl<OnUntracked: FnMut(i32)> WaitCall for PollCall<'_, OnUntracked> {
         ready + cache.others().filter(|at| prepare_entry(blocking, fds[*at], *at)).count()
     }
 
-    fn add_polled(&mut self, requested: &PollSet) -> Result<usize> {
+    fn add_polled(&mut self, poll_set: &PollSet) -> Result<usize> {
         let mut added = 0;
-        for (other, at) in requested.fds.iter().zip(&requested.entries) {
+        for (other, at) in poll_set.fds.iter().zip(&poll_set.entries) {
             let entry = &mut self.fds[*at as usize];
             added += usize::from(entry.revents == 0 && other.revents != 0);
             entry.revents |= other.revents;

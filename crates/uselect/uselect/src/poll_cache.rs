@@ -34,8 +34,8 @@ pub(crate) struct PollCache {
 pub(crate) struct ReaderWord {
     /// Descriptors with an entry that waits only to receive.
     pub(crate) readers: u64,
-    /// [`crate::view::BlockingWait::stamp`] from before all of these were published; `None` if they
-    /// changed since.
+    /// The value of [`crate::view::BlockingWait::stamp`] before all of these were published; `None`
+    /// if they changed since.
     pub(crate) stamp: Option<InterestStamp>,
 }
 

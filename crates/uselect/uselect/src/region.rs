@@ -68,7 +68,7 @@ impl ProcessRegion {
             waits: AtomicU32::new(0),
             is_own_process,
             free_indices: free_indices(),
-            sleepers: sleepers,
+            sleepers,
             rings: Mutex::new(RingRequests::new(RING_REPLY_TIME_MAX)),
         })
     }
@@ -242,7 +242,8 @@ impl ProcessRegion {
         Some(slot)
     }
 
-    /// Frees the index of such a slot. If a socket got it, that socket is not tracked any more.
+    /// Frees the index of a slot whose thread has ended. If a socket got it, that socket is not
+    /// tracked any more.
     fn reclaim_index(&self, slot: &ThreadSlot) {
         let index = slot.armed.swap(0, Ordering::Relaxed).max(slot.taken.load(Ordering::Relaxed));
         if (1..SOCKETS as u32).contains(&index) {
@@ -303,7 +304,7 @@ impl ProcessRegion {
         }
     }
 
-    /// Lean mode: after a receive that returned `got` of at most `max` bytes. If more bytes, or
+    /// Lean mode: completes a receive that returned `got` of at most `max` bytes. If more bytes, or
     /// something other than bytes, may be there, the kernel updates the word.
     pub(crate) fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         let Some(index) = self.pages.index(fd).filter(|_| self.mode == TrackingMode::Lean) else {
@@ -318,7 +319,7 @@ impl ProcessRegion {
         }
     }
 
-    /// Lean mode: after a send of `count` bytes that took `sent` of them. If it took fewer, the
+    /// Lean mode: completes a send of `count` bytes that took `sent` of them. If it took fewer, the
     /// kernel updates the word.
     pub(crate) fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if self.mode == TrackingMode::Lean && sent != Some(count) {

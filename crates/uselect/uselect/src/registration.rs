@@ -54,7 +54,7 @@ pub enum RegistrationReply {
     Challenge = 7,
 }
 
-/// Who clears the readiness bits of a socket.
+/// Which side clears the readiness bits of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TrackingMode {
@@ -134,8 +134,8 @@ pub(crate) fn request_ring(connection: BorrowedFd<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Receives that ring. Returns `None` if the daemon sent it, but the process has no free descriptor
-/// or address space for it. After [`Error::NoReply`] the reply may still arrive.
+/// Receives the ring of the next sleeper. Returns `None` if the daemon sent it, but the process has
+/// no free descriptor or address space for it. After [`Error::NoReply`] the reply may still arrive.
 pub(crate) fn receive_ring(
     connection: BorrowedFd<'_>,
     time: Duration,

@@ -57,7 +57,7 @@ impl Tracker {
     ) -> Result<usize> {
         let words = sets.read.len().max(sets.write.len()).max(sets.except.len());
         REQUESTED.with(|saved| {
-            // Leftovers of this thread's last wait.
+            // It still holds the bits of this thread's last wait.
             let mut requested = saved.take();
             requested.clear();
             let mut select = SelectCall { sets, requested, words };
@@ -109,7 +109,7 @@ impl WordScan {
         if bits.is_hint {
             let found = found[0] | found[1] | requested[2] & word(bits.urgent);
             let hints = active & (found | (requested[0] | requested[1] | requested[2]) & except);
-            return Self { requested, known: active & !hints, hints: hints, ..Self::default() };
+            return Self { requested, known: active & !hints, hints, ..Self::default() };
         }
         // For urgent data the kernel must be called.
         let known = active & !except;
@@ -144,8 +144,8 @@ impl WordScan {
     }
 }
 
-/// Returns in which sets a descriptor stays: it is in the sets of `events`, and poll(2) found
-/// `found`.
+/// Returns in which of the three sets a descriptor is ready, if it was requested for `events` and
+/// poll(2) returned `found`.
 fn select_bits(events: u16, found: u16) -> [bool; 3] {
     let (events, found) = (u32::from(events), u32::from(found));
     let has = |requested, bits| events & requested != 0 && found & bits != 0;
@@ -217,8 +217,8 @@ impl WaitCall for SelectCall<'_, '_> {
         self.scan_memory(view).ready
     }
 
-    fn add_polled(&mut self, requested: &PollSet) -> Result<usize> {
-        requested.fds.iter().map(|other| self.add_polled_fd(other)).sum()
+    fn add_polled(&mut self, poll_set: &PollSet) -> Result<usize> {
+        poll_set.fds.iter().map(|other| self.add_polled_fd(other)).sum()
     }
 
     fn refresh_ready(&self, view: MemoryView<'_>) {

@@ -61,8 +61,8 @@ impl Sleeper {
             writable_epoll: None,
             published,
             published_now,
-            contradicted: contradicted,
-            poll_set: poll_set,
+            contradicted,
+            poll_set,
         }
     }
 
@@ -77,8 +77,8 @@ impl Sleeper {
     /// that interest is then unknown. Kept interests work in any case.
     pub(crate) fn begin_sleep(&self, pages: &SharedPages) -> bool {
         self.ring.drain();
-        // Pairs with wake() in the kernel: the flag is stored before words and bits are read here;
-        // the kernel stores these before it reads the flag.
+        // Pairs with wake_sleeper() in the kernel: the flag is stored before words and bits are
+        // read here; the kernel stores these before it reads the flag.
         pages.writable.sleeper[self.number].sleeping.swap(1, Ordering::SeqCst);
         // Pairs with `take_over`.
         pages.replacing_threads[self.number].load(Ordering::SeqCst) == 0

@@ -18,7 +18,7 @@ pub(crate) struct Spin {
     switches: AtomicU64,
 }
 
-/// Looks at memory between two readings of the clock.
+/// How often memory is read between two readings of the clock.
 const CHECKS_PER_CLOCK_READ: u32 = 8;
 
 impl Spin {

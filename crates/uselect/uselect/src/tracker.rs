@@ -19,7 +19,7 @@ use crate::stats::{Stats, WaitCounters};
 use crate::view::MemoryView;
 use crate::yield_before_sleep::YieldBeforeSleep;
 
-/// Tracks the sockets of a process that are opened, accepted or passed to it.
+/// Tracks the TCP sockets that a process opens or accepts through it, or passes to it.
 ///
 /// A child of fork(2) inherits the sockets, but not the registration: nothing is tracked in the
 /// child, and every wait is the system call.
@@ -60,8 +60,8 @@ enum TrackerMemory {
 /// The recorded state of a tracked socket, as of its last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketState {
-    /// What poll(2) would return if all events were requested. With POLLPRI or POLLERR the kernel
-    /// must be called. If POLLOUT is missing, send space may have become free since.
+    /// What poll(2) would return if all events were requested. POLLPRI and POLLERR mean that the
+    /// kernel must be called. If POLLOUT is missing, send space may have become free since.
     pub events: u32,
     /// The event count, modulo 2^16. An event is what would wake an edge-triggered wait.
     pub edges: u16,
@@ -247,8 +247,9 @@ impl Tracker {
         }
     }
 
-    /// Records that receive. It returned `got` of at most `max` bytes, `None` if it failed. If more
-    /// bytes may be there, the kernel updates the state.
+    /// Records a receive that the caller made by its own system call. Required in lean mode. It
+    /// returned `got` of at most `max` bytes, `None` if it failed. If more bytes may be there, the
+    /// kernel updates the state.
     pub fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_receive(fd, got, max);
@@ -282,8 +283,8 @@ impl Tracker {
     pub fn expect_bytes(&self, fd: i32, bytes: u32) -> bool {
         let Some(region) = self.0.live_region() else { return false };
         let Some(index) = region.pages.index(fd) else { return false };
-        // Pairs with settle() in the kernel, which reads this with the socket locked, as a receive
-        // does.
+        // Pairs with update_word() in the kernel, which reads this while the socket is locked. A
+        // receive locks the socket too.
         region.pages.writable.threshold[index].store(bytes, Ordering::SeqCst);
         true
     }

@@ -91,7 +91,7 @@ fn sleep_and_scan(
     let (mut left_first, mut is_first, view) = (timeout, true, blocking.view());
     loop {
         let was_last = left_first == Some(Duration::ZERO);
-        // Hints are checked by poll(2) before a spin. Hints that remain are slept on.
+        // poll(2) checks hints before a spin. For hints that remain, the wait sleeps.
         if shared.spin.begin_spin(left_first)
             && match found.has_hints {
                 true => is_first,

@@ -1,4 +1,4 @@
-//! `WatchList`: the descriptors of a watcher that are in memory, and which are in the kernel's
+//! `WatchList`: which descriptors of a watcher are in memory, and which are in the kernel's
 //! instance.
 
 use std::ops::Range;
@@ -34,10 +34,10 @@ struct WatchEntry {
     events: u32,
     /// The event count of its word when it was returned last.
     edges: u16,
-    /// The descriptor was added or modified, or got send space, since it was returned last. It is
-    /// then reported even without a new edge.
+    /// Whether the descriptor was added or modified, or got send space, since it was returned last.
+    /// It is then reported even without a new edge.
     must_report: bool,
-    /// An EPOLLONESHOT descriptor that was returned and not modified since.
+    /// Whether the descriptor is one-shot, and was returned and not modified since.
     is_disabled: bool,
 }
 
@@ -259,8 +259,8 @@ impl WatchList {
         wake_epoll: &Epoll,
         events: &mut [DescriptorEvent],
     ) -> usize {
-        // Pairs with publish() in the kernel: the bits of `changed` are read after this; the kernel
-        // sets them before it sets `changed_words`.
+        // Pairs with publish() of uselect.bpf.c: the bits of `changed` are read after this; the
+        // kernel sets them before it sets `changed_words`.
         for (pending, changed) in
             self.pending_words.iter_mut().zip(sleeper.changed_words(&region.pages))
         {

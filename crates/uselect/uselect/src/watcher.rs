@@ -193,7 +193,7 @@ impl Watcher {
     }
 
     /// Records that a send took fewer bytes than requested, so that new send space is reported.
-    /// Required in lean mode; in exact mode the kernel reports it.
+    /// Required in lean mode; in exact mode the eBPF programs notice the short send.
     pub fn report_short_send(&self, fd: i32) {
         if let Some(LockedList { memory, region, mut state, .. }) = self.locked_entry(fd) {
             state.record_short_send(region, &memory.wake_epoll, fd);
