@@ -209,7 +209,7 @@ pub(super) const PASSED: &str = "x-forwarded-unknown";
 /// The options that take the name of a field, each with its type and such a name.
 fn named_by_options() -> Vec<(&'static OptionRow, &'static str, String)> {
     let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command("boost"));
-    rows.filter(|row| matches!(row.kind, ValueType::Field | ValueType::FieldOrCookie))
+    rows.filter(|row| matches!(row.value_type, ValueType::FieldName | ValueType::FieldOrCookie))
         .filter_map(|row| Some((row, row.flag?, format!("x-of-{}", row.key))))
         .collect()
 }
@@ -221,7 +221,7 @@ pub(super) fn options() -> Vec<String> {
         ["--cache-key", "cookie:k*", "--cache-ignore-query", "k1*"].map(str::to_owned).to_vec();
     for (row, flag, name) in named_by_options() {
         let value =
-            if row.kind == ValueType::FieldOrCookie { format!("field:{name}") } else { name };
+            if row.value_type == ValueType::FieldOrCookie { format!("field:{name}") } else { name };
         words.extend([format!("--{flag}"), value]);
     }
     words

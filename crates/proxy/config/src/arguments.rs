@@ -1,6 +1,6 @@
-//! Reads the command line by clap, whose commands are built from the table of options. clap sees
-//! every value as text: what it means is decided in `build`, as for files. clap's messages of many
-//! lines are replaced by ours of one.
+//! Reads the command line with clap, whose commands are built from the table of options. clap sees
+//! every value as text; `build` interprets values, as for files. Messages of clap, which have
+//! several lines, are replaced by messages of one line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,172 +11,193 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::cache_command::{self, AdminRequest};
 use super::error::{ConfigError, nearest};
-use super::options::{COMMANDS, OptionRow, Scope, ValueType};
+use super::help;
+use super::options::{self, ALIASES, COMMANDS, Group, OptionRow, Scope, ValueType};
 use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue};
 
-/// What a command line asks for.
+/// A command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Run the service that the options describe.
     Serve(RawConfig),
-    /// Run what a file describes, with these options before its own.
+    /// Run the configuration of a file.
     Run {
         /// The file.
         file: PathBuf,
-        /// Options of the process.
+        /// Options of the process, which replace those of the file.
         over: RawConfig,
     },
-    /// Check the same and print it.
+    /// Check the configuration of a file and print it.
     Check {
         /// The file.
         file: PathBuf,
-        /// Options of the process.
+        /// Options of the process, which replace those of the file.
         over: RawConfig,
     },
-    /// Say what this machine offers to a process with these options.
+    /// Report what this machine supports for a process with these options.
     Doctor(RawConfig),
     /// Run the demonstration.
     Demo,
-    /// Ask a running process about its cache.
+    /// Send a request about the cache to a running process.
     Cache(AdminRequest),
-    /// Print a page of the reference, by its name.
+    /// Print the reference page of this name.
     Reference(String),
     /// Print this text: help, or the version.
     Print(String),
 }
 
-/// The width of help, in columns.
-const HELP_COLUMNS: usize = 92;
-
-/// Reads a command line whose first word is the program's name.
+/// Reads a command line whose first word is the name of the program.
 pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
-    let matches = match program().try_get_matches_from(words) {
+    let is_short_help = words.iter().any(|word| word == "-h");
+    let matches = match program(is_short_help).try_get_matches_from(words) {
         Ok(matches) => matches,
-        Err(error)
-            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
-        {
+        Err(error) if is_help(&error, words) => {
             return Ok(Command::Print(error.render().to_string()));
         }
-        Err(error) => return Err(refused(words, &error)),
+        Err(error) => return Err(refusal(words, &error)),
     };
-    let (name, matches) = matches.subcommand().expect("clap insists on a command");
+    let (name, matches) = matches.subcommand().expect("clap requires a command");
     let file = || PathBuf::from(text_of(matches, "FILE"));
     Ok(match name {
-        "run" => Command::Run { file: file(), over: tables(name, matches)? },
-        "check" => Command::Check { file: file(), over: tables(name, matches)? },
-        "doctor" => Command::Doctor(tables(name, matches)?),
+        "run" => Command::Run { file: file(), over: raw_config(name, matches)? },
+        "check" => Command::Check { file: file(), over: raw_config(name, matches)? },
+        "doctor" => Command::Doctor(raw_config(name, matches)?),
         "demo" => Command::Demo,
         "cache" => Command::Cache(cache_command::read(matches)?),
         "reference" => Command::Reference(text_of(matches, "PAGE")),
-        _ => Command::Serve(tables(name, matches)?),
+        _ => Command::Serve(raw_config(name, matches)?),
     })
 }
 
-fn program() -> clap::Command {
+/// Whether clap reports a text that was requested: help, or the version. Without a command, that is
+/// the help of the program.
+fn is_help(error: &clap::Error, words: &[OsString]) -> bool {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => words.len() < 2,
+        _ => false,
+    }
+}
+
+/// The program for clap. With `is_short_help`, its commands have only the most used options visible,
+/// without headings.
+fn program(is_short_help: bool) -> clap::Command {
     let commands = COMMANDS.iter().map(|(name, about)| {
-        if *name == "cache" {
-            return cache_command::command(name, about);
-        }
-        let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command(name));
-        let command = clap::Command::new(*name).about(*about).args(rows.map(argument));
-        match *name {
-            "run" | "check" => command
-                .arg(Arg::new("FILE").required(true).help("A configuration, see millrace.toml(5)")),
-            _ => command,
-        }
+        let command = match *name {
+            "cache" => cache_command::command(name, about),
+            _ => command(name, about, is_short_help),
+        };
+        let aliases = ALIASES.iter().filter(|(_, command)| command == name);
+        command
+            .visible_aliases(aliases.map(|(alias, _)| *alias))
+            .help_template(help::template(name))
     });
-    let reference = clap::Command::new("reference").hide(true).arg(Arg::new("PAGE").required(true));
+    let reference = clap::Command::new("reference")
+        .about("Print a reference page: man, toml, markdown or schema")
+        .hide(true)
+        .arg(Arg::new("PAGE").required(true));
     clap::Command::new("millrace")
-        .about("An HTTP proxy: forward proxy and booster")
+        .about("A caching HTTP proxy: forward proxy and reverse proxy")
         .version(env!("CARGO_PKG_VERSION"))
+        .help_template(help::PROGRAM_TEMPLATE)
+        .arg_required_else_help(true)
         .subcommand_required(true)
         .subcommands(commands)
         .subcommand(reference)
 }
 
+/// A command with options of the table.
+fn command(name: &'static str, about: &'static str, is_short_help: bool) -> clap::Command {
+    let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command(name));
+    let mut rows: Vec<_> = rows.collect();
+    let short_keys = options::short_help_keys(name);
+    let short_order = |row: &OptionRow| short_keys.iter().position(|key| *key == row.key);
+    if is_short_help {
+        rows.sort_by_key(|row| short_order(row).unwrap_or(usize::MAX));
+    } else {
+        rows.sort_by_key(|row| Group::ALL.iter().position(|group| *group == row.group));
+    }
+    let arguments = rows.into_iter().map(|row| match is_short_help {
+        true => argument(row).help(help::short(row, name)).hide(short_order(row).is_none()),
+        false => argument(row)
+            .help(help::long(row, name))
+            .help_heading(row.group.title())
+            .next_line_help(true),
+    });
+    let help = Arg::new("help").short('h').long("help").action(ArgAction::Help);
+    let help = match is_short_help {
+        true => help.help("Print this help; --help prints all options"),
+        false => help
+            .help("Print help; -h prints only the most used options")
+            .help_heading("Help")
+            .next_line_help(true),
+    };
+    let command = clap::Command::new(name).about(about).disable_help_flag(true).args(arguments);
+    let command = match name {
+        "run" | "check" => command.arg(
+            Arg::new("FILE").required(true).help("A configuration file; see millrace.toml(5)"),
+        ),
+        _ => command,
+    };
+    command.arg(help)
+}
+
 fn argument(row: &OptionRow) -> Arg {
     let flag = row.flag.expect("rows of a command have a flag");
-    let argument = Arg::new(row.key).long(flag).help(help_of(row)).next_line_help(true);
-    // The short form of the one option whose name is longer than its meaning.
+    let argument = Arg::new(row.key).long(flag);
+    // A shorter form of an option that is often typed.
     let argument = if flag == "allow-private" { argument.alias("private") } else { argument };
-    if row.kind == ValueType::Flag {
+    if row.value_type == ValueType::Flag {
         return argument.action(ArgAction::SetTrue);
     }
     let action = if row.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
-    argument.value_name(row.kind.placeholder()).value_parser(ValueParser::string()).action(action)
-}
-
-fn help_of(row: &OptionRow) -> String {
-    let mut text = row.text.to_owned();
-    if row.kind != ValueType::Flag {
-        text.push_str(&format!(" Allowed: {}.", row.kind.expected()));
-        text.push_str(&format!(" Default: {}.", row.default));
-    }
-    if row.is_repeatable() {
-        text.push_str(" May be given several times.");
-    }
-    wrapped(&text, HELP_COLUMNS - 10)
-}
-
-/// Breaks a text into lines of at most `columns` where its words allow.
-fn wrapped(text: &str, columns: usize) -> String {
-    let mut out = String::new();
-    let mut column = 0;
-    for word in text.split(' ') {
-        if column > 0 && column + 1 + word.len() > columns {
-            out.push('\n');
-            column = 0;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += word.len();
-    }
-    out
+    argument
+        .value_name(row.value_type.value_name())
+        .value_parser(ValueParser::string())
+        .action(action)
 }
 
 fn text_of(matches: &ArgMatches, name: &str) -> String {
     matches.get_one::<String>(name).cloned().unwrap_or_default()
 }
 
-/// The values of a command as the tables of a file would have them.
-fn tables(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigError> {
-    let values =
+/// The values of a command, in the form of the tables of a file.
+fn raw_config(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigError> {
+    let table =
         || RawTable { location: command.to_owned(), is_command_line: true, ..RawTable::default() };
-    let mut tables = RawConfig { process: values(), ..RawConfig::default() };
-    let (mut service, mut route) = (values(), values());
+    let mut config = RawConfig { process: table(), ..RawConfig::default() };
+    let (mut service, mut route) = (table(), table());
     for row in OptionRow::TABLE.iter().filter(|row| row.is_of_command(command)) {
         let location = format!("--{}", row.flag.unwrap_or(row.key));
         for text in texts(row, matches) {
-            if row.kind == ValueType::Limit {
-                tables.limits.push(limit(&location, &text)?);
+            if row.value_type == ValueType::Limit {
+                config.limits.push(limit(&location, &text)?);
                 continue;
             }
-            let values = match row.scope {
-                Scope::Process | Scope::Start => &mut tables.process,
+            let table = match row.scope {
+                Scope::Process | Scope::Start => &mut config.process,
                 Scope::Service | Scope::Forward | Scope::Boost | Scope::Cache => &mut service,
                 Scope::Route => &mut route,
             };
-            values.add(row, RawValue { location: location.clone(), text })?;
+            table.add(row, RawValue { location: location.clone(), text })?;
         }
     }
     let routes = match command {
         "forward" => None,
         "boost" => Some(vec![route]),
-        _ => return Ok(tables),
+        _ => return Ok(config),
     };
-    tables.services.push(RawService { routes, values: service });
-    Ok(tables)
+    config.services.push(RawService { routes, table: service });
+    Ok(config)
 }
 
-/// The texts given for a row; a list in one word is taken apart.
+/// The values of a row. Origins and keywords may be separated by commas in one word.
 fn texts(row: &OptionRow, matches: &ArgMatches) -> Vec<String> {
-    if row.kind == ValueType::Flag {
+    if row.value_type == ValueType::Flag {
         return if matches.get_flag(row.key) { vec!["on".to_owned()] } else { Vec::new() };
     }
     let words = matches.get_many::<String>(row.key).into_iter().flatten();
-    match row.kind {
+    match row.value_type {
         ValueType::Origin | ValueType::Keyword(_) => {
             words.flat_map(|word| word.split(',')).map(str::to_owned).collect()
         }
@@ -185,9 +206,9 @@ fn texts(row: &OptionRow, matches: &ArgMatches) -> Vec<String> {
 }
 
 fn limit(location: &str, text: &str) -> Result<RawLimit, ConfigError> {
-    let given = RawValue { location: location.to_owned(), text: text.to_owned() };
+    let raw = RawValue { location: location.to_owned(), text: text.to_owned() };
     let Some((name, value)) = text.split_once('=') else {
-        return Err(given.error("has no = in it", ValueType::Limit.expected()));
+        return Err(raw.error("has no =", ValueType::Limit.expected()));
     };
     Ok(RawLimit {
         name: name.to_owned(),
@@ -196,19 +217,18 @@ fn limit(location: &str, text: &str) -> Result<RawLimit, ConfigError> {
     })
 }
 
-/// One line for what clap refuses.
-fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
-    let command = words
-        .get(1)
-        .and_then(|word| COMMANDS.iter().map(|(name, _)| *name).find(|name| word == *name));
+/// The error of one line for a command line that clap refuses.
+fn refusal(words: &[OsString], error: &clap::Error) -> ConfigError {
+    let typed = words.get(1).and_then(|word| word.to_str());
+    let command = typed.and_then(options::command_of);
     let action = words.get(2).and_then(|word| word.to_str());
-    let location = command.unwrap_or_default().to_owned();
+    let location = command.and(typed).unwrap_or_default().to_owned();
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         Some(ContextValue::Strings(texts)) => texts.join(", "),
         _ => String::new(),
     };
-    // clap shows an option with its placeholder, "--workers <N>".
+    // clap adds the value name to an option: "--workers <N>".
     let option = context(ContextKind::InvalidArg);
     let option = option.split(' ').next().unwrap_or_default().to_owned();
     match error.kind() {
@@ -222,16 +242,13 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
             if command == Some("cache") =>
         {
-            ConfigError::rule(
-                location,
-                "nothing is asked for",
-                cache_command::expected(None).join(", "),
-            )
+            let expected = cache_command::expected(None).join(", ");
+            ConfigError::rule(location, "no action is given", expected)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             ConfigError::rule(location, "no command is given", command_names().join(", "))
         }
-        ErrorKind::InvalidUtf8 => ConfigError::rule(location, "a word is not UTF-8", "UTF-8"),
+        ErrorKind::InvalidUtf8 => ConfigError::rule(location, "an argument is not UTF-8", "UTF-8"),
         ErrorKind::MissingRequiredArgument if command == Some("cache") => {
             ConfigError::rule(location, "the URL is missing", "millrace cache show URL")
         }
@@ -242,10 +259,16 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
         ),
         ErrorKind::ArgumentConflict => ConfigError::rule(option, "is given twice", "one value"),
         ErrorKind::InvalidValue | ErrorKind::NoEquals => {
-            ConfigError::rule(option.clone(), "has no value", allowed_for(&option))
+            ConfigError::rule(option.clone(), "has no value", expected_of_option(&option))
         }
-        ErrorKind::TooManyValues => ConfigError::rule(option, "takes no value", "the option alone"),
-        kind => ConfigError::rule(location, kind.to_string(), allowed_for(&option)),
+        ErrorKind::TooManyValues => ConfigError::Value {
+            location: option,
+            found: context(ContextKind::InvalidValue),
+            problem: "is given to an option without a value",
+            suggestions: Vec::new(),
+            expected: "the option alone".to_owned(),
+        },
+        kind => ConfigError::rule(location, kind.to_string(), expected_of_option(&option)),
     }
 }
 
@@ -253,55 +276,58 @@ fn command_names() -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, _)| *name).collect()
 }
 
-/// A word that is not known where it stands. Where few may stand, they are all named.
+/// The error for an unknown word. `command` and `action` are those before it, if they are known.
 fn unknown(
     location: String,
     command: Option<&str>,
     action: Option<&str>,
     found: &str,
 ) -> ConfigError {
+    let is_option = found.starts_with('-');
+    let item = match command {
+        _ if is_option => "option",
+        None => "command",
+        Some("cache") if action == Some(found) => "action",
+        Some(_) => "argument",
+    };
     let expected: Vec<String> = match command {
         None => {
             let others = ["help", "--help", "--version"];
             command_names().into_iter().chain(others).map(str::to_owned).collect()
         }
         Some("cache") => cache_command::expected(action),
-        Some(command) => return unknown_to_command(location, command, found),
+        Some(command) => return unknown_to_command(location, item, command, found),
     };
-    ConfigError::unknown(location, item_of(command, action, found), found, &expected)
+    ConfigError::unknown(location, item, found, &expected)
 }
 
-/// What stands at a position of the command line.
-fn item_of(command: Option<&str>, action: Option<&str>, found: &str) -> &'static str {
-    match command {
-        _ if found.starts_with('-') => "option",
-        None => "command",
-        Some("cache") if action == Some(found) => "command",
-        Some(_) => "argument",
-    }
-}
-
-/// A word that a command with many options does not know.
-fn unknown_to_command(location: String, command: &str, found: &str) -> ConfigError {
+/// The error for a word that is unknown to a command with options of the table. These are too many
+/// to list.
+fn unknown_to_command(
+    location: String,
+    item: &'static str,
+    command: &str,
+    found: &str,
+) -> ConfigError {
     let name = found.strip_prefix("--").unwrap_or_default();
     let help = format!("an option that \"millrace {command} --help\" lists");
     if matches!(command, "run" | "check") && matches!(name, "config" | "file") {
-        let expected = format!("millrace {command} FILE");
-        return ConfigError::rule(location, format!("\"{found}\" is not known"), expected);
+        let problem = format!("unknown option \"{found}\"");
+        return ConfigError::rule(location, problem, format!("millrace {command} FILE"));
     }
     if let Some(row) = OptionRow::TABLE.iter().find(|row| row.flag == Some(name)) {
-        let problem = format!("{found} is an option of {} alone", row.commands());
+        let problem = format!("{found} is an option of {} only", row.commands());
         return ConfigError::rule(location, problem, help);
     }
     if let Some(row) = OptionRow::TABLE.iter().find(|row| row.flag.is_none() && row.key == name) {
-        let expected = format!("{name} in {} of a file", row.tables());
-        return ConfigError::rule(location, format!("{found} is a key of files alone"), expected);
+        let expected = format!("{name} in {} of a file", row.toml_tables());
+        return ConfigError::rule(location, format!("{found} is a key of files only"), expected);
     }
     let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command(command));
     let flags: Vec<_> = rows.filter_map(|row| Some(format!("--{}", row.flag?))).collect();
     ConfigError::Unknown {
         location,
-        item: item_of(Some(command), None, found),
+        item,
         found: found.to_owned(),
         // A word without dashes was not meant as an option.
         nearest: nearest(found, flags.iter().map(String::as_str))
@@ -310,7 +336,7 @@ fn unknown_to_command(location: String, command: &str, found: &str) -> ConfigErr
     }
 }
 
-fn allowed_for(option: &str) -> String {
+fn expected_of_option(option: &str) -> String {
     let row = OptionRow::TABLE.iter().find(|row| row.flag == option.strip_prefix("--"));
-    row.map_or_else(|| "what --help shows".to_owned(), |row| row.kind.expected())
+    row.map_or_else(|| "what --help lists".to_owned(), |row| row.value_type.expected())
 }

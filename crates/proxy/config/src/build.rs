@@ -1,4 +1,5 @@
-//! From what was given to a configuration: values are read by their rows, then checked together.
+//! Builds a configuration from raw values: parses each value by its row, then checks the rules between
+//! values.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -21,20 +22,19 @@ use super::{
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
 
-/// The configuration that the values of a command line or a file mean, as snapshot 1.
+/// Builds the configuration of a command line or a file, as snapshot 1.
 ///
 /// # Errors
-/// The first thing that is wrong, on one line with the option's name.
-pub fn from_raw(tables: &RawConfig) -> Result<Config, ConfigError> {
-    let process = &tables.process;
-    let mut config = process_from_raw(tables)?;
-    let addresses: Vec<_> =
-        tables.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
-    let names = service_name::names(&tables.services, &addresses)?;
-    let services = tables.services.iter().zip(names).zip(addresses);
-    for (service, ((given, name), addresses)) in services.enumerate() {
-        let proxy_protocol = given.values.one("proxy-protocol", value::switch)?.unwrap_or_default();
-        config.services.push(build_service(given, name, &addresses, proxy_protocol)?);
+/// Returns the first error. Its message names the option.
+pub fn from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
+    let process = &raw.process;
+    let mut config = process_from_raw(raw)?;
+    let addresses: Vec<_> = raw.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
+    let names = service_name::names(&raw.services, &addresses)?;
+    let services = raw.services.iter().zip(names).zip(addresses);
+    for (service, ((raw, name), addresses)) in services.enumerate() {
+        let proxy_protocol = raw.table.one("proxy-protocol", value::switch)?.unwrap_or_default();
+        config.services.push(build_service(raw, name, &addresses, proxy_protocol)?);
         for address in addresses {
             let number = config.listeners.len() as u16;
             config.listeners.push(Listener { address, number, service, proxy_protocol });
@@ -42,21 +42,21 @@ pub fn from_raw(tables: &RawConfig) -> Result<Config, ConfigError> {
     }
     if config.services.is_empty() {
         let expected = "at least one table [[forward]] or [[boost]]";
-        return Err(ConfigError::rule(&process.location, "describes no service", expected));
+        return Err(ConfigError::rule(&process.location, "has no service", expected));
     }
-    check_addresses(&config, tables)?;
+    check_addresses(&config, raw)?;
     if config.cache.is_none() {
         config.services.iter_mut().for_each(Service::bypass_cache);
     }
     Ok(config)
 }
 
-/// The configuration of the process alone, without any service: what `doctor` judges by.
+/// Builds the configuration of the process without any service, for `doctor`.
 ///
 /// # Errors
-/// The first thing that is wrong, on one line with the option's name.
-pub fn process_from_raw(tables: &RawConfig) -> Result<Config, ConfigError> {
-    let process = &tables.process;
+/// Returns the first error. Its message names the option.
+pub fn process_from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
+    let process = &raw.process;
     let workers = match process.one("workers", |text| bounded("workers", text))? {
         Some(workers) => workers,
         None => std::thread::available_parallelism().map_or(1, NonZero::get) as u64,
@@ -86,7 +86,7 @@ pub fn process_from_raw(tables: &RawConfig) -> Result<Config, ConfigError> {
         admin: process.all("admin", admin)?.into_iter().flatten().collect(),
         admin_token_file: process.one("admin-token-file", value::file_path)?,
         admin_name: process.one("admin-name", value::host_name)?,
-        limits: limits(&tables.limits)?,
+        limits: limits(&raw.limits)?,
     })
 }
 
@@ -94,7 +94,7 @@ fn access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError> {
     let format = process.one_or_default("log-format", |text| keywords::LOG_FORMAT.read(text))?;
     let path = process.one_or_default("access-log", |text| match text {
         "off" => Ok(None),
-        // A file of such a name is written ./false.
+        // Booleans of a file. A log file of this name has to be written ./false.
         "true" | "false" => Err("is neither a path nor off"),
         _ => value::file_path(text).map(Some),
     })?;
@@ -108,21 +108,21 @@ fn admin(text: &str) -> Result<Option<ListenAddress>, Problem> {
     }
 }
 
-fn limits(given: &[RawLimit]) -> Result<Limits, ConfigError> {
+fn limits(raw: &[RawLimit]) -> Result<Limits, ConfigError> {
     let mut limits = Limits::default();
-    for RawLimit { name, name_location, value } in given {
+    for RawLimit { name, name_location, value } in raw {
         let Some(row) = Limits::TABLE.iter().find(|row| row.name == name) else {
             let names: Vec<_> = Limits::TABLE.iter().map(|row| row.name).collect();
             return Err(ConfigError::unknown(name_location.clone(), "limit", name, &names));
         };
         let number = read_limit(row, &value.text)
-            .map_err(|problem| value.error(problem, allowed_limit(row)))?;
+            .map_err(|problem| value.error(problem, expected_of_limit(row)))?;
         assert!(limits.set(row.name, number), "every row of the table can be set");
     }
     Ok(limits)
 }
 
-/// A limit's value: times and sizes may carry their unit.
+/// Parses the value of a limit. Times and sizes may have a unit.
 fn read_limit(row: &LimitRow, text: &str) -> Result<u64, Problem> {
     let number = match row.unit {
         "milliseconds" => value::milliseconds(text)?,
@@ -132,8 +132,8 @@ fn read_limit(row: &LimitRow, text: &str) -> Result<u64, Problem> {
     value::within(number, row.bounds.0, row.bounds.1)
 }
 
-/// What a limit's value may be, as the end of a sentence.
-pub(super) fn allowed_limit(row: &LimitRow) -> String {
+/// The valid values of a limit, to follow "expected: " in an error.
+pub(super) fn expected_of_limit(row: &LimitRow) -> String {
     let (least, most) = row.bounds;
     match row.unit {
         "milliseconds" => {
@@ -147,33 +147,33 @@ pub(super) fn allowed_limit(row: &LimitRow) -> String {
     }
 }
 
-fn listen_addresses(given: &RawService) -> Result<Vec<ListenAddress>, ConfigError> {
-    let mut addresses = given.values.all("listen", value::listen_address)?;
+fn listen_addresses(raw: &RawService) -> Result<Vec<ListenAddress>, ConfigError> {
+    let mut addresses = raw.table.all("listen", value::listen_address)?;
     if addresses.is_empty() {
-        let port = if given.routes.is_none() { 3128 } else { 8080 };
+        let port = if raw.routes.is_none() { 3128 } else { 8080 };
         addresses.push(ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
     }
     Ok(addresses)
 }
 
 fn build_service(
-    given: &RawService,
+    raw: &RawService,
     name: ServiceName,
     addresses: &[ListenAddress],
     proxy_protocol: bool,
 ) -> Result<Service, ConfigError> {
-    let values = &given.values;
+    let values = &raw.table;
     let clients = values.all("allow-client", value::cidr)?;
     let denied_clients = values.all("deny-client", value::cidr)?;
     let trusted = values.all("trust", value::cidr)?;
     if proxy_protocol && trusted.is_empty() {
         let option = values.name_of("trust");
-        let problem = format!("nobody may send PROXY headers without {option}");
-        let expected = format!("{option} CIDR with who sends them");
+        let problem = format!("needs {option}, because only trusted peers may send PROXY headers");
+        let expected = format!("{option} CIDR with the addresses of these peers");
         return Err(ConfigError::rule(values.location_of("proxy-protocol"), problem, expected));
     }
     let local = addresses.iter().all(ListenAddress::is_local);
-    let role = match &given.routes {
+    let role = match &raw.routes {
         None => {
             if !local && clients.is_empty() {
                 return Err(open_proxy(values));
@@ -186,9 +186,9 @@ fn build_service(
         }
         Some(routes) => {
             let space = name.space();
-            // Wrong here is wrong, if every route says it anew, too.
+            // An error here counts even if every route overrides the value.
             cache::route(values, true, space)?;
-            let of_route = |given: &RawTable| route(&given.with_cache_of(values), space);
+            let of_route = |table: &RawTable| route(&table.with_cache_of(values), space);
             ServiceRole::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
@@ -216,17 +216,16 @@ fn build_service(
     })
 }
 
-/// DESIGN.md, "Who may go where": an open proxy is what spammers look for, so it does not start.
+/// An open proxy would be abused, for example by spammers. So it does not start (DESIGN.md,
+/// "Access").
 fn open_proxy(values: &RawTable) -> ConfigError {
     let option = values.name_of("allow-client");
-    let problem = format!(
-        "other machines can reach this forward proxy, and no {option} says which may use it"
-    );
+    let problem = format!("other machines can reach this forward proxy, and {option} is missing");
     let expected = format!("{option} CIDR, or a loopback or unix: address to listen on");
     ConfigError::rule(values.location_of("listen"), problem, expected)
 }
 
-/// The file itself is read by the program, once the rest is known to be right.
+/// The program reads the file later, when the rest of the configuration is known to be valid.
 fn auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
     let realm = values.one_or_default("auth-realm", value::realm)?;
     let path = values.one("auth-file", value::file_path)?;
@@ -235,8 +234,8 @@ fn auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
 
 fn target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {
     let mut ports = values.all("allow-port", value::port)?;
-    if ports.is_empty() && local {
-        // Whoever is on this machine can connect to any port without the proxy's help.
+    if ports.is_empty() && local && !values.is_empty_list("allow-port") {
+        // Programs of this machine can connect to any port without the proxy.
         ports.push(0);
     }
     Ok(TargetRules {
@@ -282,11 +281,11 @@ fn route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
 
 fn retry_on(values: &RawTable) -> Result<Vec<RetryOn>, ConfigError> {
     let words = values.all("retry-on", |text| keywords::RETRY_ON.read(text))?;
-    if words.is_empty() {
+    if words.is_empty() && !values.is_empty_list("retry-on") {
         return Ok(vec![RetryOn::Malformed]);
     }
     if words.len() > 1 && words.contains(&None) {
-        let problem = "off is given with other values".to_owned();
+        let problem = "off is combined with other values";
         return Err(ConfigError::rule(values.location_of("retry-on"), problem, "off alone"));
     }
     Ok(words.into_iter().flatten().collect())
@@ -298,19 +297,19 @@ fn route_check(values: &RawTable) -> Result<Option<RouteCheck>, ConfigError> {
     Ok(path.map(|path| RouteCheck { path, statuses }))
 }
 
-/// No address may be listened on twice: workers share a TCP port by SO_REUSEPORT, so the kernel
-/// would not object but split the clients between two services.
-fn check_addresses(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
+/// Checks that no address is used twice. Workers share a TCP port by SO_REUSEPORT, so the kernel would
+/// accept two services on one port and divide the clients between them.
+fn check_addresses(config: &Config, raw: &RawConfig) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
-    let admin = config.admin.iter().map(|address| (address, tables.process.location_of("admin")));
+    let admin = config.admin.iter().map(|address| (address, raw.process.location_of("admin")));
     let listeners = config.listeners.iter().map(|listener| {
-        (&listener.address, tables.services[listener.service].values.location_of("listen"))
+        (&listener.address, raw.services[listener.service].table.location_of("listen"))
     });
     for (address, location) in admin.chain(listeners) {
         let picked_by_kernel =
             matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
         if !picked_by_kernel && !seen.insert(address) {
-            let problem = format!("{address} is listened on twice");
+            let problem = format!("{address} is used twice");
             return Err(ConfigError::rule(location, problem, "each address once"));
         }
     }

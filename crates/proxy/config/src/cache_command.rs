@@ -1,5 +1,5 @@
-//! `millrace cache`: what a command line asks of a process that runs, by its admin address. A table
-//! of its own, since none of it is configuration; help and the reference pages come from it.
+//! `millrace cache`: requests to the admin address of a running process. They have a table of their
+//! own, because none of this is configuration. Help and the reference pages come from it.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -13,31 +13,31 @@ use super::options::ValueType;
 use super::raw::RawValue;
 use super::{ListenAddress, value};
 
-/// What is asked of the cache of a running process.
+/// A request about the cache of a running process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdminRequest {
     /// The path at the admin address.
     pub path: &'static str,
-    /// Whether it changes something.
+    /// Whether the request changes something.
     pub is_change: bool,
-    /// The query: names and values, not encoded.
+    /// The names and values of the query, not yet percent-encoded.
     pub query: Vec<(&'static str, String)>,
-    /// Where the process is asked.
+    /// The admin address.
     pub admin: ListenAddress,
-    /// Where the token is; `None`: it goes without.
+    /// The file with the token; `None` if the request has no token.
     pub token_file: Option<PathBuf>,
 }
 
-/// Something to ask for.
+/// An action of `millrace cache`.
 struct CacheAction {
     name: &'static str,
     about: &'static str,
     path: &'static str,
     is_change: bool,
-    words: &'static [ActionArgument],
+    arguments: &'static [ActionArgument],
 }
 
-/// A word of the command line, which is one of the query too.
+/// An argument of an action, which becomes a parameter of the query with the same name.
 struct ActionArgument {
     name: &'static str,
     form: ArgumentForm,
@@ -46,101 +46,118 @@ struct ActionArgument {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ArgumentForm {
-    /// `--name VALUE`
+    /// `--name VALUE`, with this value name.
     Option(&'static str),
-    /// `--name`
+    /// `--name`.
     Flag,
-    /// Without its name, and needed.
+    /// A required value without a name.
     RequiredPositional(&'static str),
-    /// Without its name.
+    /// A value without a name.
     Positional(&'static str),
 }
 
-impl ActionArgument {
-    const fn text(self, text: &'static str) -> Self {
-        Self { text, ..self }
-    }
-}
-
-/// A word; [`Word::text`] follows.
-const fn word(name: &'static str, form: ArgumentForm) -> ActionArgument {
-    ActionArgument { name, form, text: "" }
+const fn argument(name: &'static str, form: ArgumentForm, text: &'static str) -> ActionArgument {
+    ActionArgument { name, form, text }
 }
 
 const ACTIONS: &[CacheAction] = &[
     CacheAction {
         name: "list",
-        about: "List what is stored: status, size, state, seconds left, URL, and what else is in \
-                the key",
+        about: "List stored responses with status, size, state, remaining lifetime and URL",
         path: "/cache",
         is_change: false,
-        words: &[
-            word("prefix", ArgumentForm::Positional("URL"))
-                .text("Only URLs that begin so: http://HOST[:PORT], and the beginning of a path."),
-            word("limit", ArgumentForm::Option("N"))
-                .text("So many at most: 1 to 10000. Default: 100."),
+        arguments: &[
+            argument(
+                "prefix",
+                ArgumentForm::Positional("URL"),
+                "Only URLs with this prefix: http://HOST[:PORT] and the beginning of a path",
+            ),
+            argument(
+                "limit",
+                ArgumentForm::Option("N"),
+                "Number of responses, 1 to 10000 [default: 100]",
+            ),
         ],
     },
     CacheAction {
         name: "show",
-        about: "Show what is stored for a URL, with its head",
+        about: "Show the stored responses of a URL with their header fields",
         path: "/cache/object",
         is_change: false,
-        words: &[word("url", ArgumentForm::RequiredPositional("URL"))
-            .text("The URL, as clients ask for it.")],
+        arguments: &[argument(
+            "url",
+            ArgumentForm::RequiredPositional("URL"),
+            "The URL as clients request it",
+        )],
     },
     CacheAction {
         name: "purge",
-        about: "Take out what is stored for a URL, or what one of the options names",
+        about: "Remove the stored responses of a URL, or those that one option selects",
         path: "/cache/purge",
         is_change: true,
-        words: &[
-            word("url", ArgumentForm::Positional("URL")).text("The URL, as `list` shows it."),
-            word("prefix", ArgumentForm::Option("URL"))
-                .text("All URLs that begin so: http://HOST[:PORT], and the beginning of a path."),
-            word("tag", ArgumentForm::Option("TAG"))
-                .text("What has this in its Surrogate-Key or Cache-Tag."),
-            word("group", ArgumentForm::Option("GROUP")).text(
-                "What has this in its Cache-Groups (RFC 9875), of the site that --site names.",
+        arguments: &[
+            argument("url", ArgumentForm::Positional("URL"), "The URL as `list` prints it"),
+            argument(
+                "prefix",
+                ArgumentForm::Option("URL"),
+                "All URLs with this prefix: http://HOST[:PORT] and the beginning of a path",
             ),
-            word("site", ArgumentForm::Option("URL"))
-                .text("The site of --group: http://HOST[:PORT]."),
-            word("all", ArgumentForm::Flag).text("Everything."),
-            word("soft", ArgumentForm::Flag).text(
-                "Leave it, but stale: it is validated, and used meanwhile or if the origin fails \
-                 where stale answers may be.",
+            argument(
+                "tag",
+                ArgumentForm::Option("TAG"),
+                "Responses with this tag in Surrogate-Key or Cache-Tag",
+            ),
+            argument(
+                "group",
+                ArgumentForm::Option("GROUP"),
+                "Responses of --site with this group in Cache-Groups (RFC 9875)",
+            ),
+            argument(
+                "site",
+                ArgumentForm::Option("URL"),
+                "The site of --group: http://HOST[:PORT]",
+            ),
+            argument("all", ArgumentForm::Flag, "All responses"),
+            argument(
+                "soft",
+                ArgumentForm::Flag,
+                "Mark the responses as stale instead; the rules for stale reuse still apply",
             ),
         ],
     },
     CacheAction {
         name: "stat",
-        about: "Say how much is stored, and what became of it",
+        about: "Print how much is stored and how often it was used",
         path: "/cache/stat",
         is_change: false,
-        words: &[],
+        arguments: &[],
     },
 ];
 
-/// What every action takes.
+/// The arguments of every action.
 const COMMON_ARGUMENTS: &[ActionArgument] = &[
-    word("admin", ArgumentForm::Option("ADDRESS")).text(
-        "An admin address of the running process: unix:PATH, or ADDRESS:PORT. Default: \
-         unix:/run/millrace/admin.sock.",
+    argument(
+        "admin",
+        ArgumentForm::Option("ADDRESS"),
+        "Admin address, unix:PATH or ADDRESS:PORT [default: unix:/run/millrace/admin.sock]",
     ),
-    word("token-file", ArgumentForm::Option("FILE"))
-        .text("The file with the token of admin-token-file, which all but `stat` need over TCP."),
-    word("json", ArgumentForm::Flag).text("Print JSON, for programs."),
+    argument(
+        "token-file",
+        ArgumentForm::Option("FILE"),
+        "File with the token of a TCP admin address; `stat` needs none",
+    ),
+    argument("json", ArgumentForm::Flag, "Print JSON"),
 ];
 
 const ADMIN_DEFAULT: &str = "unix:/run/millrace/admin.sock";
-/// The most that one list has.
+/// The most responses in one list.
 pub const LIST_OBJECTS_MAX: u64 = 10_000;
 
-/// The command for clap, as `millrace NAME` is to be.
+/// The command for clap, with its actions.
 pub(super) fn command(name: &'static str, about: &'static str) -> clap::Command {
     let actions = ACTIONS.iter().map(|action| {
-        let words = action.words.iter().chain(COMMON_ARGUMENTS).map(argument);
-        clap::Command::new(action.name).about(action.about).args(words)
+        let arguments = action.arguments.iter().chain(COMMON_ARGUMENTS).map(clap_argument);
+        clap::Command::new(action.name).about(action.about).args(arguments)
     });
     clap::Command::new(name)
         .about(about)
@@ -149,31 +166,32 @@ pub(super) fn command(name: &'static str, about: &'static str) -> clap::Command 
         .subcommands(actions)
 }
 
-fn argument(word: &ActionArgument) -> Arg {
-    let argument = Arg::new(word.name).help(word.text).next_line_help(true);
-    match word.form {
-        ArgumentForm::Flag => argument.long(word.name).action(ArgAction::SetTrue),
-        ArgumentForm::Option(placeholder) => {
-            argument.long(word.name).value_name(placeholder).value_parser(ValueParser::string())
+fn clap_argument(argument: &ActionArgument) -> Arg {
+    let arg = Arg::new(argument.name).help(argument.text).next_line_help(true);
+    match argument.form {
+        ArgumentForm::Flag => arg.long(argument.name).action(ArgAction::SetTrue),
+        ArgumentForm::Option(value_name) => {
+            arg.long(argument.name).value_name(value_name).value_parser(ValueParser::string())
         }
-        ArgumentForm::RequiredPositional(placeholder) => {
-            argument.value_name(placeholder).required(true)
-        }
-        ArgumentForm::Positional(placeholder) => argument.value_name(placeholder),
+        ArgumentForm::RequiredPositional(value_name) => arg.value_name(value_name).required(true),
+        ArgumentForm::Positional(value_name) => arg.value_name(value_name),
     }
 }
 
-/// What clap has found.
+/// Reads what clap has parsed.
 pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
-    let (name, matches) = matches.subcommand().expect("clap insists on one");
-    let action = ACTIONS.iter().find(|action| action.name == name).expect("clap knows no others");
+    let (name, matches) = matches.subcommand().expect("clap requires an action");
+    let action =
+        ACTIONS.iter().find(|action| action.name == name).expect("clap accepts only these actions");
     let text = |name: &str| matches.get_one::<String>(name).cloned();
     let mut query: Vec<_> = action
-        .words
+        .arguments
         .iter()
-        .filter_map(|word| match word.form {
-            ArgumentForm::Flag => matches.get_flag(word.name).then(|| (word.name, String::new())),
-            _ => text(word.name).map(|value| (word.name, value)),
+        .filter_map(|argument| match argument.form {
+            ArgumentForm::Flag => {
+                matches.get_flag(argument.name).then(|| (argument.name, String::new()))
+            }
+            _ => text(argument.name).map(|value| (argument.name, value)),
         })
         .collect();
     check_query(action, &query)?;
@@ -183,13 +201,13 @@ pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
     if !matches.get_flag("json") {
         query.push(("format", "text".to_owned()));
     }
-    let given = RawValue {
+    let address = RawValue {
         location: "--admin".to_owned(),
         text: text("admin").unwrap_or_else(|| ADMIN_DEFAULT.to_owned()),
     };
     let expected = || "unix:PATH, ADDRESS:PORT, [IPV6]:PORT, localhost:PORT".to_owned();
-    let admin =
-        value::listen_address(&given.text).map_err(|problem| given.error(problem, expected()))?;
+    let admin = value::listen_address(&address.text)
+        .map_err(|problem| address.error(problem, expected()))?;
     Ok(AdminRequest {
         path: action.path,
         is_change: action.is_change,
@@ -199,7 +217,7 @@ pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
     })
 }
 
-/// Refuses the values that the running process would refuse.
+/// Checks the values by the rules of the running process, so that errors name the option.
 fn check_query(action: &CacheAction, query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     const SITE: &str = "http://HOST[:PORT]";
     const LIMIT: ValueType = ValueType::Number { least: 1, most: LIST_OBJECTS_MAX };
@@ -208,7 +226,7 @@ fn check_query(action: &CacheAction, query: &[(&'static str, String)]) -> Result
         let (problem, expected) = match *name {
             "url" if Selector::url(bytes).is_none() => ("is not a URL", format!("{SITE}/PATH")),
             "prefix" if Selector::prefix(bytes).is_none() => {
-                ("is not the beginning of a URL", format!("{SITE}, and the beginning of a path"))
+                ("is not the beginning of a URL", format!("{SITE} and the beginning of a path"))
             }
             "site" if !Selector::is_site(bytes) => ("is not a site", SITE.to_owned()),
             "limit" => {
@@ -220,83 +238,89 @@ fn check_query(action: &CacheAction, query: &[(&'static str, String)]) -> Result
             }
             _ => continue,
         };
-        let is_option = |word: &&ActionArgument| {
-            word.name == *name && matches!(word.form, ArgumentForm::Option(_))
+        let is_option = |argument: &&ActionArgument| {
+            argument.name == *name && matches!(argument.form, ArgumentForm::Option(_))
         };
-        let option = action.words.iter().find(is_option);
-        let location = option.map_or("URL".to_owned(), |word| format!("--{}", word.name));
+        let option = action.arguments.iter().find(is_option);
+        let location = option.map_or("URL".to_owned(), |argument| format!("--{}", argument.name));
         return Err(RawValue { location, text: text.clone() }.error(problem, expected));
     }
     Ok(())
 }
 
-/// Says at once what the running process would: that one thing has to be named.
+/// Checks that a purge has exactly one selection.
 fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     let has = |name: &str| query.iter().any(|(other, _)| *other == name);
-    for (given, missing) in [("group", "site"), ("site", "group")] {
-        if has(given) && !has(missing) {
-            let (location, problem) = (format!("--{given}"), format!("needs --{missing}"));
+    for (option, missing) in [("group", "site"), ("site", "group")] {
+        if has(option) && !has(missing) {
+            let (location, problem) = (format!("--{option}"), format!("needs --{missing}"));
             let expected = "--group GROUP --site http://HOST[:PORT]";
             return Err(ConfigError::rule(location, problem, expected));
         }
     }
-    let named = ["url", "prefix", "tag", "group", "all"].into_iter().filter(|name| has(name));
-    if named.count() == 1 {
+    let selections = ["url", "prefix", "tag", "group", "all"].into_iter().filter(|name| has(name));
+    if selections.count() == 1 {
         return Ok(());
     }
-    let expected = "one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, and --all";
-    Err(ConfigError::rule("cache purge", "does not name one thing", expected))
+    let expected =
+        "exactly one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, --all";
+    Err(ConfigError::rule("cache purge", "does not select what to purge", expected))
 }
 
-/// What may stand where clap has found something else: after `millrace cache`, or after an action.
+/// The words that are valid after `millrace cache`, or after an action.
 pub(super) fn expected(action: Option<&str>) -> Vec<String> {
     let action = ACTIONS.iter().find(|known| Some(known.name) == action);
     let Some(action) = action else {
         return ACTIONS.iter().map(|action| action.name.to_owned()).collect();
     };
-    let words = action.words.iter().chain(COMMON_ARGUMENTS);
-    let named =
-        words.filter(|word| matches!(word.form, ArgumentForm::Option(_) | ArgumentForm::Flag));
-    named.map(|word| format!("--{}", word.name)).chain(["--help".to_owned()]).collect()
+    let arguments = action.arguments.iter().chain(COMMON_ARGUMENTS);
+    let options = arguments
+        .filter(|argument| matches!(argument.form, ArgumentForm::Option(_) | ArgumentForm::Flag));
+    options.map(|argument| format!("--{}", argument.name)).chain(["--help".to_owned()]).collect()
 }
 
-/// A word as it is given.
-fn usage(word: &ActionArgument) -> String {
-    match word.form {
-        ArgumentForm::Option(placeholder) => format!("--{} {placeholder}", word.name),
-        ArgumentForm::Flag => format!("--{}", word.name),
-        ArgumentForm::RequiredPositional(placeholder) => placeholder.to_owned(),
-        ArgumentForm::Positional(placeholder) => format!("[{placeholder}]"),
+/// The form of an argument on a command line.
+fn usage(argument: &ActionArgument) -> String {
+    match argument.form {
+        ArgumentForm::Option(value_name) => format!("--{} {value_name}", argument.name),
+        ArgumentForm::Flag => format!("--{}", argument.name),
+        ArgumentForm::RequiredPositional(value_name) => value_name.to_owned(),
+        ArgumentForm::Positional(value_name) => format!("[{value_name}]"),
     }
 }
 
-/// The part of the program's manual page.
+/// Writes the section of the manual page.
 pub(super) fn roff_section(out: &mut String, roff: impl Fn(&str) -> String) {
     out.push_str(".SH CACHE OF A RUNNING PROCESS\n");
-    let mut put = |name: &str, about: &str, words: &[ActionArgument]| {
+    let mut put = |name: &str, about: &str, arguments: &[ActionArgument]| {
         let _ = writeln!(out, ".TP\n.B millrace cache {name}\n{}.", roff(about));
-        for word in words {
-            let _ = writeln!(out, ".RS\n.TP\n.B {}\n{}\n.RE", roff(&usage(word)), roff(word.text));
+        for argument in arguments {
+            let _ = writeln!(
+                out,
+                ".RS\n.TP\n.B {}\n{}.\n.RE",
+                roff(&usage(argument)),
+                roff(argument.text)
+            );
         }
     };
-    put("...", "Each of them takes", COMMON_ARGUMENTS);
-    ACTIONS.iter().for_each(|action| put(action.name, action.about, action.words));
+    put("ACTION", "Options of every action", COMMON_ARGUMENTS);
+    ACTIONS.iter().for_each(|action| put(action.name, action.about, action.arguments));
 }
 
-/// The part of the reference.
+/// Writes the section of the reference.
 pub(super) fn markdown_section(out: &mut String) {
     out.push_str(
-        "\n## The cache of a running process\n\n| command | option | what for |\n| --- | --- | --- \
+        "\n## The cache of a running process\n\n| command | option | purpose |\n| --- | --- | --- \
          |\n",
     );
     for action in ACTIONS {
         let _ = writeln!(out, "| `millrace cache {}` | | {}. |", action.name, action.about);
-        for word in action.words {
-            let _ = writeln!(out, "| | `{}` | {} |", usage(word), word.text);
+        for argument in action.arguments {
+            let _ = writeln!(out, "| | `{}` | {}. |", usage(argument), argument.text);
         }
     }
-    for word in COMMON_ARGUMENTS {
-        let _ = writeln!(out, "| each of them | `{}` | {} |", usage(word), word.text);
+    for argument in COMMON_ARGUMENTS {
+        let _ = writeln!(out, "| every action | `{}` | {}. |", usage(argument), argument.text);
     }
 }
 
@@ -306,37 +330,37 @@ mod tests {
     use super::*;
     use crate::config_tests::help;
 
-    fn asked(words: &str) -> Result<AdminRequest, String> {
+    fn parse(words: &str) -> Result<AdminRequest, String> {
         match command(words.split_whitespace().map(Into::into)) {
-            Ok(Command::Cache(asking)) => Ok(asking),
+            Ok(Command::Cache(request)) => Ok(request),
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error.to_string()),
         }
     }
 
     #[test]
-    fn words_become_a_request() {
-        let asking = asked("millrace cache purge --tag a --soft --admin 127.0.0.1:9180").unwrap();
+    fn a_command_line_becomes_a_request() {
+        let request = parse("millrace cache purge --tag a --soft --admin 127.0.0.1:9180").unwrap();
         let query = [("tag", "a"), ("soft", ""), ("format", "text")];
         let query = query.map(|(name, value)| (name, value.to_owned()));
-        assert_eq!((asking.path, asking.is_change), ("/cache/purge", true));
-        assert_eq!(asking.query, query);
-        assert_eq!(asking.admin.to_string(), "127.0.0.1:9180");
-        let asking = asked("millrace cache list a/b --json --token-file x").unwrap();
-        assert_eq!(asking.query, [("prefix", "a/b".to_owned())]);
-        assert_eq!(asking.admin.to_string(), ADMIN_DEFAULT);
-        assert_eq!(asking.token_file, Some("x".into()));
+        assert_eq!((request.path, request.is_change), ("/cache/purge", true));
+        assert_eq!(request.query, query);
+        assert_eq!(request.admin.to_string(), "127.0.0.1:9180");
+        let request = parse("millrace cache list a/b --json --token-file x").unwrap();
+        assert_eq!(request.query, [("prefix", "a/b".to_owned())]);
+        assert_eq!(request.admin.to_string(), ADMIN_DEFAULT);
+        assert_eq!(request.token_file, Some("x".into()));
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_a_line_with_what_is_allowed() {
+    fn errors_name_the_argument_and_what_is_expected() {
         for (words, parts) in [
             ("cache", &["cache: ", "list, show, purge, stat"][..]),
-            ("cache lst", &["unknown command \"lst\"", "did you mean \"list\"?"]),
+            ("cache lst", &["unknown action \"lst\"", "did you mean \"list\"?"]),
             ("cache show", &["cache: ", "URL"]),
             ("cache list --tags a", &["unknown option \"--tags\"", "--limit"]),
             ("cache purge", &["cache purge: ", "--group GROUP with --site URL"]),
-            ("cache purge a/b --all", &["one of URL"]),
+            ("cache purge a/b --all", &["exactly one of URL"]),
             ("cache purge --group a", &["--group: needs --site (expected: --group GROUP --site"]),
             ("cache purge --site http://a", &["--site: needs --group "]),
             ("cache purge --group a --site /", &["--site: \"/\" is not a site (expected: http:"]),
@@ -348,7 +372,7 @@ mod tests {
             ("cache list --limit all", &["--limit: \"all\" is not a whole number"]),
             ("cache stat --admin 9180", &["--admin: \"9180\" is a port without", "unix:PATH"]),
         ] {
-            let line = asked(&format!("millrace {words}")).unwrap_err();
+            let line = parse(&format!("millrace {words}")).unwrap_err();
             for part in parts {
                 assert!(line.contains(part), "{words}: {line:?} has no {part:?}");
             }
@@ -356,12 +380,12 @@ mod tests {
     }
 
     #[test]
-    fn every_word_is_in_every_page() {
+    fn every_argument_is_in_every_page() {
         assert!(help("cache").contains("purge"));
         let pages = ["man", "markdown"].map(|name| super::super::page(name).unwrap());
-        for word in ACTIONS.iter().flat_map(|action| action.words).chain(COMMON_ARGUMENTS) {
-            assert!(pages[0].contains(&word.text.replace('-', "\\-")), "{}", word.name);
-            assert!(pages[1].contains(word.text), "{}", word.name);
+        for argument in ACTIONS.iter().flat_map(|action| action.arguments).chain(COMMON_ARGUMENTS) {
+            assert!(pages[0].contains(&argument.text.replace('-', "\\-")), "{}", argument.name);
+            assert!(pages[1].contains(argument.text), "{}", argument.name);
         }
     }
 }

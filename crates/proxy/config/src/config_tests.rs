@@ -1,4 +1,4 @@
-//! Tests of files and command lines: what they mean, what is refused and with which words.
+//! Tests of files and command lines: their configurations and their errors.
 
 use super::options::{OptionRow, ValueType};
 use super::*;
@@ -44,7 +44,7 @@ deny-target = ["1.2.3.4"]
 "#;
 
 #[test]
-fn a_file_means_what_it_says() {
+fn a_file_becomes_a_configuration() {
     let config = from_toml(FULL).unwrap();
     assert_eq!((config.workers, config.memory_bytes), (3, 64 << 20));
     assert_eq!(config.splice.thresholds(), Some(Thresholds::SPLICE));
@@ -55,7 +55,7 @@ fn a_file_means_what_it_says() {
     let ServiceRole::Forward(rules) = &forward.role else { panic!("forward proxies come first") };
     assert_eq!((rules.private, rules.ports.as_slice()), (false, &[25, 0][..]));
     assert_eq!((forward.clients.len(), rules.denied[0].prefix), (2, 32));
-    let ServiceRole::Boost(routes) = &boost.role else { panic!("boosters come last") };
+    let ServiceRole::Boost(routes) = &boost.role else { panic!("reverse proxies come last") };
     assert_eq!(routes[0].host.as_deref(), Some("*.example.org"));
     assert_eq!((routes[0].origins.len(), routes[0].host_header), (3, HostHeader::Origin));
     assert_eq!((routes[1].path.as_str(), routes[1].balance), ("/", Balance::RoundRobin));
@@ -65,7 +65,7 @@ fn a_file_means_what_it_says() {
 }
 
 #[test]
-fn a_command_line_means_the_same_as_its_file() {
+fn a_command_line_and_a_file_become_the_same_configuration() {
     let words = "boost --origin http://a:1,unix:/b --origin http://[::1] --balance \
                  least-outstanding --host-header origin --listen [::1]:0 --workers 2 --limit idle_ms=5s \
                  --access-log - --no-cache --allow-client 10.0.0.0/8";
@@ -85,7 +85,7 @@ fn a_command_line_means_the_same_as_its_file() {
 }
 
 #[test]
-fn options_of_a_command_line_come_before_those_of_the_file() {
+fn options_of_a_command_line_override_those_of_the_file() {
     let words = ["millrace", "check", "f", "--workers", "7", "--limit", "fields=9"];
     let Command::Check { over, .. } = command(words.map(OsString::from)).unwrap() else {
         panic!("the command is check");
@@ -97,18 +97,18 @@ fn options_of_a_command_line_come_before_those_of_the_file() {
 }
 
 #[test]
-fn who_may_go_where_follows_from_who_can_reach_the_listener() {
+fn default_target_rules_depend_on_the_listeners() {
     let rules =
         |words: &str| match from_arguments(words.split(' ')).unwrap().services.remove(0).role {
             ServiceRole::Forward(rules) => rules,
-            ServiceRole::Boost(_) => panic!("a forward proxy was asked for"),
+            ServiceRole::Boost(_) => panic!("the service is a forward proxy"),
         };
     let local = rules("forward --listen 127.0.0.1:0 --listen [::1]:0 --listen unix:/a");
     assert!(local.private && local.ports == [0]);
     let open = rules("forward --listen 127.0.0.1:0 --listen 0.0.0.0:0 --allow-client 10.0.0.0/8");
     assert!(!open.private && open.ports.is_empty());
-    let told = rules("forward --listen 10.0.0.1:0 --allow-client 10.0.0.0/8 --allow-private on");
-    assert!(told.private && told.ports.is_empty());
+    let set = rules("forward --listen 10.0.0.1:0 --allow-client 10.0.0.0/8 --allow-private on");
+    assert!(set.private && set.ports.is_empty());
     assert!(!rules("forward --private off").private);
 }
 
@@ -127,7 +127,7 @@ fn refused<T: fmt::Debug>(
 }
 
 #[test]
-fn a_bad_file_is_refused_with_line_key_and_what_is_allowed() {
+fn errors_of_a_file_name_line_key_and_what_is_expected() {
     refused(
         &[
             ("workers = 0\n[[forward]]", &["configuration:1: workers", "\"0\"", "1 to 1024"]),
@@ -154,17 +154,17 @@ fn a_bad_file_is_refused_with_line_key_and_what_is_allowed() {
                 "[[boost]]\n[[boost.route]]\npath-strict = true",
                 &["path-strict: does not belong in [[boost.route]] (expected: in [[boost]])"],
             ),
-            ("[[forward]]\nworkers = 2", &["(expected: at the top of the file)"]),
-            ("head_ms = 1000", &["at the top of the file (expected: in [limits])"]),
+            ("[[forward]]\nworkers = 2", &["(expected: at the top level)"]),
+            ("head_ms = 1000", &["at the top level (expected: in [limits])"]),
             ("[[boost]]\nallow-prt = 1", &["unknown key \"allow-prt\"", "allow-client, deny-"]),
             ("boost = 1", &["boost", "not a table"]),
             ("boost = [1]", &["boost", "not a table"]),
             ("[[forward]]\nlisten = ['a']", &["configuration:2: listen", "no port", "unix:PATH"]),
-            ("[[forward]]\nlisten = '0.0.0.0:1'", &["listen", "allow-client says which"]),
-            ("[[forward]]\nproxy-protocol = true", &["proxy-protocol", "without trust"]),
-            ("[[forward]]\n[[forward]]", &["127.0.0.1:3128 is listened on twice"]),
-            ("admin = '127.0.0.1:3128'\n[[forward]]", &["listened on twice"]),
-            ("admin = ['unix:/a', 'unix:/a']\n[[forward]]", &["listened on twice"]),
+            ("[[forward]]\nlisten = '0.0.0.0:1'", &["listen", "allow-client is missing"]),
+            ("[[forward]]\nproxy-protocol = true", &["proxy-protocol", "needs trust"]),
+            ("[[forward]]\n[[forward]]", &["127.0.0.1:3128 is used twice"]),
+            ("admin = '127.0.0.1:3128'\n[[forward]]", &["used twice"]),
+            ("admin = ['unix:/a', 'unix:/a']\n[[forward]]", &["used twice"]),
             ("admin-name = '10.0.0.1'\n[[forward]]", &["admin-name", "is an address"]),
             ("admin-token-file = ''\n[[forward]]", &["admin-token-file", "is empty"]),
             ("workers = 64\nmemory = '8M'\n[[forward]]", &["configuration:2: memory", "64M"]),
@@ -177,10 +177,9 @@ fn a_bad_file_is_refused_with_line_key_and_what_is_allowed() {
 }
 
 #[test]
-fn a_bad_command_line_is_refused_with_option_and_what_is_allowed() {
+fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
     refused(
         &[
-            ("", &["no command", "forward, boost, run, check, doctor, demo"]),
             ("serve", &["unknown command \"serve\"", "forward, boost"]),
             ("bost", &["did you mean \"boost\""]),
             ("--workers 2", &["unknown option \"--workers\"", "forward"]),
@@ -192,15 +191,15 @@ fn a_bad_command_line_is_refused_with_option_and_what_is_allowed() {
                     "millrace forward --help",
                 ],
             ),
-            ("forward --origin http://a", &["forward: --origin is an option of boost alone"]),
+            ("forward --origin http://a", &["forward: --origin is an option of boost only"]),
             ("forward --workers", &["--workers: has no value", "1 to 1024"]),
             ("forward --workers many", &["--workers: \"many\" is not a whole number", "1 to 1024"]),
             ("forward --workers 1 --workers 2", &["--workers: is given twice"]),
             ("forward --engine kqueue", &["--engine: \"kqueue\"", "auto, epoll, uring"]),
             ("forward --memory 1B", &["--memory: \"1B\" is not a size", "1M to 16T"]),
-            ("forward --no-cache=1", &["--no-cache: takes no value"]),
+            ("forward --no-cache=1", &["--no-cache: \"1\" is given to an option without a value"]),
             ("forward --listen 0.0.0.0:1", &["--listen", "--allow-client"]),
-            ("forward --user a:", &["--user: \"a:\" is not a user's name", "auto, a user's name"]),
+            ("forward --user a:", &["--user: \"a:\" is not the name of a user", "auto, USER"]),
             ("forward --sandbox on", &["--sandbox: \"on\"", "auto, off"]),
             ("forward --limit x", &["--limit", "NAME=VALUE"]),
             (
@@ -225,7 +224,7 @@ fn a_bad_command_line_is_refused_with_option_and_what_is_allowed() {
     );
 }
 
-/// The page that `--help` prints for a command.
+/// The output of `--help` for a command.
 pub(super) fn help(name: &str) -> String {
     match command(["millrace", name, "--help"].map(OsString::from)) {
         Ok(Command::Print(text)) => text,
@@ -242,14 +241,15 @@ fn every_row_is_in_help_and_in_every_page() {
             if let Some(flag) = row.flag.filter(|_| row.is_of_command(command)) {
                 assert!(help.contains(&format!("--{flag}")), "{command} {flag}");
                 let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-                assert!(words.contains(row.text), "{command} {flag}: {words}");
+                assert!(words.contains(row.summary), "{command} {flag}: {words}");
             }
         }
         if let Some(flag) = row.flag {
             assert!(page("man").unwrap().contains(&format!("\\-\\-{}", roff(flag))), "{flag}");
         }
-        assert!(page("markdown").unwrap().contains(row.text), "{}", row.key);
-        if row.kind != ValueType::Limit && row.scope != options::Scope::Start {
+        assert!(page("markdown").unwrap().contains(row.summary), "{}", row.key);
+        assert!(page("markdown").unwrap().contains(row.detail), "{}", row.key);
+        if row.value_type != ValueType::Limit && row.scope != options::Scope::Start {
             assert!(
                 page("toml").unwrap().contains(&format!(".B {}\n", roff(row.key))),
                 "{}",
@@ -264,9 +264,9 @@ fn every_row_is_in_help_and_in_every_page() {
 }
 
 #[test]
-fn every_default_that_is_a_value_is_one() {
+fn every_default_without_parentheses_is_valid() {
     for row in OptionRow::TABLE.iter().filter(|row| !row.default.starts_with('(')) {
-        let flag = row.flag.filter(|_| row.kind != ValueType::Flag);
+        let flag = row.flag.filter(|_| row.value_type != ValueType::Flag);
         let Some(flag) = flag else { continue };
         let command = if row.is_of_command("forward") { "forward" } else { "boost" };
         let origin = if command == "boost" { vec!["--origin", "http://a"] } else { vec![] };
@@ -278,25 +278,25 @@ fn every_default_that_is_a_value_is_one() {
 }
 
 #[test]
-fn the_committed_pages_are_those_of_the_table() {
+fn the_committed_pages_equal_the_tables() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     for (name, file, _) in PAGES {
         let committed = std::fs::read_to_string(root.join(file)).unwrap_or_default();
         assert!(
             committed == page(name).unwrap(),
-            "{file} differs; write it by: millrace reference {name} > {file}"
+            "{file} differs; run: millrace reference {name} > {file}"
         );
     }
 }
 
 #[test]
-fn the_corpus_is_clean() {
+fn the_fuzz_corpus_passes() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/configuration");
     let mut count = 0;
     for entry in std::fs::read_dir(corpus).unwrap() {
         let text = std::fs::read(entry.unwrap().path()).unwrap();
         fuzz_configuration(&text);
-        // Every beginning of an entry, and every entry with one byte missing, is one too.
+        // Also each prefix of an entry, and each entry without one byte.
         for end in 0..text.len() {
             fuzz_configuration(&text[..end]);
             fuzz_configuration(&[&text[..end], &text[end + 1..]].concat());

@@ -1,49 +1,51 @@
-//! What is wrong with a configuration: always the fault of whoever wrote it, always one line.
+//! Errors of a configuration. Each is a mistake of its author, and has a message of one line.
 
 use std::fmt;
 
-/// Why a command line or a file is not a configuration. Its text is one line that names the
-/// option (or file, line and key), what was wrong and what is allowed. Retrying does not help.
+/// Why a command line or a file is not a valid configuration. The message is one line that names
+/// the option (or the file, line and key), the problem and what is expected. A retry does not help.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// A value that its option does not take.
+    /// A value that is not valid for its option.
     Value {
         /// The option: `--workers`, or `millrace.toml:3: workers`.
         location: String,
         /// The value as written.
         found: String,
-        /// What is wrong with it: "is not a number".
+        /// The problem, to follow the value: "is not a number".
         problem: &'static str,
-        /// What would have been right.
+        /// Values that the author may have meant.
+        suggestions: Vec<String>,
+        /// The valid values.
         expected: String,
     },
-    /// An option, key, command or table that does not exist where it stands.
+    /// An option, key, command or table that does not exist.
     Unknown {
-        /// What was expected here: `option`, `key`, `command`, `limit`.
-        item: &'static str,
-        /// Where it stands: `command boost`, or `millrace.toml:3`.
+        /// Its location: `boost`, or `millrace.toml:3`. Empty for a command.
         location: String,
-        /// What was written.
+        /// What it should have been: `option`, `key`, `command`, `limit`.
+        item: &'static str,
+        /// The word as written.
         found: String,
-        /// The allowed one that looks most like it, if one does.
+        /// The valid word that is most similar, if one is similar.
         nearest: Option<String>,
-        /// All that may stand there.
+        /// All valid words, or where they are listed.
         expected: String,
     },
-    /// What has to be given and is not, cannot be given twice, does not go with the rest, or is no
-    /// TOML.
+    /// Something that is missing, given twice or not possible together with another setting, or a
+    /// file that is not TOML.
     Rule {
         /// Where the rule is broken.
         location: String,
-        /// Which rule.
+        /// The problem.
         problem: String,
-        /// How to follow it.
+        /// How to correct it.
         expected: String,
     },
 }
 
 impl ConfigError {
-    /// A rule that is broken at a place.
+    /// Returns the error for a broken rule.
     pub fn rule(
         location: impl Into<String>,
         problem: impl Into<String>,
@@ -52,41 +54,52 @@ impl ConfigError {
         Self::Rule { location: location.into(), problem: problem.into(), expected: expected.into() }
     }
 
-    /// Something that is none of what may stand at a place.
+    /// Returns the error for a word that is none of the `expected` ones.
     pub fn unknown(
         location: impl Into<String>,
         item: &'static str,
         found: &str,
         expected: &[impl AsRef<str>],
     ) -> Self {
-        let location = location.into();
         let expected: Vec<_> = expected.iter().map(AsRef::as_ref).collect();
         let nearest = nearest(found, expected.iter().copied());
+        let expected = expected.join(", ");
         Self::Unknown {
-            location,
+            location: location.into(),
             item,
             found: found.to_owned(),
             nearest,
-            expected: expected.join(", "),
+            expected,
         }
     }
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Value { location, .. }
+        | Self::Unknown { location, .. }
+        | Self::Rule { location, .. }) = self;
+        if !location.is_empty() {
+            write!(f, "{}: ", plain(location))?;
+        }
         match self {
-            Self::Value { location, found, problem, expected } => {
-                write!(f, "{}{} {problem} (expected: {expected})", prefix(location), quoted(found))
+            Self::Value { found, problem, suggestions, expected, .. } => {
+                write!(f, "{} {problem}", quoted(found))?;
+                if !suggestions.is_empty() {
+                    let quoted: Vec<_> = suggestions.iter().map(|text| quoted(text)).collect();
+                    write!(f, "; did you mean {}?", quoted.join(" or "))?;
+                }
+                write!(f, " (expected: {expected})")
             }
-            Self::Unknown { location, item, found, nearest, expected } => {
-                write!(f, "{}unknown {item} {}", prefix(location), quoted(found))?;
+            Self::Unknown { item, found, nearest, expected, .. } => {
+                write!(f, "unknown {item} {}", quoted(found))?;
                 if let Some(nearest) = nearest {
                     write!(f, "; did you mean \"{nearest}\"?")?;
                 }
                 write!(f, " (expected: {expected})")
             }
-            Self::Rule { location, problem, expected } => {
-                write!(f, "{}{} (expected: {})", prefix(location), plain(problem), plain(expected))
+            Self::Rule { problem, expected, .. } => {
+                write!(f, "{} (expected: {})", plain(problem), plain(expected))
             }
         }
     }
@@ -94,21 +107,17 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Longest value that a message repeats, and longest other part of it, in characters.
+/// The longest part of a value that a message repeats, in characters.
 const QUOTE_CHARACTERS_MAX: usize = 100;
+/// The longest other part of a message, in characters.
 const PART_CHARACTERS_MAX: usize = 400;
 
-/// Somebody else's text between quotes, cut, with nothing in it that breaks the line.
-fn quoted(text: &str) -> String {
+/// Untrusted text in quotes, cut to a bounded length and without characters that break the line.
+pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", cut(text, QUOTE_CHARACTERS_MAX))
 }
 
-/// The location with a colon and a blank; nothing for an empty one.
-fn prefix(location: &str) -> String {
-    if location.is_empty() { String::new() } else { format!("{}: ", plain(location)) }
-}
-
-/// A part that may hold somebody else's text, treated likewise.
+/// Text that may contain untrusted text, treated like that of [`quoted`].
 fn plain(text: &str) -> String {
     cut(text, PART_CHARACTERS_MAX)
 }
@@ -120,7 +129,7 @@ fn cut(text: &str, characters_max: usize) -> String {
             out.push_str("...");
             break;
         }
-        // Line and paragraph separators break lines in some terminals, as controls do.
+        // Line and paragraph separators break lines in some terminals, as control characters do.
         if character.is_control() || matches!(character, '\u{2028}' | '\u{2029}') {
             out.extend(character.escape_default());
         } else {
@@ -130,8 +139,8 @@ fn cut(text: &str, characters_max: usize) -> String {
     out
 }
 
-/// The one of `allowed` that `found` was probably meant to be: it begins like it, is an abbreviation
-/// of it, or at most a third of its letters differ. Ties go to the first.
+/// Returns the `expected` word that `found` was probably meant to be: it begins with `found`, `found`
+/// abbreviates it, or at most a third of its letters differ. The first one wins a tie.
 pub(super) fn nearest<'a>(
     found: &str,
     expected: impl IntoIterator<Item = &'a str>,
@@ -154,7 +163,7 @@ pub(super) fn nearest<'a>(
         .map(|(_, name)| name.to_owned())
 }
 
-/// Whether `short` begins like `name`, and has some of its other bytes in their order.
+/// Whether `short` begins with the first byte of `name` and has some of its other bytes in order.
 fn abbreviates(short: &str, name: &str) -> bool {
     let mut bytes = name.bytes();
     short.len() >= 3
@@ -162,7 +171,8 @@ fn abbreviates(short: &str, name: &str) -> bool {
         && short.bytes().all(|wanted| bytes.any(|byte| byte == wanted))
 }
 
-/// Insertions, deletions and replacements of bytes that turn `from` into `into` (Levenshtein).
+/// The number of insertions, deletions and replacements of bytes that turn `from` into `into`
+/// (Levenshtein distance).
 fn edits(from: &str, into: &str) -> usize {
     let into = into.as_bytes();
     let mut row: Vec<usize> = (0..=into.len()).collect();
@@ -201,6 +211,7 @@ mod tests {
             location: "a\nb".into(),
             found: "\u{2028}\r\n\u{7}".repeat(1000),
             problem: "is not a number",
+            suggestions: Vec::new(),
             expected: "1 to 2".into(),
         };
         let text = error.to_string();

@@ -1,33 +1,37 @@
-//! Reads the file format: TOML into the values that were given, unknown keys refused. What the
-//! values mean is decided in `build`.
+//! Reads the file format: TOML into raw values. Unknown keys are errors. `build` interprets the
+//! values.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::build::expected_of_limit;
 use super::error::ConfigError;
 use super::options::{OptionRow, Scope};
 use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue};
 use crate::limits::Limits;
 
-/// The longest file that is read. Far above any real one; below what makes reading slow.
+/// The largest file that is read, in bytes: far above real files, and small enough to be parsed
+/// quickly.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// How many services, and how many routes of one booster, a file may have.
+/// The most tables of one name: services of a role, or routes of a reverse proxy.
 pub(super) const TABLES_MAX: usize = 256;
 
-/// What `[[forward]]`, `[[boost]]` and `[[boost.route]]` take.
+/// The scopes of the options in `[[forward]]`.
 pub(super) const FORWARD: &[Scope] = &[Scope::Service, Scope::Forward, Scope::Cache];
+/// The scopes of the options in `[[boost]]`.
 pub(super) const BOOST: &[Scope] = &[Scope::Service, Scope::Boost, Scope::Cache];
+/// The scopes of the options in `[[boost.route]]`.
 pub(super) const ROUTE: &[Scope] = &[Scope::Route, Scope::Cache];
 
 const PROCESS_TABLES: &[&str] = &["limits", "forward", "boost"];
 
-/// Reads `text`, which messages call `name`.
+/// Reads the text of a file. Messages call the file `name`.
 pub(super) fn read(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(ConfigError::rule(
             name,
-            "is too long",
+            "is too large",
             format!("up to {FILE_BYTES_MAX} bytes"),
         ));
     }
@@ -37,117 +41,119 @@ pub(super) fn read(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
         let location = file.location(error.span().map_or(0, |span| span.start));
         ConfigError::rule(location, error.message(), "TOML")
     })?;
-    let mut tables = RawConfig::default();
-    tables.process.location = name.to_owned();
-    let mut boosters = Vec::new();
+    let mut config = RawConfig::default();
+    config.process.location = name.to_owned();
+    let mut reverse_proxies = Vec::new();
     for (key, value) in in_order(document.get_ref()) {
         match key.get_ref().as_ref() {
-            "limits" => tables.limits = file.limits(key, value)?,
+            "limits" => config.limits = file.limits(key, value)?,
             "forward" => {
                 for table in file.tables(key, value)? {
-                    tables.services.push(file.service(table, None)?);
+                    config.services.push(file.service(table, None)?);
                 }
             }
             "boost" => {
                 for table in file.tables(key, value)? {
-                    boosters.push(file.service(table, Some(Vec::new()))?);
+                    reverse_proxies.push(file.service(table, Some(Vec::new()))?);
                 }
             }
-            _ => file.option(&mut tables.process, key, value, &[Scope::Process], PROCESS_TABLES)?,
+            _ => file.option(&mut config.process, key, value, &[Scope::Process], PROCESS_TABLES)?,
         }
     }
-    tables.services.append(&mut boosters);
-    Ok(tables)
+    config.services.append(&mut reverse_proxies);
+    Ok(config)
 }
 
-/// Where a key that exists may stand.
+/// The table that takes a key, to follow "expected: "; `None` if the key is unknown.
 fn allowed_location(key: &str) -> Option<String> {
     if Limits::TABLE.iter().any(|row| row.name == key) {
         return Some("in [limits]".to_owned());
     }
     let row = OptionRow::TABLE.iter().find(|row| row.key == key && row.key != "limit")?;
     Some(match row.scope {
-        Scope::Process => "at the top of the file".to_owned(),
+        Scope::Process => "at the top level".to_owned(),
         Scope::Start => "on the command line".to_owned(),
-        _ => format!("in {}", row.tables()),
+        _ => format!("in {}", row.toml_tables()),
     })
 }
 
-/// The table that takes rows of `scopes`.
+/// The table that takes options of `scopes`, with a preposition.
 fn table_name(scopes: &[Scope]) -> &'static str {
     match scopes {
         _ if scopes.contains(&Scope::Route) => "in [[boost.route]]",
         _ if scopes.contains(&Scope::Boost) => "in [[boost]]",
         _ if scopes.contains(&Scope::Forward) => "in [[forward]]",
-        _ => "at the top of the file",
+        _ => "at the top level",
     }
 }
 
 type TomlKey<'i> = Spanned<toml::de::DeString<'i>>;
 type TomlValue<'i> = Spanned<DeValue<'i>>;
 
-/// The entries of a table as they stand in the file, so that the first error is the first there.
+/// The entries of a table in the order of the file, so that the first error is the first in the file.
 fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t TomlKey<'i>, &'t TomlValue<'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
+/// The text of a file, with what messages need to locate a part of it.
 struct ConfigFile<'a> {
     name: &'a str,
     text: &'a str,
-    /// Where each line ends; ascending.
+    /// The offsets of all line ends, ascending.
     newlines: Vec<usize>,
 }
 
 impl ConfigFile<'_> {
-    /// File and line of a position.
+    /// The file and line of an offset, for messages.
     fn location(&self, offset: usize) -> String {
         let line = self.newlines.partition_point(|newline| *newline < offset);
         format!("{}:{}", self.name, line + 1)
     }
 
-    /// File, line and key.
-    fn place_of_key(&self, key: &TomlKey<'_>) -> String {
+    /// The file, line and key, for messages.
+    fn location_of_key(&self, key: &TomlKey<'_>) -> String {
         format!("{}: {}", self.location(key.span().start), key.get_ref())
     }
 
-    /// `[[forward]]`, `[[boost]]` or `[[boost.route]]`: the tables of a list, or a lone table.
+    /// The tables of an array such as `[[boost]]`, or a single table of that name.
     fn tables<'t, 'i>(
         &self,
         key: &TomlKey<'i>,
         value: &'t TomlValue<'i>,
     ) -> Result<Vec<Spanned<&'t DeTable<'i>>>, ConfigError> {
-        let refused = || {
-            let expected = format!("up to {TABLES_MAX} tables with this name between [[ and ]]");
-            ConfigError::rule(self.place_of_key(key), "is not a table", expected)
+        let refusal = || {
+            let expected = format!("up to {TABLES_MAX} tables [[{}]]", key.get_ref());
+            ConfigError::rule(self.location_of_key(key), "is not a table", expected)
         };
         match value.get_ref() {
             DeValue::Table(table) => Ok(vec![Spanned::new(value.span(), table)]),
             DeValue::Array(list) if list.len() > TABLES_MAX => {
                 let first = &list[TABLES_MAX];
                 let location = format!("{}: {}", self.location(first.span().start), key.get_ref());
-                let problem = format!("is one of {} tables with this name", list.len());
+                let problem = format!("is one of {} tables of this name", list.len());
                 Err(ConfigError::rule(location, problem, format!("up to {TABLES_MAX}")))
             }
             DeValue::Array(list) => list
                 .iter()
                 .map(|entry| match entry.get_ref() {
                     DeValue::Table(table) => Ok(Spanned::new(entry.span(), table)),
-                    _ => Err(refused()),
+                    _ => Err(refusal()),
                 })
                 .collect(),
-            _ => Err(refused()),
+            _ => Err(refusal()),
         }
     }
 
+    /// Reads `[[boost]]`, if `routes` is an empty list, or `[[forward]]`.
     fn service(
         &self,
         table: Spanned<&DeTable<'_>>,
         mut routes: Option<Vec<RawTable>>,
     ) -> Result<RawService, ConfigError> {
         let name = if routes.is_some() { "[[boost]]" } else { "[[forward]]" };
-        let mut values = self.values(name, &table);
+        let mut raw = self.raw_table(name, &table);
         for (key, value) in in_order(table.get_ref()) {
             match &mut routes {
                 Some(routes) if key.get_ref() == "route" => {
@@ -155,31 +161,33 @@ impl ConfigFile<'_> {
                         routes.push(self.route(table)?);
                     }
                 }
-                Some(_) => self.option(&mut values, key, value, BOOST, &["route"])?,
-                None => self.option(&mut values, key, value, FORWARD, &[])?,
+                Some(_) => self.option(&mut raw, key, value, BOOST, &["route"])?,
+                None => self.option(&mut raw, key, value, FORWARD, &[])?,
             }
         }
-        Ok(RawService { routes, values })
+        Ok(RawService { routes, table: raw })
     }
 
+    /// Reads `[[boost.route]]`.
     fn route(&self, table: Spanned<&DeTable<'_>>) -> Result<RawTable, ConfigError> {
-        let mut values = self.values("[[boost.route]]", &table);
+        let mut raw = self.raw_table("[[boost.route]]", &table);
         for (key, value) in in_order(table.get_ref()) {
-            self.option(&mut values, key, value, ROUTE, &[])?;
+            self.option(&mut raw, key, value, ROUTE, &[])?;
         }
-        Ok(values)
+        Ok(raw)
     }
 
-    fn values(&self, name: &str, table: &Spanned<&DeTable<'_>>) -> RawTable {
+    /// An empty table of this name.
+    fn raw_table(&self, name: &str, table: &Spanned<&DeTable<'_>>) -> RawTable {
         let location = format!("{}: {name}", self.location(table.span().start));
         RawTable { location, ..RawTable::default() }
     }
 
-    /// One key that should be a row of `scopes`; `tables` may stand beside those, and are named
-    /// when it is not.
+    /// Reads a key, which has to be that of a row of `scopes`. `tables` are the names of tables that
+    /// the error for an unknown key lists too.
     fn option(
         &self,
-        values: &mut RawTable,
+        raw: &mut RawTable,
         key: &TomlKey<'_>,
         value: &TomlValue<'_>,
         scopes: &[Scope],
@@ -188,7 +196,7 @@ impl ConfigFile<'_> {
         let Some(row) = OptionRow::of_scopes(scopes).find(|row| row.key == key.get_ref()) else {
             if let Some(expected) = allowed_location(key.get_ref()) {
                 let problem = format!("does not belong {}", table_name(scopes));
-                return Err(ConfigError::rule(self.place_of_key(key), problem, expected));
+                return Err(ConfigError::rule(self.location_of_key(key), problem, expected));
             }
             let keys = OptionRow::of_scopes(scopes).map(|row| row.key);
             let expected: Vec<&str> = keys.chain(tables.iter().copied()).collect();
@@ -199,39 +207,50 @@ impl ConfigFile<'_> {
             DeValue::Array(list) if row.is_repeatable() => list.iter().collect(),
             _ => vec![value],
         };
+        if entries.is_empty() && !row.may_be_empty {
+            let expected = format!("at least one of {}", row.value_type.expected());
+            return Err(ConfigError::rule(
+                self.location_of_key(key),
+                "is an empty list: []",
+                expected,
+            ));
+        }
         if entries.is_empty() {
-            values.empty_lists.push(row);
+            raw.empty_lists.push(row);
         }
         for entry in entries {
             let location = format!("{}: {}", self.location(entry.span().start), key.get_ref());
             let text = self.text_of(row, &location, entry)?;
-            values.add(row, RawValue { location, text })?;
+            raw.add(row, RawValue { location, text })?;
         }
         Ok(())
     }
 
+    /// Reads `[limits]`. `build` checks the names.
     fn limits(
         &self,
         key: &TomlKey<'_>,
         value: &TomlValue<'_>,
     ) -> Result<Vec<RawLimit>, ConfigError> {
         let DeValue::Table(table) = value.get_ref() else {
-            let expected = "[limits], with one line for each limit";
-            return Err(ConfigError::rule(self.place_of_key(key), "is not a table", expected));
+            let expected = "[limits], with a key for each limit";
+            return Err(ConfigError::rule(self.location_of_key(key), "is not a table", expected));
         };
-        let given = |(key, value): (&TomlKey<'_>, &TomlValue<'_>)| {
-            let location = self.place_of_key(key);
-            let expected = || "a whole number, or a text with a unit".to_owned();
+        let limit = |(key, value): (&TomlKey<'_>, &TomlValue<'_>)| {
+            let location = self.location_of_key(key);
+            let row = Limits::TABLE.iter().find(|row| row.name == key.get_ref());
+            let expected =
+                || row.map_or_else(|| "the name of a limit".to_owned(), expected_of_limit);
             Ok(RawLimit {
                 name: key.get_ref().to_string(),
                 name_location: self.location(key.span().start),
                 value: RawValue { text: self.text(&location, value, expected())?, location },
             })
         };
-        in_order(table).into_iter().map(given).collect()
+        in_order(table).into_iter().map(limit).collect()
     }
 
-    /// A value of a row as text: a Boolean as the word that it means there.
+    /// The text of a row's value. A Boolean becomes the keyword that it stands for.
     fn text_of(
         &self,
         row: &OptionRow,
@@ -240,14 +259,14 @@ impl ConfigFile<'_> {
     ) -> Result<String, ConfigError> {
         match value.get_ref() {
             DeValue::Boolean(switch) => {
-                let word = row.kind.keyword_of_bool(*switch);
+                let word = row.value_type.keyword_of_bool(*switch);
                 Ok(word.map_or_else(|| switch.to_string(), str::to_owned))
             }
-            _ => self.text(location, value, row.kind.expected()),
+            _ => self.text(location, value, row.value_type.expected()),
         }
     }
 
-    /// A value that is not a list or a table, as text.
+    /// The text of a value that is not an array or a table.
     fn text(
         &self,
         location: &str,
@@ -261,7 +280,8 @@ impl ConfigFile<'_> {
             _ => Err(ConfigError::Value {
                 location: location.to_owned(),
                 found: self.text.get(value.span()).unwrap_or_default().to_owned(),
-                problem: "is of the wrong type",
+                problem: "has the wrong type",
+                suggestions: Vec::new(),
                 expected,
             }),
         }

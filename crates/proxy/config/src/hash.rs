@@ -1,53 +1,53 @@
-//! Hashes of passwords as programs for users' files write them.
+//! Hashes of passwords in the formats of htpasswd(1) and openssl-passwd(1).
 
 use std::fmt;
 
 use sha_crypt::{Params, PasswordHash as Crypt, PasswordVerifier, ShaCrypt};
 
-/// The hash of one user's password: slow to compare with, on purpose.
+/// The hash of a password. Verification is slow on purpose.
 #[derive(PartialEq, Eq)]
 pub struct PasswordHash {
-    kind: HashCost,
-    /// In the modular crypt format, as it stood in the file; checked.
+    cost: HashCost,
+    /// The hash in modular crypt format, as in the file; its syntax is checked.
     text: String,
 }
 
-/// Which function, and how often it is repeated: what its time depends on.
+/// The function and the number of its rounds, which determine the time of a verification.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum HashCost {
-    /// SHA-512 crypt, with its rounds.
+    /// SHA-512 crypt, with the number of rounds.
     Sha512(u32),
-    /// bcrypt, with the logarithm of its rounds.
+    /// bcrypt, with the binary logarithm of the number of rounds.
     Bcrypt(u32),
 }
 
 impl PasswordHash {
-    /// Reads a hash of bcrypt (`$2y$`, `$2b$`, `$2a$`) or SHA-512 crypt (`$6$`).
+    /// Parses a hash of bcrypt (`$2y$`, `$2b$`, `$2a$`) or SHA-512 crypt (`$6$`).
     ///
     /// # Errors
-    /// What is wrong with it. The message never repeats the text.
+    /// Returns the problem of the text, without any part of the text.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        let kind = match text.get(..4) {
-            Some("$2y$" | "$2b$" | "$2a$") => bcrypt_kind(text)?,
-            _ if text.starts_with("$6$") => sha512_kind(text)?,
-            _ => return Err("is no hash of a known kind"),
+        let cost = match text.get(..4) {
+            Some("$2y$" | "$2b$" | "$2a$") => bcrypt_cost(text)?,
+            _ if text.starts_with("$6$") => sha512_cost(text)?,
+            _ => return Err("is not a hash of bcrypt or SHA-512 crypt"),
         };
-        Ok(Self { kind, text: text.to_owned() })
+        Ok(Self { cost, text: text.to_owned() })
     }
 
-    /// The hash as it stood in the file.
+    /// The hash as in the file.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    pub(super) fn kind(&self) -> HashCost {
-        self.kind
+    pub(super) fn cost(&self) -> HashCost {
+        self.cost
     }
 
-    /// Whether it is the hash of `password`. Takes a tenth of a second, or longer: never called on
-    /// a worker. The comparison itself takes the same time whatever differs.
+    /// Whether this is the hash of `password`. Takes a tenth of a second or longer, so workers never
+    /// call it. The time does not depend on the position of a difference.
     pub fn is_of(&self, password: &[u8]) -> bool {
-        match self.kind {
+        match self.cost {
             HashCost::Bcrypt(_) => bcrypt::verify(password, &self.text).unwrap_or(false),
             HashCost::Sha512(_) => Crypt::new(self.text.as_str())
                 .is_ok_and(|hash| ShaCrypt::default().verify_password(password, &hash).is_ok()),
@@ -55,14 +55,14 @@ impl PasswordHash {
     }
 }
 
-/// A hash can be attacked by whoever reads it: it is shown to nobody.
+/// Omits the hash, which could be attacked by a reader of the output.
 impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PasswordHash({:?})", self.kind)
+        write!(f, "PasswordHash({:?})", self.cost)
     }
 }
 
-fn bcrypt_kind(text: &str) -> Result<HashCost, &'static str> {
+fn bcrypt_cost(text: &str) -> Result<HashCost, &'static str> {
     let parts: bcrypt::HashParts = text.parse().map_err(|_| "is a malformed hash of bcrypt")?;
     match parts.get_cost() {
         4..=BCRYPT_COST_MAX => Ok(HashCost::Bcrypt(parts.get_cost())),
@@ -70,20 +70,20 @@ fn bcrypt_kind(text: &str) -> Result<HashCost, &'static str> {
     }
 }
 
-/// `$6$[rounds=N$]SALT$HASH`
-fn sha512_kind(text: &str) -> Result<HashCost, &'static str> {
+/// Checks `$6$[rounds=N$]SALT$HASH`.
+fn sha512_cost(text: &str) -> Result<HashCost, &'static str> {
     const MALFORMED: &str = "is a malformed hash of SHA-512 crypt";
     let mut parts = text.split('$').skip(2).peekable();
     let rounds = match parts.next_if(|part| part.starts_with("rounds=")) {
         None => Params::RECOMMENDED_ROUNDS,
         Some(part) => part["rounds=".len()..].parse().map_err(|_| MALFORMED)?,
     };
-    let sane = |part: &str, length: std::ops::RangeInclusive<usize>| {
+    let is_valid = |part: &str, length: std::ops::RangeInclusive<usize>| {
         let digit = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'/';
         length.contains(&part.len()) && part.bytes().all(digit)
     };
     let (salt, hash) = (parts.next().ok_or(MALFORMED)?, parts.next().ok_or(MALFORMED)?);
-    if !sane(salt, 1..=16) || !sane(hash, 86..=86) || parts.next().is_some() {
+    if !is_valid(salt, 1..=16) || !is_valid(hash, 86..=86) || parts.next().is_some() {
         return Err(MALFORMED);
     }
     match rounds {
@@ -92,35 +92,36 @@ fn sha512_kind(text: &str) -> Result<HashCost, &'static str> {
     }
 }
 
-/// A comparison at either bound takes about two seconds of one processor. Beyond them a file's
-/// single line would keep every other user waiting.
+/// The highest cost of bcrypt. A verification at this bound takes about two seconds of one processor;
+/// above it, a single line of a file would delay all other users.
 const BCRYPT_COST_MAX: u32 = 15;
+/// The most rounds of SHA-512 crypt, with the same reason and about the same time.
 const SHA512_ROUNDS_MAX: u32 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Written by `openssl passwd -6` and by `htpasswd -nbB`, with its other prefixes.
+    /// Written by `openssl passwd -6`.
     const OPENSSL: &str = "$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl/O817G3uB\
                            nIFNjnQJuesI68u4OTLiBFdcbYEdFCoEOfaS35inz1";
 
     #[test]
-    fn hashes_of_other_programs_are_read_and_compared() {
+    fn hashes_of_other_programs_are_verified() {
         let hash = PasswordHash::parse(OPENSSL).unwrap();
-        assert_eq!(hash.kind(), HashCost::Sha512(5000));
+        assert_eq!(hash.cost(), HashCost::Sha512(5000));
         assert!(hash.is_of(b"Hello world!") && !hash.is_of(b"Hello world"));
         let bare = bcrypt::hash_with_salt("secret", 4, [7; 16]).unwrap();
         for version in [bcrypt::Version::TwoY, bcrypt::Version::TwoB, bcrypt::Version::TwoA] {
             let hash = PasswordHash::parse(&bare.format_for_version(version)).unwrap();
-            assert_eq!(hash.kind(), HashCost::Bcrypt(4));
+            assert_eq!(hash.cost(), HashCost::Bcrypt(4));
             assert!(hash.is_of(b"secret") && !hash.is_of(b"Secret") && !hash.is_of(b""));
             assert!(!format!("{hash:?}").contains('$'));
         }
     }
 
     #[test]
-    fn what_is_weak_slow_or_malformed_is_refused() {
+    fn weak_slow_and_malformed_hashes_are_refused() {
         let long = OPENSSL.replace("$6$", "$6$rounds=1000001$");
         let few = OPENSSL.replace("$6$", "$6$rounds=999$");
         for text in [

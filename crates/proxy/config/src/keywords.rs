@@ -1,4 +1,4 @@
-//! Options that take one of a few words, and what each word means.
+//! Options whose values are keywords, with the value of each keyword.
 
 use millrace_http_cache::SetCookie;
 
@@ -8,24 +8,24 @@ use super::{
     Splice,
 };
 
-/// The words of an option.
+/// The keywords of an option.
 pub(super) struct Keywords<T: 'static> {
     words: &'static [(&'static str, T)],
-    /// What is wrong with any other text.
+    /// The problem of any other text.
     problem: Problem,
 }
 
 impl<T: Copy + PartialEq> Keywords<T> {
-    /// What a word means.
+    /// Parses a keyword.
     pub(super) fn read(&self, text: &str) -> Result<T, Problem> {
         let found = self.words.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or(self.problem)
     }
 
-    /// The word that [`Choice::read`] reads.
+    /// The keyword of a value.
     pub(super) fn name(&self, value: T) -> &'static str {
         let found = self.words.iter().find(|(_, other)| *other == value);
-        found.expect("each value has a word").0
+        found.expect("each value has a keyword").0
     }
 }
 
@@ -38,7 +38,7 @@ pub(super) const ENGINE: Keywords<EngineChoice> = Keywords {
         ("poll", EngineChoice::Poll),
         ("select", EngineChoice::Select),
     ],
-    problem: "is not an engine of this version",
+    problem: "is not an engine",
 };
 
 pub(super) const SPLICE: Keywords<Splice> = Keywords {
@@ -48,14 +48,14 @@ pub(super) const SPLICE: Keywords<Splice> = Keywords {
         ("never", Splice::Never),
         ("always", Splice::Always),
     ],
-    problem: "is no way to choose",
+    problem: "is not a way to choose",
 };
 
-/// Whether the process restricts itself.
+/// Whether the process is in a sandbox.
 pub(super) const SANDBOX: Keywords<bool> =
     Keywords { words: &[("auto", true), ("off", false)], problem: "is neither auto nor off" };
 
-/// Whether what is on disks is read again though it is in memory.
+/// Whether responses are read from disk although memory has them.
 pub(super) const DISK_READS: Keywords<bool> = Keywords {
     words: &[("on-miss", false), ("always", true)],
     problem: "is neither on-miss nor always",
@@ -67,7 +67,7 @@ pub(super) const CACHE_SEND: Keywords<CacheSend> = Keywords {
         ("copy", CacheSend::Copy),
         ("zero-copy", CacheSend::ZeroCopy),
     ],
-    problem: "is no way to send what is stored",
+    problem: "is not a way to send a body",
 };
 
 pub(super) const LOG_FORMAT: Keywords<LogFormat> = Keywords {
@@ -76,7 +76,7 @@ pub(super) const LOG_FORMAT: Keywords<LogFormat> = Keywords {
         ("combined", LogFormat::Combined),
         ("json", LogFormat::Json),
     ],
-    problem: "is not a form of the access log",
+    problem: "is not a format of the access log",
 };
 
 pub(super) const BALANCE: Keywords<Balance> = Keywords {
@@ -89,7 +89,7 @@ pub(super) const BALANCE: Keywords<Balance> = Keywords {
 
 pub(super) const HOST_SENT: Keywords<HostHeader> = Keywords {
     words: &[("client", HostHeader::Client), ("origin", HostHeader::Origin)],
-    problem: "is not a choice of Host",
+    problem: "is neither client nor origin",
 };
 
 pub(super) const PATH_FORWARD: Keywords<PathForward> = Keywords {
@@ -102,7 +102,7 @@ pub(super) const SEND_PROXY: Keywords<SendProxy> = Keywords {
     problem: "is not a version of the PROXY protocol",
 };
 
-/// For what a request is sent to another origin; `None`: for nothing.
+/// The responses after which a request is retried; `None` for none.
 pub(super) const RETRY_ON: Keywords<Option<RetryOn>> = Keywords {
     words: &[
         ("malformed", Some(RetryOn::Malformed)),
@@ -111,17 +111,17 @@ pub(super) const RETRY_ON: Keywords<Option<RetryOn>> = Keywords {
         ("504", Some(RetryOn::Status(504))),
         ("off", None),
     ],
-    problem: "is nothing for which requests are retried",
+    problem: "is not a reason for a retry",
 };
 
-/// Which answers with `Set-Cookie` are kept.
+/// Which responses with `Set-Cookie` are stored.
 pub(super) const SET_COOKIE: Keywords<SetCookie> = Keywords {
     words: &[
         ("explicit", SetCookie::Explicit),
         ("shared", SetCookie::Shared),
         ("never", SetCookie::Never),
     ],
-    problem: "does not say which answers with cookies are kept",
+    problem: "is not a rule for cookies",
 };
 
 #[cfg(test)]
@@ -130,9 +130,11 @@ mod tests {
     use crate::{from_arguments, from_toml, to_toml};
 
     #[test]
-    fn every_word_of_a_row_is_read_and_written() {
+    fn every_keyword_of_a_row_is_parsed_and_written() {
         for row in OptionRow::TABLE {
-            let (ValueType::Keyword(words), Some(flag)) = (row.kind, row.flag) else { continue };
+            let (ValueType::Keyword(words), Some(flag)) = (row.value_type, row.flag) else {
+                continue;
+            };
             for word in words {
                 let option = format!("--{flag}={word}");
                 let config =
@@ -148,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn off_stands_alone() {
+    fn off_cannot_be_combined() {
         let retry_on = |value| from_arguments(["boost", "--origin=http://a", "--retry-on", value]);
         assert!(to_toml(&retry_on("malformed,503").unwrap()).contains("[\"malformed\", \"503\"]"));
         assert_eq!(
             retry_on("503,off").unwrap_err().to_string(),
-            "--retry-on: off is given with other values (expected: off alone)"
+            "--retry-on: off is combined with other values (expected: off alone)"
         );
     }
 }

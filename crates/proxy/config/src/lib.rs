@@ -1,8 +1,8 @@
-//! Configuration: one immutable, numbered snapshot of all that a worker needs to know.
+//! The configuration: an immutable, numbered snapshot of all settings.
 //!
-//! It comes from a command line (`arguments`) or a file (`file`); both are read by the one
-//! table of options (`options`) into what was `given`, from which `build` makes a [`Config`].
-//! `write` is the way back. Nothing here opens a file or a socket.
+//! A command line (`arguments`) or a file (`file`) is read by the table of options (`options`) into
+//! raw values (`raw`), from which `build` makes a [`Config`]. `write` writes a configuration as a
+//! file. This crate opens no files and no sockets.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -10,8 +10,10 @@ mod build;
 mod cache;
 mod cache_command;
 mod error;
+mod examples;
 mod file;
 mod hash;
+mod help;
 mod keywords;
 pub mod limits;
 pub mod options;
@@ -52,56 +54,56 @@ pub use service_name::{ServiceName, lost_names};
 pub use value::write_origin;
 pub use write::to_toml;
 
-/// Reads a file's text. Messages call it `configuration`.
+/// Builds the configuration of a file from its text. Messages call the file `configuration`.
 ///
 /// # Errors
-/// The first thing that is wrong, on one line.
+/// Returns the first error.
 pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
     from_raw(&parse_toml("configuration", text, &RawConfig::default())?)
 }
 
-/// The values of the file that messages call `name`, for [`from_tables`]: beside the configuration
-/// that they mean, they know where each was written. The options of the process in `over`, from a
-/// command line, come before the file's own.
+/// Parses the text of a file into raw values with their locations, for [`from_raw`]. Messages call the
+/// file `name`. The options of the process in `over`, those of a command line, override the file's.
 ///
 /// # Errors
-/// What is no TOML and what is not known, on one line with the file's name, line and key.
+/// Returns an error if the text is not TOML or has an unknown key.
 pub fn parse_toml(name: &str, text: &str, over: &RawConfig) -> Result<RawConfig, ConfigError> {
     Ok(file::read(name, text)?.with_overrides(over))
 }
 
-/// The configuration of a command line that holds one whole: of `forward` or `boost`. The first
-/// of `words` is the command, not the program.
+/// Builds the configuration of a command line of `forward` or `boost`. The first word is the command,
+/// not the name of the program.
 ///
 /// # Errors
-/// The first thing that is wrong, on one line with the option's name.
+/// Returns the first error. Its message names the option.
 pub fn from_arguments<T: Into<OsString>>(
     words: impl IntoIterator<Item = T>,
 ) -> Result<Config, ConfigError> {
     let program = std::iter::once(OsString::from("millrace"));
     match command(program.chain(words.into_iter().map(Into::into)))? {
         Command::Serve(tables) => from_raw(&tables),
-        _ => Err(ConfigError::rule("command line", "holds no configuration", "forward, boost")),
+        _ => Err(ConfigError::rule("", "the command has no configuration", "forward, boost")),
     }
 }
 
-/// What a command line, its first word the program's name, asks for.
+/// Parses a command line. The first word is the name of the program.
 ///
 /// # Errors
-/// A word that is not known or has no value; values themselves are read later, by [`from_tables`].
+/// Returns an error for an unknown word or a missing value. [`from_raw`] checks the values.
 pub fn command(words: impl IntoIterator<Item = OsString>) -> Result<Command, ConfigError> {
     arguments::read(&words.into_iter().collect::<Vec<_>>())
 }
 
-/// What an operator should know about a configuration that is valid, a line each.
+/// Returns notes about a valid configuration that its operator probably did not intend, a line each.
 pub fn notes(config: &Config) -> Vec<String> {
     service_name::notes(config).chain(route_notes::notes(config)).collect()
 }
 
-/// Reads any bytes as a file and checks what must hold of the outcome; for fuzzing.
+/// Parses any bytes as a file and checks the invariants of the result; for fuzzing.
 ///
 /// # Panics
-/// When a message is not one line of text, or a configuration does not survive being written.
+/// Panics if an error message is not one line of text, or if writing and reading a configuration
+/// changes it.
 pub fn fuzz_configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match from_toml(text) {
@@ -117,56 +119,56 @@ pub fn fuzz_configuration(data: &[u8]) {
     }
 }
 
-/// A snapshot. Workers switch to a newer one between turns; an exchange keeps the one that it began
-/// with.
+/// A snapshot of the configuration. Workers switch to a newer one between turns; an exchange keeps the
+/// one with which it began.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
-    /// Counts the snapshots of this process, from 1.
+    /// The number of the snapshot, from 1, unique in this process.
     pub number: u64,
-    /// Which engine presents completions.
+    /// The engine of the workers.
     pub engine: EngineChoice,
-    /// Where uselectd listens, for [`EngineChoice::Uselect`].
+    /// The socket of uselectd, for [`EngineChoice::Uselect`].
     pub uselectd: PathBuf,
-    /// How long a worker of that engine looks for work before it sleeps, in microseconds.
+    /// The time that a worker of that engine polls before it sleeps, in microseconds.
     pub spin_us: u64,
-    /// From how many bytes on bodies are spliced.
+    /// The body lengths from which bodies are spliced.
     pub splice: Splice,
-    /// Worker threads, at least 1.
+    /// The number of worker threads, at least 1.
     pub workers: usize,
-    /// Bytes that the cache and all workers' pools may take together.
+    /// The memory of the cache and of the pools of all workers together, in bytes.
     pub memory_bytes: u64,
-    /// What of it is the cache's, and which disks; `None`: there is no cache.
+    /// The memory and disks of the cache; `None` if there is no cache.
     pub cache: Option<CacheSettings>,
-    /// Whose rights the process has where it is started as root.
+    /// The user of a process that is started as root.
     pub user: ProcessUser,
-    /// Whether the process restricts itself to what it is made for.
+    /// Whether the process restricts itself to the files and system calls that it needs.
     pub sandbox: bool,
-    /// Folders that a reload may name files in, beside those of this configuration's files.
+    /// Directories that the sandbox allows in addition to those of the configuration's files.
     pub sandbox_folders: Vec<PathBuf>,
-    /// Where clients come in.
+    /// The listeners of all services.
     pub listeners: Vec<Listener>,
-    /// What is done with a request that came in at a listener; see [`Listener::service`].
+    /// The services; see [`Listener::service`].
     pub services: Vec<Service>,
-    /// Where finished exchanges are recorded, and how.
+    /// The access log; `None` if there is none.
     pub access_log: Option<AccessLog>,
-    /// Where metrics and health are asked for, and changes in a running process.
+    /// The addresses for metrics, health and administration.
     pub admin: Vec<ListenAddress>,
-    /// The file that holds the token for changes over TCP; see the table of options.
+    /// The file with the token for privileged requests over TCP.
     pub admin_token_file: Option<PathBuf>,
-    /// The host name, in lower case, by which a TCP admin address may be asked.
+    /// A host name, in lower case, that requests to a TCP admin address may use.
     pub admin_name: Option<String>,
-    /// The table of limits.
+    /// The values of the limits.
     pub limits: Limits,
 }
 
 impl Config {
-    /// Bytes that all workers' pools may take together.
+    /// The memory of the pools of all workers together, in bytes.
     pub fn pool_bytes(&self) -> u64 {
         let cache = self.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
         self.memory_bytes.saturating_sub(cache)
     }
 
-    /// The addresses of this process, listeners and admin, as they are written here.
+    /// The TCP addresses of the process, for listeners and administration, as configured.
     pub fn own_addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter().map(|listener| &listener.address);
         let tcp = listeners.chain(&self.admin).filter_map(|address| match address {
@@ -177,22 +179,22 @@ impl Config {
     }
 }
 
-/// Whose rights a process has that is started as root.
+/// The user of a process that is started as root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProcessUser {
-    /// The first of a few ordinary users that reaches what the configuration names.
+    /// The first of a few unprivileged users that can access the files of the configuration.
     Auto,
-    /// The one that is named, each part by its name or its number.
+    /// This user and group, each by name or number.
     Named {
         /// The user.
         user: String,
-        /// The group, if not the user's own.
+        /// The group; `None` for the primary group of the user.
         group: Option<String>,
     },
 }
 
 impl fmt::Display for ProcessUser {
-    /// As it is given.
+    /// Writes the value of the option.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
@@ -202,16 +204,16 @@ impl fmt::Display for ProcessUser {
     }
 }
 
-/// The engines that can be asked for.
+/// The value of the option `engine`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EngineChoice {
-    /// The best that this kernel has, of epoll and uring.
+    /// The better one of epoll and uring on this machine.
     Auto,
     /// Edge-triggered epoll(7).
     Epoll,
     /// io_uring(7).
     Uring,
-    /// Memory that the kernel keeps up to date, by uselectd(8).
+    /// Readiness in memory that the kernel keeps up to date, with uselectd(8).
     Uselect,
     /// poll(2), for comparison.
     Poll,
@@ -219,13 +221,13 @@ pub enum EngineChoice {
     Select,
 }
 
-/// What decides whether a body is copied or spliced.
+/// The value of the option `splice`: how to decide whether a body is copied or spliced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Splice {
-    /// Thresholds that were measured elsewhere: [`Thresholds::FIXED`].
+    /// By built-in thresholds, [`Thresholds::FIXED`].
     #[default]
     Fixed,
-    /// Thresholds that the program measures when it starts.
+    /// By thresholds that the program measures at start.
     Calibrated,
     /// Every body is copied: [`Thresholds::COPY`].
     Never,
@@ -234,7 +236,7 @@ pub enum Splice {
 }
 
 impl Splice {
-    /// What bodies are moved by; `None`: that is to be measured.
+    /// The thresholds; `None` if the program has to measure them.
     pub fn thresholds(self) -> Option<Thresholds> {
         match self {
             Self::Fixed => Some(Thresholds::FIXED),
@@ -245,32 +247,32 @@ impl Splice {
     }
 }
 
-/// Where clients come in.
+/// A listener of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
     /// The address to listen on.
     pub address: ListenAddress,
-    /// What connections remember it by, in this snapshot and all later ones: whoever runs the
-    /// configuration gives an address the same number for life. As built, its place in the list.
+    /// The number by which connections refer to the listener, also in later snapshots: the program
+    /// keeps the number of an address. Initially, the index in [`Config::listeners`].
     pub number: u16,
     /// Index into [`Config::services`].
     pub service: usize,
-    /// Whether each connection begins with a PROXY protocol header (version 1 or 2). Only
-    /// connections from [`Service::trusted`] addresses may bring one, and they must.
+    /// Whether each connection begins with a PROXY protocol header (version 1 or 2). Such connections
+    /// are accepted only from [`Service::trusted`] addresses.
     pub proxy_protocol: bool,
 }
 
 /// An address to listen on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ListenAddress {
-    /// TCP; port 0 lets the kernel pick one.
+    /// A TCP address; port 0 lets the kernel choose a port.
     Tcp(SocketAddr),
     /// A Unix stream socket.
     Unix(PathBuf),
 }
 
 impl ListenAddress {
-    /// Whether only this machine can reach it.
+    /// Whether only this machine can reach the address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -280,7 +282,7 @@ impl ListenAddress {
 }
 
 impl fmt::Display for ListenAddress {
-    /// As it is given and announced.
+    /// Writes the value of the option, which is also the form that is printed at start.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
@@ -289,60 +291,59 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// What is done with requests.
+/// A service: the role, access rules and options of a set of listeners.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
-    /// What it is called; no other service has the same name.
+    /// The name, which no other service has.
     pub name: ServiceName,
-    /// Forward proxy or booster.
+    /// The role.
     pub role: ServiceRole,
-    /// Clients that may use the service; empty: every client.
+    /// The clients that may use the service; all clients if empty.
     pub clients: Vec<Cidr>,
-    /// Clients that may not; wins over `clients`.
+    /// The clients that may not use the service; overrides `clients`.
     pub denied_clients: Vec<Cidr>,
-    /// How clients say who they are; `None`: they need not. Only a forward proxy asks.
+    /// The authentication of clients, only in a forward proxy; `None` if they need none.
     pub auth: Option<Auth>,
-    /// Peers whose Forwarded, X-Forwarded-* and PROXY headers are believed.
+    /// The peers whose Forwarded, X-Forwarded-* and PROXY headers are trusted.
     pub trusted: Vec<Cidr>,
-    /// Whether answers that are passed on tell by Proxy-Status that they came through here.
+    /// Whether responses that are passed on get a Proxy-Status field.
     pub proxy_status: bool,
-    /// Whether a booster refuses paths that its origins may read as another route's.
+    /// Whether a reverse proxy refuses paths that origins may take for the path of another route.
     pub path_strict: bool,
-    /// How congestion control is chosen for the connections of clients.
+    /// The congestion control of connections from clients.
     pub congestion: Congestion,
-    /// The same for connections to origins.
+    /// The congestion control of connections to origins.
     pub origin_congestion: Congestion,
-    /// What is done with the answers of a forward proxy; `None`: they go past the cache, or the
-    /// service is a booster, whose routes say it.
+    /// The cache rules of a forward proxy; `None` if its requests bypass the cache, or if the service
+    /// is a reverse proxy, whose routes have the rules.
     pub cache: Option<Arc<CacheRoute>>,
 }
 
-/// How the clients of a service say who they are.
+/// The authentication of clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Auth {
     /// The file of users, as configured.
     pub path: PathBuf,
-    /// What a client shows to the person who is asked: printable ASCII without quotes and
-    /// backslashes.
+    /// The realm: printable ASCII without quotes and backslashes.
     pub realm: String,
-    /// What the file says. `None`: nobody has read it, and nobody is let in.
+    /// The users in the file; `None` until the program has read it, and then no client is accepted.
     pub users: Option<Arc<Users>>,
 }
 
-/// How congestion control is chosen for TCP connections.
+/// The congestion control of TCP connections.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Congestion {
-    /// By the kernel: what the system, or a route, is set to.
+    /// The setting of the kernel for the system or for a route.
     #[default]
     System,
-    /// Cubic for peers close by, the system's for all others; the proxy knows who is.
+    /// Cubic for peers that are near, the setting of the kernel for all others.
     Auto,
-    /// The algorithm of this name. Whether the kernel has it is for the program to find out.
+    /// The algorithm of this name. The program checks whether the kernel has it.
     Named(Arc<str>),
 }
 
 impl Congestion {
-    /// The algorithm's name, if one is given.
+    /// The name of the algorithm, if the option names one.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Named(name) => Some(name),
@@ -352,7 +353,7 @@ impl Congestion {
 }
 
 impl fmt::Display for Congestion {
-    /// As it is given.
+    /// Writes the value of the option.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::System => "system",
@@ -362,17 +363,17 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// The two kinds of service.
+/// The role of a service, with its rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServiceRole {
-    /// Goes wherever the request says and the rules allow.
+    /// A forward proxy, which may connect to the targets that these rules allow.
     Forward(TargetRules),
-    /// Stands before the origins of its routes; the first route that matches is taken.
+    /// A reverse proxy. A request uses the first route that matches.
     Boost(Vec<Route>),
 }
 
 impl Service {
-    /// Its routes; a forward proxy has none.
+    /// The routes of a reverse proxy; empty for a forward proxy.
     pub fn routes(&self) -> &[Route] {
         match &self.role {
             ServiceRole::Boost(routes) => routes,
@@ -381,103 +382,102 @@ impl Service {
     }
 }
 
-/// Where a forward proxy may go (DESIGN.md, "Who may go where").
+/// The targets that clients of a forward proxy may reach (DESIGN.md, "Access").
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TargetRules {
     /// Whether loopback, private and other special addresses may be reached.
     pub private: bool,
-    /// Addresses that may be reached whatever the other rules say, link-local ones included.
+    /// Addresses that may be reached regardless of `private`, including link-local ones.
     pub allowed: Vec<Cidr>,
-    /// Addresses never reached; wins over `allowed`.
+    /// Addresses that may not be reached; overrides `allowed`.
     pub denied: Vec<Cidr>,
-    /// Ports that may be reached beside 80, 443 and those from 1024; all ports if it holds 0.
+    /// Ports that may be reached in addition to 80, 443 and those from 1024; 0 stands for all ports.
     pub ports: Vec<u16>,
-    /// Ports never reached; wins over `ports` and `allowed`.
+    /// Ports that may not be reached; overrides `ports` and `allowed`.
     pub denied_ports: Vec<u16>,
-    /// Names that may be asked for, in lower case without a dot at the end, `*.` before one that
-    /// means all names below it; empty: every name, and addresses too.
+    /// Host names that may be requested, in lower case without a dot at the end; `*.NAME` stands for
+    /// all names below NAME. If empty, all names and addresses may be requested.
     pub allowed_domains: Vec<String>,
-    /// Names that may not, in the same form; wins over `allowed_domains`.
+    /// Host names that may not be requested, in the same form; overrides `allowed_domains`.
     pub denied_domains: Vec<String>,
 }
 
-/// Requests of one kind and the origins that answer them.
+/// A route of a reverse proxy: which requests it takes, and the origins that serve them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The host asked for, in lower case without a port; `None`: any. `*.example.org` means every
-    /// name below example.org.
+    /// The host of matching requests, in lower case without a port; any host if `None`. `*.NAME`
+    /// stands for all names below NAME.
     pub host: Option<String>,
-    /// A prefix of the path, beginning with a slash.
+    /// The prefix of the path of matching requests. It begins with a slash.
     pub path: String,
-    /// At least one.
+    /// The origins, at least one.
     pub origins: Vec<Origin>,
-    /// How one of them is picked.
+    /// How to choose an origin.
     pub balance: Balance,
-    /// What the origin sees as Host.
+    /// The Host field that the origin receives.
     pub host_header: HostHeader,
-    /// The path that the origin receives.
+    /// The form of the path that the origin receives.
     pub path_forward: PathForward,
-    /// Names in lower case of fields that are passed on from peers that are not trusted.
+    /// The names, in lower case, of fields that are passed on from untrusted peers too.
     pub pass_fields: Vec<Box<[u8]>>,
-    /// Whether answers 502, 503 and 504 are failures of the origin.
+    /// Whether 502, 503 and 504 responses count as failures of the origin.
     pub eject_on_errors: bool,
-    /// For which responses a request is sent to another origin.
+    /// The responses after which a request is retried at another origin.
     pub retry_on: Vec<RetryOn>,
-    /// How it is found out which origins are well, beside what clients' requests show.
+    /// The health check; `None` if the route has none.
     pub check: Option<RouteCheck>,
-    /// The PROXY protocol header that its connections begin with.
+    /// The PROXY protocol header of connections to origins.
     pub send_proxy: SendProxy,
-    /// What is done with its answers; `None`: they go past the cache.
+    /// The cache rules; `None` if the route bypasses the cache.
     pub cache: Option<Arc<CacheRoute>>,
 }
 
 /// A health check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteCheck {
-    /// What is asked for: a path, perhaps with a query.
+    /// The request target: a path, optionally with a query.
     pub path: String,
-    /// The first and the last status of an origin that is well.
+    /// The first and the last status that pass the check.
     pub statuses: (u16, u16),
 }
 
-/// How an origin of a route is picked.
+/// How to choose an origin of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Balance {
     /// In turn.
     RoundRobin,
-    /// The one with the fewest requests that this worker has outstanding there; in turn among
-    /// equals.
+    /// The origin with the fewest outstanding requests of this worker; in turn among equals.
     LeastOutstanding,
 }
 
-/// What the origin sees as Host.
+/// The Host field that the origin receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostHeader {
-    /// What the client asked for.
+    /// The one that the client sent.
     Client,
-    /// The origin's own name and port, as configured.
+    /// The name and port of the origin, as configured.
     Origin,
 }
 
-/// The path that the origin receives.
+/// The form of the path that the origin receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathForward {
-    /// As the client sent it.
+    /// The path as the client sent it.
     AsSent,
-    /// Its normal form, by which the route was selected.
+    /// The normal form, by which the route was selected.
     Normalised,
 }
 
-/// A response instead of which another origin is asked.
+/// A kind of response after which a request is retried at another origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RetryOn {
-    /// One that is malformed.
+    /// A malformed response.
     Malformed,
-    /// One with this status.
+    /// A response with this status.
     Status(u16),
 }
 
-/// Which PROXY protocol header a connection to an origin begins with.
+/// The PROXY protocol header of connections to origins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum SendProxy {
     /// None.
@@ -503,17 +503,17 @@ pub enum Origin {
     Unix(Arc<Path>),
 }
 
-/// A block of addresses.
+/// An address block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cidr {
-    /// Its first address; the bits below the prefix are zero. Never an IPv4-mapped one.
+    /// The first address, whose bits below the prefix are zero. Never IPv4-mapped.
     pub network: IpAddr,
-    /// 0 to 32 or 128.
+    /// The length of the prefix in bits: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub prefix: u8,
 }
 
 impl Cidr {
-    /// Whether `address` lies in the block; an IPv4-mapped address counts as the IPv4 one.
+    /// Whether the block contains `address`. An IPv4-mapped address counts as IPv4 address.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address.to_canonical()) {
@@ -530,28 +530,30 @@ impl Cidr {
     }
 }
 
-/// Where and how finished exchanges are recorded.
+/// The access log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessLog {
-    /// The file, appended to; `-` is standard output.
+    /// The file to append to; `-` is standard output.
     pub path: PathBuf,
-    /// The form of a record.
+    /// The format of a record.
     pub format: LogFormat,
 }
 
-/// The form of an access log record.
+/// The format of an access log record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogFormat {
     /// The Common Log Format.
     Common,
     /// The Combined Log Format: with Referer and User-Agent.
     Combined,
-    /// One JSON object a line.
+    /// A line with a JSON object.
     Json,
 }
 
 #[cfg(test)]
 mod config_tests;
+#[cfg(test)]
+mod wrong_value_tests;
 
 #[cfg(test)]
 mod tests {

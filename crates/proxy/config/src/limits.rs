@@ -1,19 +1,19 @@
-//! The one table of limits and timeouts. Every row is armed by default and safe to expose to the
-//! internet; the command line, the file format, `--help`, the reference page and the error for a
-//! bad value all come from it.
+//! The one table of limits and timeouts. Every row is active by default, with a value that is safe on
+//! the internet. The command line, the file format, the reference pages and the errors for bad values
+//! all come from the table.
 
-/// One row of the table, as texts and numbers.
+/// A limit, as the reference pages describe it.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitRow {
-    /// Its name in `[limits]` and for `--limit`.
+    /// The name in `[limits]` and for `--limit`.
     pub name: &'static str,
-    /// Least and greatest value allowed.
+    /// The least and the greatest valid value.
     pub bounds: (u64, u64),
-    /// The value where none is given.
+    /// The default.
     pub default: u64,
-    /// What is counted.
+    /// The unit of the value.
     pub unit: &'static str,
-    /// What is limited, and what happens at the limit.
+    /// What is limited, and what happens when the limit is reached.
     pub text: &'static str,
 }
 
@@ -22,14 +22,14 @@ macro_rules! limits {
         $(#[doc = $doc:literal])+
         $name:ident: $default:literal in $least:literal ..= $most:literal $unit:literal;
     )*) => {
-        /// The values in force; one field a row.
+        /// The values of all limits; one field per row.
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct Limits {
             $($(#[doc = $doc])+ pub $name: u64,)*
         }
 
         impl Limits {
-            /// The rows, in the order of the reference page.
+            /// The rows, in the order of the reference pages.
             pub const TABLE: &'static [LimitRow] = &[$(LimitRow {
                 name: stringify!($name),
                 bounds: ($least, $most),
@@ -38,7 +38,7 @@ macro_rules! limits {
                 text: concat!($($doc),+),
             }),*];
 
-            /// Sets one row by name, if there is one; its bounds are the caller's to check.
+            /// Sets the limit of a name, without a check of its bounds. Returns whether it exists.
             pub fn set(&mut self, name: &str, value: u64) -> bool {
                 match name {
                     $(stringify!($name) => self.$name = value,)*
@@ -47,7 +47,7 @@ macro_rules! limits {
                 true
             }
 
-            /// The value of one row by name, if there is one.
+            /// The value of a limit; `None` if there is no limit of that name.
             pub fn get(&self, name: &str) -> Option<u64> {
                 match name {
                     $(stringify!($name) => Some(self.$name),)*
@@ -70,123 +70,136 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Client connections of the whole process. At it, those that have stood still longest are
-    /// closed; while none has, accepting pauses.
+    /// Client connections of the process. When it is reached, the connections that have made no
+    /// progress for longest are closed; if all make progress, accepting pauses.
     connections: 65536 in 1..=1000000 "connections";
-    /// Client connections from one client. At it, a new one is closed at once.
+    /// Connections from one client. A further connection is closed at once.
     connections_per_client: 16384 in 1..=1000000 "connections";
-    /// IPv6 addresses that begin with the same so many bits are one client, for
-    /// `connections_per_client` and for passwords that wait to be compared. An IPv4 address is one
-    /// client.
+    /// Length of the IPv6 prefix that identifies a client, for `connections_per_client` and for
+    /// passwords that wait for verification. Each IPv4 address is a client.
     client_ipv6_prefix: 64 in 1..=128 "bits";
-    /// A request head, its line included. Above it: 431, connection closed.
-    request_head_bytes: 32768 in 1024..=65536 "bytes";
-    /// An answer head, its status line included. Above it: 502.
-    response_head_bytes: 65536 in 1024..=65536 "bytes";
-    /// Fields of a request head. Above it: 431.
-    fields: 200 in 8..=4096 "fields";
-    /// Fields of an answer head; their memory is charged to the budget of connections. Above it:
-    /// 502.
-    response_fields: 1000 in 8..=4096 "fields";
-    /// A request target. Above it: 414, connection closed.
-    target_bytes: 16384 in 256..=65536 "bytes";
-    /// Requests of one connection under way at once, where they are pipelined and safe. Those after
-    /// them stay unread.
-    pipelined: 8 in 1..=256 "requests";
-    /// From a request's first byte (or the connection's beginning) to the end of its head. At it:
-    /// 408, connection closed; without a word if no byte came.
-    head_ms: 30000 in 100..=3600000 "milliseconds";
-    /// Between two requests of one client connection. At it, the connection is closed.
-    idle_ms: 75000 in 100..=86400000 "milliseconds";
-    /// Without a byte of a request body. At it: 408, connections closed.
-    body_ms: 30000 in 100..=3600000 "milliseconds";
-    /// Without a byte taken by a client that an answer waits for. At it, the connection is reset.
-    send_ms: 60000 in 100..=3600000 "milliseconds";
-    /// Slowest that a client may send a body or take an answer, averaged over each `body_ms` or
-    /// `send_ms` in which it was waited for. Below it: as if nothing had moved.
-    rate_bytes_per_second: 128 in 0..=1000000000 "bytes a second";
-    /// Opening a connection to an origin, over all its addresses. At it: the next origin, else 504.
-    connect_ms: 5000 in 10..=3600000 "milliseconds";
-    /// From the end of a request to the first byte of its answer. At it: 504.
-    first_byte_ms: 60000 in 10..=86400000 "milliseconds";
-    /// Without a byte of an answer that has begun. At it, the client's connection is reset.
-    response_ms: 60000 in 10..=86400000 "milliseconds";
-    /// Connections to one origin, or to one target of a forward proxy, kept ones included; divided
-    /// between the workers. At it: the next origin with room, else the request waits in line. 0: no
-    /// limit for origins, and a quarter of the descriptors for a target.
-    origin_connections: 0 in 0..=1000000 "connections";
-    /// Requests that wait in the line of one origin; divided between the workers. Above it: 503.
-    origin_queue: 1024 in 0..=1000000 "requests";
-    /// Waiting in the line of an origin. At it: 503.
-    queue_ms: 5000 in 10..=3600000 "milliseconds";
-    /// An origin connection kept without a request. At it, it is closed.
-    origin_idle_ms: 60000 in 10..=86400000 "milliseconds";
-    /// Idle connections that a worker keeps for one origin. Above it, the oldest is closed.
-    origin_idle_connections: 512 in 0..=65536 "connections";
-    /// Idle origin connections that a worker keeps in all. Above it, the oldest is closed.
-    origin_idle_connections_all: 4096 in 0..=1000000 "connections";
-    /// A tunnel in which no byte moves in either direction. At it, both sides are closed.
-    tunnel_idle_ms: 900000 in 100..=86400000 "milliseconds";
-    /// Reading away what a refused client still sends, so that it can read the answer. At it, the
+    /// Size of a request line and header section. A larger one gets a 431 response, and the
     /// connection is closed.
+    request_head_bytes: 32768 in 1024..=65536 "bytes";
+    /// Size of an origin's status line and header section. A larger one becomes a 502 response.
+    response_head_bytes: 65536 in 1024..=65536 "bytes";
+    /// Header fields of a request. A request with more gets a 431 response.
+    fields: 200 in 8..=4096 "fields";
+    /// Header fields of a response; their memory counts towards the budget of connections. A
+    /// response with more becomes a 502 response.
+    response_fields: 1000 in 8..=4096 "fields";
+    /// Size of a request target. A longer one gets a 414 response, and the connection is closed.
+    target_bytes: 16384 in 256..=65536 "bytes";
+    /// Pipelined requests of one connection that are processed at the same time, if their methods
+    /// are safe. Further requests stay unread.
+    pipelined: 8 in 1..=256 "requests";
+    /// Time from the first byte of a request, or from the start of a connection, to the end of the
+    /// header section. After it, the client gets a 408 response, or none if no byte arrived, and
+    /// the connection is closed.
+    head_ms: 30000 in 100..=3600000 "milliseconds";
+    /// Time between two requests of a client connection. After it, the connection is closed.
+    idle_ms: 75000 in 100..=86400000 "milliseconds";
+    /// Time without a byte of a request body. After it, the client gets a 408 response, and the
+    /// connections are closed.
+    body_ms: 30000 in 100..=3600000 "milliseconds";
+    /// Time in which a client accepts no byte of its response. After it, the connection is reset.
+    send_ms: 60000 in 100..=3600000 "milliseconds";
+    /// Least rate at which a client has to send a body or receive a response, averaged over each
+    /// period of `body_ms` or `send_ms` in which millrace waited for it. A slower client is treated
+    /// as one that made no progress.
+    rate_bytes_per_second: 128 in 0..=1000000000 "bytes a second";
+    /// Time to connect to an origin, over all its addresses. After it, the next origin is tried;
+    /// without another one the client gets a 504 response.
+    connect_ms: 5000 in 10..=3600000 "milliseconds";
+    /// Time from the end of a request to the first byte of the response. After it, the client gets
+    /// a 504 response.
+    first_byte_ms: 60000 in 10..=86400000 "milliseconds";
+    /// Time without a byte of a response that has begun. After it, the client's connection is
+    /// reset.
+    response_ms: 60000 in 10..=86400000 "milliseconds";
+    /// Connections to one origin, or to one target of a forward proxy, including idle ones; divided
+    /// among the workers. When it is reached, another origin is used; without one that has
+    /// capacity, the request waits in the origin queue. 0: no limit for an origin, a quarter of the
+    /// file descriptors for a target.
+    origin_connections: 0 in 0..=1000000 "connections";
+    /// Requests in the queue of one origin; divided among the workers. A further request gets a 503
+    /// response.
+    origin_queue: 1024 in 0..=1000000 "requests";
+    /// Time that a request waits in an origin queue. After it, the client gets a 503 response.
+    queue_ms: 5000 in 10..=3600000 "milliseconds";
+    /// Time that an origin connection stays open without a request. After it, the connection is
+    /// closed.
+    origin_idle_ms: 60000 in 10..=86400000 "milliseconds";
+    /// Idle connections that a worker keeps to one origin. With more, the oldest is closed.
+    origin_idle_connections: 512 in 0..=65536 "connections";
+    /// Idle connections that a worker keeps to all origins. With more, the oldest is closed.
+    origin_idle_connections_all: 4096 in 0..=1000000 "connections";
+    /// Time without a byte in either direction of a tunnel. After it, both connections are closed.
+    tunnel_idle_ms: 900000 in 100..=86400000 "milliseconds";
+    /// Time in which millrace reads and discards what a refused client still sends, so that the
+    /// client can read the response. After it, the connection is closed.
     linger_ms: 5000 in 0..=600000 "milliseconds";
-    /// From SIGTERM to the end of the process. At it, what is left is cut off.
+    /// Time from SIGTERM to the end of the process. After it, the remaining connections are cut
+    /// off.
     drain_ms: 30000 in 0..=86400000 "milliseconds";
-    /// A name looked up, over all name servers. At it: 504.
+    /// Time to look up a host name, over all name servers. After it, the client gets a 504
+    /// response.
     name_ms: 5000 in 100..=600000 "milliseconds";
-    /// Names that a worker looks up at a time; each takes two descriptors. Above it: requests wait
-    /// for room, else 503.
+    /// Host names that a worker looks up at the same time; each lookup takes two file descriptors.
+    /// Further requests wait, and get a 503 response if that takes too long.
     name_lookups: 256 in 1..=4096 "lookups";
-    /// Names that a worker remembers. Above it, the one that ends first is forgotten.
+    /// Host names that a worker caches. With more, the name that expires first is removed.
     names: 4096 in 16..=1000000 "names";
-    /// Panics of worker threads in a minute that are survived: the worker is started anew, and its
-    /// connections are reset. Above it, the process ends with status 1.
+    /// Panics of worker threads in a minute after which the worker is restarted and its connections
+    /// are reset. With more, the process exits with status 1.
     worker_restarts: 5 in 0..=1000000 "panics";
-    /// A password compared by the verifier. At it: 503.
+    /// Time to verify a password. After it, the client gets a 503 response.
     auth_ms: 5000 in 100..=600000 "milliseconds";
-    /// How long a worker takes credentials for right that were compared. After it, they are
-    /// compared again. A changed file of users is heeded at once.
+    /// Time for which a worker accepts verified credentials again. After it, they are verified
+    /// anew. A changed file of users applies at once.
     auth_cache_ms: 600000 in 0..=86400000 "milliseconds";
-    /// Credentials that a worker takes for right. Above it, the oldest are compared again.
+    /// Verified credentials that a worker caches. With more, the oldest are removed and verified
+    /// anew.
     auth_cache_entries: 4096 in 0..=1000000 "credentials";
-    /// Further tries of a request that may be repeated (RFC 9110 section 9.2.2). After them: 502,
-    /// 503 or 504.
+    /// Retries of a request that may be repeated (RFC 9110 section 9.2.2). After them, the client
+    /// gets a 502, 503 or 504 response.
     retries: 2 in 0..=16 "tries";
-    /// Further tries at other origins, of the requests that a worker had for a route within ten
-    /// seconds. Above it, a failure goes to the client.
+    /// Retries at other origins, in percent of the requests that a worker had for a route within
+    /// ten seconds. With more, the client gets the failure.
     retry_percent: 20 in 0..=1000 "percent";
-    /// Further tries that are made whatever `retry_percent` says, divided between the workers.
+    /// Retries that are always possible, in addition to `retry_percent`; divided among the workers.
     retries_per_second: 10 in 0..=1000000 "tries a second";
-    /// Failures in a row (no connection, no answer, a malformed one) of one origin of a booster. At
-    /// it, the origin is asked no more for `eject_ms`, while its route has others. 0: never.
+    /// Consecutive failures of an origin of a reverse proxy (no connection, no response, a
+    /// malformed response). When it is reached, the origin is not used for `eject_ms` if its route
+    /// has others. 0: never.
     eject_failures: 5 in 0..=1000000 "failures";
-    /// From an origin's ejection until one request is sent to probe it. If that fails, the origin is
-    /// ejected for twice as long as before.
+    /// Time from the ejection of an origin to the request that probes it. Each failed probe doubles
+    /// the time.
     eject_ms: 10000 in 10..=86400000 "milliseconds";
-    /// The longest that repeated failing makes of `eject_ms`.
+    /// Longest time to which failed probes extend `eject_ms`.
     eject_ms_max: 300000 in 10..=86400000 "milliseconds";
-    /// Between two health checks of one origin.
+    /// Time between two health checks of an origin.
     check_interval_ms: 5000 in 100..=86400000 "milliseconds";
-    /// A health check, from connecting to the end of the answer's head. At it, the check failed.
+    /// Time of a health check, from connecting to the end of the response's header section. After
+    /// it, the check has failed.
     check_timeout_ms: 2000 in 10..=600000 "milliseconds";
-    /// Health checks in a row that fail. At it, the origin is asked no more while its route has
-    /// others.
+    /// Consecutive failed health checks after which an origin is not used if its route has others.
     check_fails: 3 in 1..=1000 "checks";
-    /// Health checks in a row that pass, of an origin that failed. At it, the origin is asked again.
+    /// Consecutive passed health checks after which a failed origin is used again.
     check_passes: 2 in 1..=1000 "checks";
-    /// The body of a stored answer, and never more than an eighth of `cache-memory`. A longer one
-    /// is passed on and not stored.
+    /// Size of the body of a stored response; also bounded by an eighth of `cache-memory`. A larger
+    /// response is passed on and not stored.
     object_bytes: 1073741824 in 1..=1099511627776 "bytes";
-    /// Stored answers to one URL, for requests that differ in the fields of their Vary. Above it,
-    /// the oldest goes.
-    variants: 64 in 1..=65536 "answers";
-    /// How long it is remembered that the answers to a URL are not stored, so that nobody waits
-    /// for them. 0: not at all.
+    /// Stored responses of one URL, which differ in the request header fields that their Vary
+    /// names. With more, the oldest is removed.
+    variants: 64 in 1..=65536 "responses";
+    /// Time for which the cache remembers that responses of a URL are not stored, so that requests
+    /// do not wait for them. 0: not at all.
     uncacheable_ms: 120000 in 0..=86400000 "milliseconds";
-    /// Waiting for what another client's request brings. At it, the request goes to the origin
-    /// itself.
+    /// Time that a request waits for the response to another client's request. After it, the
+    /// request itself goes to the origin.
     collapse_wait_ms: 5000 in 0..=3600000 "milliseconds";
-    /// Of an answer that is not stored but has several readers: how far it is received ahead of
-    /// the fastest one. At it, nothing more is read of the origin.
+    /// Bytes by which the fetch of a response that is not stored, but has several readers, may be
+    /// ahead of the fastest reader. When it is reached, reading from the origin pauses.
     fill_ahead_bytes: 1048576 in 65536..=1073741824 "bytes";
 }

@@ -1,60 +1,192 @@
 //! The one table of options. The command line, the file format, `--help`, the reference pages and
-//! the error for a bad value all come from a row; nothing about an option is said anywhere else.
-//! Limits have a table of their own, [`Limits::TABLE`](crate::limits::Limits::TABLE), reached
-//! through the row `limit`.
+//! the errors for bad values all come from its rows; nothing about an option is written elsewhere.
+//! Limits have a table of their own, [`Limits::TABLE`](crate::limits::Limits::TABLE), which the row
+//! `limit` gives access to.
 
 pub use super::value_type::ValueType;
+use Group::{
+    Access, AccessLogAndAdmin, Caching, Connections, Listeners, Origins, Processing, Storage,
+    Targets,
+};
 use Scope::{Boost, Cache, Forward, Process, Route, Service, Start};
 
 /// One option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionRow {
-    /// Its name on the command line, without the dashes; `None`: only in files.
+    /// The name on the command line, without the dashes; `None` if only files have the option.
     pub flag: Option<&'static str>,
-    /// Its key in files.
+    /// The key in files.
     pub key: &'static str,
-    /// Where it belongs.
+    /// The commands and the tables of a file that take the option.
     pub scope: Scope,
-    /// Its type and bounds.
-    pub kind: ValueType,
-    /// The value where none is given, as written, or in words between parentheses.
+    /// The heading under which help and the manual page list the option.
+    pub group: Group,
+    /// The type of its values, with bounds.
+    pub value_type: ValueType,
+    /// The default as a user would write it, or a description in parentheses.
     pub default: &'static str,
-    /// How many values it takes; above 1 the option is repeatable, in files a list.
+    /// Defaults of single commands, which replace `default` there: command and value.
+    pub command_defaults: &'static [(&'static str, &'static str)],
+    /// The number of values; above 1 the option is repeatable, and in files a list.
     pub values_max: usize,
-    /// What it is for.
-    pub text: &'static str,
+    /// Whether an empty list in a file is valid. It is not where the list would mean the default.
+    pub may_be_empty: bool,
+    /// The purpose in one short sentence without a full stop, for `-h` and `--help`.
+    pub summary: &'static str,
+    /// Details for the manual and reference pages: sentences, or nothing.
+    pub detail: &'static str,
 }
 
-/// What an option is about; decides the commands and the tables of a file that take it.
+/// The part of a configuration that an option belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// The whole process: every command that runs or reads a configuration; a file's top.
+    /// The process: every command that runs or reads a configuration; top level of a file.
     Process,
-    /// How the process starts: the commands that serve; in no file.
+    /// The start of the process: the commands that serve; not in files.
     Start,
-    /// One service of either kind: `forward` and `boost`; `[[forward]]` and `[[boost]]`.
+    /// A service of either role: `forward` and `boost`; `[[forward]]` and `[[boost]]`.
     Service,
-    /// One forward proxy: `forward`; `[[forward]]`.
+    /// A forward proxy: `forward`; `[[forward]]`.
     Forward,
-    /// One booster: `boost`; `[[boost]]`.
+    /// A reverse proxy: `boost`; `[[boost]]`.
     Boost,
-    /// One route of a booster: `boost`; `[[boost.route]]`.
+    /// A route of a reverse proxy: `boost`; `[[boost.route]]`.
     Route,
-    /// What is kept of the answers of a forward proxy or of a route: `forward` and `boost`;
-    /// `[[forward]]`, `[[boost.route]]`, and `[[boost]]` for those of its routes that do not say.
+    /// Caching of the responses of a forward proxy or of a route: `forward` and `boost`;
+    /// `[[forward]]`, `[[boost.route]]`, and `[[boost]]` as the default of its routes.
     Cache,
 }
 
-/// The commands that take options from the table.
+/// A heading of the options in help and in the manual page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    /// Addresses to listen on.
+    Listeners,
+    /// Clients that may use a service.
+    Access,
+    /// Targets that clients of a forward proxy may reach.
+    Targets,
+    /// Routes and origins of a reverse proxy.
+    Origins,
+    /// Transport options of connections.
+    Connections,
+    /// Rules for storing and reusing responses.
+    Caching,
+    /// Memory and disks.
+    Storage,
+    /// Access log and administration.
+    AccessLogAndAdmin,
+    /// The process: engine, threads, privileges, limits.
+    Processing,
+}
+
+impl Group {
+    /// The groups in the order of help.
+    pub const ALL: &'static [Self] = &[
+        Listeners,
+        Origins,
+        Access,
+        Targets,
+        Caching,
+        Storage,
+        AccessLogAndAdmin,
+        Connections,
+        Processing,
+    ];
+
+    /// The heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Listeners => "Listeners",
+            Access => "Access",
+            Targets => "Targets",
+            Origins => "Routes and origins",
+            Connections => "Connections",
+            Caching => "Cache rules",
+            Storage => "Memory and disks",
+            AccessLogAndAdmin => "Access log and administration",
+            Processing => "Process and limits",
+        }
+    }
+}
+
+/// The commands that take options from the table, each with its purpose.
 pub const COMMANDS: &[(&str, &str)] = &[
-    ("forward", "Run a forward proxy for browsers, package managers and programs; CONNECT too"),
-    ("boost", "Run a booster (reverse proxy) in front of web servers"),
-    ("run", "Run what a file describes"),
-    ("check", "Check a file and print the whole configuration that it means"),
-    ("doctor", "Say what this machine offers and what millrace would do on it"),
-    ("demo", "Run a booster before a small built-in site, and say what happens as it happens"),
-    ("cache", "Ask a running process what its cache holds, or purge it"),
+    ("forward", "Run a caching forward proxy, with CONNECT"),
+    ("boost", "Run a caching reverse proxy in front of web servers"),
+    ("run", "Run the configuration of a file"),
+    ("check", "Check a configuration file and print all settings that it results in"),
+    ("doctor", "Report what this machine supports and what millrace would use"),
+    ("demo", "Run a reverse proxy in front of a built-in site and report each request"),
+    ("cache", "List, show or purge what the cache of a running process stores"),
 ];
+
+/// Other names of commands: the alias and the command.
+pub const ALIASES: &[(&str, &str)] = &[("reverse", "boost")];
+
+/// The command of a name, which may be an alias; `None` if there is no such command.
+pub(super) fn command_of(name: &str) -> Option<&'static str> {
+    let name =
+        ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, command)| command);
+    COMMANDS.iter().map(|(command, _)| *command).find(|command| *command == name)
+}
+
+/// The keys that `-h` lists for a command: the most used options, at most 15.
+pub(super) fn short_help_keys(command: &str) -> &'static [&'static str] {
+    match command {
+        "forward" => &[
+            "listen",
+            "allow-client",
+            "auth-file",
+            "allow-target",
+            "allow-domain",
+            "deny-domain",
+            "cache-ttl",
+            "no-cache",
+            "memory",
+            "disk",
+            "access-log",
+            "admin",
+            "engine",
+            "workers",
+            "limit",
+        ],
+        "boost" => &[
+            "listen",
+            "origins",
+            "balance",
+            "host-header",
+            "check",
+            "allow-client",
+            "trust",
+            "cache-ttl",
+            "no-cache",
+            "memory",
+            "disk",
+            "access-log",
+            "admin",
+            "workers",
+            "limit",
+        ],
+        _ => &[
+            "no-cache",
+            "memory",
+            "cache-memory",
+            "disk",
+            "access-log",
+            "log-format",
+            "admin",
+            "admin-token-file",
+            "engine",
+            "workers",
+            "splice",
+            "user",
+            "sandbox",
+            "upgrade",
+            "limit",
+        ],
+    }
+}
 
 impl OptionRow {
     /// Whether a command takes the option.
@@ -69,18 +201,18 @@ impl OptionRow {
             }
     }
 
-    /// The commands that take the option, in words.
+    /// The commands that take the option, separated by commas.
     pub fn commands(&self) -> String {
         let names = COMMANDS.iter().map(|(name, _)| *name);
         names.filter(|name| self.is_of_command(name)).collect::<Vec<_>>().join(", ")
     }
 
     /// The tables of a file that take the option, for the reference.
-    pub fn tables(&self) -> &'static str {
+    pub fn toml_tables(&self) -> &'static str {
         match self.scope {
-            Scope::Process if self.kind == ValueType::Limit => "[limits]",
-            Scope::Process => "top of the file",
-            Scope::Start => "in no file",
+            Scope::Process if self.value_type == ValueType::Limit => "[limits]",
+            Scope::Process => "top level",
+            Scope::Start => "not in files",
             Scope::Service => "[[forward]] and [[boost]]",
             Scope::Forward => "[[forward]]",
             Scope::Boost => "[[boost]]",
@@ -89,21 +221,32 @@ impl OptionRow {
         }
     }
 
-    /// Whether it may be given more than once.
+    /// The default of a command.
+    pub fn default_for(&self, command: &str) -> &'static str {
+        let own = self.command_defaults.iter().find(|(name, _)| *name == command);
+        own.map_or(self.default, |(_, default)| default)
+    }
+
+    /// Whether the option may be given more than once.
     pub fn is_repeatable(&self) -> bool {
         self.values_max > 1
     }
 
-    /// The rows that are keys of a file's table, which takes these scopes; limits have a table of
+    /// Whether files have the option as a key of its own.
+    pub fn is_file_key(&self) -> bool {
+        self.value_type != ValueType::Limit && self.scope != Scope::Start
+    }
+
+    /// The rows that are keys of a table of a file, which takes `scopes`. Limits have a table of
     /// their own.
     pub(super) fn of_scopes(scopes: &[Scope]) -> impl Iterator<Item = &'static Self> {
-        let rows = Self::TABLE.iter().filter(|row| row.kind != ValueType::Limit);
+        let rows = Self::TABLE.iter().filter(|row| row.value_type != ValueType::Limit);
         rows.filter(|row| scopes.contains(&row.scope))
     }
 
-    /// The type of the option with a key of the table.
-    pub(super) fn kind_of(key: &str) -> ValueType {
-        Self::of_key(key).expect("the key is one of the table").kind
+    /// The type of the option with a key that the table has.
+    pub(super) fn value_type_of(key: &str) -> ValueType {
+        Self::of_key(key).expect("the table has the key").value_type
     }
 
     /// The row of a key.
@@ -112,344 +255,500 @@ impl OptionRow {
     }
 }
 
-/// A memory of one worker below which nothing moves; see `memory`.
+/// The least memory of one worker with which its transfers make progress; see `memory`.
 pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
 
-/// Host names in one list; so many fill a file to a quarter.
+/// Host names in one list. A list of this length fills a quarter of the largest file.
 const DOMAINS_MAX: usize = 8192;
 
-/// A row that is given once, and is called the same on the command line and in files. [`Row::text`]
-/// follows.
-const fn row(scope: Scope, key: &'static str, kind: ValueType, default: &'static str) -> OptionRow {
-    OptionRow { flag: Some(key), key, scope, kind, default, values_max: 1, text: "" }
+/// A row that takes one value and has the same name on the command line and in files.
+const fn row(
+    scope: Scope,
+    group: Group,
+    key: &'static str,
+    value_type: ValueType,
+    default: &'static str,
+) -> OptionRow {
+    OptionRow {
+        flag: Some(key),
+        key,
+        scope,
+        group,
+        value_type,
+        default,
+        command_defaults: &[],
+        values_max: 1,
+        may_be_empty: true,
+        summary: "",
+        detail: "",
+    }
 }
 
 impl OptionRow {
-    const fn summary(self, text: &'static str) -> Self {
-        Self { text, ..self }
+    const fn summary(self, summary: &'static str) -> Self {
+        Self { summary, ..self }
     }
 
-    /// What can stand many times in one configuration.
-    const fn times(self, values_max: usize) -> Self {
+    const fn detail(self, detail: &'static str) -> Self {
+        Self { detail, ..self }
+    }
+
+    /// Makes the option repeatable.
+    const fn repeatable(self, values_max: usize) -> Self {
         Self { values_max, ..self }
     }
 
-    /// What the command line calls otherwise than files do.
+    /// Refuses an empty list.
+    const fn not_empty(self) -> Self {
+        Self { may_be_empty: false, ..self }
+    }
+
+    /// Sets a name for the command line that differs from the key.
     const fn flag(self, flag: &'static str) -> Self {
         Self { flag: Some(flag), ..self }
     }
 
-    /// What the command line does not know.
-    const fn of_files(self) -> Self {
+    /// Removes the option from the command line.
+    const fn only_in_files(self) -> Self {
         Self { flag: None, ..self }
+    }
+
+    const fn command_defaults(
+        self,
+        command_defaults: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self { command_defaults, ..self }
     }
 
     /// The rows, in the order of the reference.
     pub const TABLE: &'static [Self] = &[
         row(
             Service,
+            Listeners,
             "name",
-            ValueType::Service,
-            "(the role, forward or boost, if the process has one service of it; else the first \
-             listen address)",
+            ValueType::ServiceName,
+            "(the role, forward or boost, if no other service has it; otherwise the first listen \
+             address)",
         )
-        .of_files()
-        .summary(
-            "Call the service by this name in the keys of cached responses and in metrics. No \
-             other service may have it. A service whose name changes finds nothing of what it \
-             stored before.",
+        .only_in_files()
+        .summary("Name of the service in cache keys and metrics")
+        .detail(
+            "No other service may have the same name. A service whose name changes does not find \
+             the responses that it stored before.",
         ),
         row(
             Service,
+            Listeners,
             "listen",
-            ValueType::Listen,
+            ValueType::ListenAddress,
             "(127.0.0.1:3128 for forward, 127.0.0.1:8080 for boost)",
         )
-        .times(64)
-        .summary("Take clients at this address. Port 0 lets the kernel pick one; it is printed."),
-        row(Route, "origins", ValueType::Origin, "(none: at least one is needed)")
+        .command_defaults(&[("forward", "127.0.0.1:3128"), ("boost", "127.0.0.1:8080")])
+        .repeatable(64)
+        .not_empty()
+        .summary("Listen on this address; port 0 lets the kernel choose a port")
+        .detail("Each address is printed on standard error once it accepts connections."),
+        row(Route, Origins, "origins", ValueType::Origin, "(none; at least one is required)")
             .flag("origin")
-            .times(256)
-            .summary(
-                "Pass requests to this web server. Several share the load; on the command line \
-                 commas may stand between them.",
-            ),
-        row(Route, "balance", ValueType::Keyword(&["round-robin", "least-outstanding"]), "round-robin")
-            .summary("Pick an origin in turn, or the one with the fewest requests under way."),
-        row(Route, "host-header", ValueType::Keyword(&["client", "origin"]), "client")
-            .summary("Send the origin the Host that the client asked for, or its own name."),
-        row(Route, "host", ValueType::Host, "(any)")
-            .of_files()
-            .summary("Take requests for this host only. The first route that matches is taken."),
-        row(Route, "path", ValueType::Path, "/").of_files().summary(
-            "Match requests whose path begins with this. The path is compared in its normal form: \
-             escapes of letters, digits, -, ., _ and ~ decoded, slashes merged, . and .. segments \
-             removed.",
-        ),
-        row(Boost, "path-strict", ValueType::Switch, "on").of_files().summary(
-            "Where a route has a path other than /: refuse a path (400) that origins may read as \
-             the path of another route, because they decode escapes once or twice, merge slashes, \
-             remove . and .. segments, or cut at a semicolon; one with %00 or an encoded . or .. \
-             segment; and one with a . or .. segment and %2f, %5c or a semicolon.",
-        ),
-        row(Route, "path-forward", ValueType::Keyword(&["as-sent", "normalised"]), "as-sent").summary(
-            "Send the origin the path as the client sent it, or in its normal form. The key of a \
-             cached response contains the same form.",
-        ),
-        row(Route, "pass-fields", ValueType::PassField, "(none)").times(32).summary(
-            "Pass this field on from peers outside trust too. Without it a booster removes fields \
-             by which a client could describe itself or its request to the origin. The field \
-             becomes a part of the cache key.",
-        ),
-        row(Route, "eject-on-errors", ValueType::Switch, "off").summary(
-            "Count answers 502, 503 and 504 as failures of the origin, as if none had come. They \
-             are passed on all the same.",
-        ),
+            .repeatable(256)
+            .not_empty()
+            .summary("Pass requests to this web server; several share the load")
+            .detail("On the command line, commas may separate several servers."),
         row(
             Route,
+            Origins,
+            "balance",
+            ValueType::Keyword(&["round-robin", "least-outstanding"]),
+            "round-robin",
+        )
+        .summary("How to choose among several origins")
+        .detail(
+            "round-robin uses them in turn. least-outstanding uses the origin with the fewest \
+             requests of this worker in progress, in turn among equals.",
+        ),
+        row(Route, Origins, "host-header", ValueType::Keyword(&["client", "origin"]), "client")
+            .summary("Which Host header field the origin receives")
+            .detail(
+                "client: the one that the client sent. origin: the name and port of the origin as \
+                 configured.",
+            ),
+        row(Route, Origins, "host", ValueType::HostPattern, "(any)")
+            .only_in_files()
+            .summary("Match requests for this host")
+            .detail("A request uses the first route that matches it."),
+        row(Route, Origins, "path", ValueType::PathPrefix, "/")
+            .only_in_files()
+            .summary("Match requests whose path begins with this prefix")
+            .detail(
+                "The path is compared in normal form: escapes of letters, digits, -, ., _ and ~ \
+                 are decoded, slashes are merged, and . and .. segments are removed.",
+            ),
+        row(Boost, Origins, "path-strict", ValueType::Switch, "on")
+            .only_in_files()
+            .summary("Refuse paths that origins may take for the path of another route")
+            .detail(
+                "Applies if a route has a path other than /. Three kinds of paths are refused with \
+                 400. First, a path that is the path of another route to an origin that decodes \
+                 escapes once or twice, merges slashes, removes . and .. segments, or cuts at a \
+                 semicolon. Second, a path with %00 or an encoded . or .. segment. Third, a path \
+                 with a . or .. segment and %2f, %5c or a semicolon.",
+            ),
+        row(
+            Route,
+            Origins,
+            "path-forward",
+            ValueType::Keyword(&["as-sent", "normalised"]),
+            "as-sent",
+        )
+        .summary("Which form of the path the origin receives")
+        .detail(
+            "as-sent: as the client sent it. normalised: in the normal form by which the route was \
+             selected. The cache key contains the same form.",
+        ),
+        row(Route, Origins, "pass-fields", ValueType::PassedField, "(none)")
+            .repeatable(32)
+            .summary("Pass on this request header field from untrusted peers too")
+            .detail(
+                "By default a reverse proxy removes the fields by which an untrusted client could \
+                 describe itself or its request to the origin; see trust. A field that is passed \
+                 on is part of the cache key.",
+            ),
+        row(Route, Origins, "eject-on-errors", ValueType::Switch, "off")
+            .summary("Count 502, 503 and 504 responses as failures of the origin")
+            .detail(
+                "They count as if no response had arrived; see the limit eject_failures. They are \
+                 still passed on to the client.",
+            ),
+        row(
+            Route,
+            Origins,
             "retry-on",
             ValueType::Keyword(&["malformed", "502", "503", "504", "off"]),
             "malformed",
         )
-        .times(4)
-        .summary(
-            "Send an idempotent request without a body to another origin of the route if a \
-                 response is malformed, or has this status. What is given replaces malformed. \
-                 retries and retry_percent limit how often; what the last origin responds is passed \
-                 on. Failed connections are retried in any case.",
+        .repeatable(4)
+        .summary("Retry at another origin if the response is malformed or has this status")
+        .detail(
+            "Applies to idempotent requests without a body. The values replace the default. The \
+             limits retries and retry_percent bound the retries; the response of the last origin \
+             is passed on. Requests are retried after failed connections in any case.",
         ),
-        row(Route, "check", ValueType::Check, "off").summary(
-            "Ask each origin for this path every check_interval_ms, and leave out those that fail \
-             while there are others.",
-        ),
-        row(Route, "check-status", ValueType::Statuses, "200-399")
-            .summary("Statuses of an origin that is well, in answer to a check."),
-        row(Route, "send-proxy", ValueType::Keyword(&["off", "v1", "v2"]), "off").summary(
-            "Begin each connection to an origin with a PROXY protocol header, version 1 (text) or \
-             2 (binary), that names the client and the address it reached. Such a connection \
-             serves no other client.",
-        ),
-        row(Service, "allow-client", ValueType::Block, "(every client)").times(1024).summary(
-            "Serve clients from these addresses only. A forward proxy that other machines can \
-             reach does not start without it.",
-        ),
-        row(Service, "deny-client", ValueType::Block, "(none)")
-            .times(1024)
-            .summary("Never serve clients from these addresses; wins over allow-client."),
+        row(Route, Origins, "check", ValueType::CheckPath, "off")
+            .summary("Check the health of each origin by requesting this path")
+            .detail(
+                "An origin is checked every check_interval_ms. Origins that fail are not used \
+                 while others of the route pass.",
+            ),
+        row(Route, Origins, "check-status", ValueType::Statuses, "200-399")
+            .summary("Which response statuses pass a health check"),
+        row(Route, Origins, "send-proxy", ValueType::Keyword(&["off", "v1", "v2"]), "off")
+            .summary("Begin each connection to an origin with a PROXY protocol header")
+            .detail(
+                "v1 is text, v2 is binary. The header names the client and the address to which \
+                 the client connected. Such a connection serves no other client.",
+            ),
+        row(Service, Access, "allow-client", ValueType::Cidr, "(every client)")
+            .repeatable(1024)
+            .not_empty()
+            .summary("Serve only clients with these addresses")
+            .detail(
+                "A forward proxy that other machines can reach does not start without this option.",
+            ),
+        row(Service, Access, "deny-client", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Never serve clients with these addresses; overrides allow-client"),
         row(
             Forward,
+            Access,
             "auth-file",
             ValueType::File,
-            "(none: who may use the proxy is decided by addresses alone)",
+            "(none; only addresses decide who may use the proxy)",
         )
-        .summary(
-            "Ask clients for a user name and password (Basic) or a token (Bearer), and look them \
-             up in this file: a line NAME:HASH, as htpasswd -B and openssl passwd -6 write the \
-             hash, or NAME:token:SHA256, for each. Nobody but its owner and group may write it.",
+        .summary("Serve only the users in this file")
+        .detail(
+            "Clients have to send a user name and password (Basic) or a token (Bearer). Each user \
+             has a line NAME:HASH, with a hash written by htpasswd -B or openssl passwd -6, or \
+             NAME:token:SHA256. Only the owner and the group of the file may have write access.",
         ),
-        row(Forward, "auth-realm", ValueType::Realm, "millrace")
-            .summary("Show this to the person who is asked for a password."),
+        row(Forward, Access, "auth-realm", ValueType::Realm, "millrace")
+            .summary("Realm that browsers show when they prompt for a password"),
         row(
             Forward,
+            Targets,
             "allow-private",
             ValueType::Switch,
-            "(on if only this machine can reach the proxy, else off)",
+            "(on if only this machine can reach the proxy, otherwise off)",
         )
-        .summary(
-            "Let clients reach loopback, private and other special addresses. Addresses of cloud \
-             metadata services (link-local ones, fd00:ec2::/32, fd00:42::42 and a few others) need \
-             allow-target all the same.",
+        .summary("Let clients reach loopback, private and other special addresses")
+        .detail(
+            "Addresses of cloud metadata services (link-local addresses, fd00:ec2::/32, \
+             fd00:42::42 and a few others) always need allow-target.",
         ),
-        row(Forward, "allow-target", ValueType::Block, "(none)")
-            .times(1024)
-            .summary("Let clients reach these addresses, whatever allow-private says."),
-        row(Forward, "deny-target", ValueType::Block, "(none)")
-            .times(1024)
-            .summary("Never let clients reach these addresses; wins over allow-target."),
+        row(Forward, Targets, "allow-target", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Let clients reach these addresses; overrides allow-private"),
+        row(Forward, Targets, "deny-target", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Never let clients reach these addresses; overrides allow-target"),
         row(
             Forward,
+            Targets,
             "allow-port",
             ValueType::Port,
-            "(all if only this machine can reach the proxy, else none)",
+            "(all if only this machine can reach the proxy, otherwise none)",
         )
-        .times(1024)
-        .summary("Let clients reach this port beside 80, 443 and those from 1024."),
-        row(Forward, "deny-port", ValueType::Number { least: 1, most: 65535 }, "(none)")
-            .times(1024)
-            .summary("Never let clients reach this port; wins over allow-port and allow-target."),
-        row(Forward, "allow-domain", ValueType::Domain, "(every name)").times(DOMAINS_MAX).summary(
-            "Let clients reach these host names only. Targets that are addresses are then denied, \
-             except those of allow-target. The addresses of a name are judged as ever.",
-        ),
-        row(Forward, "deny-domain", ValueType::Domain, "(none)").times(DOMAINS_MAX).summary(
-            "Never let clients reach these host names; wins over allow-domain. The machine's \
-             search list of domains applies to no name then.",
-        ),
-        row(Service, "trust", ValueType::Block, "(none)").times(1024).summary(
-            "Believe the Forwarded, X-Forwarded-* and PROXY headers that come from these \
-             addresses. A booster sends Forwarded, X-Forwarded-For, -Proto and -Host to its \
-             origins: after what these addresses said, and in the place of what others did. From \
-             these addresses it passes on other fields that describe the request too, such as \
-             X-Forwarded-Prefix and X-Original-URL; they are a part of the cache key. Where a \
-             PROXY header names a client, that client's address decides about fields.",
-        ),
-        row(Service, "proxy-protocol", ValueType::Flag, "false").summary(
-            "Expect a PROXY protocol header, version 1 or 2, at the beginning of each connection. \
-             Needs trust.",
-        ),
-        row(Service, "proxy-status", ValueType::Switch, "off").summary(
-            "Add a member to Proxy-Status (RFC 9209) of each answer that is passed on. Answers \
-             that are made here always have one.",
-        ),
-        row(Service, "congestion", ValueType::Congestion, "system").summary(
-            "Congestion control of clients' TCP connections: an algorithm by its name, system for \
-             what the kernel is set to, or auto for cubic where the peer has a loopback, private \
-             or link-local address (an algorithm that paces, such as bbr, costs CPU there and \
-             gains nothing) and the system's for all others.",
-        ),
-        row(Service, "origin-congestion", ValueType::Congestion, "system")
-            .summary("The same for TCP connections to origins."),
-        row(Cache, "cache", ValueType::Switch, "on").summary(
-            "Keep answers and answer from them, as RFC 9111 lets a shared cache. off: requests go \
-             past the cache.",
-        ),
-        row(Cache, "cache-ttl", ValueType::Ttl, "origin").times(32).summary(
-            "How long answers are fresh. origin: as long as the origin says (cache-target, \
-             Cache-Control, Expires), or where it says nothing, as cache-heuristic does. default: \
-             where it says nothing, so long. override: so long, whatever it says; what must not be \
-             stored is not stored all the same, and what must be validated each time is. Without a \
-             status it is about those that may be cached without being asked for: 200, 203, 204, \
-             206, 300, 301, 308, 404, 405, 410, 414 and 501. Responses with 400, 401 and 429 are \
-             stored only if a status or a range names them.",
-        ),
-        row(Cache, "cache-ttl-max", ValueType::Time, "3650d")
-            .summary("The longest that an answer is fresh where cache-ttl is not override."),
-        row(Cache, "cache-heuristic", ValueType::Number { least: 0, most: 100 }, "10").summary(
-            "How long an answer is fresh whose origin does not say: so many percent of the time \
-             since its Last-Modified (RFC 9111 section 4.2.2). 0: it is validated each time.",
-        ),
-        row(Cache, "cache-heuristic-max", ValueType::Time, "1d")
-            .summary("The longest that an answer is fresh by cache-heuristic."),
-        row(Cache, "cache-stale-if-error", ValueType::Time, "0s").summary(
-            "How long a stale answer stands in for an origin that cannot be reached or answers \
-             500, 502, 503 or 504, where the answer itself neither says (RFC 5861) nor forbids it.",
-        ),
-        row(Cache, "cache-stale-while-revalidate", ValueType::Time, "0s").summary(
-            "How long a stale answer is used while it is validated in the background, where the \
-             answer itself neither says (RFC 5861) nor forbids it.",
-        ),
-        row(Cache, "cache-set-cookie", ValueType::Keyword(&["explicit", "shared", "never"]), "never")
-            .summary(
-                "Which responses with Set-Cookie are stored, and sent with it to other clients. \
-                 never: none. explicit: those that say how long they are fresh; the cookies of a \
-                 validation (304) are stored too. shared: those that speak to shared caches \
-                 (public, s-maxage, a field of cache-target).",
+        .repeatable(1024)
+        .summary("Let clients reach this port in addition to 80, 443 and those from 1024"),
+        row(
+            Forward,
+            Targets,
+            "deny-port",
+            ValueType::Number { least: 1, most: 65535 },
+            "(none)",
+        )
+        .repeatable(1024)
+        .summary("Never let clients reach this port; overrides allow-port and allow-target"),
+        row(Forward, Targets, "allow-domain", ValueType::DomainPattern, "(every name)")
+            .repeatable(DOMAINS_MAX)
+            .not_empty()
+            .summary("Let clients reach only these host names")
+            .detail(
+                "Targets given as addresses are then denied, except those of allow-target. The \
+                 addresses of an allowed name still have to pass the other rules.",
             ),
-        row(Cache, "cache-request-directives", ValueType::Switch, "on").summary(
-            "Heed the Cache-Control and Pragma of requests (RFC 9111 section 5.2.1), by which a \
-             client may have an answer validated, say.",
-        ),
-        row(Cache, "cache-target", ValueType::Field, "CDN-Cache-Control").times(8).summary(
-            "A field of answers by which origins speak to this cache (RFC 9213). The first of \
-             these that an answer has counts in the place of its Cache-Control and Expires.",
-        ),
+        row(Forward, Targets, "deny-domain", ValueType::DomainPattern, "(none)")
+            .repeatable(DOMAINS_MAX)
+            .summary("Never let clients reach these host names; overrides allow-domain")
+            .detail("The search list of resolv.conf(5) is then not applied to any name."),
+        row(Service, Access, "trust", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Trust forwarding header fields and PROXY headers from these peers")
+            .detail(
+                "Forwarded, X-Forwarded-* and PROXY headers are believed only if they come from \
+                 these addresses. A reverse proxy sends Forwarded, X-Forwarded-For, \
+                 X-Forwarded-Proto and X-Forwarded-Host to its origins: it appends to the values \
+                 of trusted peers and replaces those of all others. Only trusted peers may send \
+                 other fields that describe a request, such as X-Forwarded-Prefix and \
+                 X-Original-URL; these are passed on and are part of the cache key. If a PROXY \
+                 header names a client, the address of that client decides whether its fields are \
+                 trusted.",
+            ),
+        row(Service, Access, "proxy-protocol", ValueType::Flag, "false")
+            .summary("Expect a PROXY protocol header on each connection; needs trust")
+            .detail("Versions 1 and 2 are accepted."),
+        row(Service, Listeners, "proxy-status", ValueType::Switch, "off")
+            .summary("Add Proxy-Status (RFC 9209) to responses that are passed on")
+            .detail("Responses that millrace itself makes always have this field."),
+        row(Service, Connections, "congestion", ValueType::Congestion, "system")
+            .summary("TCP congestion control of connections from clients")
+            .detail(
+                "system: the setting of the kernel. auto: cubic for peers with a loopback, private \
+                 or link-local address, the setting of the kernel for all others; an algorithm \
+                 that paces, such as bbr, costs CPU time for such peers and gains nothing. Any \
+                 other value is the name of an algorithm.",
+            ),
+        row(Service, Connections, "origin-congestion", ValueType::Congestion, "system")
+            .summary("TCP congestion control of connections to origins")
+            .detail("The values are those of congestion."),
+        row(Cache, Caching, "cache", ValueType::Switch, "on")
+            .summary("Store responses and reuse them")
+            .detail(
+                "The rules are those of RFC 9111 for a shared cache. off: requests bypass the \
+                 cache.",
+            ),
+        row(Cache, Caching, "cache-ttl", ValueType::CacheLifetime, "origin")
+            .repeatable(32)
+            .summary("How long responses stay fresh")
+            .detail(
+                "origin: use the lifetime that the response sets (by cache-target, Cache-Control \
+                 or Expires), otherwise cache-heuristic. default TIME: use TIME if the response \
+                 sets no lifetime. override TIME: use TIME even if the response sets one; no-store \
+                 and no-cache still apply. A rule without a status applies to the statuses that \
+                 are cacheable by default: 200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414 \
+                 and 501. Responses with 400, 401 and 429 are stored only if a rule names their \
+                 status or a range with it.",
+            ),
+        row(Cache, Caching, "cache-ttl-max", ValueType::Duration, "3650d")
+            .summary("Longest lifetime of a response")
+            .detail("Does not apply to cache-ttl override."),
         row(
             Cache,
+            Caching,
+            "cache-heuristic",
+            ValueType::Number { least: 0, most: 100 },
+            "10",
+        )
+        .summary("Lifetime in percent of the time since Last-Modified")
+        .detail(
+            "Applies to responses that set no lifetime (RFC 9111 section 4.2.2). 0: such a \
+             response is validated before each reuse.",
+        ),
+        row(Cache, Caching, "cache-heuristic-max", ValueType::Duration, "1d")
+            .summary("Longest lifetime by cache-heuristic"),
+        row(Cache, Caching, "cache-stale-if-error", ValueType::Duration, "0s")
+            .summary("How long to use a stale response if the origin fails")
+            .detail(
+                "An origin fails if it cannot be reached or responds with 500, 502, 503 or 504. \
+                 Applies to responses that neither set such a time (RFC 5861) nor forbid stale \
+                 reuse.",
+            ),
+        row(Cache, Caching, "cache-stale-while-revalidate", ValueType::Duration, "0s")
+            .summary("How long to use a stale response while it is validated in the background")
+            .detail(
+                "Applies to responses that neither set such a time (RFC 5861) nor forbid stale \
+                 reuse.",
+            ),
+        row(
+            Cache,
+            Caching,
+            "cache-set-cookie",
+            ValueType::Keyword(&["explicit", "shared", "never"]),
+            "never",
+        )
+        .summary("Which responses with Set-Cookie to store")
+        .detail(
+            "A stored response is sent to other clients with its Set-Cookie. never: store none. \
+             explicit: store responses that set a lifetime; the cookies of a validation (304) are \
+             stored too. shared: store responses with directives for shared caches (public, \
+             s-maxage, a field of cache-target).",
+        ),
+        row(Cache, Caching, "cache-request-directives", ValueType::Switch, "on")
+            .summary("Apply Cache-Control and Pragma of requests (RFC 9111 section 5.2.1)")
+            .detail("With such a directive a client can, for example, force a validation."),
+        row(Cache, Caching, "cache-target", ValueType::FieldName, "CDN-Cache-Control")
+            .repeatable(8)
+            .summary("Response header field with directives for this cache (RFC 9213)")
+            .detail(
+                "The first of these fields that a response has replaces its Cache-Control and \
+                 Expires.",
+            ),
+        row(
+            Cache,
+            Caching,
             "cache-key",
             ValueType::FieldOrCookie,
-            "(the URL alone, with the fields that trusted peers describe a request by)",
+            "(only the URL and the fields by which trusted peers describe a request)",
         )
-        .times(64)
-        .summary(
-            "Keep the responses to requests apart that differ in this field or cookie, though \
-             their origin does not say so by Vary. A field counts as the origin receives it.",
+        .repeatable(64)
+        .summary("Add this request header field or cookie to the cache key")
+        .detail(
+            "Responses to requests that differ in it are stored apart, even if the origin sends no \
+             Vary. The value of a field is the one that the origin receives.",
         ),
-        row(Cache, "cache-ignore-query", ValueType::Parameter, "(none)").times(256).summary(
-            "Take URLs as the same that differ in this query parameter alone. The origin gets it \
-             all the same.",
-        ),
-        row(Cache, "cache-bypass", ValueType::FieldOrCookie, "(none)").times(64).summary(
-            "Neither answer requests that bring this field or cookie from the cache, nor store the \
-             answers to them.",
-        ),
-        row(Cache, "cache-finish", ValueType::Switch, "on").summary(
-            "Receive an answer to its end, and store it, when the client that asked for it leaves; \
-             a part (206) is received at most 64 KiB ahead of its readers, and only while it has \
-             some.",
-        ),
-        row(Cache, "cache-status", ValueType::Switch, "on")
-            .summary("Say in Cache-Status (RFC 9211) of each answer what the cache did."),
+        row(Cache, Caching, "cache-ignore-query", ValueType::QueryParameter, "(none)")
+            .repeatable(256)
+            .summary("Leave this query parameter out of the cache key")
+            .detail(
+                "URLs that differ only in this parameter share a stored response. The origin still \
+                 receives the parameter.",
+            ),
+        row(Cache, Caching, "cache-bypass", ValueType::FieldOrCookie, "(none)")
+            .repeatable(64)
+            .summary("Bypass the cache for requests with this header field or cookie")
+            .detail("Such a request gets no stored response, and its response is not stored."),
+        row(Cache, Caching, "cache-finish", ValueType::Switch, "on")
+            .summary("Finish fetching a response after its client has left")
+            .detail(
+                "The response is received to its end and stored. A partial response (206) is \
+                 received at most 64 KiB ahead of its readers, and only while it has readers.",
+            ),
+        row(Cache, Caching, "cache-status", ValueType::Switch, "on")
+            .summary("Add Cache-Status (RFC 9211) to responses"),
         row(
             Process,
+            Processing,
             "engine",
             ValueType::Keyword(&["auto", "epoll", "uring", "uselect", "poll", "select"]),
             "auto",
         )
-        .summary(
-            "How to wait for sockets: epoll(7), or io_uring(7) of Linux 6.1 or newer. auto takes \
-             uring where it can be had and is not dearer than epoll, and says what it took. \
-             io_uring needs 136 KB of locked memory (RLIMIT_MEMLOCK) for each worker, and at start \
-             for 4 more rings (auto) or 1 more (uring): if there is not enough, auto uses epoll \
-             for all workers, and uring is an error. uselect reads from memory what happens to \
-             connections, which uselectd(8) has the kernel keep up to date; auto never takes it, \
-             and where uselectd does not run or does not serve this process, millrace does not \
-             start by it. When uselectd ends later, millrace says so and goes on by epoll. For \
-             comparison alone: poll(2) and select(2), whose every wait costs time for each \
-             connection, idle ones too.",
+        .summary("How to wait for sockets")
+        .detail(
+            "auto: uring if it is available and costs no more than epoll, otherwise epoll; the \
+             choice is printed at start. epoll: epoll(7). uring: io_uring(7), with Linux 6.1 or \
+             newer. It needs 136 KB of locked memory (RLIMIT_MEMLOCK) per worker, and at start the \
+             memory of 4 more rings (auto) or 1 more (uring). If there is not enough, auto uses \
+             epoll for all workers, and uring is an error. uselect: readiness of connections is \
+             read from memory that the kernel keeps up to date for uselectd(8). auto never chooses \
+             it. If uselectd does not run or does not serve this process, millrace does not start; \
+             if uselectd ends later, millrace reports it and continues with epoll. poll and \
+             select: poll(2) and select(2), for comparison only; each wait takes time for each \
+             connection, including idle ones.",
         ),
-        row(Process, "uselectd", ValueType::File, "/run/uselectd.sock")
-            .summary("The socket of uselectd(8), for engine uselect."),
-        row(Process, "spin-us", ValueType::Number { least: 0, most: 1000 }, "0").summary(
-            "With engine uselect: for how many microseconds a worker looks for work before it \
-             sleeps, where that has lately found some and nobody else wants the processor. Answers \
-             come sooner, and a processor is kept busy.",
-        ),
-        row(Process, "splice", ValueType::Keyword(&["fixed", "calibrated", "never", "always"]), "fixed")
-            .summary(
-                "Which bodies are spliced, moved through a pipe inside the kernel (splice(2)), \
-                 instead of copied: those from fixed lengths on, or from calibrated ones, which \
-                 are measured for up to a second at start and said; never any; always all. never \
-                 and always are for comparisons.",
+        row(Process, Processing, "uselectd", ValueType::File, "/run/uselectd.sock")
+            .summary("Socket of uselectd(8), for engine uselect"),
+        row(Process, Processing, "spin-us", ValueType::Number { least: 0, most: 1000 }, "0")
+            .summary("Microseconds to poll before a worker sleeps, for engine uselect")
+            .detail(
+                "A worker polls only where polling has found work recently and no other thread \
+                 wants the processor. Polling lowers latency and keeps a processor busy.",
             ),
         row(
             Process,
-            "workers",
-            ValueType::Number { least: 1, most: 1024 },
-            "(the processors that the process may use)",
+            Processing,
+            "splice",
+            ValueType::Keyword(&["fixed", "calibrated", "never", "always"]),
+            "fixed",
         )
-        .summary("Worker threads."),
+        .summary("Which bodies to splice instead of copying them")
+        .detail(
+            "A spliced body moves through a pipe inside the kernel (splice(2)). fixed: bodies from \
+             built-in lengths on. calibrated: bodies from lengths on that are measured for up to a \
+             second at start and printed. never and always are for comparisons.",
+        ),
         row(
             Process,
+            Processing,
+            "workers",
+            ValueType::Number { least: 1, most: 1024 },
+            "(the number of processors that the process may use)",
+        )
+        .summary("Number of worker threads"),
+        row(
+            Process,
+            Storage,
             "memory",
             ValueType::Size { least: MEMORY_BYTES_PER_WORKER_MIN, most: 1 << 44 },
             "256M",
         )
-        .summary(
-            "What the cache (cache-memory) and all pools may take together; the pools at least 1M \
-             a worker. When those are full, reading pauses.",
+        .summary("Memory for the cache and all buffer pools together")
+        .detail(
+            "The cache takes cache-memory of it. The pools need at least 1M per worker; while they \
+             are exhausted, reading pauses.",
         ),
-        row(Process, "user", ValueType::User, "auto").summary(
-            "Whose rights to have where millrace is started as root; ports and sockets of unix: \
-             addresses are opened before. auto takes the user millrace if there is one, else \
-             nobody; and root, without its capabilities, where a file of the configuration would \
-             be out of their reach, which is said. Started as anybody else, millrace stays who it \
-             is.",
-        ),
-        row(Process, "sandbox", ValueType::Keyword(&["auto", "off"]), "auto").summary(
-            "Restrict the process to the files of its configuration (Landlock) and to the system \
-             calls that it is made of (seccomp), and hide its memory from other processes and from \
-             core dumps. What this kernel cannot do is said at start. off is for debugging tools.",
-        ),
-        row(Process, "sandbox-folder", ValueType::Folder, "(those of the configuration's files)")
-            .times(64)
-            .summary(
-                "Leave the sandboxed process this folder as well: for logs, Unix sockets and other \
-                 files that a reload may name and the configuration does not have at the start.",
+        row(Process, Processing, "user", ValueType::User, "auto")
+            .summary("User, and optionally group, of a process that is started as root")
+            .detail(
+                "Ports and sockets of unix: addresses are opened before the process changes its \
+                 user. auto: the user millrace if it exists, otherwise nobody. If that user cannot \
+                 access a file of the configuration, auto stays root without capabilities, which \
+                 is printed. A process that is not started as root keeps its user.",
             ),
-        row(Process, "no-cache", ValueType::Flag, "false")
-            .summary("Have no cache: store nothing, whatever the other options of the cache say."),
+        row(Process, Processing, "sandbox", ValueType::Keyword(&["auto", "off"]), "auto")
+            .summary("Restrict the process to the files and system calls that it needs")
+            .detail(
+                "auto: Landlock allows only the files of the configuration, seccomp only the \
+                 system calls that millrace uses, and the memory is hidden from other processes \
+                 and from core dumps. Restrictions that this kernel does not support are printed at \
+                 start. off is for debugging tools.",
+            ),
         row(
             Process,
+            Processing,
+            "sandbox-folder",
+            ValueType::Folder,
+            "(the directories of the configuration's files)",
+        )
+        .repeatable(64)
+        .summary("Let the sandboxed process use this directory as well")
+        .detail(
+            "For logs, Unix sockets and other files that a reload may name and that are not in the \
+             configuration at start.",
+        ),
+        row(Process, Storage, "no-cache", ValueType::Flag, "false")
+            .summary("Store nothing, whatever the other cache options are"),
+        row(
+            Process,
+            Storage,
             "cache-memory",
             ValueType::MemoryShare {
                 least: iolite::limits::SLAB_BYTES_MIN as u64,
@@ -458,67 +757,103 @@ impl OptionRow {
             },
             "50%",
         )
-        .summary(
-            "What the cache takes of memory: where answers are kept, and where those of disks pass \
-             through. 0: there is no cache. A share in percent leaves the pools at least 1M a \
-             worker, and is 0 where no 4M remain.",
+        .summary("Part of memory that the cache takes")
+        .detail(
+            "Responses are stored here, and those of disks pass through it. 0: no cache. A \
+             percentage leaves the pools at least 1M per worker; it counts as 0 if less than 4M \
+             would remain for the cache.",
         ),
         row(
             Process,
+            Storage,
             "disk",
             ValueType::Disk { least: 16 << 20, most: 1 << 50 },
-            "(none: answers are kept in memory alone)",
+            "(none; responses are stored only in memory)",
         )
-        .times(64)
-        .summary(
-            "Keep answers in files in this folder too, up to so many bytes of them; they are there \
-             again after a restart. The folder is millrace's alone: it is made if need be, and who \
-             runs millrace has to own it.",
+        .repeatable(64)
+        .summary("Store responses in files of this directory too, up to this size")
+        .detail(
+            "Stored responses survive a restart. The directory belongs to millrace alone: it is \
+             created if necessary, and the user that runs millrace has to own it.",
         ),
-        row(Process, "disk-reads", ValueType::Keyword(&["on-miss", "always"]), "on-miss").summary(
-            "What is asked of disks: on-miss is what memory has not; always is each answer that they \
-             have, read and compared again though it is in memory. That is slower: for tests, and \
-             for memory that nobody trusts.",
-        ),
-        row(Process, "cache-send", ValueType::Keyword(&["auto", "copy", "zero-copy"]), "auto").summary(
-            "How hot bodies go from the cache's memory to a client: those of 16 KB to 8 MB that were \
-             sent lately, so that the processor's cache has them. auto takes the cheaper of copy and \
-             reference (sendfile(2)), which depends on the processor: it measures both for some \
-             milliseconds at start, and says what it took. Other bodies go by copy below 16 KB and \
-             by reference from there on; the client for whom a body is fetched gets a copy.",
-        ),
-        row(Process, "access-log", ValueType::Log, "off").summary(
-            "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP \
-             too.",
-        ),
-        row(Process, "log-format", ValueType::Keyword(&["common", "combined", "json"]), "combined")
-            .summary("The form of the access log's records."),
-        row(Process, "admin", ValueType::Admin, "off").times(4).summary(
-            "Answer GET /metrics, /healthz, /config and /cache/stat here, and GET /cache and \
-             /cache/object, POST /reload, /drain, /log/reopen and /cache/purge to who may ask for \
-             them: at a Unix socket, whose file only its owner may use, the same user and root; at \
-             a TCP address who has the token.",
-        ),
-        row(Process, "admin-token-file", ValueType::File, "(none: a TCP admin address only tells)")
-            .summary(
-                "A file with one line, a token of 16 to 1024 printable characters, that a POST to \
-                 a TCP admin address must bring, and a GET of what is stored: Authorization: \
-                 Bearer TOKEN. It is read when millrace starts, and another one by an upgrade or a \
-                 restart; others than its owner and group may not have access to it.",
+        row(Process, Storage, "disk-reads", ValueType::Keyword(&["on-miss", "always"]), "on-miss")
+            .summary("When to read a stored response from disk")
+            .detail(
+                "on-miss: if memory does not have it. always: each time, to compare the copy in \
+                 memory with it; this is slower and is meant for tests and for unreliable memory.",
             ),
-        row(Process, "admin-name", ValueType::Name, "(none: by its address or localhost only)").summary(
-            "The host name by which a TCP admin address may be asked as well. Any other name is \
-             refused, for a web page could have made it point here.",
+        row(
+            Process,
+            Storage,
+            "cache-send",
+            ValueType::Keyword(&["auto", "copy", "zero-copy"]),
+            "auto",
+        )
+        .summary("How to send hot bodies from the cache")
+        .detail(
+            "A hot body has 16 KB to 8 MB and was sent recently, so that the processor's cache \
+             contains it. copy: by copying. zero-copy: by reference (sendfile(2)). auto: by the \
+             cheaper way, which depends on the processor; both are measured for some milliseconds \
+             at start, and the choice is printed. All other bodies are copied below 16 KB and sent \
+             zero-copy from there on. The client for which a body is fetched gets a copy.",
         ),
-        row(Start, "upgrade", ValueType::Flag, "false").summary(
-            "Take over from the running process that listens at the admin Unix socket of this \
-             configuration: its listening sockets are used on, so no connection is refused, and \
-             once this process serves, that one drains and ends. If this one fails before, that \
-             one goes on.",
+        row(Process, AccessLogAndAdmin, "access-log", ValueType::LogFile, "off")
+            .summary("Append a record of each finished exchange to this file")
+            .detail("SIGUSR1 and SIGHUP reopen the file."),
+        row(
+            Process,
+            AccessLogAndAdmin,
+            "log-format",
+            ValueType::Keyword(&["common", "combined", "json"]),
+            "combined",
+        )
+        .summary("Format of the access log"),
+        row(Process, AccessLogAndAdmin, "admin", ValueType::AdminAddress, "off")
+            .repeatable(4)
+            .summary("Serve metrics and administration on this address")
+            .detail(
+                "GET /metrics, /healthz, /config and /cache/stat are served to every client. GET \
+                 /cache and /cache/object and POST /reload, /drain, /log/reopen and /cache/purge \
+                 need a privilege. On a Unix socket, whose file only its owner may use, the same \
+                 user and root have it; on a TCP address, clients with the token of \
+                 admin-token-file have it.",
+            ),
+        row(
+            Process,
+            AccessLogAndAdmin,
+            "admin-token-file",
+            ValueType::File,
+            "(none; TCP admin addresses serve no privileged request)",
+        )
+        .summary("File with the token for privileged requests to TCP admin addresses")
+        .detail(
+            "The file has one line with a token of 16 to 1024 printable characters, which a \
+             request sends as Authorization: Bearer TOKEN. The file is read at start; a new token \
+             needs an upgrade or a restart. Only the owner and the group may have access to the \
+             file.",
         ),
-        row(Process, "limit", ValueType::Limit, "(the table of limits)")
-            .times(256)
-            .summary("Set a row of the table of limits, such as head_ms=10s."),
+        row(
+            Process,
+            AccessLogAndAdmin,
+            "admin-name",
+            ValueType::HostName,
+            "(none; only the address and localhost)",
+        )
+        .summary("Host name that requests to a TCP admin address may use")
+        .detail(
+            "Requests for any other name are refused, because a web page could have made that name \
+             point to this address.",
+        ),
+        row(Start, Processing, "upgrade", ValueType::Flag, "false")
+            .summary("Take over from the running process with the same admin Unix socket")
+            .detail(
+                "The new process uses the listening sockets of the old one, so that no connection \
+                 is refused. Once the new process serves, the old one drains and ends. If the new \
+                 process fails before that, the old one continues.",
+            ),
+        row(Process, Processing, "limit", ValueType::Limit, "(the table of limits)")
+            .repeatable(256)
+            .summary("Set a limit or timeout, such as head_ms=10s; see millrace.toml(5)"),
     ];
 }
 
@@ -527,15 +862,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_and_sentences_end() {
+    fn names_are_distinct_and_texts_have_their_form() {
         for (index, row) in OptionRow::TABLE.iter().enumerate() {
-            assert!(row.text.ends_with('.'), "{}", row.key);
+            let is_short = (1..=76).contains(&row.summary.len()) && !row.summary.ends_with('.');
+            assert!(is_short, "{}: {} columns", row.key, row.summary.len());
+            assert!(row.detail.is_empty() || row.detail.ends_with('.'), "{}", row.key);
+            assert!(Group::ALL.contains(&row.group), "{}", row.key);
             let is_for_files =
                 matches!(row.scope, Scope::Boost | Scope::Route) || row.key == "name";
             assert!(row.flag.is_some() || is_for_files, "{}", row.key);
             for other in &OptionRow::TABLE[index + 1..] {
                 assert!(row.key != other.key, "{}", row.key);
                 assert!(row.flag.is_none() || row.flag != other.flag, "{}", row.key);
+            }
+        }
+    }
+
+    #[test]
+    fn short_help_lists_up_to_fifteen_options_of_the_command() {
+        for (command, _) in COMMANDS.iter().filter(|(name, _)| !matches!(*name, "demo" | "cache")) {
+            let keys = short_help_keys(command);
+            assert!(keys.len() <= 15, "{command}");
+            for key in keys {
+                let row = OptionRow::of_key(key).expect("the table has the key");
+                let is_expected = row.is_of_command(command) || row.scope == Scope::Start;
+                assert!(is_expected, "{command} {key}");
             }
         }
     }

@@ -1,167 +1,177 @@
-//! What was given, before it is understood: the texts of values, each with the place where it was
-//! written. Command line and file are read into the same form, so that they cannot differ in what
-//! they mean.
+//! A configuration before its values are interpreted: the text of each value and its location.
+//! Command lines and files are read into the same form, so that a value means the same in both.
 
 use super::error::ConfigError;
 use super::options::{OptionRow, Scope, ValueType};
 use super::value::{self, Problem};
 
-/// One value as it was written.
+/// A value as it was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RawValue {
-    /// The option, as messages call it: `--workers`, or `millrace.toml:3: workers`.
+    /// The option, for messages: `--workers`, or `millrace.toml:3: workers`.
     pub(super) location: String,
-    /// The value; numbers and true or false of a file as they stand there.
+    /// The text of the value. Numbers of a file have their text; Booleans have `on` or `off` where
+    /// these are keywords of the option.
     pub(super) text: String,
 }
 
-/// The values of one table of a file, or of a command line's part that is like it.
+/// The values of one table of a file, or of the options of a command line that correspond to it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct RawTable {
-    /// What messages call the table: `millrace.toml:3: [[boost]]`, or `boost`.
+    /// The table, for messages: `millrace.toml:3: [[boost]]`, or `boost`.
     pub(super) location: String,
-    /// Whether it came from a command line, where options have dashes before them.
+    /// Whether the values are those of a command line, so that messages put dashes before names.
     pub(super) is_command_line: bool,
-    /// In the order given; the row decides how often it may stand here.
-    pub(super) given: Vec<(&'static OptionRow, RawValue)>,
-    /// Rows that a file gives an empty list: nothing is given, and that is said.
+    /// The values in the order written, at most [`OptionRow::values_max`] per row.
+    pub(super) values: Vec<(&'static OptionRow, RawValue)>,
+    /// Rows with an empty list in a file.
     pub(super) empty_lists: Vec<&'static OptionRow>,
 }
 
-/// One service as given.
+/// A service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RawService {
-    /// `None`: a forward proxy; else a booster with these routes.
+    /// The routes of a reverse proxy; `None` for a forward proxy.
     pub(super) routes: Option<Vec<RawTable>>,
-    /// Its values of [`Scope::Service`], [`Scope::Forward`] and [`Scope::Cache`].
-    pub(super) values: RawTable,
+    /// The values of [`Scope::Service`], [`Scope::Forward`], [`Scope::Boost`] and
+    /// [`Scope::Cache`].
+    pub(super) table: RawTable,
 }
 
-/// A whole configuration as given.
+/// A whole configuration whose values are not yet interpreted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RawConfig {
-    /// Values of [`Scope::Process`], limits apart.
+    /// The values of [`Scope::Process`] without the limits.
     pub(super) process: RawTable,
-    /// Limits as (place, name, value), in the order given; the last of a name counts.
+    /// The limits in the order written; the last one of a name applies.
     pub(super) limits: Vec<RawLimit>,
-    /// Forward proxies first, then boosters, each kind in the order given.
+    /// The forward proxies, then the reverse proxies, both in the order written.
     pub(super) services: Vec<RawService>,
 }
 
-/// One limit as given.
+/// A limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RawLimit {
-    /// The name, not yet looked up.
+    /// The name, which may be unknown.
     pub(super) name: String,
-    /// Where its name stands, for messages that complain about the name.
+    /// The location of the name, for messages about an unknown name.
     pub(super) name_location: String,
-    /// The value; its place names the limit too.
+    /// The value; its location names the limit.
     pub(super) value: RawValue,
 }
 
 impl RawConfig {
-    /// Whether the process is to take over from a running one.
+    /// Whether the process takes over from a running one.
     pub fn is_upgrade(&self) -> bool {
-        self.process.given.iter().any(|(row, _)| row.key == "upgrade")
+        self.process.values.iter().any(|(row, _)| row.key == "upgrade")
     }
 
-    /// What messages call an option of the process or of any service: `--access-log`, if a command
-    /// line has given it, else `access-log`.
+    /// The name of an option for messages: `--access-log` if a command line has set it, otherwise
+    /// `access-log`.
     pub fn name_of<'a>(&self, key: &'a str) -> std::borrow::Cow<'a, str> {
-        let tables =
-            std::iter::once(&self.process).chain(self.services.iter().map(|it| &it.values));
-        let given = tables.flat_map(|values| &values.given).find(|(row, _)| row.key == key);
-        match given {
-            Some((_, given)) if given.location.starts_with("--") => given.location.clone().into(),
+        let tables = std::iter::once(&self.process)
+            .chain(self.services.iter().map(|service| &service.table));
+        let value = tables.flat_map(|table| &table.values).find(|(row, _)| row.key == key);
+        match value {
+            Some((_, value)) if value.location.starts_with("--") => value.location.clone().into(),
             _ => key.into(),
         }
     }
 
-    /// Where an option of a service was written, as messages call it: `--congestion`, or
-    /// `millrace.toml:3: congestion`; the service, where it was not given. `service` is the number
-    /// of the service in the configuration that these tables mean.
+    /// The location of an option of a service, for messages: `--congestion`, or
+    /// `millrace.toml:3: congestion`; the location of the service if it does not set the option.
+    /// `service` is an index into [`Config::services`](super::Config::services).
     ///
     /// # Panics
-    /// When there are not so many services.
+    /// If there is no such service.
     pub fn location_in_service(&self, service: usize, key: &str) -> &str {
-        self.services[service].values.location_of(key)
+        self.services[service].table.location_of(key)
     }
 
-    /// These tables with the process's values of `other` in place of their own: a command line's
-    /// options before those of the file that it runs.
+    /// Replaces the values of the process by those that `other` sets: options of a command line
+    /// override those of the file that it runs.
     #[must_use]
     pub fn with_overrides(mut self, other: &Self) -> Self {
-        let replaced = |key| other.process.given.iter().any(|(row, _)| row.key == key);
-        self.process.given.retain(|(row, _)| !replaced(row.key));
-        self.process.given.extend(other.process.given.iter().cloned());
+        let is_replaced = |key| other.process.values.iter().any(|(row, _)| row.key == key);
+        self.process.values.retain(|(row, _)| !is_replaced(row.key));
+        self.process.values.extend(other.process.values.iter().cloned());
         self.limits.extend(other.limits.iter().cloned());
         self
     }
 }
 
 impl RawTable {
-    /// Every value of a key, read by `read`.
+    /// All values of a key, parsed by `parse`.
     pub(super) fn all<T>(
         &self,
         key: &str,
-        read: impl Fn(&str) -> Result<T, Problem>,
+        parse: impl Fn(&str) -> Result<T, Problem>,
     ) -> Result<Vec<T>, ConfigError> {
-        self.given
+        self.values
             .iter()
             .filter(|(row, _)| row.key == key)
-            .map(|(row, given)| given.read(row, &read))
+            .map(|(row, value)| value.parse(row, &parse))
             .collect()
     }
 
-    /// These values of a route, with those of its booster about the cache where it has none.
-    pub(super) fn with_cache_of(&self, booster: &Self) -> Self {
+    /// Returns the table of a route, with the cache options of its reverse proxy where the route
+    /// does not set them itself.
+    pub(super) fn with_cache_of(&self, reverse_proxy: &Self) -> Self {
         let mut all = self.clone();
-        let said = self.given.iter().map(|(row, _)| *row).chain(self.empty_lists.iter().copied());
-        let said: Vec<_> = said.map(|row| row.key).collect();
-        let more = booster.given.iter().filter(|(row, _)| row.scope == Scope::Cache);
-        all.given.extend(more.filter(|(row, _)| !said.contains(&row.key)).cloned());
+        let set = self.values.iter().map(|(row, _)| *row).chain(self.empty_lists.iter().copied());
+        let set: Vec<_> = set.map(|row| row.key).collect();
+        let is_inherited = |row: &OptionRow| row.scope == Scope::Cache && !set.contains(&row.key);
+        let values = reverse_proxy.values.iter().filter(|(row, _)| is_inherited(row));
+        all.values.extend(values.cloned());
+        let empty_lists = reverse_proxy.empty_lists.iter().filter(|row| is_inherited(row));
+        all.empty_lists.extend(empty_lists);
         all
     }
 
-    /// The one value of a key, read by `read`; `None`: not given.
+    /// The value of a key, parsed by `parse`; `None` if it is not set.
     pub(super) fn one<T>(
         &self,
         key: &str,
-        read: impl Fn(&str) -> Result<T, Problem>,
+        parse: impl Fn(&str) -> Result<T, Problem>,
     ) -> Result<Option<T>, ConfigError> {
-        Ok(self.all(key, read)?.pop())
+        Ok(self.all(key, parse)?.pop())
     }
 
-    /// The one value of a key, or the row's default, which must then be a value itself.
+    /// The value of a key, or the default of its row, which then has to be a value.
     pub(super) fn one_or_default<T>(
         &self,
         key: &str,
-        read: impl Fn(&str) -> Result<T, Problem>,
+        parse: impl Fn(&str) -> Result<T, Problem>,
     ) -> Result<T, ConfigError> {
-        match self.one(key, &read)? {
+        match self.one(key, &parse)? {
             Some(value) => Ok(value),
-            None => Self::default_of(key, read),
+            None => Self::default_of(key, parse),
         }
     }
 
-    /// The default of a key's row, which must be a value itself.
+    /// The default of a key's row, which has to be a value.
     pub(super) fn default_of<T>(
         key: &str,
-        read: impl Fn(&str) -> Result<T, Problem>,
+        parse: impl Fn(&str) -> Result<T, Problem>,
     ) -> Result<T, ConfigError> {
-        let row = OptionRow::of_key(key).expect("the keys asked for are those of the table");
-        RawValue { location: "default".to_owned(), text: row.default.to_owned() }.read(row, read)
+        let row = OptionRow::of_key(key).expect("the table has the key");
+        RawValue { location: "default".to_owned(), text: row.default.to_owned() }.parse(row, parse)
     }
 
-    /// Where a key was given, or the table if it was not.
+    /// Whether a file sets a key to an empty list.
+    pub(super) fn is_empty_list(&self, key: &str) -> bool {
+        self.empty_lists.iter().any(|row| row.key == key)
+    }
+
+    /// The location of a key, or of the table if the key is not set.
     pub(super) fn location_of(&self, key: &str) -> &str {
-        self.given
+        self.values
             .iter()
             .find(|(row, _)| row.key == key)
-            .map_or(self.location.as_str(), |(_, given)| given.location.as_str())
+            .map_or(self.location.as_str(), |(_, value)| value.location.as_str())
     }
 
-    /// What a key is called where these values were written.
+    /// The name of a key for messages, in the form of a command line or of a file.
     pub(super) fn name_of(&self, key: &'static str) -> String {
         let flag = OptionRow::of_key(key).and_then(|row| row.flag);
         match flag {
@@ -170,55 +180,56 @@ impl RawTable {
         }
     }
 
-    /// Adds a value, unless its row has as many as it takes.
+    /// Adds a value.
+    ///
+    /// # Errors
+    /// The row has as many values as it takes.
     pub(super) fn add(
         &mut self,
         row: &'static OptionRow,
-        given: RawValue,
+        value: RawValue,
     ) -> Result<(), ConfigError> {
-        let count = self.given.iter().filter(|(other, _)| other.key == row.key).count();
+        let count = self.values.iter().filter(|(other, _)| other.key == row.key).count();
         if count == row.values_max {
             let expected = match row.values_max {
                 1 => "one value".to_owned(),
                 most => format!("up to {most} values"),
             };
-            return Err(ConfigError::rule(given.location, "is given too often", expected));
+            return Err(ConfigError::rule(value.location, "has too many values", expected));
         }
-        self.given.push((row, given));
+        self.values.push((row, value));
         Ok(())
     }
 }
 
 impl RawValue {
-    /// The value, or the error that says what its row allows.
-    fn read<T>(
+    /// Parses the value. The error names the values that its row allows.
+    fn parse<T>(
         &self,
         row: &OptionRow,
-        read: impl Fn(&str) -> Result<T, Problem>,
+        parse: impl Fn(&str) -> Result<T, Problem>,
     ) -> Result<T, ConfigError> {
-        read(&self.text).map_err(|problem| self.error(problem, row.kind.expected()))
+        parse(&self.text).map_err(|problem| self.error(problem, row.value_type.expected()))
     }
 
     /// An error about this value.
-    pub(super) fn error(&self, problem: Problem, mut expected: String) -> ConfigError {
-        if let Some(meant) = value::suggestion(&self.text, problem) {
-            expected = format!("{meant}; in general {expected}");
-        }
+    pub(super) fn error(&self, problem: Problem, expected: String) -> ConfigError {
         ConfigError::Value {
             location: self.location.clone(),
             found: self.text.clone(),
             problem,
+            suggestions: value::suggestions(&self.text, problem),
             expected,
         }
     }
 }
 
-/// Reads a number or size and checks it against the bounds of its row.
+/// Parses a number or a size and checks it against the bounds of its row.
 pub(super) fn bounded(key: &str, text: &str) -> Result<u64, Problem> {
-    let (number, least, most) = match OptionRow::kind_of(key) {
+    let (number, least, most) = match OptionRow::value_type_of(key) {
         ValueType::Number { least, most } => (value::number(text)?, least, most),
         ValueType::Size { least, most } => (value::size(text)?, least, most),
-        _ => unreachable!("only rows with bounds are asked for"),
+        _ => unreachable!("the row has bounds"),
     };
     value::within(number, least, most)
 }

@@ -1,16 +1,18 @@
-//! The reference pages, written from the tables: two man pages and their like in Markdown. The
-//! committed copies are compared with these by a test; `millrace reference PAGE` prints one.
+//! The reference pages, written from the tables: two manual pages, their equivalent in Markdown, and
+//! the schema. A test compares the files of the project with these; `millrace reference PAGE` prints
+//! one.
 
 use std::fmt::Write;
 
-use super::build::allowed_limit;
+use super::build::expected_of_limit;
 use super::cache_command;
+use super::examples::EXAMPLES;
 use super::file::{BOOST, FILE_BYTES_MAX, FORWARD, ROUTE, TABLES_MAX};
-use super::options::{COMMANDS, OptionRow, Scope, ValueType};
+use super::options::{ALIASES, COMMANDS, Group, OptionRow, Scope};
 use super::schema;
 use crate::limits::{LimitRow, Limits};
 
-/// A page: its name, the file of the project that holds it, and what writes it.
+/// A page: its name, its file in the project, and the function that writes it.
 type ReferencePage = (&'static str, &'static str, fn() -> String);
 
 /// The pages.
@@ -21,41 +23,44 @@ pub const PAGES: &[ReferencePage] = &[
     ("schema", "docs/millrace.schema.json", schema::schema),
 ];
 
-/// The text of a page, if there is one of that name.
+/// The text of a page; `None` if there is no page of that name.
 pub fn page(name: &str) -> Option<String> {
     let (.., text) = PAGES.iter().find(|(known, ..)| *known == name)?;
     Some(text())
 }
 
-/// The tables of a file, with what each is.
+/// The tables of a file, with the scopes of their options and a description.
 const TABLES: &[(&str, &[Scope], &str)] = &[
-    ("Top of the file", &[Scope::Process], "Of the whole process."),
+    ("Top level", &[Scope::Process], "Options of the process."),
     (
         "[[forward]]",
         FORWARD,
-        "One forward proxy. Only its listeners share its rules, so several tables make several \
-         proxies with rules of their own.",
+        "A forward proxy. Several tables define several proxies, each with its own listeners and \
+         rules.",
     ),
     (
         "[[boost]]",
         BOOST,
-        "One booster, with at least one route. What it says of the cache counts for those of its \
-         routes that do not say it themselves.",
+        "A reverse proxy, with at least one route. Its cache options apply to the routes that do \
+         not set them.",
     ),
     (
         "[[boost.route]]",
         ROUTE,
-        "A route of the booster above it. The first one that matches takes a request; a request \
-         that none takes is answered 404.",
+        "A route of the reverse proxy above it. A request uses the first route that matches; a \
+         request without a matching route gets a 404 response.",
     ),
 ];
 
 const MARK: &str = "This page is written by `millrace reference markdown` (or `man`, `toml`) from \
-                    the tables of options and limits; change it there.";
+                    the tables of options and limits in crates/proxy/config.";
 
 fn program_page() -> String {
     let mut out = head("MILLRACE", 1);
-    out.push_str(".SH NAME\nmillrace \\- an HTTP proxy: forward proxy and booster\n.SH SYNOPSIS\n");
+    out.push_str(
+        ".SH NAME\nmillrace \\- a caching HTTP proxy: forward proxy and reverse proxy\n\
+         .SH SYNOPSIS\n",
+    );
     for (name, _) in COMMANDS {
         let file = if matches!(*name, "run" | "check") { " \\fIFILE.toml\\fR" } else { "" };
         let options = match *name {
@@ -67,81 +72,199 @@ fn program_page() -> String {
     }
     out.push_str(".SH COMMANDS\n");
     for (name, about) in COMMANDS {
-        let _ = writeln!(out, ".TP\n.B {name}\n{}.", roff(about));
+        let _ = writeln!(out, ".TP\n.B {name}\n{}.{}", roff(about), alias_of(name));
     }
+    out.push_str(
+        ".PP\n.B \\-h\nlists the most used options of a command,\n.B \\-\\-help\nall of them.\n",
+    );
     out.push_str(".SH OPTIONS\n");
-    for row in OptionRow::TABLE {
-        let Some(flag) = row.flag else { continue };
-        let [flag, placeholder, text] = [flag, row.kind.placeholder(), row.text].map(roff);
-        let _ = writeln!(out, ".TP\n.BI \\-\\-{flag} \" {placeholder}\"\n{text}");
-        roff_facts(&mut out, row, &format!("Commands: {}.", row.commands()));
+    for group in Group::ALL {
+        let _ = writeln!(out, ".SS {}", roff(group.title()));
+        for row in OptionRow::TABLE.iter().filter(|row| row.group == *group) {
+            let Some(flag) = row.flag else { continue };
+            let [flag, value_name] = [flag, row.value_type.value_name()].map(roff);
+            let _ = writeln!(out, ".TP\n.BI \\-\\-{flag} \" {value_name}\"\n{}", texts(row));
+            roff_facts(&mut out, row, &format!("Commands: {}.", row.commands()));
+        }
     }
     cache_command::roff_section(&mut out, roff);
-    out.push_str(PROGRAM_TAIL);
+    out.push_str(SIGNALS_AND_STATUS);
+    out.push_str(".SH EXAMPLES\n");
+    for example in EXAMPLES {
+        let (effect, line) = (roff(example.effect), roff(example.line));
+        let _ = writeln!(out, ".PP\n{effect}:\n.PP\n.RS 4\n.EX\n{line}\n.EE\n.RE");
+    }
+    out.push_str(FILES_AND_ENVIRONMENT);
     out
 }
 
-const PROGRAM_TAIL: &str = "\
+/// The other name of a command, as a sentence.
+fn alias_of(command: &str) -> String {
+    let alias = ALIASES.iter().find(|(_, of)| *of == command);
+    alias.map_or_else(String::new, |(alias, _)| format!(" {alias} is another name for it."))
+}
+
+const SIGNALS_AND_STATUS: &str = "\
 .SH SIGNALS
 .TP
 .B SIGTERM, SIGINT
-Take no more connections, finish the requests under way, then end with status 0; what is left
-after the limit drain_ms is cut off. A second SIGINT ends at once.
+Accept no more connections, finish the requests in progress, and exit with status 0. After the time
+of the limit drain_ms, the remaining connections are cut off. A second SIGINT ends the process at
+once.
 .TP
 .B SIGHUP
 Read the file of
 .B millrace run
-again and go on under what it says, without touching a connection; reopen the access log too. A
-file that is problem, or asks for what only another process can have, is refused in one line on
-standard error, and nothing changes.
+again and apply it without closing connections; also reopen the access log. If the file is invalid,
+or changes a setting that needs a restart, millrace prints one line on standard error and keeps its
+configuration.
 .TP
 .B SIGUSR1
 Reopen the access log.
 .SH EXIT STATUS
-0 after a drain; 1 when the machine refuses what is needed (a port in use, say), or the result cannot
-be written; 2 for an option or file that is problem; 3 after
+.TP
+.B 0
+Success; after a drain too.
+.TP
+.B 1
+The system refused something, such as a port that is in use, or the output could not be written.
+.TP
+.B 2
+An option or a file is invalid.
+.TP
+.B 3
 .B millrace cache purge
-if nothing stored matched (with disks, whose objects are not counted, it is 0); 130 after a second
-SIGINT. One line on standard error explains each but 0.
+matched nothing. With disks, whose objects are not counted, the status is 0.
+.TP
+.B 130
+A second SIGINT.
+.PP
+Each status other than 0 comes with one line on standard error.
+";
+
+const FILES_AND_ENVIRONMENT: &str = "\
+.SH FILES
+.TP
+.I /etc/millrace/millrace.toml
+The configuration file by convention; see
+.BR millrace.toml (5).
+No file is read unless the command line names it.
+.TP
+.I /run/millrace/admin.sock
+The admin address that
+.B millrace cache
+uses by default.
+.TP
+.I /run/uselectd.sock
+The socket of
+.BR uselectd (8)
+that engine uselect uses by default.
+.TP
+.IR /etc/hosts \", \" /etc/resolv.conf
+Host names and name servers, read at start.
+.TP
+.IR /etc/passwd \", \" /etc/group
+The users and groups of the option user, read at start.
+.SH ENVIRONMENT
+.TP
+.BR LISTEN_PID \", \" LISTEN_FDS \", \" LISTEN_FDNAMES
+Listening sockets passed by a service manager; see
+.BR sd_listen_fds (3).
+millrace uses those whose addresses are in its configuration.
+.TP
+.B NOTIFY_SOCKET
+Socket for state notifications to the service manager; see
+.BR sd_notify (3).
+.TP
+.BR WATCHDOG_USEC \", \" WATCHDOG_PID
+Watchdog of the service manager; see
+.BR sd_watchdog_enabled (3).
+.TP
+.B MILLRACE_TRACE
+In debug builds only: if set, events and steps of requests are printed on standard error.
 .SH SEE ALSO
-.BR millrace.toml (5)
+.BR millrace.toml (5),
+.BR uselectd (8)
 ";
 
 fn file_page() -> String {
     let mut out = head("MILLRACE.TOML", 5);
     out.push_str(
-        ".SH NAME\nmillrace.toml \\- configuration of millrace\n.SH DESCRIPTION\n\
+        ".SH NAME\nmillrace.toml \\- configuration file of millrace\n.SH DESCRIPTION\n\
          A TOML file for\n.BR \"millrace run\" \" and\" \" millrace check\" .\n\
-         Unknown keys are errors. Options of the process on the command line come before the\n\
-         file's own.\n",
+         Unknown keys are errors. Options of the process on the command line override those of\n\
+         the file.\n",
     );
     let _ = writeln!(out, "{}", roff(&bounds()));
     for (name, scopes, text) in TABLES {
         let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
         for row in OptionRow::of_scopes(scopes) {
-            let _ = writeln!(out, ".TP\n.B {}\n{}", roff(row.key), roff(row.text));
+            let _ = writeln!(out, ".TP\n.B {}\n{}", roff(row.key), texts(row));
             roff_facts(&mut out, row, "");
         }
     }
-    out.push_str(".SH \"[limits]\"\nLimits and timeouts, with what happens at each.\n");
+    out.push_str(
+        ".SH \"[limits]\"\nLimits and timeouts, and what happens when they are reached.\n",
+    );
     for row in Limits::TABLE {
-        let [name, text, expected] = [row.name, row.text.trim(), &allowed_limit(row)].map(roff);
+        let [name, text, values] = [row.name, row.text.trim(), &expected_of_limit(row)].map(roff);
         let LimitRow { default, unit, .. } = row;
-        let _ = writeln!(
-            out,
-            ".TP\n.B {name}\n{text}\nAllowed: {expected}. Default: {default} {unit}."
-        );
+        let _ =
+            writeln!(out, ".TP\n.B {name}\n{text}\nValues: {values}. Default: {default} {unit}.");
     }
-    out.push_str(".SH SEE ALSO\n.BR millrace (1)\n");
+    let _ = writeln!(out, ".SH EXAMPLES\n.PP\n.EX\n{}.EE", roff(FILE_EXAMPLE));
+    out.push_str(FILE_PAGE_END);
     out
 }
+
+/// The example of a file. A test checks it.
+pub(super) const FILE_EXAMPLE: &str = "\
+# A reverse proxy in front of an application with two servers. Static files are cached for a
+# week, and also on disk.
+disk = \"/var/cache/millrace:10G\"
+access-log = \"/var/log/millrace/access.log\"
+admin = \"unix:/run/millrace/admin.sock\"
+
+[limits]
+idle_ms = \"30s\"
+
+[[boost]]
+listen = [\"0.0.0.0:80\", \"[::]:80\"]
+
+[[boost.route]]
+path = \"/static/\"
+origins = [\"http://10.0.0.2:8080\"]
+cache-ttl = \"override 7d\"
+
+[[boost.route]]
+origins = [\"http://10.0.0.2:8080\", \"http://10.0.0.3:8080\"]
+check = \"/health\"
+
+# A forward proxy for a local network.
+[[forward]]
+listen = \"192.168.0.1:3128\"
+allow-client = \"192.168.0.0/16\"
+";
+
+const FILE_PAGE_END: &str = "\
+.SH FILES
+.TP
+.I /etc/millrace/millrace.toml
+The configuration file by convention.
+.SH ENVIRONMENT
+The file does not refer to environment variables.
+.BR millrace (1)
+lists those that the program reads.
+.SH SEE ALSO
+.BR millrace (1)
+";
 
 /// The bounds of a file and of its lists.
 fn bounds() -> String {
     let values_max = |key| OptionRow::of_key(key).map_or(0, |row| row.values_max);
     format!(
-        "A file has at most {} MiB, {TABLES_MAX} tables of each kind of service, {TABLES_MAX} \
-         routes in a booster, {} origins in a route and {} names in a list of domains.",
+        "A file has at most {} MiB, {TABLES_MAX} services of each role, {TABLES_MAX} routes per \
+         reverse proxy, {} origins per route and {} names per list of domains.",
         FILE_BYTES_MAX >> 20,
         values_max("origins"),
         values_max("allow-domain"),
@@ -153,15 +276,31 @@ fn head(title: &str, section: u8) -> String {
     format!(".\\\" {MARK}\n.TH {title} {section} \"\" \"millrace {version}\"\n")
 }
 
-/// What follows the text of an option in a man page.
+/// The summary and the detail of an option for a manual page.
+fn texts(row: &OptionRow) -> String {
+    roff(&sentences(row))
+}
+
+/// The summary and the detail of an option as sentences.
+pub(super) fn sentences(row: &OptionRow) -> String {
+    format!("{}. {}", row.summary, row.detail).trim_end().to_owned()
+}
+
+/// Writes the values and the default of an option in a manual page.
 fn roff_facts(out: &mut String, row: &OptionRow, more: &str) {
-    let several = if row.is_repeatable() { " May be given several times." } else { "" };
-    let facts =
-        format!("Allowed: {}. Default: {}.{several} {more}", row.kind.expected(), row.default);
+    let repeatable = if row.is_repeatable() { " Repeatable." } else { "" };
+    let values = row.value_type.expected();
+    let facts = format!("Values: {values}. Default: {}.{repeatable} {more}", default_text(row));
     let _ = writeln!(out, "{}", roff(facts.trim_end()));
 }
 
-/// Text that roff takes literally. No line of ours begins with a dot or a quote.
+/// The default of an option without the parentheses of a description.
+pub(super) fn default_text(row: &OptionRow) -> &'static str {
+    let description = row.default.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
+    description.unwrap_or(row.default)
+}
+
+/// Escapes text for roff. No line of these texts begins with a dot or a quote.
 fn roff(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }
@@ -169,24 +308,23 @@ fn roff(text: &str) -> String {
 fn markdown() -> String {
     let mut out = format!("# Reference\n\n{MARK}\n\n## Commands\n\n");
     for (name, about) in COMMANDS {
-        let _ = writeln!(out, "- `millrace {name}`: {about}.");
+        let _ = writeln!(out, "- `millrace {name}`: {about}.{}", alias_of(name));
     }
     out.push_str(
-        "\n## Options\n\n| option | key in files | commands | expected | default | what for |\n\
+        "\n## Options\n\n| option | key in files | commands | values | default | purpose |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in OptionRow::TABLE {
         let flag = row.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
-        let several = if row.is_repeatable() { " May be given several times." } else { "" };
-        let has_key = row.kind != ValueType::Limit && row.scope != Scope::Start;
-        let key = if has_key { format!("`{}`, ", row.key) } else { String::new() };
+        let repeatable = if row.is_repeatable() { " Repeatable." } else { "" };
+        let key = if row.is_file_key() { format!("`{}`, ", row.key) } else { String::new() };
         let cells = [
             flag,
-            format!("{key}{}", row.tables()),
+            format!("{key}{}", row.toml_tables()),
             row.commands(),
-            row.kind.expected(),
-            row.default.to_owned(),
-            format!("{}{several}", row.text),
+            row.value_type.expected(),
+            default_text(row).to_owned(),
+            format!("{}{repeatable}", sentences(row)),
         ];
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
@@ -198,14 +336,34 @@ fn markdown() -> String {
         let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));
     }
     out.push_str(
-        "- **[limits]**: the table below.\n\n## Limits\n\n\
-         | limit | default | expected | what is limited, and what happens at it |\n\
+        "- **[limits]**: the limits below.\n\n## Limits\n\n\
+         | limit | default | values | what is limited, and what happens when it is reached |\n\
          | --- | --- | --- | --- |\n",
     );
     for row in Limits::TABLE {
         let LimitRow { name, default, unit, .. } = row;
-        let (expected, text) = (allowed_limit(row), row.text.trim());
-        let _ = writeln!(out, "| `{name}` | {default} {unit} | {expected} | {text} |");
+        let (values, text) = (expected_of_limit(row), row.text.trim());
+        let _ = writeln!(out, "| `{name}` | {default} {unit} | {values} | {text} |");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_a_file_is_valid() {
+        crate::from_toml(FILE_EXAMPLE).unwrap();
+    }
+
+    #[test]
+    fn manual_pages_have_the_usual_sections() {
+        for name in ["man", "toml"] {
+            let page = page(name).unwrap();
+            for section in ["NAME", "EXAMPLES", "FILES", "ENVIRONMENT", "SEE ALSO"] {
+                assert!(page.contains(&format!("\n.SH {section}\n")), "{name}: {section}");
+            }
+        }
+    }
 }

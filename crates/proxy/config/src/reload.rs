@@ -1,4 +1,4 @@
-//! What a running process can follow of a new configuration, and what needs another process.
+//! Which changes of a configuration need a restart.
 
 use super::Config;
 use super::cache::{memory_written, reads_written, send_written, write_disk};
@@ -7,12 +7,12 @@ use super::keywords;
 use super::toml_text::string_array;
 use super::value::write_size;
 
-/// Checks that a process that began with `old` can go on with `new`, both as they were read: with
-/// port 0 where the kernel picks. `name` is what messages call the file.
+/// Checks that a process with the configuration `old` can apply `new` without a restart. Both are as
+/// read from files, with port 0 where the kernel chooses a port. Messages call the file `name`.
 ///
 /// # Errors
-/// The first thing that only another process can have: the threads, the pools and the addresses
-/// that were set up when this one started.
+/// Returns the first changed setting that needs a restart: threads, pools, disks, sandbox and admin
+/// addresses are set up at start.
 pub fn check_reload(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
     for ((option, is), (_, wanted)) in restart_only(old).into_iter().zip(restart_only(new)) {
         if is != wanted {
@@ -24,7 +24,7 @@ pub fn check_reload(name: &str, old: &Config, new: &Config) -> Result<(), Config
     Ok(())
 }
 
-/// What stays as it was when the process started, as it is written.
+/// The settings that only a restart can change, with their values as text.
 fn restart_only(config: &Config) -> [(&'static str, String); 16] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
@@ -62,7 +62,7 @@ mod tests {
     use crate::{EngineChoice, Splice, from_arguments};
 
     #[test]
-    fn what_needs_another_process_is_refused_by_name() {
+    fn a_change_that_needs_a_restart_is_an_error() {
         let config = |words: &str| {
             let words = format!("boost --origin=http://a --workers=2 --engine=epoll {words}");
             from_arguments(words.split_whitespace()).unwrap()

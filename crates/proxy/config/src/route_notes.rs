@@ -1,15 +1,15 @@
-//! Routes that no request reaches: valid, and hardly what the operator meant.
+//! Notes about routes that no request can reach: these are valid, but probably mistakes.
 
 use millrace_http1::path::is_ambiguous;
 
 use super::{Config, Route, Service, ServiceRole};
 
-/// A note for each route that no request reaches.
+/// Returns a note for each route that no request reaches.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
     shadowed(config).chain(refused(config))
 }
 
-/// A note for each route whose own path `path-strict` refuses.
+/// Returns a note for each route whose own path `path-strict` refuses.
 fn refused(config: &Config) -> impl Iterator<Item = String> {
     let strict = config.services.iter().filter(|service| service.path_strict);
     let routes = strict.flat_map(Service::routes);
@@ -19,32 +19,33 @@ fn refused(config: &Config) -> impl Iterator<Item = String> {
     };
     routes.filter(is_refused).map(|route| {
         format!(
-            "note: no request reaches route path {}: origins may read it in several ways, which \
-             path-strict refuses (expected: another path, or path-strict off)",
+            "note: no request reaches route path {}: path-strict refuses it, because origins may \
+             interpret it in several ways (expected: another path, or path-strict off)",
             route.path
         )
     })
 }
 
-/// A note for each route that an earlier route of its booster hides.
+/// Returns a note for each route that an earlier route of its service shadows.
 fn shadowed(config: &Config) -> impl Iterator<Item = String> {
-    let boosters = config.services.iter().enumerate().filter_map(|(service, it)| match &it.role {
-        ServiceRole::Boost(routes) => Some((service, routes)),
-        ServiceRole::Forward(_) => None,
-    });
-    boosters.flat_map(move |(service, routes)| {
+    let reverse_proxies =
+        config.services.iter().enumerate().filter_map(|(service, it)| match &it.role {
+            ServiceRole::Boost(routes) => Some((service, routes)),
+            ServiceRole::Forward(_) => None,
+        });
+    reverse_proxies.flat_map(move |(service, routes)| {
         (1..routes.len()).filter_map(move |at| {
-            let hiding = routes[..at].iter().position(|earlier| shadows(earlier, &routes[at]))?;
+            let shadowing = routes[..at].iter().position(|earlier| shadows(earlier, &routes[at]))?;
             let listener = config.listeners.iter().find(|listener| listener.service == service);
             Some(format!(
-                "note: booster at {}: no request reaches route {} ({}), because route {} ({}) \
+                "note: reverse proxy at {}: no request reaches route {} ({}), because route {} ({}) \
                  matches first{}",
                 listener.map_or_else(String::new, |listener| listener.address.to_string()),
                 at + 1,
                 described(&routes[at]),
-                hiding + 1,
-                described(&routes[hiding]),
-                match is_duplicate(&routes[hiding], &routes[at]) {
+                shadowing + 1,
+                described(&routes[shadowing]),
+                match is_duplicate(&routes[shadowing], &routes[at]) {
                     true => " and is the same",
                     false => "; a longer path or a narrower host belongs before it",
                 }
@@ -90,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn a_route_behind_a_wider_one_is_noted() {
+    fn a_shadowed_route_is_noted() {
         let noted = notes(&["path = '/'", "path = '/api/'"]);
-        let expected = "note: booster at 127.0.0.1:8080: no request reaches route 2 (path /api/), \
+        let expected = "note: reverse proxy at 127.0.0.1:8080: no request reaches route 2 (path /api/), \
                         because route 1 (path /) matches first; a longer path or a narrower host \
                         belongs before it";
         assert_eq!(noted, [expected]);

@@ -1,21 +1,20 @@
 //! The JSON schema of a configuration file (draft 2020-12), written from the tables of options and
-//! limits, for editors that complete and check TOML files and for programs that write them.
+//! limits. Editors use it to complete and check TOML files.
 //!
-//! A schema knows types, names, numbers' bounds and the forms of texts. It accepts whatever `check`
-//! accepts; what it cannot say is left to `check`: rules between options, bounds of numbers that are
-//! written as texts with a unit, prefixes that are too long for their address.
+//! The schema has names, types, bounds of numbers and patterns of strings. It accepts every file that
+//! `check` accepts. Some errors are found only by `check`: broken rules between options, numbers in
+//! strings with a unit that are out of bounds, and prefixes that are too long for their address.
 
 use serde_json::{Map, Value, json};
 
-use super::build::allowed_limit;
-use super::file::{BOOST, FORWARD, ROUTE};
+use super::build::expected_of_limit;
+use super::file::{BOOST, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{OptionRow, Scope, ValueType};
+use super::reference::{default_text, sentences};
 use crate::limits::{LimitRow, Limits};
 
-/// What editors and validators know the schema by. It names no place to fetch it from.
+/// The identifier of the schema. It is not an address to fetch the schema from.
 const ID: &str = "urn:millrace:configuration";
-/// How many services, and how many routes of one booster: as the reader of files has it.
-const TABLES_MAX: usize = super::file::TABLES_MAX;
 
 /// Returns the schema, indented.
 pub(super) fn schema() -> String {
@@ -42,19 +41,29 @@ pub(super) fn schema() -> String {
     format!("{schema:#}\n")
 }
 
-/// The properties of a table: the rows of `scopes` without the limits, and those in `more`.
+/// The properties of a table: the rows of `scopes` without the limits, and `more`.
 fn properties<const N: usize>(scopes: &[Scope], more: [(&str, Value); N]) -> Map<String, Value> {
     let rows = OptionRow::of_scopes(scopes).map(|row| (row.key, property(row)));
     rows.chain(more).map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 fn property(row: &OptionRow) -> Value {
-    let about = format!("{} Allowed: {}. Default: {}.", row.text, row.kind.expected(), row.default);
-    let one = value(row.kind);
+    let about = format!(
+        "{} Values: {}. Default: {}.",
+        sentences(row),
+        row.value_type.expected(),
+        default_text(row)
+    );
+    let one = value(row.value_type);
     let value = match row.is_repeatable() {
         false => one,
         true => {
-            let list = json!({"type": "array", "maxItems": row.values_max, "items": one});
+            let list = json!({
+                "type": "array",
+                "minItems": usize::from(!row.may_be_empty),
+                "maxItems": row.values_max,
+                "items": one,
+            });
             any([one, list])
         }
     };
@@ -62,7 +71,7 @@ fn property(row: &OptionRow) -> Value {
 }
 
 fn limit(row: &LimitRow) -> Value {
-    let about = format!("{} Allowed: {}.", row.text.trim(), allowed_limit(row));
+    let about = format!("{} Values: {}.", row.text.trim(), expected_of_limit(row));
     let (least, most) = row.bounds;
     let suffix = match row.unit {
         "milliseconds" => "(ms|s|m|h)?",
@@ -73,7 +82,7 @@ fn limit(row: &LimitRow) -> Value {
     merged(about, number(least, most, suffix))
 }
 
-/// The schema of one value. Numbers and switches may be texts too: both are read alike.
+/// The schema of one value. Numbers and switches may also be strings.
 fn value(kind: ValueType) -> Value {
     const BLOCK: &str = "^([0-9]{1,3}\\.){3}[0-9]{1,3}(/[0-9]{1,2})?$|^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$";
     const SOCKET: &str = "^(localhost|[0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$";
@@ -85,33 +94,33 @@ fn value(kind: ValueType) -> Value {
         ValueType::Number { least, most } => number(least, most, ""),
         ValueType::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
         ValueType::Keyword(words) => choice(words, false),
-        ValueType::Listen => any([pattern(SOCKET), pattern("^unix:.+$")]),
-        ValueType::Admin => any([
+        ValueType::ListenAddress => any([pattern(SOCKET), pattern("^unix:.+$")]),
+        ValueType::AdminAddress => any([
             pattern(SOCKET),
             pattern("^unix:.+$"),
             choice(&["off"], false),
             json!({"const": false}),
         ]),
-        ValueType::Service => pattern("^[A-Za-z0-9._-]{1,64}$"),
-        ValueType::Name => pattern(&format!("^{NAME}$")),
-        ValueType::Log => any([path(), json!({"const": false})]),
+        ValueType::ServiceName => pattern("^[A-Za-z0-9._-]{1,64}$"),
+        ValueType::HostName => pattern(&format!("^{NAME}$")),
+        ValueType::LogFile => any([path(), json!({"const": false})]),
         ValueType::Origin => {
             let url =
                 format!("^[Hh][Tt][Tt][Pp]://({NAME}|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{{1,5}})?/?$");
             any([pattern(&url), pattern("^unix:.+$")])
         }
-        ValueType::Block => pattern(BLOCK),
+        ValueType::Cidr => pattern(BLOCK),
         ValueType::Port => any([number(1, 65535, ""), pattern("^all$")]),
-        ValueType::Host => {
+        ValueType::HostPattern => {
             any([pattern(&format!("^(\\*\\.)?{NAME}$")), pattern("^\\[?[0-9A-Fa-f:.]+\\]?$")])
         }
-        ValueType::Domain => pattern(&format!("^(\\*\\.)?{NAME}$")),
+        ValueType::DomainPattern => pattern(&format!("^(\\*\\.)?{NAME}$")),
         ValueType::File | ValueType::Folder => path(),
         ValueType::User => pattern("^.+$"),
         ValueType::Realm => pattern("^[ !#-\\[\\]-~]{1,100}$"),
-        ValueType::Path => pattern("^/[!\"$->@-~]*$"),
-        ValueType::PassField => pattern(&format!("^{TOKEN}$")),
-        ValueType::Check => {
+        ValueType::PathPrefix => pattern("^/[!\"$->@-~]*$"),
+        ValueType::PassedField => pattern(&format!("^{TOKEN}$")),
+        ValueType::CheckPath => {
             any([pattern("^/[!\"$-~]*$"), choice(&["off"], false), json!({"const": false})])
         }
         ValueType::Statuses => {
@@ -123,16 +132,16 @@ fn value(kind: ValueType) -> Value {
         ValueType::Disk { .. } => {
             pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]*:[0-9]+[KMGTkmgt]?$")
         }
-        ValueType::Time => any([pattern(&format!("^{TIME}$")), json!({"const": 0})]),
-        ValueType::Ttl => {
+        ValueType::Duration => any([pattern(&format!("^{TIME}$")), json!({"const": 0})]),
+        ValueType::CacheLifetime => {
             let statuses = "([2-5][0-9]{2}(-[2-5][0-9]{2})? )?";
             pattern(&format!("^{statuses}(origin|(default|override) {TIME})$"))
         }
-        ValueType::Field => any([pattern(&format!("^{TOKEN}$")), json!({"const": false})]),
+        ValueType::FieldName => any([pattern(&format!("^{TOKEN}$")), json!({"const": false})]),
         ValueType::FieldOrCookie => {
             pattern(&format!("^(field:{TOKEN}|cookie:[!#-+.-:<>-\\[\\]-~-]+)$"))
         }
-        ValueType::Parameter => pattern("^[!-~]+$"),
+        ValueType::QueryParameter => pattern("^[!-~]+$"),
         ValueType::Congestion => pattern("^[A-Za-z0-9_-]{1,15}$"),
         ValueType::Limit => unreachable!("limits have a table of their own"),
     }
@@ -142,7 +151,7 @@ fn path() -> Value {
     pattern("^[^\\u0000-\\u001f\\u007f-\\u009f]+$")
 }
 
-/// A whole number, or its digits as a text, perhaps with a unit.
+/// A whole number, or a string of its digits and a unit.
 fn number(least: u64, most: u64, suffix: &str) -> Value {
     let number = json!({"type": "integer", "minimum": least, "maximum": most});
     any([number, pattern(&format!("^[0-9]+{suffix}$"))])
@@ -161,7 +170,7 @@ fn any<const N: usize>(schemas: [Value; N]) -> Value {
     json!({"anyOf": schemas.to_vec()})
 }
 
-/// A table that knows no other keys.
+/// A table without other keys.
 fn object(properties: Map<String, Value>, required: &[&str]) -> Value {
     let mut object = json!({"type": "object", "additionalProperties": false});
     if !required.is_empty() {
@@ -171,7 +180,7 @@ fn object(properties: Map<String, Value>, required: &[&str]) -> Value {
     object
 }
 
-/// A list of tables of a definition, at least so many, or one of them alone.
+/// An array of at least `least` tables of a definition, or a single one.
 fn tables_of(name: &str, least: usize) -> Value {
     let one = reference(name);
     let (most, items) = (TABLES_MAX, &one);
@@ -183,7 +192,7 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/$defs/{name}")})
 }
 
-/// Returns `object` with the members of `more` behind its own.
+/// Returns `object` with the members of `more` added at its end.
 fn merged(mut object: Value, more: Value) -> Value {
     let (Value::Object(members), Value::Object(more)) = (&mut object, more) else {
         unreachable!("schemas are objects");
@@ -200,8 +209,7 @@ mod tests {
     fn the_schema_has_every_row() {
         let schema: Value = schema().parse().unwrap();
         let tables = ["", "/$defs/forward", "/$defs/boost", "/$defs/route"];
-        let is_key = |row: &&OptionRow| row.kind != ValueType::Limit && row.scope != Scope::Start;
-        for row in OptionRow::TABLE.iter().filter(is_key) {
+        for row in OptionRow::TABLE.iter().filter(|row| row.is_file_key()) {
             let at = |table| schema.pointer(&format!("{table}/properties/{}", row.key));
             assert!(tables.iter().any(|table| at(table).is_some()), "{}", row.key);
         }

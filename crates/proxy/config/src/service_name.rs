@@ -1,8 +1,8 @@
-//! What a service is called: in the keys of cached responses, in metrics and in messages.
+//! Names of services, for cache keys, metrics and messages.
 //!
-//! Names of the three origins cannot collide: a given name and a role have no colon, an address
-//! always has one. A given name may equal a role, as `boost` does; [`names`] refuses it if another
-//! service has that role as its implicit name.
+//! A name comes from the option `name`, from the role or from an address. Names and roles have no
+//! colon, an address always has one. A configured name may equal a role, such as `boost`; [`names`]
+//! refuses it if another service has the name of that role.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub struct ServiceName {
     space: Space,
 }
 
-/// Where the name of a service comes from.
+/// The source of a service's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NameSource {
     /// The option `name`.
     Given,
     /// The role: no other service of the process has it.
     Role,
-    /// The first listen address: the process has several services of the role.
+    /// The first listen address: another service of the process has the role too.
     Address,
 }
 
@@ -46,35 +46,35 @@ impl ServiceName {
         &self.space
     }
 
-    /// The value of the option `name`, if it was given.
+    /// The value of the option `name`; `None` if it is not set.
     pub(super) fn given(&self) -> Option<&str> {
         (self.source == NameSource::Given).then_some(&*self.text)
     }
 
-    /// The same name for a forward proxy with these target rules. Where a forward proxy may connect
-    /// is decided by addresses at connect time, which a cache hit skips: responses stored under
-    /// other rules are in another space.
+    /// Returns the name of a forward proxy with these target rules. The rules apply to addresses at
+    /// connect time, which a cache hit skips. So responses that were stored under other rules have
+    /// another key space.
     pub(super) fn with_rules(self, rules: &TargetRules) -> Self {
         Self { space: Space::of(&format!("{};{}", self.text, fingerprint(rules))), ..self }
     }
 }
 
-/// The names of all services, in their order. `addresses` are the listen addresses of each.
+/// Returns the names of all services, in their order. `addresses` has the listen addresses of each.
 ///
 /// # Errors
-/// Two services of one name.
+/// Returns an error if two services have the same name.
 pub(super) fn names(
     services: &[RawService],
     addresses: &[Vec<ListenAddress>],
 ) -> Result<Vec<ServiceName>, ConfigError> {
     let mut names: Vec<ServiceName> = Vec::with_capacity(services.len());
     let mut seen: HashMap<Arc<str>, usize> = HashMap::new();
-    for (service, given) in services.iter().enumerate() {
-        let is_of_role = |other: &&RawService| other.routes.is_some() == given.routes.is_some();
-        let (text, source) = match given.values.one("name", value::service_name)? {
+    for (service, raw) in services.iter().enumerate() {
+        let is_of_role = |other: &&RawService| other.routes.is_some() == raw.routes.is_some();
+        let (text, source) = match raw.table.one("name", value::service_name)? {
             Some(name) => (name, NameSource::Given),
             None if services.iter().filter(is_of_role).count() == 1 => {
-                (role(given).to_owned(), NameSource::Role)
+                (role(raw).to_owned(), NameSource::Role)
             }
             None => (address_name(&addresses[service], service), NameSource::Address),
         };
@@ -83,23 +83,23 @@ pub(super) fn names(
         if source != NameSource::Address
             && let Some(other) = seen.insert(text.clone(), service)
         {
-            // The place of a service that was given the name: the other may have it by its role.
-            let named = if source == NameSource::Given { given } else { &services[other] };
-            let problem = format!("another service is called {text}");
+            // One of the services has the name by its option; the other may have it by its role.
+            let named = if source == NameSource::Given { raw } else { &services[other] };
+            let problem = format!("another service has the name {text}");
             let allowed = "a name that no other service of the process has";
-            return Err(ConfigError::rule(named.values.location_of("name"), problem, allowed));
+            return Err(ConfigError::rule(named.table.location_of("name"), problem, allowed));
         }
         names.push(ServiceName { space: Space::of(&text), text, source });
     }
     Ok(names)
 }
 
-fn role(given: &RawService) -> &'static str {
-    if given.routes.is_some() { "boost" } else { "forward" }
+fn role(raw: &RawService) -> &'static str {
+    if raw.routes.is_some() { "boost" } else { "forward" }
 }
 
-/// The first address, which no other service has and which stays the same when services come and
-/// go. Where the kernel picks the port, the service's index replaces it.
+/// The first address, which no other service has and which does not change when services are added or
+/// removed. Where the kernel chooses the port, the index of the service replaces it.
 fn address_name(addresses: &[ListenAddress], service: usize) -> String {
     match addresses.first() {
         Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
@@ -107,8 +107,8 @@ fn address_name(addresses: &[ListenAddress], service: usize) -> String {
     }
 }
 
-/// Stands for the rules about addresses and ports; names are judged before the cache is asked. The
-/// same in each run, as it is in the keys of what disks have.
+/// A digest of the rules about addresses and ports. Rules about names apply before the cache lookup, so
+/// they are not part of it. Each run has to compute the same digest, because keys on disks contain it.
 fn fingerprint(rules: &TargetRules) -> String {
     let TargetRules { private, allowed, denied, ports, denied_ports, .. } = rules;
     let blocks = |blocks: &[Cidr]| {
@@ -128,8 +128,8 @@ pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
     services.filter_map(|(index, _)| {
         let listener = config.listeners.iter().find(|listener| listener.service == index)?;
         Some(format!(
-            "note: the service at {} has no name, so its cache keys contain this address: after a \
-             change of listen nothing of what is stored is found (set name to keep it)",
+            "note: the service at {} has no name, so its cache keys contain this address: a change of \
+             listen makes its stored responses unreachable (set name to keep them)",
             listener.address
         ))
     })
@@ -143,7 +143,7 @@ fn has_cache(service: &Service) -> bool {
     }
 }
 
-/// The names of services of `before` whose stored responses no service of `after` finds.
+/// Returns the names of services of `before` whose stored responses no service of `after` can reach.
 pub fn lost_names<'a>(before: &'a Config, after: &Config) -> Vec<&'a str> {
     let is_found =
         |name: &ServiceName| after.services.iter().any(|service| service.name.space == name.space);
@@ -220,14 +220,14 @@ mod tests {
         for services in [
             &[("boost", "name = 'a'"), ("boost", "name = 'a'")][..],
             &[("forward", "name = 'a'"), ("boost", "name = 'a'")],
-            // One is called by its role.
+            // One service has the name of its role.
             &[("forward", "name = 'boost'"), ("boost", "")],
             &[("forward", ""), ("boost", "name = 'forward'")],
         ] {
             let message = file(services).unwrap_err().to_string();
-            assert!(message.contains(": name: another service is called "), "{message}");
+            assert!(message.contains(": name: another service has the name "), "{message}");
         }
-        // Where there are several, none is called by its role.
+        // With several services of a role, none has the name of the role.
         let named = [("boost", "name = 'boost'"), ("boost", "")];
         assert_eq!(names_of(&file(&named).unwrap()), ["boost", "127.0.0.1:9001"]);
     }

@@ -1,25 +1,26 @@
-//! The lines of a file, as they are written.
+//! Writes keys and values in the syntax of TOML.
 
 use std::fmt::Write;
 
-/// A key with its value.
+/// Writes a key and its value, which has to be in the syntax of TOML.
 pub(super) fn write_key(out: &mut String, key: &str, value: impl std::fmt::Display) {
-    writeln!(out, "{key} = {value}").expect("a string takes every write");
+    writeln!(out, "{key} = {value}").expect("a String accepts every write");
 }
 
-/// A list of basic strings of TOML.
+/// An array of basic strings.
 pub(super) fn string_array(values: impl Iterator<Item = String>) -> String {
     format!("[{}]", values.map(|value| basic_string(&value)).collect::<Vec<_>>().join(", "))
 }
 
-/// A basic string of TOML.
+/// A basic string.
 pub(super) fn basic_string(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {
         match character {
             '"' | '\\' => out.extend(['\\', character]),
             _ if character.is_control() => {
-                write!(out, "\\u{:04x}", u32::from(character)).expect("a string takes every write");
+                write!(out, "\\u{:04x}", u32::from(character))
+                    .expect("a String accepts every write");
             }
             _ => out.push(character),
         }

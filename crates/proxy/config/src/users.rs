@@ -1,4 +1,4 @@
-//! The file of users: who they are, and what proves it.
+//! The file of users, with their password hashes and tokens.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use sha2::{Digest, Sha256};
 use super::error::ConfigError;
 use super::hash::PasswordHash;
 
-/// The longest file of users that is read: a hundred thousand lines.
+/// The largest file of users that is read, in bytes: about a hundred thousand lines.
 pub const USERS_BYTES_MAX: usize = 8 << 20;
-/// The longest name; of a line of the access log it is only a part.
+/// The longest name in bytes, so that a line of the access log stays short.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The users of a service. Passwords are there as slow hashes; tokens, which are random and long,
-/// as SHA-256.
+/// The users of a service. Passwords have slow hashes; tokens, which are random and long, have
+/// SHA-256 digests.
 ///
 /// ```text
 /// # Comments and blank lines are skipped.
@@ -23,30 +23,30 @@ const NAME_BYTES_MAX: usize = 255;
 /// build:token:9f86d081...     the SHA-256 of a token, in hexadecimal digits
 /// ```
 ///
-/// A user has at most one password, and as many tokens as there are lines for them.
+/// A user has at most one password and any number of tokens.
 pub struct Users {
     passwords: HashMap<Box<[u8]>, Account>,
     tokens: HashMap<[u8; 32], Arc<[u8]>>,
-    /// A hash that takes as long as those of most users.
+    /// A hash whose verification takes as long as that of most users.
     decoy: Option<Arc<PasswordHash>>,
-    /// SHA-256 of the file: whoever was known by another file has to be asked again.
+    /// The SHA-256 digest of the file. Credentials that were verified with another file are not valid.
     identity: [u8; 32],
 }
 
-/// Who has a password.
+/// A user with a password.
 #[derive(Clone)]
 pub struct Account {
-    /// What the log calls him.
+    /// The name, as in the access log.
     pub name: Arc<[u8]>,
-    /// What his password is compared with.
+    /// The hash of the password.
     pub hash: Arc<PasswordHash>,
 }
 
 impl Users {
-    /// Reads the text of the file that messages call `name`.
+    /// Parses the text of a file. Messages call the file `name`.
     ///
     /// # Errors
-    /// The first line that is wrong, by its number. No message repeats anything of a line.
+    /// Returns the number and the problem of the first invalid line, without any part of the line.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
         let mut users = Self {
             passwords: HashMap::new(),
@@ -60,7 +60,7 @@ impl Users {
                 continue;
             }
             users.line(line).map_err(|problem| {
-                let expected = "NAME:HASH as by htpasswd -B or openssl passwd -6, or \
+                let expected = "NAME:HASH as written by htpasswd -B or openssl passwd -6, or \
                                NAME:token:SHA256, each once";
                 ConfigError::rule(format!("{name}:{}", index + 1), problem, expected)
             })?;
@@ -75,57 +75,57 @@ impl Users {
             return Err("has a name that is empty or longer than 255 bytes");
         }
         if name.trim() != name || name.chars().any(char::is_control) {
-            return Err("has a name with control characters, or blanks around it");
+            return Err("has a name with control characters, or with blanks around it");
         }
         let name: Arc<[u8]> = name.as_bytes().into();
         if let Some(digits) = proof.strip_prefix("token:") {
             let digest = digest(digits).ok_or("has no SHA-256 of 64 hexadecimal digits")?;
             return match self.tokens.insert(digest, name) {
                 None => Ok(()),
-                Some(_) => Err("has a token that stands here twice"),
+                Some(_) => Err("has a token that an earlier line has"),
             };
         }
         let hash = Arc::new(PasswordHash::parse(proof)?);
         match self.passwords.insert(name.as_ref().into(), Account { name, hash }) {
             None => Ok(()),
-            Some(_) => Err("has a user who has a password already"),
+            Some(_) => Err("has a user that an earlier line has"),
         }
     }
 
-    /// The hash whose cost most users' have; the dearer one among equals.
+    /// A hash with the most common cost; the higher one among equals.
     fn most_common_hash(&self) -> Option<Arc<PasswordHash>> {
         let mut counts = HashMap::new();
         for user in self.passwords.values() {
-            *counts.entry(user.hash.kind()).or_insert(0u32) += 1;
+            *counts.entry(user.hash.cost()).or_insert(0u32) += 1;
         }
-        let (kind, _) = counts.into_iter().max_by_key(|&(kind, count)| (count, kind))?;
-        let user = self.passwords.values().find(|user| user.hash.kind() == kind)?;
+        let (cost, _) = counts.into_iter().max_by_key(|&(cost, count)| (count, cost))?;
+        let user = self.passwords.values().find(|user| user.hash.cost() == cost)?;
         Some(user.hash.clone())
     }
 
-    /// The user of this name, if he has a password.
+    /// The user of this name; `None` if there is none with a password.
     pub fn find(&self, name: &[u8]) -> Option<&Account> {
         self.passwords.get(name)
     }
 
-    /// A hash to compare with where there is no such user, so that the time says nothing. `None`:
-    /// nobody has a password.
+    /// A hash to verify if a user does not exist, so that the time does not reveal it. `None` if no user
+    /// has a password.
     pub fn decoy(&self) -> Option<&Arc<PasswordHash>> {
         self.decoy.as_ref()
     }
 
-    /// Whose token it is. The digest of a guess is nothing that the guesser can steer, so the time
-    /// that looking it up takes tells nothing about the tokens that there are.
+    /// The user with this token. An attacker cannot choose the digest of a guess, so the time of the
+    /// lookup reveals nothing about the tokens.
     pub fn owner(&self, token: &[u8]) -> Option<&Arc<[u8]>> {
         self.tokens.get(&<[u8; 32]>::from(Sha256::digest(token)))
     }
 
-    /// Whether anybody has a token.
+    /// Whether any user has a token.
     pub fn has_tokens(&self) -> bool {
         !self.tokens.is_empty()
     }
 
-    /// The SHA-256 of the file.
+    /// The SHA-256 digest of the file.
     pub fn identity(&self) -> &[u8; 32] {
         &self.identity
     }
@@ -139,7 +139,7 @@ impl PartialEq for Users {
 
 impl Eq for Users {}
 
-/// Names and hashes are shown to nobody.
+/// Omits names and hashes.
 impl std::fmt::Debug for Users {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Users({} passwords, {} tokens)", self.passwords.len(), self.tokens.len())
@@ -151,8 +151,8 @@ fn digest(digits: &str) -> Option<[u8; 32]> {
     if digits.len() != 2 * digest.len() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    for (byte, location) in digest.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(&digits[location..location + 2], 16).ok()?;
+    for (byte, offset) in digest.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[offset..offset + 2], 16).ok()?;
     }
     Some(digest)
 }
@@ -171,17 +171,18 @@ mod tests {
 
     #[test]
     fn users_have_a_password_and_tokens() {
-        let (cheap, dear) = (hash(4), hash(5));
+        let (cheap, expensive) = (hash(4), hash(5));
         let text = format!("# users\n\nalice:{cheap}\r\nbob: x\n");
         assert!(Users::parse("users", &text).unwrap_err().to_string().starts_with("users:4: "));
-        let text =
-            format!("# users\n\nalice:{cheap}\r\nb b:{cheap}\nc:{dear}\nalice:token:{TOKEN}\n");
+        let text = format!(
+            "# users\n\nalice:{cheap}\r\nb b:{cheap}\nc:{expensive}\nalice:token:{TOKEN}\n"
+        );
         let users = Users::parse("users", &text).unwrap();
         assert!(users.find(b"alice").unwrap().hash.is_of(b"secret"));
         assert!(users.find(b"b b").is_some() && users.find(b"Alice").is_none());
         assert_eq!(users.owner(b"test").map(|name| &name[..]), Some(&b"alice"[..]));
         assert!(users.owner(b"Test").is_none() && users.has_tokens());
-        assert_eq!(users.decoy().unwrap().kind(), users.find(b"alice").unwrap().hash.kind());
+        assert_eq!(users.decoy().unwrap().cost(), users.find(b"alice").unwrap().hash.cost());
         assert_eq!(users, Users::parse("other", &text).unwrap());
         assert_ne!(users, Users::parse("users", &format!("{text}#")).unwrap());
         assert!(!format!("{users:?}").contains("alice"));

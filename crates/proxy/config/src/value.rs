@@ -1,6 +1,6 @@
-//! Values as people write them: sizes, times, addresses, blocks, origins. Each reader takes the
-//! text of one value and gives the value, or a few words that say what is wrong with the text.
-//! None of them looks anything up: what a name means is the resolver's affair, later.
+//! Values in the form that users write: sizes, times, addresses, blocks, origins. Each parser takes
+//! the text of one value and returns the value or the problem of the text. No parser looks anything
+//! up: names of hosts and users are resolved later, by the program.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,24 +11,27 @@ use millrace_http1::{Name, REMOVED_UNLESS_TRUSTED};
 
 use super::{Cidr, Congestion, ListenAddress, Origin, ProcessUser};
 
-/// What is wrong with a text, to be read after the text itself: "is not a number".
+/// The problem of a text, to follow the text in a message: "is not a number".
 pub(super) type Problem = &'static str;
 
-/// Wrongs for which [`meant`] has a suggestion.
+// The problems for which [`suggestions`] returns values.
 const PORT_WITHOUT_ADDRESS: Problem = "is a port without an address";
 const LONG_UNIT: Problem = "has a unit of more than one letter";
 const NOT_NORMALISED: Problem = "is not in normal form";
-pub(super) const TIME_WITHOUT_KEYWORD: Problem = "does not say whether it is default or override";
+pub(super) const TIME_WITHOUT_KEYWORD: Problem = "has no default or override before its time";
+pub(super) const KEYWORD_WITHOUT_TIME: Problem = "has no time";
 
-/// The longest path that the address of a Unix socket can hold with its closing zero (unix(7)).
+/// The longest path in the address of a Unix socket, which ends with a zero byte (unix(7)).
 const UNIX_PATH_BYTES_MAX: usize = 107;
-/// RFC 1035 section 2.3.4: the longest name and the longest label of one.
+/// RFC 1035 section 2.3.4: the longest host name, in bytes.
 const NAME_BYTES_MAX: usize = 253;
+/// RFC 1035 section 2.3.4: the longest label of a host name, in bytes.
 const LABEL_BYTES_MAX: usize = 63;
-/// The longest name of an algorithm (linux/tcp.h: TCP_CA_NAME_MAX, its closing zero included).
+/// The longest name of a congestion control algorithm: TCP_CA_NAME_MAX of linux/tcp.h, which counts
+/// the zero byte at the end, minus 1.
 const CONGESTION_BYTES_MAX: usize = 15;
 
-/// A whole number of decimal digits, without sign or separators.
+/// Parses a whole number: decimal digits without a sign or separators.
 pub(super) fn number(text: &str) -> Result<u64, Problem> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("is not a whole number");
@@ -45,7 +48,7 @@ pub(super) fn within(number: u64, least: u64, most: u64) -> Result<u64, Problem>
     }
 }
 
-/// Units behind a number, each with its factor: the largest first.
+/// The units that may follow a number, each with its factor, in descending order.
 pub(super) type Units = &'static [(&'static str, u64)];
 
 const SIZES: Units = &[("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
@@ -54,7 +57,7 @@ const TIMES: Units = &[("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1), 
 /// Parses a whole number followed by one of `units`.
 ///
 /// # Errors
-/// `wrong`, for any other text.
+/// Returns `problem` for any other text.
 pub(super) fn scaled(text: &str, units: Units, problem: Problem) -> Result<u64, Problem> {
     let is_of_unit = |character: char| !character.is_ascii_digit();
     let (digits, unit) = text.split_at(text.find(is_of_unit).unwrap_or(text.len()));
@@ -65,15 +68,15 @@ pub(super) fn scaled(text: &str, units: Units, problem: Problem) -> Result<u64, 
     number(digits)?.checked_mul(*factor).ok_or("is too large")
 }
 
-/// A number with the largest unit that divides it, as [`scaled`] reads it.
+/// Writes a number with the largest unit that divides it, in the form that [`scaled`] parses.
 pub(super) fn write_scaled(number: u64, units: Units) -> String {
     let divides = |factor| factor == 1 || (number > 0 && number.is_multiple_of(factor));
     let found = units.iter().find(|(_, factor)| divides(*factor));
-    let (unit, factor) = found.expect("one of them is 1");
+    let (unit, factor) = found.expect("one of the factors is 1");
     format!("{}{unit}", number / factor)
 }
 
-/// Bytes: a whole number, with K, M, G or T behind it for powers of 1024.
+/// Parses a size in bytes: a whole number, optionally with K, M, G or T for powers of 1024.
 pub(super) fn size(text: &str) -> Result<u64, Problem> {
     const NO_SIZE: Problem = "is not a size";
     scaled(&text.to_ascii_uppercase(), SIZES, NO_SIZE).map_err(|problem| match problem {
@@ -82,35 +85,37 @@ pub(super) fn size(text: &str) -> Result<u64, Problem> {
     })
 }
 
-/// A size whose unit has more than one letter, such as 1GB or 512MiB, as [`size`] reads it.
+/// Shortens the unit of a size such as 1GB or 512MiB to the letter that [`size`] parses; `None` for
+/// any other text.
 fn with_one_letter_unit(text: &str) -> Option<String> {
     let number_and_letter = ["iB", "B"].iter().find_map(|end| strip_suffix_any_case(text, end))?;
     let has_letter = number_and_letter.ends_with(|last: char| last.is_ascii_alphabetic());
     (has_letter && size(number_and_letter).is_ok()).then(|| number_and_letter.to_ascii_uppercase())
 }
 
-/// What was probably meant by a text with this wrong.
-pub(super) fn suggestion(text: &str, problem: Problem) -> Option<String> {
+/// Returns the values that the author of a text with this problem may have meant.
+pub(super) fn suggestions(text: &str, problem: Problem) -> Vec<String> {
     match problem {
-        PORT_WITHOUT_ADDRESS => Some(format!("127.0.0.1:{text}")),
-        LONG_UNIT => with_one_letter_unit(text),
-        NOT_NORMALISED => String::from_utf8(route_form(text.as_bytes())).ok(),
+        PORT_WITHOUT_ADDRESS => vec![format!("127.0.0.1:{text}")],
+        LONG_UNIT => with_one_letter_unit(text).into_iter().collect(),
+        NOT_NORMALISED => String::from_utf8(route_form(text.as_bytes())).into_iter().collect(),
         TIME_WITHOUT_KEYWORD => {
             let (statuses, time) = text.split_at(text.rfind(' ').map_or(0, |space| space + 1));
             let unit = if time.ends_with(|last: char| last.is_ascii_digit()) { "s" } else { "" };
-            let written = |way| format!("{statuses}{way} {time}{unit}");
-            Some(format!("{} or {}", written("default"), written("override")))
+            ["default", "override"].map(|word| format!("{statuses}{word} {time}{unit}")).into()
         }
-        _ => None,
+        KEYWORD_WITHOUT_TIME => vec![format!("{} 60s", text.trim_end())],
+        _ => Vec::new(),
     }
 }
 
-/// Milliseconds: a whole number, or one with ms, s, m or h behind it.
+/// Parses a time as milliseconds: a whole number, optionally with ms, s, m or h.
 pub(super) fn milliseconds(text: &str) -> Result<u64, Problem> {
     scaled(text, TIMES, "is not a time")
 }
 
-/// `on` or `off`. The Booleans of TOML come as these words: [`word_of`](super::options::Kind::word_of).
+/// Parses `on` or `off`, the keywords that replace the Booleans of a file; see
+/// [`keyword_of_bool`](super::options::ValueType::keyword_of_bool).
 pub(super) fn switch(text: &str) -> Result<bool, Problem> {
     match text {
         "on" => Ok(true),
@@ -119,18 +124,18 @@ pub(super) fn switch(text: &str) -> Result<bool, Problem> {
     }
 }
 
-/// The name of a service: it stands in cache keys and labels of metrics as it is.
+/// Parses the name of a service, which cache keys and labels of metrics contain unchanged.
 pub(super) fn service_name(text: &str) -> Result<String, Problem> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     match text.len() {
         0 => Err("is empty"),
         65.. => Err("is too long"),
         _ if text.bytes().all(is_plain) => Ok(text.to_owned()),
-        _ => Err("has a character that no name may have"),
+        _ => Err("has an invalid character"),
     }
 }
 
-/// An address to listen on: `ADDRESS:PORT`, `[ADDRESS]:PORT`, `localhost:PORT`, `unix:PATH`.
+/// Parses an address to listen on: `ADDRESS:PORT`, `[ADDRESS]:PORT`, `localhost:PORT`, `unix:PATH`.
 pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Problem> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(ListenAddress::Unix(unix_path(path)?));
@@ -138,8 +143,8 @@ pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Problem> {
     Ok(ListenAddress::Tcp(socket_address(text)?))
 }
 
-/// An address and a port. The one name taken is `localhost`, which is 127.0.0.1 (RFC 6761 section
-/// 6.3): any other could mean several addresses, or none while the machine starts.
+/// Parses an address and a port. The only name is `localhost`, which is 127.0.0.1 (RFC 6761 section
+/// 6.3): another name could have several addresses, or none while the machine starts.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, Problem> {
     if let Some(port) = text.strip_prefix("localhost:") {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port_or_zero(port)?)));
@@ -162,7 +167,7 @@ fn port_or_zero(text: &str) -> Result<u16, Problem> {
     u16::try_from(port).map_err(|_| "has a port above 65535")
 }
 
-/// A block of addresses, `ADDRESS/BITS`, or one address.
+/// Parses an address block, `ADDRESS/BITS`, or one address.
 pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
@@ -170,7 +175,7 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
     };
     let network: IpAddr = address.parse().map_err(|_| "is not an address or block")?;
     if network.to_canonical() != network {
-        return Err("is an IPv4-mapped address, which is written as the IPv4 one");
+        return Err("is an IPv4-mapped address, which has to be written as an IPv4 address");
     }
     let bits: u8 = if network.is_ipv4() { 32 } else { 128 };
     let prefix = match prefix {
@@ -184,14 +189,14 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
         IpAddr::V4(address) => u32::from(address).trailing_zeros(),
         IpAddr::V6(address) => u128::from(address).trailing_zeros(),
     };
-    // A block such as 10.1.2.3/8 is a slip of the pen in one of its two halves.
+    // In a block such as 10.1.2.3/8, either the address or the prefix is a mistake.
     if zeros < u32::from(bits - prefix) {
         return Err("has bits set below its prefix");
     }
     Ok(Cidr { network, prefix })
 }
 
-/// A port from 1, or `all`, which is given as 0.
+/// Parses a port from 1 on, or `all`, which becomes 0.
 pub(super) fn port(text: &str) -> Result<u16, Problem> {
     if text == "all" {
         return Ok(0);
@@ -202,13 +207,13 @@ pub(super) fn port(text: &str) -> Result<u16, Problem> {
     }
 }
 
-/// An origin server: `http://HOST[:PORT]` without a path, or `unix:PATH`.
+/// Parses an origin server: `http://HOST[:PORT]` without a path, or `unix:PATH`.
 pub(super) fn origin(text: &str) -> Result<Origin, Problem> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Origin::Unix(Arc::from(unix_path(path)?)));
     }
     if text.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
-        return Err("asks for TLS to the origin, which this version does not speak");
+        return Err("needs TLS to the origin, which this version does not support");
     }
     let authority = text
         .get(..7)
@@ -217,10 +222,10 @@ pub(super) fn origin(text: &str) -> Result<Origin, Problem> {
         .ok_or("does not begin with http:// or unix:")?;
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     if authority.contains(['/', '?', '#']) {
-        return Err("has a path, but an origin is only a host and a port");
+        return Err("has a path, but an origin has only a host and a port");
     }
     if authority.contains('@') {
-        return Err("has a user name, but an origin is only a host and a port");
+        return Err("has a user name, but an origin has only a host and a port");
     }
     let (host, port) = split_authority(authority)?;
     let port = match port {
@@ -233,14 +238,14 @@ pub(super) fn origin(text: &str) -> Result<Origin, Problem> {
     Ok(Origin::Tcp { host: self::host(host)?, port })
 }
 
-/// The host, without brackets but still in them if it is IPv6, and the port if there is one.
+/// Splits an authority into its host, in brackets if it is an IPv6 address, and its port.
 fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Problem> {
     if authority.starts_with('[') {
         let end = authority.find(']').ok_or("has a bracket that is not closed")?;
         return match authority[end + 1..].strip_prefix(':') {
             Some(port) => Ok((&authority[..=end], Some(port))),
             None if end + 1 == authority.len() => Ok((authority, None)),
-            None => Err("has something other than a port behind its brackets"),
+            None => Err("has something other than a port after its brackets"),
         };
     }
     Ok(match authority.split_once(':') {
@@ -249,7 +254,8 @@ fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Problem> {
     })
 }
 
-/// A name in lower case, or an address literal: IPv4, or IPv6 in brackets that are taken off.
+/// Parses a host: a name, which becomes lower case, an IPv4 address, or an IPv6 address in brackets,
+/// which are removed.
 fn host(text: &str) -> Result<String, Problem> {
     if let Some(literal) = text.strip_prefix('[') {
         let literal = literal.strip_suffix(']').unwrap_or(literal);
@@ -261,7 +267,7 @@ fn host(text: &str) -> Result<String, Problem> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// A host name as [`host`] takes it, in lower case; no address.
+/// Parses a host name as [`host`] does, but no address.
 pub(super) fn host_name(text: &str) -> Result<String, Problem> {
     match text.parse::<IpAddr>() {
         Ok(_) => Err("is an address"),
@@ -269,29 +275,30 @@ pub(super) fn host_name(text: &str) -> Result<String, Problem> {
     }
 }
 
-/// Checks a host name or IPv4 literal. A name whose last label is numeric is refused unless it is
-/// an address of four decimal parts: resolvers disagree about 127.1 and 0x7f.1.
+/// Checks a host name or an IPv4 address. A name whose last label is numeric is refused unless it is
+/// an address of four decimal parts, because resolvers disagree about 127.1 and 0x7f.1.
 fn name(text: &str) -> Result<(), Problem> {
     let name = text.strip_suffix('.').unwrap_or(text);
     if name.is_empty() {
         return Err("has no host");
     }
-    let sane = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let label =
-        |label: &str| (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(sane);
+        |label: &str| (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(is_valid);
     if name.len() > NAME_BYTES_MAX || !name.split('.').all(label) {
-        return Err("has a host that is not a name");
+        return Err("has an invalid host name");
     }
     let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let numeric = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
     if numeric && text.parse::<Ipv4Addr>().is_err() {
-        return Err("has a host that is neither a name nor an IPv4 address");
+        return Err("has a host that is neither a host name nor an IPv4 address");
     }
     Ok(())
 }
 
-/// What a route matches hosts by: a host as above (IPv6 with or without brackets), or `*.` and a
-/// name for every name below it. A dot at its end is taken off, as it is of what is asked for.
+/// Parses the host of a route: a host as in [`host`], where IPv6 addresses need no brackets, or `*.`
+/// and a name for all names below it. A dot at the end is removed, as it is from the host of a
+/// request.
 pub(super) fn host_pattern(text: &str) -> Result<String, Problem> {
     let pattern = match text.strip_prefix("*.") {
         Some(parent) => name(parent).map(|()| text.to_ascii_lowercase())?,
@@ -303,43 +310,45 @@ pub(super) fn host_pattern(text: &str) -> Result<String, Problem> {
     Ok(pattern.strip_suffix('.').map(str::to_owned).unwrap_or(pattern))
 }
 
-/// A name in lower case and without a dot at its end, or `*.` and one for every name below it.
-/// Addresses are no names: they have rules of their own.
+/// Parses a host name, or `*.` and a name for all names below it, into lower case without a dot at
+/// the end. Addresses are refused: other options list them.
 pub(super) fn domain(text: &str) -> Result<String, Problem> {
     let (prefix, domain) = match text.strip_prefix("*.") {
         Some(parent) => ("*.", parent),
         None => ("", text),
     };
     if !domain.is_ascii() {
-        return Err("is not ASCII: such a name is written as its A-labels, xn--...");
+        return Err(
+            "is not ASCII; an internationalised name has to be written as A-labels (xn--...)",
+        );
     }
     name(domain)?;
     if domain.parse::<Ipv4Addr>().is_ok() {
-        return Err("is an address, which allow-target and deny-target take");
+        return Err("is an address, which only allow-target and deny-target accept");
     }
     let domain = domain.strip_suffix('.').unwrap_or(domain);
     Ok(format!("{prefix}{}", domain.to_ascii_lowercase()))
 }
 
-/// What a password is asked for: it stands between quotes in a field.
+/// Parses an authentication realm, which becomes a quoted string in a header field.
 pub(super) fn realm(text: &str) -> Result<String, Problem> {
-    let sane = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    let is_valid = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     match text.len() {
         0 => Err("is empty"),
-        1..=100 if text.bytes().all(sane) => Ok(text.to_owned()),
-        1..=100 => Err("holds what cannot stand between quotes"),
+        1..=100 if text.bytes().all(is_valid) => Ok(text.to_owned()),
+        1..=100 => Err("has a character that a quoted string cannot have"),
         _ => Err("is too long"),
     }
 }
 
-/// A prefix of a path: printable ASCII from a slash on, without query or fragment, in the normal form
-/// of the paths that it is compared with.
+/// Parses a prefix of a path: printable ASCII characters that begin with a slash, without a query or
+/// fragment, in the normal form of the paths that it is compared with.
 pub(super) fn path_prefix(text: &str) -> Result<String, Problem> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash");
     }
     if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'?' && byte != b'#') {
-        return Err("holds what a path cannot");
+        return Err("has a character that a path cannot have");
     }
     if route_form(text.as_bytes()) != text.as_bytes() {
         return Err(NOT_NORMALISED);
@@ -347,15 +356,16 @@ pub(super) fn path_prefix(text: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// The name of a field that a booster removes unless a trusted peer sends it, in lower case.
+/// Parses the name of a field that a reverse proxy removes unless a trusted peer sent it, into lower
+/// case.
 pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
     if !REMOVED_UNLESS_TRUSTED.has(Name::of(text.as_bytes())) {
-        return Err("is not a field that is removed");
+        return Err("is not a field that is removed by default");
     }
     Ok(text.to_ascii_lowercase().into_bytes().into())
 }
 
-/// What a health check asks for, a path with perhaps a query, or `off`.
+/// Parses the target of a health check, a path with an optional query, or `off`.
 pub(super) fn check_path(text: &str) -> Result<Option<String>, Problem> {
     if text == "off" {
         return Ok(None);
@@ -364,57 +374,59 @@ pub(super) fn check_path(text: &str) -> Result<Option<String>, Problem> {
         return Err("does not begin with a slash");
     }
     if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
-        return Err("holds what a request target cannot");
+        return Err("has a character that a request target cannot have");
     }
     Ok(Some(text.to_owned()))
 }
 
-/// `STATUS` or `FIRST-LAST`.
+/// Parses `STATUS` or `FIRST-LAST`.
 pub(super) fn statuses(text: &str) -> Result<(u16, u16), Problem> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let status = |text: &str| match number(text) {
         Ok(status @ 200..=599) => Ok(status as u16),
-        _ => Err("is no status or range of statuses"),
+        _ => Err("is not a status or a range of statuses"),
     };
     let (first, last) = (status(first)?, status(last)?);
-    if first > last { Err("is a range that ends before it begins") } else { Ok((first, last)) }
+    if first > last { Err("is a range whose end is below its start") } else { Ok((first, last)) }
 }
 
-/// A path of a file: anything but control characters, which would break messages and logs.
+/// Parses the path of a file. Control characters are refused, because they would break messages and
+/// logs.
 pub(super) fn file_path(text: &str) -> Result<PathBuf, Problem> {
     if text.is_empty() {
         return Err("is empty");
     }
     if text.chars().any(char::is_control) {
-        return Err("holds control characters");
+        return Err("has control characters");
     }
     Ok(PathBuf::from(text))
 }
 
-/// `system`, `auto`, or the name of an algorithm. Which ones there are, only a kernel knows.
+/// Parses `system`, `auto`, or the name of an algorithm. The program checks later whether the kernel
+/// has it.
 pub(super) fn congestion(text: &str) -> Result<Congestion, Problem> {
-    let sane = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     match text {
         "system" => Ok(Congestion::System),
         "auto" => Ok(Congestion::Auto),
-        _ if text.is_empty() || !text.bytes().all(sane) => Err("is not a name"),
-        _ if text.len() > CONGESTION_BYTES_MAX => Err("is longer than any name of an algorithm"),
+        _ if text.is_empty() || !text.bytes().all(is_valid) => Err("is not a name"),
+        _ if text.len() > CONGESTION_BYTES_MAX => Err("is too long"),
         _ => Ok(Congestion::Named(text.into())),
     }
 }
 
-/// `auto`, or a user and perhaps a group by names or numbers. Which ones there are, only a machine
-/// knows.
+/// Parses `auto`, or a user and optionally a group, by name or number. The program checks later
+/// whether they exist.
 pub(super) fn user(text: &str) -> Result<ProcessUser, Problem> {
-    let sane = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let name = |name: &str| !name.is_empty() && name.bytes().all(sane);
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let name = |name: &str| !name.is_empty() && name.bytes().all(is_valid);
     let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
     match text {
         "auto" => Ok(ProcessUser::Auto),
         _ if name(user) && group.is_none_or(name) => {
             Ok(ProcessUser::Named { user: user.to_owned(), group: group.map(str::to_owned) })
         }
-        _ => Err("is not a user's name"),
+        _ => Err("is not the name of a user"),
     }
 }
 
@@ -423,7 +435,7 @@ fn unix_path(text: &str) -> Result<PathBuf, Problem> {
         return Err("has no path");
     }
     if text.len() > UNIX_PATH_BYTES_MAX {
-        return Err("has a path longer than the 107 bytes of a Unix socket's address");
+        return Err("has a path of more than 107 bytes, which a Unix socket cannot have");
     }
     file_path(text)
 }
@@ -432,17 +444,17 @@ fn strip_suffix_any_case<'a>(text: &'a str, suffix: &str) -> Option<&'a str> {
     text.strip_suffix(suffix).or_else(|| text.strip_suffix(suffix.to_ascii_lowercase().as_str()))
 }
 
-/// Bytes as [`size`] reads them.
+/// Writes a size in the form that [`size`] parses.
 pub(super) fn write_size(bytes: u64) -> String {
     write_scaled(bytes, SIZES)
 }
 
-/// Milliseconds as [`milliseconds`] reads them.
+/// Writes milliseconds in the form that [`milliseconds`] parses.
 pub(super) fn write_milliseconds(milliseconds: u64) -> String {
     write_scaled(milliseconds, TIMES)
 }
 
-/// An origin as [`origin`] reads it.
+/// Writes an origin in the form of the option `origins`.
 pub fn write_origin(origin: &Origin) -> String {
     match origin {
         Origin::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}"),
@@ -451,12 +463,12 @@ pub fn write_origin(origin: &Origin) -> String {
     }
 }
 
-/// Statuses as [`statuses`] reads them.
+/// Writes a range of statuses in the form that [`statuses`] parses.
 pub(super) fn write_statuses((first, last): (u16, u16)) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// A port as [`port`] reads it.
+/// Writes a port in the form that [`port`] parses.
 pub(super) fn write_port(port: u16) -> String {
     if port == 0 { "all".to_owned() } else { port.to_string() }
 }
@@ -466,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checks_ask_for_targets_and_expect_ranges() {
+    fn check_paths_and_statuses_are_parsed() {
         assert_eq!(check_path("/health?full=1"), Ok(Some("/health?full=1".to_owned())));
         assert_eq!(check_path("off"), Ok(None));
         assert!(check_path("false").is_err());
@@ -489,12 +501,13 @@ mod tests {
         }
         for (text, short) in [("1GB", "1G"), ("512MiB", "512M"), ("3kb", "3K")] {
             assert_eq!(size(text), Err(LONG_UNIT), "{text}");
-            assert_eq!(suggestion(text, LONG_UNIT).as_deref(), Some(short));
+            assert_eq!(suggestions(text, LONG_UNIT), [short]);
         }
-        for (text, meaning) in
-            [("60", "default 60s or override 60s"), ("404 1m", "404 default 1m or 404 override 1m")]
-        {
-            assert_eq!(suggestion(text, TIME_WITHOUT_KEYWORD).as_deref(), Some(meaning));
+        for (text, meaning) in [
+            ("60", ["default 60s", "override 60s"]),
+            ("404 1m", ["404 default 1m", "404 override 1m"]),
+        ] {
+            assert_eq!(suggestions(text, TIME_WITHOUT_KEYWORD), meaning);
         }
         assert_eq!(size("18446744073709551615K"), Err("is too large"));
         assert_eq!(milliseconds("500"), Ok(500));
@@ -506,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_value_is_parsed_as_the_same_value() {
         for bytes in [0, 1, 1023, 1024, 256 << 20, (1 << 40) + 1, u64::MAX] {
             assert_eq!(size(&write_size(bytes)), Ok(bytes));
             assert_eq!(milliseconds(&write_milliseconds(bytes)), Ok(bytes));
@@ -535,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn congestion_is_one_of_two_words_or_a_name() {
+    fn congestion_is_one_of_two_keywords_or_a_name() {
         assert_eq!(congestion("system"), Ok(Congestion::System));
         assert_eq!(congestion("auto"), Ok(Congestion::Auto));
         assert_eq!(congestion("bbr").unwrap().name(), Some("bbr"));
@@ -546,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_with_or_without_a_group() {
+    fn users_have_an_optional_group() {
         let named = |user: &str, group: Option<&str>| {
             Ok(ProcessUser::Named { user: user.to_owned(), group: group.map(str::to_owned) })
         };
@@ -620,13 +633,13 @@ mod tests {
         for text in ["/a/../b", "//a", "/a/.", "/%61", "/a%2f", "/a%"] {
             assert_eq!(path_prefix(text), Err(NOT_NORMALISED), "{text}");
         }
-        assert_eq!(suggestion("/a%2fb", NOT_NORMALISED).as_deref(), Some("/a%2Fb"));
-        assert_eq!(suggestion("/%40me", NOT_NORMALISED).as_deref(), Some("/@me"));
+        assert_eq!(suggestions("/a%2fb", NOT_NORMALISED), ["/a%2Fb"]);
+        assert_eq!(suggestions("/%40me", NOT_NORMALISED), ["/@me"]);
         assert!(path_prefix("/a%2F").is_ok());
     }
 
     #[test]
-    fn fields_that_may_be_passed_are_those_that_are_removed() {
+    fn only_fields_that_are_removed_can_be_passed() {
         for text in ["X-Real-IP", "x-forwarded-scheme", "X-Original-URL", "CF-Connecting-IP"] {
             assert_eq!(pass_field(text), Ok(text.to_ascii_lowercase().into_bytes().into()));
         }
@@ -636,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_are_names_in_one_form() {
+    fn domains_are_normalised_names() {
         assert_eq!(domain("Example.ORG.").as_deref(), Ok("example.org"));
         assert_eq!(domain("*.Example.org").as_deref(), Ok("*.example.org"));
         assert_eq!(domain("xn--bcher-kva.example").as_deref(), Ok("xn--bcher-kva.example"));

@@ -1,116 +1,116 @@
-//! The types of options: what is allowed, as help, the reference and the errors say it.
+//! The types of options: names and descriptions of their values for help, reference and errors.
 
 use super::value;
 
 /// The type of a value, with its bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueType {
-    /// A flag without a value; true or false in files.
+    /// A flag without a value; a Boolean in files.
     Flag,
-    /// On or off; true or false in files too.
+    /// `on` or `off`; in files also a Boolean.
     Switch,
     /// A whole number.
     Number {
-        /// The least allowed.
+        /// Least value.
         least: u64,
-        /// The greatest allowed.
+        /// Greatest value.
         most: u64,
     },
-    /// Bytes.
+    /// A number of bytes.
     Size {
-        /// The least allowed, in bytes.
+        /// Least value in bytes.
         least: u64,
-        /// The greatest allowed, in bytes.
+        /// Greatest value in bytes.
         most: u64,
     },
-    /// One of a few words.
+    /// One of these keywords.
     Keyword(&'static [&'static str]),
     /// An address to listen on.
-    Listen,
+    ListenAddress,
     /// An address to listen on, or `off`.
-    Admin,
+    AdminAddress,
     /// The name of a service.
-    Service,
-    /// The name of a host.
-    Name,
+    ServiceName,
+    /// A host name.
+    HostName,
     /// A file to append to, `-` for standard output, or `off`.
-    Log,
+    LogFile,
     /// An origin server.
     Origin,
-    /// A block of addresses.
-    Block,
+    /// An address block.
+    Cidr,
     /// A port, or `all`.
     Port,
-    /// A host to match.
-    Host,
-    /// A name, or all names below it.
-    Domain,
+    /// A host or a wildcard that the host of a request has to match.
+    HostPattern,
+    /// A host name, or a wildcard for all names below one.
+    DomainPattern,
     /// A file to read.
     File,
-    /// What a password is asked for.
+    /// An authentication realm.
     Realm,
-    /// The beginning of a path to match.
-    Path,
-    /// A field that is removed from the requests of untrusted peers.
-    PassField,
+    /// The beginning of a path.
+    PathPrefix,
+    /// A request header field that is removed unless a trusted peer sent it.
+    PassedField,
     /// The path of a health check, or `off`.
-    Check,
+    CheckPath,
     /// A status or a range of statuses.
     Statuses,
-    /// A choice of congestion control.
+    /// A congestion control algorithm, or how to choose one.
     Congestion,
-    /// Whose rights the process has.
+    /// The user and group of the process.
     User,
-    /// A folder.
+    /// A directory.
     Folder,
-    /// A part of a memory.
+    /// A size, or a percentage of `memory`.
     MemoryShare {
-        /// The least that is something, in bytes.
+        /// Least value other than 0, in bytes.
         least: u64,
-        /// The greatest allowed, in bytes.
+        /// Greatest value in bytes.
         most: u64,
-        /// The greatest allowed, of a hundred.
+        /// Greatest percentage.
         percent_max: u64,
     },
-    /// A folder and what its files may take.
+    /// A directory and the size of the files in it.
     Disk {
-        /// The least allowed, in bytes.
+        /// Least size in bytes.
         least: u64,
-        /// The greatest allowed, in bytes.
+        /// Greatest size in bytes.
         most: u64,
     },
-    /// A time of whole seconds.
-    Time,
-    /// How long answers are fresh, and who says so.
-    Ttl,
-    /// A name of a field, or `off`.
-    Field,
-    /// A field or a cookie that a request may bring.
+    /// A time in whole seconds.
+    Duration,
+    /// A rule for the lifetime of responses.
+    CacheLifetime,
+    /// The name of a header field, or `off`.
+    FieldName,
+    /// A request header field or a cookie.
     FieldOrCookie,
     /// A query parameter.
-    Parameter,
+    QueryParameter,
     /// A limit and its value.
     Limit,
 }
 
 impl ValueType {
-    /// The word that a Boolean of a file means where such a value stands; `None`: none.
+    /// The keyword that a Boolean in a file stands for; `None` if it is not valid for this type.
     pub fn keyword_of_bool(&self, switch: bool) -> Option<&'static str> {
-        let is_off = match self {
+        let has_off = match self {
             Self::Flag | Self::Switch => return Some(if switch { "on" } else { "off" }),
-            Self::Admin | Self::Log | Self::Check | Self::Field => true,
+            Self::AdminAddress | Self::LogFile | Self::CheckPath | Self::FieldName => true,
             Self::Keyword(words) => words.contains(&"off"),
             _ => false,
         };
-        (is_off && !switch).then_some("off")
+        (has_off && !switch).then_some("off")
     }
 
-    /// What `--help` shows in place of a value.
-    pub fn placeholder(&self) -> &'static str {
+    /// The name of the value in help: what clap calls a value name.
+    pub fn value_name(&self) -> &'static str {
         self.description().0
     }
 
-    /// What is allowed, as the end of a sentence.
+    /// The valid values, to follow "expected: " in an error.
     pub fn expected(&self) -> String {
         match *self {
             Self::Number { least, most } => format!("a whole number from {least} to {most}"),
@@ -118,90 +118,93 @@ impl ValueType {
             Self::Keyword(words) => words.join(", "),
             Self::MemoryShare { least, most, percent_max } => {
                 let sizes = sizes(least, most);
-                format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%")
+                format!("0 for none, {sizes}, or 1% to {percent_max}% of memory")
             }
             Self::Disk { least, most } => {
-                let sizes = sizes(least, most);
-                format!("the path of a folder from its slash on, a colon, and {sizes}")
+                format!("DIRECTORY:SIZE with an absolute path; SIZE is {}", sizes(least, most))
             }
             _ => self.description().1.to_owned(),
         }
     }
 
-    /// The placeholder, and what is allowed where no bounds or words of the row are a part of it.
+    /// The value name, and the valid values if they depend on no bounds or keywords of the row.
     fn description(&self) -> (&'static str, &'static str) {
         match self {
             Self::Flag => ("", "true, false"),
             Self::Switch => ("on|off", "on, off"),
             Self::Number { .. } => ("N", ""),
             Self::Size { .. } => ("SIZE", ""),
-            Self::Keyword(_) => ("WORD", ""),
+            Self::Keyword(_) => ("VALUE", ""),
             Self::MemoryShare { .. } => ("SIZE|PERCENT%", ""),
             Self::Disk { .. } => ("DIR:SIZE", ""),
-            Self::Listen => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH"),
-            Self::Admin => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off"),
-            Self::Service => ("NAME", "1 to 64 letters, digits, -, _ and ."),
-            Self::Name => ("NAME", "a host name"),
-            Self::Log => ("FILE|off", "a file's path, - for standard output, off"),
+            Self::ListenAddress => {
+                ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH")
+            }
+            Self::AdminAddress => {
+                ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off")
+            }
+            Self::ServiceName => ("NAME", "1 to 64 letters, digits, -, _ and ."),
+            Self::HostName => ("NAME", "a host name"),
+            Self::LogFile => ("FILE|off", "the path of a file, - for standard output, off"),
             Self::Origin => ("URL", "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH"),
-            Self::Block => ("CIDR", "ADDRESS, ADDRESS/BITS"),
+            Self::Cidr => ("CIDR", "ADDRESS, ADDRESS/BITS"),
             Self::Port => ("PORT", "a port from 1 to 65535, all"),
-            Self::Host => ("HOST", "a host name, *.NAME for all names below it, an address"),
-            Self::Domain => (
+            Self::HostPattern => {
+                ("HOST", "a host name, *.NAME for all names below it, an IP address")
+            }
+            Self::DomainPattern => (
                 "NAME",
-                "a host name, *.NAME for all names below it; names that are not ASCII as their \
-                 A-labels, xn--...",
+                "a host name, *.NAME for all names below it; internationalised names as A-labels \
+                 (xn--...)",
             ),
-            Self::File => ("FILE", "a file's path"),
+            Self::File => ("FILE", "the path of a file"),
             Self::Realm => {
                 ("TEXT", "1 to 100 printable ASCII characters without quotes and backslashes")
             }
-            Self::Path => ("PATH", PATHS),
-            Self::PassField => ("NAME", PASS_FIELDS),
-            Self::Check => ("PATH|off", "a path from its slash on, with ? if need be; off"),
-            Self::Statuses => {
-                ("STATUS", "a status from 200 to 599, or a range of them like 200-299")
+            Self::PathPrefix => ("PATH", PATHS),
+            Self::PassedField => ("NAME", PASSED_FIELDS),
+            Self::CheckPath => {
+                ("PATH|off", "a path that begins with /, optionally with a query; off")
             }
+            Self::Statuses => ("STATUS", "a status from 200 to 599, or a range such as 200-299"),
             Self::Congestion => (
                 "NAME",
-                "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _",
+                "system, auto, or an algorithm of the kernel: up to 15 letters, digits, - and _",
             ),
-            Self::User => {
-                ("USER", "auto, a user's name or number, with :GROUP behind it for another group")
-            }
-            Self::Folder => ("DIR", "a folder's path"),
-            Self::Time => ("TIME", "a whole number with s, m, h or d, 0s to 3650d"),
-            Self::Ttl => (
+            Self::User => ("USER", "auto, USER, USER:GROUP, each a name or a number"),
+            Self::Folder => ("DIR", "the path of a directory"),
+            Self::Duration => ("TIME", "a time from 0s to 3650d: a whole number with s, m, h or d"),
+            Self::CacheLifetime => (
                 "LIFETIME",
-                "origin, default TIME, override TIME, each alone or after a status or a range of \
-                 them, as in 404 default 10s; TIME is a whole number with s, m, h or d, 0s to \
-                 3650d",
+                "[STATUS] origin, [STATUS] default TIME, [STATUS] override TIME; STATUS is a \
+                 status or a range, TIME a whole number with s, m, h or d, as in default 10s, \
+                 404-410 override 1m",
             ),
-            Self::Field => ("NAME|off", "a field's name, off"),
+            Self::FieldName => ("NAME|off", "the name of a header field, off"),
             Self::FieldOrCookie => (
                 "KIND:NAME",
-                "field:NAME, cookie:NAME, cookie:NAME* for all cookies whose names begin so",
+                "field:NAME, cookie:NAME, cookie:PREFIX* for all cookies with a prefix",
             ),
-            Self::Parameter => (
+            Self::QueryParameter => (
                 "NAME|*",
-                "a parameter's name as it is sent, NAME* for all that begin so, * for the whole \
+                "the encoded name of a parameter, PREFIX* for all with a prefix, * for the whole \
                  query",
             ),
-            Self::Limit => ("NAME=VALUE", "NAME=VALUE with a name of the table of limits"),
+            Self::Limit => ("NAME=VALUE", "NAME=VALUE with a limit that millrace.toml(5) lists"),
         }
     }
 }
 
-const PATHS: &str = "a path from its slash on, without ? and #, in normal form: without //, . and \
-                     .. segments, a % that begins no escape, escapes of visible characters other \
-                     than / \\ % ? # and ;, and lower-case hexadecimal digits in others";
-const PASS_FIELDS: &str = "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, CF-Connecting-IP, \
-                           Fastly-Client-IP, X-Cluster-Client-IP, X-Host, X-HTTP-Host-Override, \
-                           X-Scheme, X-Url-Scheme, X-Script-Name, Front-End-Https, \
-                           X-Original-NAME, X-Rewrite-NAME, names that begin with X-Forward but \
-                           for X-Forwarded-For, -Host and -Proto";
+const PATHS: &str = "a path that begins with /, without ? and #, in normal form: no //, no . and .. \
+                     segments, no % without an escape, no escapes of visible characters other than \
+                     / \\ % ? # and ;, upper-case digits in escapes";
+const PASSED_FIELDS: &str = "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, CF-Connecting-IP, \
+                             Fastly-Client-IP, X-Cluster-Client-IP, X-Host, X-HTTP-Host-Override, \
+                             X-Scheme, X-Url-Scheme, X-Script-Name, Front-End-Https, \
+                             X-Original-NAME, X-Rewrite-NAME, X-ForwardNAME except \
+                             X-Forwarded-For, -Host and -Proto";
 
 fn sizes(least: u64, most: u64) -> String {
     let [least, most] = [least, most].map(value::write_size);
-    format!("bytes from {least} to {most}, with K, M, G or T for powers of 1024")
+    format!("{least} to {most} in bytes, or with K, M, G or T for powers of 1024")
 }

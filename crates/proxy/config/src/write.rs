@@ -1,5 +1,5 @@
-//! Writes a configuration in the file format, every value spelt out: what `check` and the admin
-//! address show. What is written means the same configuration when it is read.
+//! Writes a configuration as a file with all values, for `check` and the admin address. Reading the
+//! file results in the same configuration.
 
 use super::cache;
 use super::keywords;
@@ -8,7 +8,8 @@ use super::value::{write_origin, write_port, write_statuses};
 use super::{Cidr, Config, Listener, Route, Service, ServiceRole, TargetRules};
 use crate::limits::Limits;
 
-/// The file that means `config`; its number apart, which belongs to the running process.
+/// Writes the file of a configuration. The file does not contain the number of the snapshot, which
+/// belongs to the running process.
 pub fn to_toml(config: &Config) -> String {
     let mut out = String::new();
     process(&mut out, config);
@@ -67,14 +68,17 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
     }
     let addresses = listeners.iter().map(|listener| listener.address.to_string());
     write_key(out, "listen", string_array(addresses));
-    write_key(out, "allow-client", blocks(&service.clients));
+    // An empty list would be an error. Without the key, every client is served.
+    if !service.clients.is_empty() {
+        write_key(out, "allow-client", blocks(&service.clients));
+    }
     write_key(out, "deny-client", blocks(&service.denied_clients));
     if let Some(auth) = &service.auth {
         write_key(out, "auth-file", basic_string(&auth.path.display().to_string()));
         write_key(out, "auth-realm", basic_string(&auth.realm));
     }
     write_key(out, "trust", blocks(&service.trusted));
-    // The file format has one switch for all listeners of a service.
+    // In a file, the switch applies to all listeners of a service.
     write_key(out, "proxy-protocol", listeners.iter().any(|listener| listener.proxy_protocol));
     write_key(out, "proxy-status", service.proxy_status);
     write_key(out, "congestion", basic_string(&service.congestion.to_string()));
@@ -101,7 +105,9 @@ fn target_rules(out: &mut String, rules: &TargetRules) {
         "deny-port",
         string_array(rules.denied_ports.iter().map(|port| write_port(*port))),
     );
-    write_key(out, "allow-domain", string_array(rules.allowed_domains.iter().cloned()));
+    if !rules.allowed_domains.is_empty() {
+        write_key(out, "allow-domain", string_array(rules.allowed_domains.iter().cloned()));
+    }
     write_key(out, "deny-domain", string_array(rules.denied_domains.iter().cloned()));
 }
 

@@ -35,6 +35,7 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
                 location: tables.location_in_service(number, option).to_owned(),
                 found: name.to_owned(),
                 problem,
+                suggestions: Vec::new(),
                 expected: format!("system, auto, {}", algorithms(error == Errno::PERM).join(", ")),
             });
         }

@@ -1,4 +1,4 @@
-//! The program as its users meet it: words in, lines and exit statuses out.
+//! The program as its users see it: command lines, output and exit statuses.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -20,7 +20,7 @@ fn output(words: &str) -> Output {
     command(words).output().expect("the program starts")
 }
 
-/// Asserts that `words` are refused with `status` and one line that holds all `parts`.
+/// Asserts that a command line fails with `status` and an error of one line with all `parts`.
 fn refused(words: &str, status: i32, parts: &[&str]) {
     let output = output(words);
     let line = String::from_utf8(output.stderr).unwrap();
@@ -33,10 +33,9 @@ fn refused(words: &str, status: i32, parts: &[&str]) {
 }
 
 #[test]
-fn an_unknown_word_is_one_line_that_says_what_is_allowed_and_status_2() {
+fn an_unknown_word_is_an_error_of_one_line_with_status_2() {
     for (words, parts) in [
-        ("", &["no command", "forward, boost, run, check, doctor, demo"][..]),
-        ("serve .", &["unknown command \"serve\""]),
+        ("serve .", &["millrace: unknown command \"serve\"", "forward, boost, run, check"][..]),
         ("forwad", &["did you mean \"forward\"?"]),
         (
             "frwd",
@@ -52,18 +51,16 @@ fn an_unknown_word_is_one_line_that_says_what_is_allowed_and_status_2() {
             "forward --tls-cert x",
             &["unknown option \"--tls-cert\" (expected: an option that \"millrace"],
         ),
-        ("forward --origin http://a", &["forward: --origin is an option of boost alone (expected"]),
-        ("boost --auth-file F", &["boost: --auth-file is an option of forward alone (expected:"]),
+        ("forward --origin http://a", &["forward: --origin is an option of boost only (expected"]),
+        ("boost --auth-file F", &["boost: --auth-file is an option of forward only (expected:"]),
         (
             "boost --path-strict off",
-            &[
-                "boost: --path-strict is a key of files alone (expected: path-strict in [[boost]] of",
-            ],
+            &["boost: --path-strict is a key of files only (expected: path-strict in [[boost]] of"],
         ),
-        ("forward --name a", &["forward: --name is a key of files alone (expected: name in [["]),
+        ("forward --name a", &["forward: --name is a key of files only (expected: name in [["]),
         ("run --config x", &["run: unknown option \"--config\"", "(expected: millrace run FILE)"]),
         ("run", &["the file is missing"]),
-        ("demo --listen 0.0.0.0:80", &["demo: --listen is an option of forward, boost alone"]),
+        ("demo --listen 0.0.0.0:80", &["demo: --listen is an option of forward, boost only"]),
         ("reference latin", &["unknown page \"latin\"", "man, toml, markdown"]),
     ] {
         refused(words, 2, parts);
@@ -71,7 +68,7 @@ fn an_unknown_word_is_one_line_that_says_what_is_allowed_and_status_2() {
 }
 
 #[test]
-fn a_wrong_value_is_one_line_that_says_what_is_allowed_and_status_2() {
+fn a_wrong_value_is_an_error_of_one_line_with_status_2() {
     for (words, parts) in [
         ("forward --listen [::1]", &["--listen: \"[::1]\" has no port"][..]),
         ("forward --workers", &["--workers: has no value", "1 to 1024"]),
@@ -84,14 +81,14 @@ fn a_wrong_value_is_one_line_that_says_what_is_allowed_and_status_2() {
         ),
         (
             "forward --memory 1GB",
-            &["--memory: \"1GB\" has a unit of more", "(expected: 1G; in general"],
+            &["--memory: \"1GB\" has a unit of more", "; did you mean \"1G\"? (expected: 1M"],
         ),
-        ("forward --memory 512MiB", &["(expected: 512M; in general bytes"]),
+        ("forward --memory 512MiB", &["did you mean \"512M\"?"]),
         (
             "forward --cache-ttl 60",
             &[
-                "--cache-ttl: \"60\" does not say whether",
-                "(expected: default 60s or override 60s; in",
+                "--cache-ttl: \"60\" has no default or override before",
+                "; did you mean \"default 60s\" or \"override 60s\"? (expected: [STATUS] origin",
             ],
         ),
         (
@@ -101,7 +98,7 @@ fn a_wrong_value_is_one_line_that_says_what_is_allowed_and_status_2() {
         ("forward --access-log=false", &["--access-log: \"false\" is neither a path nor off"]),
         (
             "forward --listen 3128",
-            &["\"3128\" is a port without an address (expected: 127.0.0.1:3128;"],
+            &["\"3128\" is a port without an address; did you mean \"127.0.0.1:3128\"?"],
         ),
         (
             "forward --listen 127.0.0.1:80a",
@@ -115,7 +112,7 @@ fn a_wrong_value_is_one_line_that_says_what_is_allowed_and_status_2() {
         ("forward --limit nothing=1", &["--limit: unknown limit \"nothing\"", "idle_ms"]),
         (
             "forward --admin 9180",
-            &["--admin: \"9180\" is a port without", "127.0.0.1:9180;", "off"],
+            &["--admin: \"9180\" is a port without", "\"127.0.0.1:9180\"?", "off"],
         ),
         ("forward --auth-file /no/x", &["millrace: --auth-file /no/x: No such file"]),
         ("forward --access-log /no/x", &["millrace: --access-log /no/x: /no: No such file"]),
@@ -132,7 +129,7 @@ fn a_wrong_value_is_one_line_that_says_what_is_allowed_and_status_2() {
 }
 
 #[test]
-fn what_cache_and_boost_refuse_is_one_line_that_says_what_is_allowed_and_status_2() {
+fn errors_of_cache_and_boost_are_one_line_with_status_2() {
     for (words, parts) in [
         (
             "cache purge /a.html",
@@ -144,6 +141,8 @@ fn what_cache_and_boost_refuse_is_one_line_that_says_what_is_allowed_and_status_
         ),
         ("cache purge --group g", &["--group: needs --site (expected: --group GROUP --site http:"]),
         ("boost", &["--origin is missing", "http://HOST"]),
+        ("reverse", &["--origin is missing", "http://HOST"]),
+        ("reverse --origi a", &["reverse: unknown option \"--origi\"", "\"--origin\"?"]),
         ("boost --origin https://a", &["--origin: \"https://a\"", "TLS", "http://HOST"]),
         ("boost --origin http://a/b", &["--origin: \"http://a/b\" has a path"]),
         ("boost --origin http://a --balance best", &["--balance", "least-outstanding"]),
@@ -153,22 +152,25 @@ fn what_cache_and_boost_refuse_is_one_line_that_says_what_is_allowed_and_status_
         ),
         ("boost --origin http://a --congestion a,b", &["--congestion: \"a,b\"", "system, auto"]),
         ("boost --origin http://a --proxy-protocol", &["--proxy-protocol", "--trust CIDR"]),
-        ("boost --origin http://a --listen [::1]:5 --admin [::1]:5", &["listened on twice"]),
+        ("boost --origin http://a --listen [::1]:5 --admin [::1]:5", &["[::1]:5 is used twice"]),
     ] {
         refused(words, 2, parts);
     }
 }
 
 #[test]
-fn what_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
+fn a_failed_write_is_an_error_and_a_closed_pipe_is_not() {
     let folder = Folder::new("full");
     let file = folder.file("a.toml", "[[forward]]\n");
     for words in [&format!("check {file}")[..], "--help", "forward --help", "--version", "doctor"] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let full = command(words).stdout(full).output().unwrap();
-        let said = String::from_utf8(full.stderr).unwrap();
+        let error = String::from_utf8(full.stderr).unwrap();
         assert_eq!(full.status.code(), Some(1), "{words}");
-        assert!(said.starts_with("millrace: cannot write to standard output: No space"), "{said}");
+        assert!(
+            error.starts_with("millrace: cannot write to standard output: No space"),
+            "{error}"
+        );
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let closed = command(words).stdout(writer).output().unwrap();
@@ -177,23 +179,24 @@ fn what_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
 }
 
 #[test]
-fn help_may_be_asked_for_by_a_word() {
+fn help_is_a_command_too() {
     let page = output("help boost");
     assert!(page.status.success() && page.stdout == output("boost --help").stdout);
     assert!(output("help").stdout == output("--help").stdout);
+    assert!(output("reverse --help").stdout == page.stdout);
     refused("help nothing", 2, &["unknown command \"nothing\"", "forward, boost"]);
 }
 
 #[test]
-fn the_first_table_that_is_one_too_many_is_named() {
+fn the_first_table_above_the_bound_is_named() {
     let folder = Folder::new("tables");
     let file = folder.file("big.toml", "[[boost]]\n".to_owned() + &"[[boost.route]]\n".repeat(300));
-    let part = "big.toml:258: route: is one of 300 tables with this name (expected: up to 256)";
+    let part = "big.toml:258: route: is one of 300 tables of this name (expected: up to 256)";
     refused(&format!("check {file}"), 2, &[part]);
 }
 
 #[test]
-fn a_token_that_others_could_know_is_refused() {
+fn a_token_file_that_others_can_read_is_refused() {
     let folder = Folder::new("token");
     let file = folder.file("token", "0123456789abcdef\n");
     let words = format!("forward --listen 127.0.0.1:0 --admin-token-file {file}");
@@ -210,7 +213,7 @@ fn a_token_that_others_could_know_is_refused() {
 }
 
 #[test]
-fn a_wrong_file_is_one_line_with_file_line_and_key() {
+fn an_error_of_a_file_names_file_line_and_key() {
     let folder = Folder::new("files");
     for (text, parts) in [
         (&b"workers = 0\n[[forward]]"[..], &[":1: workers: \"0\"", "1 to 1024"][..]),
@@ -239,7 +242,7 @@ fn a_wrong_file_is_one_line_with_file_line_and_key() {
 }
 
 #[test]
-fn every_example_is_checked_and_what_is_printed_means_the_same() {
+fn every_example_passes_check_and_its_output_is_an_equal_configuration() {
     let folder = Folder::new("examples");
     let mut count = 0;
     for entry in std::fs::read_dir(Path::new(ROOT).join("examples")).unwrap() {
@@ -267,11 +270,19 @@ fn help_version_and_reference_are_printed() {
         assert!(help.status.success() && text.contains(&format!("Usage: millrace {command}")));
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     }
+    for command in ["forward", "boost", "reverse", "run", "check", "doctor"] {
+        let text = String::from_utf8(output(&format!("{command} -h")).stdout).unwrap();
+        let options = text.lines().filter(|line| line.trim_start().starts_with("--"));
+        assert!(text.lines().count() <= 40 && options.count() <= 15, "{text}");
+        assert!(text.contains("\nExamples:\n  millrace "), "{text}");
+    }
+    let text = String::from_utf8(output("").stdout).unwrap();
+    assert!(text.lines().count() <= 24 && text == String::from_utf8(output("-h").stdout).unwrap());
     let text = String::from_utf8(output("--help").stdout).unwrap();
     assert!(text.contains("boost") && !text.contains("reference"));
     let version = String::from_utf8(output("--version").stdout).unwrap();
     assert_eq!(version, concat!("millrace ", env!("CARGO_PKG_VERSION"), "\n"));
-    // Whether the pages are those of the project is tested beside the table.
+    // A test beside the table compares the pages with the files of the project.
     for name in ["man", "toml", "markdown"] {
         let page = output(&format!("reference {name}"));
         assert!(page.status.success() && page.stdout.len() > 1000, "{name}");
@@ -279,7 +290,7 @@ fn help_version_and_reference_are_printed() {
 }
 
 #[test]
-fn the_doctor_says_what_it_found() {
+fn the_doctor_reports_its_findings() {
     let found = output("doctor --limit connections=100");
     let text = String::from_utf8(found.stdout).unwrap();
     assert!(found.status.success(), "{text}");
@@ -299,7 +310,7 @@ fn the_doctor_says_what_it_found() {
 }
 
 #[test]
-fn an_address_in_use_is_one_line_and_status_1() {
+fn an_address_in_use_is_an_error_of_one_line_with_status_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let word = format!("cannot listen on {address}: somebody else listens there");
@@ -315,7 +326,7 @@ fn an_address_in_use_is_one_line_and_status_1() {
 }
 
 #[test]
-fn what_the_machine_lacks_for_a_file_is_told_by_check_and_run_alike() {
+fn check_and_run_report_what_the_machine_lacks() {
     let folder = Folder::new("lacks");
     let boost =
         "[[boost]]\nlisten = [\"127.0.0.1:0\"]\n[[boost.route]]\norigins = [\"http://a\"]\n";
@@ -333,7 +344,7 @@ fn what_the_machine_lacks_for_a_file_is_told_by_check_and_run_alike() {
 }
 
 #[test]
-fn it_says_where_it_listens_and_ends_with_0_when_told_to() {
+fn it_prints_its_addresses_and_exits_with_0_after_sigterm() {
     let folder = Folder::new("run");
     let socket = folder.0.join("socket");
     let words = format!(
@@ -362,17 +373,17 @@ fn it_says_where_it_listens_and_ends_with_0_when_told_to() {
     }
 }
 
-/// A client of `running` that waits for an answer, and the connection on which `origin` was asked
-/// for it.
-fn request_under_way(origin: &TcpListener, running: &Running) -> (TcpStream, TcpStream) {
+/// Sends a request through `running`. Returns the client, which waits for the response, and the
+/// connection on which `origin` received the request.
+fn start_request(origin: &TcpListener, running: &Running) -> (TcpStream, TcpStream) {
     let mut client = TcpStream::connect(&running.addresses[0]).unwrap();
     client.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    let (mut asked, _) = origin.accept().unwrap();
-    read_head(&mut asked);
-    (client, asked)
+    let (mut origin_stream, _) = origin.accept().unwrap();
+    read_head(&mut origin_stream);
+    (client, origin_stream)
 }
 
-/// Reads a head to its end, and no further.
+/// Reads exactly the header section of a message.
 fn read_head(stream: &mut TcpStream) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -390,11 +401,11 @@ fn a_large_body_moves_through_a_pipe() {
         origin.local_addr().unwrap()
     );
     let running = Running::start(&words, 1);
-    let (mut client, mut asked) = request_under_way(&origin, &running);
+    let (mut client, mut origin_stream) = start_request(&origin, &running);
     let body: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
     let whole = [head.as_bytes(), &body].concat();
-    let writing = std::thread::spawn(move || asked.write_all(&whole).unwrap());
+    let writing = std::thread::spawn(move || origin_stream.write_all(&whole).unwrap());
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -416,8 +427,8 @@ fn metric(running: &Running, name: &str) -> usize {
     line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// A booster before `origin`, and its access log.
-fn logged(origin: &TcpListener, words: &str) -> (Running, BufReader<ChildStdout>) {
+/// Starts a reverse proxy in front of `origin`. Returns it and its access log.
+fn start_with_log(origin: &TcpListener, words: &str) -> (Running, BufReader<ChildStdout>) {
     let words = format!(
         "boost --origin http://{} --listen 127.0.0.1:0 --workers 1 --admin 127.0.0.1:0 \
          --access-log - --log-format json {words}",
@@ -428,18 +439,18 @@ fn logged(origin: &TcpListener, words: &str) -> (Running, BufReader<ChildStdout>
     (running, log)
 }
 
-/// Sends a body, of an answer with these fields, once its head has reached the client. Gives the
-/// program, which was started with `words`, and what the access log says.
+/// Sends a response with these fields and a body that follows once the client has the header section.
+/// Returns the program, which was started with `words`, and its record in the access log.
 fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (running, mut log) = logged(&origin, words);
-    let (mut client, mut asked) = request_under_way(&origin, &running);
+    let (running, mut log) = start_with_log(&origin, words);
+    let (mut client, mut origin_stream) = start_request(&origin, &running);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n{fields}\r\n");
-    asked.write_all(head.as_bytes()).unwrap();
+    origin_stream.write_all(head.as_bytes()).unwrap();
     read_head(&mut client);
     let sent: Vec<u8> = (0..body).map(|at| (at % 251) as u8).collect();
     let (writing, mut got) = (sent.clone(), vec![0; body]);
-    let writing = std::thread::spawn(move || asked.write_all(&writing).unwrap());
+    let writing = std::thread::spawn(move || origin_stream.write_all(&writing).unwrap());
     client.read_exact(&mut got).unwrap();
     writing.join().unwrap();
     assert!(got == sent, "{body} bytes, {words}");
@@ -448,19 +459,19 @@ fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
     (running, record)
 }
 
-/// A number of a record.
-fn told(record: &str, name: &str) -> usize {
+/// The value of a number in a record.
+fn number_in(record: &str, name: &str) -> usize {
     let (_, rest) = record.split_once(&format!("\"{name}\":")).unwrap();
     rest.split_once([',', '}']).unwrap().0.parse().unwrap()
 }
 
-/// How many bytes of a body are spliced, by the metrics and the log; the others are copied.
+/// The spliced bytes of a body, from metrics and access log; the rest is copied.
 fn spliced_of(body: usize, splice: &str) -> usize {
     let (running, record) = forwarded(body, "", &format!("--no-cache --splice {splice}"));
     let [copied, spliced, calls] =
-        ["bytes_copied", "bytes_spliced", "calls"].map(|name| told(&record, name));
+        ["bytes_copied", "bytes_spliced", "calls"].map(|name| number_in(&record, name));
     assert_eq!(copied + spliced, body, "{record}");
-    assert_eq!((told(&record, "bytes_teed"), told(&record, "bytes_kept")), (0, 0));
+    assert_eq!((number_in(&record, "bytes_teed"), number_in(&record, "bytes_kept")), (0, 0));
     assert_eq!(metric(&running, "copied_bytes_total"), copied);
     assert_eq!(metric(&running, "spliced_bytes_total"), spliced);
     assert_eq!(metric(&running, "transfer_syscalls_total"), calls);
@@ -474,39 +485,39 @@ fn an_option_says_which_bodies_are_spliced() {
     assert!(spliced_of(1 << 20, "fixed") > 0);
     assert!(spliced_of(1 << 20, "calibrated") > 0);
     assert_eq!(spliced_of(1 << 20, "never"), 0);
-    // A watch that told of nothing is followed by a receive, which finds what has come by then.
+    // After a poll without an event, a receive may find bytes that have arrived in the meantime.
     for body in [1, 3000, 1 << 20] {
         assert!((0..5).any(|_| spliced_of(body, "always") == body));
     }
 }
 
 #[test]
-fn what_a_client_gets_through_a_pipe_and_the_cache_keeps_is_told() {
+fn teed_bytes_are_reported() {
     let fields = "Cache-Control: max-age=60\r\n";
     let (running, record) = forwarded(1 << 20, fields, "--splice always");
-    assert_eq!(told(&record, "bytes_kept"), 1 << 20);
-    let teed = told(&record, "bytes_teed");
-    let [copied, spliced] = ["bytes_copied", "bytes_spliced"].map(|name| told(&record, name));
+    assert_eq!(number_in(&record, "bytes_kept"), 1 << 20);
+    let teed = number_in(&record, "bytes_teed");
+    let [copied, spliced] = ["bytes_copied", "bytes_spliced"].map(|name| number_in(&record, name));
     assert!(teed > 0 && teed <= spliced && copied + spliced == 1 << 20, "{record}");
     assert_eq!(metric(&running, "teed_bytes_total"), teed);
     let (running, record) = forwarded(1 << 20, fields, "--splice never");
-    assert_eq!((told(&record, "bytes_kept"), told(&record, "bytes_teed")), (1 << 20, 0));
-    assert_eq!(told(&record, "bytes_copied"), 1 << 20);
+    assert_eq!((number_in(&record, "bytes_kept"), number_in(&record, "bytes_teed")), (1 << 20, 0));
+    assert_eq!(number_in(&record, "bytes_copied"), 1 << 20);
     assert_eq!(metric(&running, "teed_bytes_total"), 0);
 }
 
 #[test]
-fn what_a_client_got_of_a_cut_body_is_told() {
+fn bytes_of_a_cut_body_are_reported() {
     const SENT: usize = 40_000;
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (running, mut log) = logged(&origin, "");
+    let (running, mut log) = start_with_log(&origin, "");
     for fields in ["Cache-Control: max-age=60", "Cache-Control: no-store"] {
         for _ in 0..10 {
-            let (mut client, mut asked) = request_under_way(&origin, &running);
-            // The end comes with the last byte.
+            let (mut client, mut origin_stream) = start_request(&origin, &running);
+            // The FIN follows the last byte.
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n{fields}\r\n\r\n");
-            asked.write_all(&[head.as_bytes(), &[7; SENT]].concat()).unwrap();
-            drop(asked);
+            origin_stream.write_all(&[head.as_bytes(), &[7; SENT]].concat()).unwrap();
+            drop(origin_stream);
             read_head(&mut client);
             let mut got = Vec::new();
             client.read_to_end(&mut got).unwrap();
@@ -516,23 +527,23 @@ fn what_a_client_got_of_a_cut_body_is_told() {
     for kept in [[SENT; 10], [0; 10]].concat() {
         let mut record = String::new();
         log.read_line(&mut record).unwrap();
-        assert_eq!(told(&record, "bytes_to_client"), SENT, "{record}");
-        assert_eq!(told(&record, "bytes_kept"), kept, "{record}");
+        assert_eq!(number_in(&record, "bytes_to_client"), SENT, "{record}");
+        assert_eq!(number_in(&record, "bytes_kept"), kept, "{record}");
     }
     assert_eq!(metric(&running, "downloaded_bytes_total"), 20 * SENT);
 }
 
-/// How many bytes of a stored body of each length are copied when it is asked for three times more,
-/// the last time without its first byte.
+/// The bytes that are copied of a stored body of each length, for each of three hits; the last one is a
+/// range without the first byte.
 fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]; N] {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (running, mut log) = logged(&origin, &format!("--cache-send {send}"));
+    let (running, mut log) = start_with_log(&origin, &format!("--cache-send {send}"));
     for (index, body) in bodies.into_iter().enumerate() {
         let sent: Vec<u8> = (0..body).map(|at| (at % 251) as u8).collect();
-        let answer = format!(
+        let response = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {body}\r\nCache-Control: max-age=60\r\n\r\n"
         );
-        let answer = [answer.as_bytes(), &sent].concat();
+        let response = [response.as_bytes(), &sent].concat();
         let mut client = TcpStream::connect(&running.addresses[0]).unwrap();
         let mut origin = Some(&origin);
         for first in [0, 0, 0, 1] {
@@ -541,10 +552,10 @@ fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]
             client.write_all(request.as_bytes()).unwrap();
             // The origin sees the first request only.
             let writing = origin.take().map(|origin| {
-                let (mut asked, _) = origin.accept().unwrap();
-                read_head(&mut asked);
-                let answer = answer.clone();
-                std::thread::spawn(move || asked.write_all(&answer).unwrap())
+                let (mut origin_stream, _) = origin.accept().unwrap();
+                read_head(&mut origin_stream);
+                let response = response.clone();
+                std::thread::spawn(move || origin_stream.write_all(&response).unwrap())
             });
             read_head(&mut client);
             let mut got = vec![0; body - first];
@@ -559,26 +570,26 @@ fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]
         let [_, hits @ ..] = [(); 4].map(|()| {
             let mut record = String::new();
             log.read_line(&mut record).unwrap();
-            told(&record, "bytes_copied")
+            number_in(&record, "bytes_copied")
         });
         hits
     })
 }
 
 #[test]
-fn an_option_says_how_hot_bodies_are_sent() {
+fn cache_send_decides_how_hot_bodies_are_sent() {
     let bodies @ [short, medium, large] = [1 << 10, 64 << 10, 1 << 20];
     let of_short = [short, short, short - 1];
     let copied = [of_short, [0, medium, 0], [0, large, 0]];
     assert_eq!(copied_of_hits(bodies, "copy"), copied);
-    let referred = [of_short, [0; 3], [0; 3]];
-    assert_eq!(copied_of_hits(bodies, "zero-copy"), referred);
+    let zero_copy = [of_short, [0; 3], [0; 3]];
+    assert_eq!(copied_of_hits(bodies, "zero-copy"), zero_copy);
     for (index, measured) in copied_of_hits(bodies, "auto").into_iter().enumerate() {
-        assert!(measured == copied[index] || measured == referred[index], "{measured:?}");
+        assert!(measured == copied[index] || measured == zero_copy[index], "{measured:?}");
     }
     let words = "boost --origin http://127.0.0.1:1 --listen 127.0.0.1:0 --cache-send copy";
     let mut running = Running::start(words, 0);
-    // It says so before it listens.
+    // The choice is printed before the addresses.
     let lines = std::iter::from_fn(|| Some(running.line()));
     let lines: Vec<String> = lines.take_while(|line| !line.contains("listening on")).collect();
     let expected = "millrace: hot bodies by copy (asked for)";
@@ -586,17 +597,19 @@ fn an_option_says_how_hot_bodies_are_sent() {
 }
 
 #[test]
-fn what_a_client_that_left_did_not_take_is_not_told_as_sent() {
+fn bytes_that_a_client_did_not_receive_are_not_reported_as_sent() {
     const BODY: usize = 16 << 20;
     for words in ["--splice always --no-cache", "--splice never --no-cache", "--splice fixed"] {
         let origin = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (running, mut log) = logged(&origin, words);
-        let (mut client, mut asked) = request_under_way(&origin, &running);
+        let (running, mut log) = start_with_log(&origin, words);
+        let (mut client, mut origin_stream) = start_request(&origin, &running);
         let fields = format!("Content-Length: {BODY}\r\nCache-Control: max-age=60\r\n");
         let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
         let writing = std::thread::spawn(move || {
-            // It is cut off, or read to its end for the cache.
-            let _ = asked.write_all(head.as_bytes()).and_then(|()| asked.write_all(&[7; BODY]));
+            // The proxy resets the connection, or reads the body to its end for the cache.
+            let _ = origin_stream
+                .write_all(head.as_bytes())
+                .and_then(|()| origin_stream.write_all(&[7; BODY]));
         });
         let mut got = vec![0; 1 << 20];
         client.read_exact(&mut got).unwrap();
@@ -604,50 +617,53 @@ fn what_a_client_that_left_did_not_take_is_not_told_as_sent() {
         let mut record = String::new();
         log.read_line(&mut record).unwrap();
         writing.join().unwrap();
-        let sent = told(&record, "bytes_to_client");
+        let sent = number_in(&record, "bytes_to_client");
         assert!((got.len() / 2..BODY).contains(&sent), "{words}: {record}");
         assert_eq!(metric(&running, "downloaded_bytes_total"), sent, "{words}: {record}");
-        let spliced = told(&record, "bytes_spliced");
+        let spliced = number_in(&record, "bytes_spliced");
         assert_eq!(metric(&running, "spliced_bytes_total"), spliced, "{words}: {record}");
         assert!(spliced <= sent, "{words}: {record}");
     }
 }
 
 #[test]
-fn a_request_under_way_is_finished_before_the_end() {
+fn a_request_in_progress_is_finished_before_the_end() {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let words = format!(
         "boost --origin http://{} --listen 127.0.0.1:0 --admin 127.0.0.1:0 --workers 2",
         origin.local_addr().unwrap()
     );
     let mut running = Running::start(&words, 1);
-    let (mut client, mut asked) = request_under_way(&origin, &running);
+    let (mut client, mut origin_stream) = start_request(&origin, &running);
     running.signal("TERM");
     assert_eq!(running.line(), "millrace: draining");
     assert!(running.admin_page("/healthz").starts_with("HTTP/1.1 503 "));
-    asked.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate").unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("late"), "{answer}");
+    origin_stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate").unwrap();
+    let mut response = String::new();
+    client.read_to_string(&mut response).unwrap();
+    assert!(
+        response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("late"),
+        "{response}"
+    );
     let (status, rest) = running.end();
     assert_eq!((status.code(), rest.as_str()), (Some(0), ""));
 }
 
 #[test]
-fn draining_has_an_end_and_a_second_interrupt_does_not_wait_for_it() {
+fn draining_has_a_limit_and_a_second_interrupt_ends_it() {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let words = format!(
         "boost --origin http://{} --listen 127.0.0.1:0 --workers 2 --limit drain_ms=",
         origin.local_addr().unwrap()
     );
     let running = Running::start(&format!("{words}50"), 1);
-    let _under_way = request_under_way(&origin, &running);
+    let _under_way = start_request(&origin, &running);
     running.signal("TERM");
     let (status, rest) = running.end();
     assert!(status.code() == Some(0) && rest.contains("is cut off"), "{status} {rest}");
 
     let mut running = Running::start(&format!("{words}24h"), 1);
-    let _under_way = request_under_way(&origin, &running);
+    let _under_way = start_request(&origin, &running);
     running.signal("INT");
     assert_eq!(running.line(), "millrace: draining");
     running.signal("INT");
@@ -656,7 +672,7 @@ fn draining_has_an_end_and_a_second_interrupt_does_not_wait_for_it() {
 }
 
 #[test]
-fn a_file_is_run_and_its_log_reopened() {
+fn a_file_is_run_and_its_log_is_reopened() {
     let folder = Folder::new("log");
     let log = folder.0.join("access.log");
     let text = format!("access-log = '{}'\n[[forward]]\nlisten = '127.0.0.1:0'", log.display());
@@ -676,7 +692,7 @@ fn a_file_is_run_and_its_log_reopened() {
 }
 
 #[test]
-fn the_demo_serves_its_site_and_tells_what_happened() {
+fn the_demo_serves_its_site_and_reports_requests() {
     let mut running = Running::start("demo", 1);
     let mut lines = BufReader::new(running.child.stdout.take().unwrap()).lines();
     let mut line_with = |part: &str| {

@@ -1,4 +1,4 @@
-//! From what was given about the cache: values are read by their rows, then checked together.
+//! Builds the cache part of a configuration from raw values.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::options::{MEMORY_BYTES_PER_WORKER_MIN, OptionRow, ValueType};
 use crate::raw::{RawTable, bounded};
 use crate::value::{Problem, switch, within, write_size};
 
-/// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
-/// cache.
+/// Builds the settings of the cache of a process with this memory and number of workers; `None` if it
+/// has no cache.
 pub(crate) fn settings(
     process: &RawTable,
     memory_bytes: u64,
@@ -29,7 +29,7 @@ pub(crate) fn settings(
         return Ok(None);
     }
     if bytes == 0 && !disks.is_empty() {
-        let problem = "what is on a disk is read through the cache's memory, and there is none";
+        let problem = "needs memory of the cache, which is 0";
         let (option, least) = (process.name_of("cache-memory"), write_size(SLAB_BYTES_MIN as u64));
         let expected = format!("{option} of at least {least}, or no disk");
         return Err(ConfigError::rule(process.location_of("disk"), problem, expected));
@@ -42,31 +42,34 @@ pub(crate) fn settings(
     }))
 }
 
-/// The cache's share of a memory. Pools keep what they cannot do without: a share in percent ends
-/// there, a size that does not fit is refused.
+/// The memory of the cache in bytes. The pools keep the memory that they need at least: a percentage
+/// is reduced accordingly, a size that is too large is an error.
 fn cache_memory(process: &RawTable, memory_bytes: u64, workers: u64) -> Result<u64, ConfigError> {
     const LEAST: u64 = SLAB_BYTES_MIN as u64;
     let most = memory_bytes - workers * MEMORY_BYTES_PER_WORKER_MIN;
     let share = process.one_or_default("cache-memory", bounded_share)?;
-    let (bytes, told) = match share {
+    let (bytes, written) = match share {
         MemoryShare::Bytes(bytes) => (bytes, write_size(bytes)),
         MemoryShare::Percent(percent) => {
             let bytes = (memory_bytes * percent / 100).min(most);
-            let told = format!("{percent}% of {}", write_size(memory_bytes));
-            (bytes - bytes % BLOCK_BYTES as u64, told)
+            let written = format!("{percent}% of {}", write_size(memory_bytes));
+            (bytes - bytes % BLOCK_BYTES as u64, written)
         }
     };
-    let is_asked_for = process.location_of("cache-memory") != process.location;
+    let is_set = process.location_of("cache-memory") != process.location;
     match (share, bytes) {
         (MemoryShare::Bytes(0) | MemoryShare::Percent(0), _) => Ok(0),
         (_, LEAST..) if bytes <= most => Ok(bytes),
-        // Nobody said that there is to be a cache in so little memory.
-        _ if !is_asked_for => Ok(0),
+        // The default: so little memory is no error, and there is no cache.
+        _ if !is_set => Ok(0),
         _ => Err(ConfigError::Rule {
             location: process.location_of("cache-memory").to_owned(),
             problem: match bytes {
-                ..LEAST => format!("{told} is too little for a cache"),
-                _ => format!("{told} leaves less than 1M of {} a worker", write_size(memory_bytes)),
+                ..LEAST => format!("{written} is too small for a cache"),
+                _ => format!(
+                    "{written} leaves less than 1M of {} a worker",
+                    write_size(memory_bytes)
+                ),
             },
             expected: match most {
                 LEAST.. => format!("{} to {}, or 0", write_size(LEAST), write_size(most)),
@@ -77,9 +80,10 @@ fn cache_memory(process: &RawTable, memory_bytes: u64, workers: u64) -> Result<u
 }
 
 fn bounded_share(text: &str) -> Result<MemoryShare, Problem> {
-    let ValueType::MemoryShare { least, most, percent_max } = OptionRow::kind_of("cache-memory")
+    let ValueType::MemoryShare { least, most, percent_max } =
+        OptionRow::value_type_of("cache-memory")
     else {
-        unreachable!("the row is of this kind")
+        unreachable!("the row has this type")
     };
     match value::share(text)? {
         MemoryShare::Bytes(0) => Ok(MemoryShare::Bytes(0)),
@@ -88,10 +92,11 @@ fn bounded_share(text: &str) -> Result<MemoryShare, Problem> {
     }
 }
 
-/// No disk may be another's folder, or below it: each has its files and its size for itself.
+/// Parses the disks. No directory may be that of another disk or inside it, because each disk has
+/// files and a size of its own.
 fn disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
-    let ValueType::Disk { least, most } = OptionRow::kind_of("disk") else {
-        unreachable!("the row is of this kind")
+    let ValueType::Disk { least, most } = OptionRow::value_type_of("disk") else {
+        unreachable!("the row has this type")
     };
     let disks = process.all("disk", |text| {
         let disk = value::disk(text)?;
@@ -103,23 +108,23 @@ fn disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
         };
         if let Some(other) = disks[..index].iter().find(is_within) {
             let (one, another) = (other.folder.display(), disk.folder.display());
-            let problem = format!("{one} and {another} are not apart");
-            let expected = "folders of which none is in another";
+            let problem = format!("{one} and {another} overlap");
+            let expected = "directories that do not contain each other";
             return Err(ConfigError::rule(process.location_of("disk"), problem, expected));
         }
     }
     Ok(disks)
 }
 
-/// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
-/// cache. `space` is that of the service; a gateway decides itself what describes a request.
+/// Builds the cache rules of a forward proxy or a route; `None` if it bypasses the cache. `space` is
+/// the key space of the service. A gateway itself decides which fields describe a request.
 pub(crate) fn route(
     values: &RawTable,
     is_gateway: bool,
     space: &Space,
 ) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
     let switch = |key| values.one_or_default(key, switch);
-    let keyed = features(values, "cache-key")?;
+    let keyed = fields_and_cookies(values, "cache-key")?;
     let unkeyed = match is_gateway {
         true => Unkeyed::of_gateway(),
         false => Unkeyed::of_forward_proxy(&keyed.fields),
@@ -127,7 +132,7 @@ pub(crate) fn route(
     let route = CacheRoute {
         policy: Policy { unkeyed, ..policy(values)? },
         key: key_parts(values, keyed, space)?,
-        bypass: features(values, "cache-bypass")?,
+        bypass: fields_and_cookies(values, "cache-bypass")?,
         finishes_fetch: switch("cache-finish")?,
         adds_cache_status: switch("cache-status")?,
     };
@@ -160,8 +165,8 @@ fn lifetimes(values: &RawTable) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
         if let Some(statuses) = statuses {
             of_statuses.push(StatusTtl { statuses, ttl });
         } else if usual.replace(ttl).is_some() {
-            let problem = "has two lifetimes without statuses";
-            let expected = "one, and others with statuses before them";
+            let problem = "has two lifetimes without a status";
+            let expected = "one lifetime without a status, and others with one";
             return Err(ConfigError::rule(values.location_of("cache-ttl"), problem, expected));
         }
     }
@@ -171,11 +176,11 @@ fn lifetimes(values: &RawTable) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
 
 fn targets(values: &RawTable) -> Result<Vec<Box<[u8]>>, ConfigError> {
     let mut given = values.all("cache-target", value::field_or_off)?;
-    if given.is_empty() {
+    if given.is_empty() && !values.is_empty_list("cache-target") {
         given.push(RawTable::default_of("cache-target", value::field_or_off)?);
     }
     if given.len() > 1 && given.contains(&None) {
-        let (problem, expected) = ("off stands beside names", "names of fields, or off alone");
+        let (problem, expected) = ("off is combined with names", "names of fields, or off alone");
         return Err(ConfigError::rule(values.location_of("cache-target"), problem, expected));
     }
     let mut targets = Vec::new();
@@ -202,9 +207,9 @@ fn key_parts(values: &RawTable, keyed: Features, space: &Space) -> Result<KeyPar
     })
 }
 
-fn features(values: &RawTable, key: &str) -> Result<Features, ConfigError> {
+fn fields_and_cookies(values: &RawTable, key: &str) -> Result<Features, ConfigError> {
     let mut features = Features::default();
-    for feature in values.all(key, value::feature)? {
+    for feature in values.all(key, value::field_or_cookie)? {
         match feature {
             FieldOrCookie::Field(name) => add(&mut features.fields, name),
             FieldOrCookie::Cookie(name) => add(&mut features.cookies, name),
@@ -213,7 +218,7 @@ fn features(values: &RawTable, key: &str) -> Result<Features, ConfigError> {
     Ok(features)
 }
 
-/// Adds a name that is not there yet.
+/// Adds a name unless it is in the list.
 fn add(names: &mut Vec<Box<[u8]>>, name: Box<[u8]>) {
     if !names.contains(&name) {
         names.push(name);
@@ -221,7 +226,7 @@ fn add(names: &mut Vec<Box<[u8]>>, name: Box<[u8]>) {
 }
 
 const _: () = assert!(SLAB_BYTES_MIN.is_multiple_of(BLOCK_BYTES));
-const _: () = assert!(SLAB_BYTES_MAX >= 1 << 44, "a slab may be as large as any memory");
+const _: () = assert!(SLAB_BYTES_MAX >= 1 << 44, "a slab may be as large as the largest memory");
 
 #[cfg(test)]
 mod tests {
@@ -273,7 +278,7 @@ cache = false
         names.iter().map(|name| name.as_bytes().into()).collect()
     }
 
-    /// What is done with the answers of each forward proxy and each route, in order.
+    /// The cache rules of each forward proxy and each route, in order.
     fn routes(config: &Config) -> Vec<Option<Arc<CacheRoute>>> {
         let of_service = |service: &crate::Service| match &service.role {
             ServiceRole::Forward(_) => vec![service.cache.clone()],
@@ -287,7 +292,7 @@ cache = false
     }
 
     #[test]
-    fn a_file_says_what_is_kept() {
+    fn a_file_sets_cache_rules() {
         let config = from_toml(FULL).unwrap();
         let cache = config.cache.as_ref().unwrap();
         assert_eq!((cache.memory_bytes, cache.disks.len()), (256 << 20, 2));
@@ -354,7 +359,7 @@ cache = false
     }
 
     #[test]
-    fn what_any_client_may_write_is_in_the_key_or_bypasses_the_cache() {
+    fn fields_of_untrusted_clients_are_in_the_key_or_bypass_the_cache() {
         let of = |line: &str| routes(&words(line).unwrap())[0].clone().unwrap();
         assert_eq!(of("forward").policy.unkeyed, Unkeyed::of_forward_proxy(&[]));
         let keyed = of("forward --cache-key field:X-Forwarded-Host");
@@ -367,7 +372,7 @@ cache = false
     }
 
     #[test]
-    fn services_have_spaces_of_their_own() {
+    fn services_have_separate_key_spaces() {
         let file = "
             forward = [{ listen = '[::1]:0' }, { listen = ['[::1]:0', 'unix:/a'] }]
             [[boost]]
@@ -385,7 +390,7 @@ cache = false
     }
 
     #[test]
-    fn what_other_rules_let_in_is_not_found() {
+    fn target_rules_are_part_of_the_key_space() {
         let space = |options: &str| {
             let config = words(&format!("forward --workers 1 {options}")).unwrap();
             routes(&config)[0].clone().unwrap().key.space.clone()
@@ -406,7 +411,7 @@ cache = false
     }
 
     #[test]
-    fn a_booster_says_it_for_its_routes() {
+    fn routes_inherit_cache_rules() {
         let line = "boost --origin http://a --workers 1 --cache-ttl-max 1h --cache-bypass cookie:s";
         let file = "workers = 1\n[boost.route]\norigins = 'http://a'\ncache-ttl-max = '1h'\n\
                     cache-bypass = 'cookie:s'";
@@ -415,7 +420,7 @@ cache = false
                      cache-ttl = 'origin'";
         let message = from_toml(wrong).unwrap_err().to_string();
         assert!(
-            message.starts_with("configuration:2: cache-ttl: \"1h\" does not say"),
+            message.starts_with("configuration:2: cache-ttl: \"1h\" has no default or override"),
             "{message}"
         );
     }
@@ -451,35 +456,44 @@ cache = false
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_can() {
+    fn errors_name_the_option_and_what_is_expected() {
         for (line, parts) in [
-            ("--cache-memory 1M", ["\"1M\" is too small", "bytes from 4M to 16T"]),
+            ("--cache-memory 1M", ["\"1M\" is too small", "4M to 16T in bytes"]),
             ("--cache-memory 91%", ["\"91%\" is too large", "1% to 90%"]),
             ("--cache-memory half", ["\"half\" is not a size", "0 for none"]),
             ("--cache-memory 255M", ["255M leaves less than 1M of 256M a worker", "4M to 252M"]),
-            ("--cache-memory 1%", ["1% of 256M is too little", "4M to 252M, or 0"]),
-            ("--cache-memory 0 --disk /a:1G", ["--disk: what is on a disk", "--cache-memory of"]),
-            ("--memory 7M --cache-memory 50%", ["50% of 7M is too little", "0, or more --memory"]),
-            ("--memory 7M --disk /a:1G", ["--disk: what is on a disk", "at least 4M, or no disk"]),
-            ("--disk /a", ["--disk: \"/a\" has no :SIZE", "a colon, and bytes"]),
+            ("--cache-memory 1%", ["1% of 256M is too small", "4M to 252M, or 0"]),
+            (
+                "--cache-memory 0 --disk /a:1G",
+                ["--disk: needs memory of the cache", "--cache-memory of"],
+            ),
+            ("--memory 7M --cache-memory 50%", ["50% of 7M is too small", "0, or more --memory"]),
+            (
+                "--memory 7M --disk /a:1G",
+                ["--disk: needs memory of the cache", "at least 4M, or no disk"],
+            ),
+            ("--disk /a", ["--disk: \"/a\" has no :SIZE", "DIRECTORY:SIZE"]),
             ("--disk a:1G", ["does not begin with a slash", "16M"]),
             ("--disk /a:1M", ["\"/a:1M\" is too small", "16M to 1024T"]),
-            ("--disk /a:1G --disk /b:1G --disk /a/:2G", ["/a and /a are not apart", "folders"]),
-            ("--disk /a/b:1G --disk /a:1G", ["/a/b and /a are not apart", "folders"]),
+            ("--disk /a:1G --disk /b:1G --disk /a/:2G", ["/a and /a overlap", "directories"]),
+            ("--disk /a/b:1G --disk /a:1G", ["/a/b and /a overlap", "directories"]),
             ("--cache perhaps", ["--cache: \"perhaps\"", "on, off"]),
-            ("--cache-ttl 60s", ["does not say whether", "default TIME"]),
+            ("--cache-ttl 60s", ["has no default or override", "default TIME"]),
             ("--cache-ttl soon", ["does not begin with origin, default or override", "default"]),
-            ("--cache-ttl=origin --cache-ttl=origin", ["two lifetimes without", "with statuses"]),
+            ("--cache-ttl=origin --cache-ttl=origin", ["two lifetimes without", "others with one"]),
             ("--cache-ttl-max 60", ["\"60\" has no unit", "s, m, h or d"]),
             ("--cache-heuristic 101", ["\"101\" is too large", "0 to 100"]),
             ("--cache-set-cookie all", ["--cache-set-cookie: \"all\"", "explicit, shared, never"]),
-            ("--cache-target a:b", ["is no name of a field", "off"]),
-            ("--cache-target a --cache-target off", ["off stands beside names", "off alone"]),
-            ("--cache-key X-Device", ["does not begin with field:", "cookie:NAME*"]),
+            ("--cache-target a:b", ["is not the name of a field", "off"]),
+            ("--cache-target a --cache-target off", ["off is combined with names", "off alone"]),
+            ("--cache-key X-Device", ["does not begin with field:", "cookie:PREFIX*"]),
             ("--cache-key field:x_forwarded_host", ["written with _", "field:NAME"]),
-            ("--cache-ignore-query a*b", ["is no name of a query parameter", "NAME*"]),
-            ("--cache-bypass cookie:a;b", ["has no name of a cookie", "cookie:NAME"]),
-            ("--limit variants=0", ["--limit variants: \"0\" is too small", "1 to 65536 answers"]),
+            ("--cache-ignore-query a*b", ["is not the name of a query parameter", "PREFIX*"]),
+            ("--cache-bypass cookie:a;b", ["has an invalid cookie name", "cookie:NAME"]),
+            (
+                "--limit variants=0",
+                ["--limit variants: \"0\" is too small", "1 to 65536 responses"],
+            ),
         ] {
             let message = words(&format!("forward --workers 4 {line}")).unwrap_err().to_string();
             for part in parts {

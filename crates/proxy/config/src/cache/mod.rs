@@ -1,6 +1,5 @@
-//! The cache in a configuration: what it may take of the machine, and what it does with the answers
-//! of a forward proxy or of a booster's route. What must be known of the route at each request is
-//! worked out here, once.
+//! The cache in a configuration: its memory and disks, and its rules for the responses of a forward
+//! proxy or of a route. The rules are in the form in which requests use them.
 
 mod build;
 mod value;
@@ -18,71 +17,69 @@ pub(super) use write::{
     memory_written, reads_written, send_written, write_disk, write_route, write_settings,
 };
 
-/// What the cache may take of the machine. None of it can change while the process runs.
+/// The resources of the cache. They cannot change while the process runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CacheSettings {
-    /// Bytes of memory, at least [`iolite`]'s `SLAB_BYTES_MIN`: a part of what
-    /// [`Config::memory_bytes`](super::Config::memory_bytes) allows in all.
+    /// Memory in bytes, at least `SLAB_BYTES_MIN` of [`iolite`]; a part of
+    /// [`Config::memory_bytes`](super::Config::memory_bytes).
     pub memory_bytes: u64,
-    /// Where answers are kept beyond that, and over a restart.
+    /// Directories in which responses are stored too, also across restarts.
     pub disks: Vec<Disk>,
-    /// Whether what is on them is read again each time, though it is in memory.
+    /// Whether a stored response is read from disk for each use, although memory has it.
     pub always_reads_disks: bool,
-    /// How hot bodies are sent.
+    /// How to send hot bodies.
     pub send: CacheSend,
 }
 
-/// How bodies that are hot, so that the processor's cache has them, are sent.
+/// How to send hot bodies: those that were sent recently, so that the processor's cache has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheSend {
-    /// The way that a measurement at start finds cheaper.
+    /// By the way that costs less in a measurement at start.
     Auto,
-    /// By copy.
+    /// By copying.
     Copy,
-    /// By reference, as all others.
+    /// By reference, as larger bodies that are not hot.
     ZeroCopy,
 }
 
 impl CacheSettings {
-    /// The longest body that is kept, in bytes: what the limit says, and never more than an eighth
-    /// of the memory that every body comes through, or a few would take all of it.
+    /// The size of the largest body that is stored, in bytes: the limit `object_bytes`, but at most an
+    /// eighth of the memory. Otherwise a few bodies could take all of it.
     pub fn object_bytes_max(&self, limits: &Limits) -> u64 {
         limits.object_bytes.min(self.memory_bytes / OBJECT_SHARE)
     }
 }
 
-/// One object's share of the cache's memory at most, as a divisor.
+/// The part of the memory that one object may take, as a divisor.
 const OBJECT_SHARE: u64 = 8;
 
-/// A folder of stored answers.
+/// A directory with stored responses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Disk {
-    /// Its path from the root on. Nobody else's: no two disks have the same.
+    /// The absolute path. No two disks have the same directory, or one inside the other.
     pub folder: PathBuf,
-    /// What its files may take together, in bytes.
+    /// The size of all its files together, in bytes.
     pub bytes: u64,
 }
 
-/// What is done with the answers of a forward proxy or a route. Where there is none, requests go
-/// past the cache.
+/// The cache rules of a forward proxy or a route. Requests without such rules bypass the cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CacheRoute {
-    /// What is stored, and for how long it is reused.
+    /// Which responses are stored, and how long they are reused.
     pub policy: Policy,
-    /// What is the same question.
+    /// Which parts of a request are in the cache key.
     pub key: KeyParts,
-    /// Requests that bring any of these are neither answered from the cache, nor are the answers to
-    /// them stored.
+    /// Fields and cookies of requests that bypass the cache: these get no stored response, and their
+    /// responses are not stored.
     pub bypass: Features,
-    /// Whether an answer is received to its end, and stored, when the client that asked for it has
-    /// left.
+    /// Whether a response is received to its end, and stored, after its client has left.
     pub finishes_fetch: bool,
-    /// Whether answers tell by `Cache-Status` what the cache did.
+    /// Whether responses get a `Cache-Status` field.
     pub adds_cache_status: bool,
 }
 
 impl Service {
-    /// Makes its requests go past the cache, as where there is none.
+    /// Makes all requests of the service bypass the cache.
     pub(super) fn bypass_cache(&mut self) {
         self.cache = None;
         if let ServiceRole::Boost(routes) = &mut self.role {

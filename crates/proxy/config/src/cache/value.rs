@@ -1,39 +1,38 @@
-//! Values of the cache's options as people write them; see [`value`](crate::value) for what
-//! a reader gives.
+//! Values of the cache options in the form that users write; see [`value`](crate::value).
 
 use millrace_http_cache::Ttl;
 use millrace_http1::Name;
 
 use super::Disk;
 use crate::value::{
-    Problem, TIME_WITHOUT_KEYWORD, Units, file_path, number, scaled, size, statuses, write_scaled,
-    write_statuses,
+    KEYWORD_WITHOUT_TIME, Problem, TIME_WITHOUT_KEYWORD, Units, file_path, number, scaled, size,
+    statuses, write_scaled, write_statuses,
 };
 
-/// The longest time that an option takes: ten years, far below where numbers of HTTP end.
+/// The longest time of an option in seconds: ten years, far below the range of delta-seconds in HTTP.
 const SECONDS_MAX: u32 = 3650 * 86_400;
 const UNITS: Units = &[("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
 
-/// What the cache may take of a memory.
+/// The memory of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MemoryShare {
-    /// So many bytes.
+    /// In bytes.
     Bytes(u64),
-    /// So many percent of it.
+    /// In percent of all memory.
     Percent(u64),
 }
 
-/// One thing that a request may bring.
+/// A part of a request that selects or bypasses a stored response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FieldOrCookie {
-    /// A field, by its name in lower case.
+    /// The name of a header field, in lower case.
     Field(Box<[u8]>),
-    /// A cookie, by its name or the beginning of one with a `*` after it.
+    /// The name of a cookie, or a prefix of names followed by `*`.
     Cookie(Box<[u8]>),
 }
 
-/// Seconds: a whole number with s, m, h or d behind it, which 0 does not need. Limits count in
-/// milliseconds where no unit is written, and HTTP in seconds, so that no guess would be right.
+/// Parses a time as seconds: a whole number with s, m, h or d; 0 needs no unit. Without a unit,
+/// limits are in milliseconds and times of HTTP in seconds, so a guess could be wrong.
 pub(super) fn seconds(text: &str) -> Result<u32, Problem> {
     match text {
         "0" => return Ok(0),
@@ -46,13 +45,13 @@ pub(super) fn seconds(text: &str) -> Result<u32, Problem> {
     }
 }
 
-/// Seconds as [`seconds`] reads them.
+/// Writes seconds in the form that [`seconds`] parses.
 pub(super) fn write_seconds(seconds: u32) -> String {
     write_scaled(seconds.into(), UNITS)
 }
 
-/// `origin`, `default TIME` or `override TIME`, with a status or a range of them and a blank before
-/// it where it is about those alone.
+/// Parses `origin`, `default TIME` or `override TIME`. A status or a range before it, separated by a
+/// blank, restricts the rule to these statuses.
 pub(super) fn lifetime(text: &str) -> Result<(Option<(u16, u16)>, Ttl), Problem> {
     match text.split_once(' ') {
         Some((first, rest)) if text.starts_with(|first: char| first.is_ascii_digit()) => {
@@ -69,12 +68,13 @@ fn ttl(text: &str) -> Result<Ttl, Problem> {
     match text.split_once(' ') {
         Some(("default", time)) => seconds(time).map(Ttl::Default),
         Some(("override", time)) => seconds(time).map(Ttl::Override),
+        None if matches!(text, "default" | "override") => Err(KEYWORD_WITHOUT_TIME),
         _ if seconds(text).is_ok() || number(text).is_ok() => Err(TIME_WITHOUT_KEYWORD),
         _ => Err("does not begin with origin, default or override"),
     }
 }
 
-/// A lifetime as [`lifetime`] reads it.
+/// Writes a lifetime in the form that [`lifetime`] parses.
 pub(super) fn write_lifetime(statuses: Option<(u16, u16)>, ttl: Ttl) -> String {
     let ttl = match ttl {
         Ttl::Origin => "origin".to_owned(),
@@ -87,35 +87,37 @@ pub(super) fn write_lifetime(statuses: Option<(u16, u16)>, ttl: Ttl) -> String {
     }
 }
 
-/// Bytes, or a part of a hundred with `%` behind it.
+/// Parses a size, or a percentage with `%`.
 pub(super) fn share(text: &str) -> Result<MemoryShare, Problem> {
     match text.strip_suffix('%') {
         None => size(text).map(MemoryShare::Bytes),
-        Some(percent) => number(percent).map(MemoryShare::Percent).map_err(|_| "is not a share"),
+        Some(percent) => {
+            number(percent).map(MemoryShare::Percent).map_err(|_| "is not a percentage")
+        }
     }
 }
 
-/// `DIR:SIZE`. The folder may have colons in its name. Its path begins at the root: where the
-/// process was started is where its answers would be, and somebody else's the next time.
+/// Parses `DIR:SIZE`. The path of the directory may have colons. It has to be absolute: a relative
+/// one would depend on the directory in which the process is started.
 pub(super) fn disk(text: &str) -> Result<Disk, Problem> {
-    let (folder, bytes) = text.rsplit_once(':').ok_or("has no :SIZE behind its folder")?;
+    let (folder, bytes) = text.rsplit_once(':').ok_or("has no :SIZE after its directory")?;
     if !folder.starts_with('/') {
-        return Err("has a folder that does not begin with a slash");
+        return Err("has a path that does not begin with a slash");
     }
     if folder.split('/').any(|part| part == "..") {
-        return Err("has a folder with .. in it");
+        return Err("has a path with ..");
     }
-    let bytes = size(bytes).map_err(|_| "has no :SIZE behind its folder")?;
-    // One form of a path, without slashes in a row or at its end, so that two can be compared.
+    let bytes = size(bytes).map_err(|_| "has no :SIZE after its directory")?;
+    // Removes repeated slashes and a slash at the end, so that two paths can be compared.
     let folder = file_path(folder)?.components().collect();
     Ok(Disk { folder, bytes })
 }
 
-/// A name of a field in lower case, or `off`.
+/// Parses the name of a header field into lower case, or `off`.
 pub(super) fn field_or_off(text: &str) -> Result<Option<Box<[u8]>>, Problem> {
     match text {
         "off" => Ok(None),
-        "true" | "false" => Err("is neither a field's name nor off"),
+        "true" | "false" => Err("is neither the name of a field nor off"),
         _ => field(text).map(Some),
     }
 }
@@ -124,41 +126,41 @@ fn field(text: &str) -> Result<Box<[u8]>, Problem> {
     // RFC 9110 section 5.6.2.
     let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_of_token) {
-        return Err("is no name of a field");
+        return Err("is not the name of a field");
     }
     if Name::of(text.as_bytes()) == Name::Disguised {
-        return Err("is a known field written with _, which no origin gets");
+        return Err("is a known field written with _, which is not passed to origins");
     }
     Ok(text.to_ascii_lowercase().into_bytes().into())
 }
 
-/// `field:NAME` or `cookie:NAME`.
-pub(super) fn feature(text: &str) -> Result<FieldOrCookie, Problem> {
+/// Parses `field:NAME` or `cookie:NAME`.
+pub(super) fn field_or_cookie(text: &str) -> Result<FieldOrCookie, Problem> {
     match text.split_once(':') {
         Some(("field", name)) => field(name).map(FieldOrCookie::Field),
         Some(("cookie", name)) => match pattern(name, b"=;,\"\\") {
             Some(name) => Ok(FieldOrCookie::Cookie(name)),
-            None => Err("has no name of a cookie"),
+            None => Err("has an invalid cookie name"),
         },
         _ => Err("does not begin with field: or cookie:"),
     }
 }
 
-/// A feature as [`feature`] reads it.
-pub(super) fn write_feature(kind: &str, name: &[u8]) -> String {
+/// Writes a field or cookie in the form that [`field_or_cookie`] parses.
+pub(super) fn write_field_or_cookie(kind: &str, name: &[u8]) -> String {
     format!("{kind}:{}", String::from_utf8_lossy(name))
 }
 
-/// A query parameter as it is sent: its name, the beginning of one with a `*` after it, or `*`.
+/// Parses the percent-encoded name of a query parameter, a prefix of names followed by `*`, or `*`.
 pub(super) fn parameter(text: &str) -> Result<Box<[u8]>, Problem> {
-    pattern(text, b"=&;#").ok_or("is no name of a query parameter")
+    pattern(text, b"=&;#").ok_or("is not the name of a query parameter")
 }
 
-/// Printable ASCII without those bytes, and with a `*` nowhere but at the end.
-fn pattern(text: &str, without: &[u8]) -> Option<Box<[u8]>> {
+/// Parses printable ASCII characters, except `excluded`, with an optional `*` at the end.
+fn pattern(text: &str, excluded: &[u8]) -> Option<Box<[u8]>> {
     let beginning = text.strip_suffix('*').unwrap_or(text);
-    let is_sane = |byte: u8| byte.is_ascii_graphic() && byte != b'*' && !without.contains(&byte);
-    (!text.is_empty() && beginning.bytes().all(is_sane)).then(|| text.as_bytes().into())
+    let is_valid = |byte: u8| byte.is_ascii_graphic() && byte != b'*' && !excluded.contains(&byte);
+    (!text.is_empty() && beginning.bytes().all(is_valid)).then(|| text.as_bytes().into())
 }
 
 #[cfg(test)]
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_say_their_unit() {
+    fn times_need_a_unit() {
         for (text, expected) in
             [("0", 0), ("0s", 0), ("90s", 90), ("2m", 120), ("1h", 3600), ("7d", 604_800)]
         {
@@ -191,22 +193,24 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_say_who_decides() {
+    fn lifetimes_have_a_keyword() {
         for text in ["origin", "default 1m", "override 0s", "404 origin", "500-599 default 10s"] {
             let written = lifetime(text).map(|(statuses, ttl)| write_lifetime(statuses, ttl));
             assert_eq!(written.as_deref(), Ok(text));
         }
-        assert_eq!(lifetime("60s"), Err("does not say whether it is default or override"));
-        assert_eq!(lifetime("404 60s"), Err("does not say whether it is default or override"));
+        assert_eq!(lifetime("60s"), Err(TIME_WITHOUT_KEYWORD));
+        assert_eq!(lifetime("404 60s"), Err(TIME_WITHOUT_KEYWORD));
         assert_eq!(lifetime("default 60"), Err("has no unit"));
-        assert_eq!(lifetime("99 origin"), Err("is no status or range of statuses"));
+        assert_eq!(lifetime("override"), Err(KEYWORD_WITHOUT_TIME));
+        assert_eq!(lifetime("404 default"), Err(KEYWORD_WITHOUT_TIME));
+        assert_eq!(lifetime("99 origin"), Err("is not a status or a range of statuses"));
         for text in ["", "default", "default  1s", "origin 1s", "Override 1s", "60", "404"] {
             assert!(lifetime(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn disks_are_folders_with_sizes() {
+    fn disks_are_directories_with_sizes() {
         let disk_of = |folder: &str, bytes| Ok(Disk { folder: folder.into(), bytes });
         assert_eq!(disk("/var/cache/millrace:10G"), disk_of("/var/cache/millrace", 10 << 30));
         assert_eq!(disk("/a:b//c/./:1024"), disk_of("/a:b/c", 1024));
@@ -219,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn features_are_fields_and_cookies() {
+    fn fields_and_cookies_are_parsed() {
         let bytes = |text: &str| text.as_bytes().into();
-        assert_eq!(feature("field:X-Device"), Ok(FieldOrCookie::Field(bytes("x-device"))));
-        assert_eq!(feature("cookie:Lang"), Ok(FieldOrCookie::Cookie(bytes("Lang"))));
-        assert_eq!(feature("cookie:wp_*"), Ok(FieldOrCookie::Cookie(bytes("wp_*"))));
-        assert_eq!(feature("cookie:*"), Ok(FieldOrCookie::Cookie(bytes("*"))));
+        assert_eq!(field_or_cookie("field:X-Device"), Ok(FieldOrCookie::Field(bytes("x-device"))));
+        assert_eq!(field_or_cookie("cookie:Lang"), Ok(FieldOrCookie::Cookie(bytes("Lang"))));
+        assert_eq!(field_or_cookie("cookie:wp_*"), Ok(FieldOrCookie::Cookie(bytes("wp_*"))));
+        assert_eq!(field_or_cookie("cookie:*"), Ok(FieldOrCookie::Cookie(bytes("*"))));
         for text in [
             "",
             "X-Device",
@@ -239,14 +243,14 @@ mod tests {
             "cookie:a b",
             "header:a",
         ] {
-            assert!(feature(text).is_err(), "{text}");
+            assert!(field_or_cookie(text).is_err(), "{text}");
         }
         assert_eq!(field_or_off("off"), Ok(None));
         assert_eq!(field_or_off("CDN-Cache-Control"), Ok(Some(bytes("cdn-cache-control"))));
     }
 
     #[test]
-    fn parameters_are_names_or_beginnings() {
+    fn parameters_are_names_or_prefixes() {
         for text in ["fbclid", "utm_*", "*", "a%5B", "q[]"] {
             assert_eq!(parameter(text).as_deref(), Ok(text.as_bytes()));
         }

@@ -1,12 +1,12 @@
-//! Writes what a configuration says of the cache; see [`write`](crate::write).
+//! Writes the cache options of a configuration; see [`write`](crate::write).
 
-use super::value::{write_feature, write_lifetime, write_seconds};
+use super::value::{write_field_or_cookie, write_lifetime, write_seconds};
 use super::{CacheRoute, CacheSend, CacheSettings, Disk};
 use crate::keywords;
 use crate::toml_text::{basic_string, string_array, write_key};
 use crate::value::write_size;
 
-/// The lines at the top of a file.
+/// Writes the options at the top level of a file.
 pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>) {
     write_key(out, "cache-memory", basic_string(&memory_written(settings)));
     let disks = settings.map_or(&[][..], |settings| &settings.disks);
@@ -15,27 +15,27 @@ pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>)
     write_key(out, "cache-send", basic_string(send_written(settings)));
 }
 
-/// What is asked of the disks, as it is given.
+/// The value of `disk-reads`.
 pub(crate) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
     keywords::DISK_READS.name(settings.is_some_and(|settings| settings.always_reads_disks))
 }
 
-/// How hot bodies are sent, as it is given.
+/// The value of `cache-send`.
 pub(crate) fn send_written(settings: Option<&CacheSettings>) -> &'static str {
     keywords::CACHE_SEND.name(settings.map_or(CacheSend::Auto, |settings| settings.send))
 }
 
-/// The memory of the cache as it is given.
+/// The value of `cache-memory`.
 pub(crate) fn memory_written(settings: Option<&CacheSettings>) -> String {
     write_size(settings.map_or(0, |settings| settings.memory_bytes))
 }
 
-/// A disk as it is given.
+/// A value of `disk`.
 pub(crate) fn write_disk(disk: &Disk) -> String {
     format!("{}:{}", disk.folder.display(), write_size(disk.bytes))
 }
 
-/// The lines of a forward proxy or a route.
+/// Writes the options of a forward proxy or a route.
 pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     write_key(out, "cache", route.is_some());
     let Some(CacheRoute {
@@ -48,8 +48,8 @@ pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     else {
         return;
     };
-    let of_statuses = policy.status_ttls.iter();
-    let of_statuses = of_statuses.map(|one| write_lifetime(Some(one.statuses), one.ttl));
+    let of_statuses =
+        policy.status_ttls.iter().map(|one| write_lifetime(Some(one.statuses), one.ttl));
     let usual = std::iter::once(write_lifetime(None, policy.ttl));
     write_key(out, "cache-ttl", string_array(usual.chain(of_statuses)));
     let mut time = |key, seconds| write_key(out, key, basic_string(&write_seconds(seconds)));
@@ -73,13 +73,13 @@ pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     write_key(out, "cache-status", tells_status);
 }
 
-/// A list of names, if there are any.
+/// An array of names; `None` if there are none.
 fn names(names: &[Box<[u8]>]) -> Option<String> {
     let texts = names.iter().map(|name| String::from_utf8_lossy(name).into_owned());
     (!names.is_empty()).then(|| string_array(texts))
 }
 
 fn features(fields: &[Box<[u8]>], cookies: &[Box<[u8]>]) -> String {
-    let fields = fields.iter().map(|name| write_feature("field", name));
-    string_array(fields.chain(cookies.iter().map(|name| write_feature("cookie", name))))
+    let fields = fields.iter().map(|name| write_field_or_cookie("field", name));
+    string_array(fields.chain(cookies.iter().map(|name| write_field_or_cookie("cookie", name))))
 }
