@@ -1,4 +1,4 @@
-//! A connection being opened to an origin: the race of its addresses, and each attempt.
+//! The state of a connection that is being opened to an origin.
 
 use std::net::SocketAddr;
 
@@ -7,23 +7,24 @@ use millrace_engine::{Error, Fd, Instant, Key, TimerId};
 use crate::exchange::Reason;
 use millrace_dns::Race;
 
-/// A connection being opened for an exchange.
+/// A connection that is being opened for an exchange, by one attempt per address.
 #[derive(Debug)]
 pub(crate) struct Dial {
-    /// `None`: a Unix socket, which has one address.
+    /// The race of the origin's addresses; `None` for a Unix socket, which has one address.
     pub(super) race: Option<Race>,
     pub(super) port: u16,
-    /// Attempts under way.
+    /// The attempts in progress.
     pub(super) attempts: Vec<Key>,
     pub(super) started: Instant,
-    /// Why the latest attempt failed.
+    /// The reason why the latest attempt failed.
     pub(super) failure: Reason,
-    /// The attempt that something happened to, and how it ended; `None`: its timer is due.
+    /// The latest event of an attempt, until [`advance`](super::dial::advance) handles it: the
+    /// attempt and its result, or the attempt and `None` if its timer expired.
     pub(super) pending_event: Option<(Key, Option<Result<(), Error>>)>,
 }
 
 impl Dial {
-    /// An attempt failed.
+    /// Records that an attempt failed.
     pub(super) fn record_failure(&mut self, reason: Reason) {
         self.failure = reason;
         if let Some(race) = &mut self.race {
@@ -32,11 +33,11 @@ impl Dial {
     }
 }
 
-/// One address being connected to.
+/// A connect(2) in progress to one address.
 #[derive(Debug)]
 pub(crate) struct ConnectAttempt {
     pub(super) fd: Fd,
-    /// `None`: a Unix socket.
+    /// The address; `None` for a Unix socket.
     pub(super) address: Option<SocketAddr>,
     pub(crate) exchange: Key,
     pub(super) timer: TimerId,

@@ -1,11 +1,12 @@
-//! How an origin connection ends.
+//! Closing and resetting origin connections.
 
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
 use crate::origin::OriginConn;
 
-/// Resets the exchange's origin connection, so that the origin sees that it broke.
+/// Resets the origin connection of the exchange, if it has one, so that the origin sees an error
+/// rather than an orderly end.
 pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
     if let Some(origin_use) = core.exchange(key).transaction.connection.take()
         && let Some(connection) = remove(core, origin_use.slot())
@@ -14,7 +15,7 @@ pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// Closes an origin connection, idle or in use.
+/// Closes an origin connection, whether it is idle or in use.
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, slot: Key) {
     if let Some(connection) = remove(core, slot) {
         connection.wire.close(&mut core.engine);

@@ -1,4 +1,4 @@
-//! One open connection to an origin, and what it is used for.
+//! One open connection to an origin, and its users.
 
 use std::net::SocketAddr;
 
@@ -7,44 +7,46 @@ use millrace_engine::{Instant, Key, TimerId};
 use crate::conn::wire::Wire;
 use crate::origin::OriginId;
 
-/// What an origin connection is used by.
+/// The user of an origin connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionUser {
-    /// An exchange, whose request goes out and whose response comes in on it.
+    /// An exchange that sends its request and receives its response on the connection.
     Exchange(Key),
-    /// A fill, which receives a body into the cache.
+    /// A fill that receives a response body into the cache.
     Fill(Key),
 }
 
-/// The right to use an origin connection. It ends by `origin::side::release`, which returns the
-/// connection to the pool or closes it, or by `origin::side::close`.
+/// The right to use an origin connection. `origin::side::release` ends it and returns the
+/// connection to the pool or closes it; `origin::close::close` ends it and closes the connection.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct OriginUse {
     slot: Key,
 }
 
 impl OriginUse {
-    /// The key of the connection.
+    /// Returns the key of the connection.
     pub(crate) fn slot(&self) -> Key {
         self.slot
     }
 }
 
-/// The users of a connection in the order of their requests: the first receives what comes.
+/// The users of a connection in the order of their requests. The first one receives the bytes that
+/// arrive.
 #[derive(Debug)]
 pub(crate) struct UseQueue {
     users: [Option<ConnectionUser>; USES_MAX],
 }
 
 impl UseQueue {
-    /// The user that receives what comes; `None`: the connection is idle.
+    /// Returns the user that receives the bytes that arrive; `None` if the connection is idle.
     #[inline]
     pub(crate) fn first(&self) -> Option<ConnectionUser> {
         self.users[0]
     }
 }
 
-/// Users that a connection serves at a time. HTTP/1 without pipelining to origins serves one.
+/// The number of users that a connection serves at a time. Requests to origins are not pipelined,
+/// so it is one.
 const USES_MAX: usize = 1;
 
 /// One open connection to an origin.
@@ -52,18 +54,19 @@ const USES_MAX: usize = 1;
 pub(crate) struct OriginConn {
     pub(crate) wire: Wire,
     pub(crate) origin: OriginId,
-    /// Where it leads; `None`: to a Unix socket.
+    /// The peer's address; `None` for a Unix socket.
     pub(crate) address: Option<SocketAddr>,
     pub(crate) uses: UseQueue,
-    /// The client connection that it is pinned to, if any: no other is served on it.
+    /// The client connection that this one is pinned to, if any. Only requests of that client
+    /// connection are sent on it.
     pub(crate) pinned_to: Option<Key>,
     pub(crate) timer: TimerId,
-    /// When it last became idle.
+    /// When the connection last became idle.
     pub(crate) idle_since: Instant,
 }
 
 impl OriginConn {
-    /// A connection that was just opened and is idle.
+    /// Creates a connection that was just opened and has no user yet.
     pub(crate) fn new(
         wire: Wire,
         origin: OriginId,
@@ -81,22 +84,22 @@ impl OriginConn {
         }
     }
 
-    /// Whether nobody uses it.
+    /// Returns whether the connection has no user.
     pub(crate) fn is_idle(&self) -> bool {
         self.uses.first().is_none()
     }
 
-    /// Appends a user. `slot`: the connection's key.
+    /// Appends a user. `slot` is the key of this connection.
     ///
     /// # Panics
-    /// When it has as many users as it may have.
+    /// If the connection already has `USES_MAX` users.
     pub(crate) fn begin_use(&mut self, slot: Key, user: ConnectionUser) -> OriginUse {
         let free = self.uses.users.iter_mut().find(|user| user.is_none());
         *free.expect("a connection has one use at a time") = Some(user);
         OriginUse { slot }
     }
 
-    /// Replaces the first user: the same use goes on for another object.
+    /// Replaces the first user; the use itself continues.
     pub(crate) fn transfer_use(&mut self, user: ConnectionUser) {
         self.uses.users[0] = Some(user);
     }

@@ -1,5 +1,5 @@
-//! Opening a connection to an origin: its addresses are raced (RFC 8305), each is admitted right
-//! before it is connected to, and the first that accepts is taken.
+//! Opens connections to origins. The addresses of an origin are raced (RFC 8305), each one is
+//! checked against the target rules right before connect(2), and the first connection wins.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::overload::capacity;
 use millrace_config::ServiceRole;
 use millrace_dns::{Attempt as Next, Race};
 
-/// Starts to race `addresses` for the exchange.
+/// Starts to race `addresses` to open a connection for the exchange.
 ///
 /// # Errors
 /// The reason why no attempt could be started.
@@ -54,7 +54,11 @@ fn start_dial<E: Engine>(core: &mut Core<E>, key: Key, race: Option<Race>, port:
     transaction.dial = Some(Box::new(dial));
 }
 
-/// Starts what the race requests, until it waits or is lost.
+/// Starts the attempts that the race requests, until it waits for one of them or has no address
+/// left.
+///
+/// # Errors
+/// The reason of the latest failure, if no address is left and no attempt is in progress.
 fn start_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason> {
     loop {
         let now = core.engine.now();
@@ -72,7 +76,8 @@ fn start_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason>
     }
 }
 
-/// The last check before the address is connected to; nothing is resolved again after it.
+/// Checks the address against the target rules of the service. The address goes to connect(2) next,
+/// without another name lookup that could return a different one.
 fn check_target<E: Engine>(core: &mut Core<E>, key: Key, target: SocketAddr) -> Result<(), Reason> {
     let exchange = core.exchange(key);
     let snapshot = exchange.snapshot();
@@ -91,7 +96,7 @@ fn start_attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> 
     if !free_descriptor(core) {
         return Err(Error::OutOfDescriptors);
     }
-    let slot = core.attempts.next_key().expect("there is room");
+    let slot = core.attempts.next_key().expect("a descriptor was freed for it");
     let token = slot.token(TokenKind::Dial);
     let fd = core.engine.connect(address, token)?;
     let exchange = core.exchange(key);
@@ -110,12 +115,13 @@ fn start_attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> 
     Ok(())
 }
 
-/// How long the exchange's connection may take to open.
+/// Returns how long the connection may take to open.
 fn connect_timeout<E: Engine>(core: &mut Core<E>, key: Key) -> Duration {
     Duration::from_millis(core.exchange(key).snapshot().limits().connect_ms)
 }
 
-/// Makes room for one more connection by closing idle ones, the oldest first.
+/// Ensures that one more connection can be opened, by closing idle ones, the oldest first. Returns
+/// false if none is left to close.
 fn free_descriptor<E: Engine>(core: &mut Core<E>) -> bool {
     while capacity::origin_capacity(core) == 0 {
         let Some(oldest) = core.origins.oldest_idle() else { return false };
@@ -124,7 +130,8 @@ fn free_descriptor<E: Engine>(core: &mut Core<E>) -> bool {
     true
 }
 
-/// An attempt ended, or (`None`) its timer is due: the event that this is for its exchange.
+/// Records that an attempt ended with the result in `ended`, or (`None`) that its timer expired.
+/// Returns the event for the exchange, which calls [`advance`] then.
 pub(crate) fn record_attempt_event<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
@@ -135,10 +142,10 @@ pub(crate) fn record_attempt_event<E: Engine>(
     Some((EventTarget::Exchange(key), Event::DialProgress))
 }
 
-/// Goes on after what happened to an attempt of the exchange. True once there is a connection.
+/// Handles the recorded event of an attempt. Returns true once the exchange has a connection.
 ///
 /// # Errors
-/// The reason why there will be none.
+/// The reason why no connection could be opened.
 pub(crate) fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
     match core.dial(key).pending_event.take() {
         Some((slot, Some(result))) => handle_attempt_end(core, key, slot, result),
@@ -169,20 +176,23 @@ fn handle_attempt_end<E: Engine>(
     let Core { origins, exchanges, timers, snapshots, counters, .. } = core;
     let transaction = &mut exchanges.get_mut(key).expect("its attempt ended").transaction;
     let id = transaction.origin.expect("picked before it was dialed");
-    let slot = origins.connections.next_key().expect("the attempt's room is now its own");
+    let slot = origins.connections.next_key().expect("the attempt left its slot");
     let token = slot.token(TokenKind::Origin);
     let timer = timers.insert(token, now + snapshots.origin_check);
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
     let connection = origins.connections.get_mut(slot).expect("inserted just now");
     transaction.connection = Some(connection.begin_use(slot, ConnectionUser::Exchange(key)));
     transaction.is_reused = false;
-    // What was noted for it is the connection's from now on.
+    // The open connection keeps the reservation from now on.
     transaction.has_reservation = false;
     counters.origin_connections_opened.add(1);
     Ok(true)
 }
 
-/// An attempt's timer is due: another address joins the race, or the time is over.
+/// Handles the timer of an attempt: another address joins the race.
+///
+/// # Errors
+/// [`Reason::ConnectTimedOut`] if the time for the whole dial is over.
 fn handle_timer<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), Reason> {
     let now = core.engine.now();
     let Some(timer) = core.attempts.get(slot).map(|attempt| attempt.timer) else { return Ok(()) };
@@ -196,11 +206,11 @@ fn handle_timer<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<()
     if is_race { start_attempts(core, key) } else { Ok(()) }
 }
 
-/// Ends every attempt of the exchange.
+/// Cancels every attempt of the exchange.
 pub(crate) fn cancel<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(dial) = core.exchange(key).transaction.dial.take() else { return };
     for slot in dial.attempts {
-        let attempt = core.attempts.remove(slot).expect("listed while under way");
+        let attempt = core.attempts.remove(slot).expect("listed while in progress");
         core.timers.remove(attempt.timer);
         core.engine.close(attempt.fd);
     }

@@ -1,5 +1,5 @@
-//! HTTP/1 on an origin connection: which connection outlives its response, whether a request may be
-//! repeated, and what the header of a response means.
+//! HTTP/1 rules for origin connections: whether a connection persists after a response, whether a
+//! request may be repeated, and how a response header continues the exchange.
 
 use millrace_http1::{
     Fields, Framing, Http1Header, Name, answer_framing, connection_options, items, upgrade_accepted,
@@ -8,22 +8,24 @@ use millrace_http1::{
 use crate::exchange::{Exchange, Reason};
 use crate::origin::INTERIM_MAX;
 
-/// What a response header means for the exchange.
+/// How a response header continues the exchange.
 pub(crate) enum HeaderOutcome {
+    /// The header of an interim response: another header follows.
     Interim,
+    /// The header of the final response, and the framing of its body.
     Final(Framing),
 }
 
-/// Reads the status and framing of the response header that just came.
+/// Classifies the response header that was just received, and counts an interim response.
 ///
 /// # Errors
 /// The reason why the response cannot be used.
 pub(crate) fn classify_header(exchange: &mut Exchange) -> Result<HeaderOutcome, Reason> {
-    let Exchange { transaction, response: answer, request, .. } = exchange;
+    let Exchange { transaction, response, request, .. } = exchange;
     let framing =
-        answer_framing(answer, request.method()).map_err(|_| Reason::MalformedResponseFraming)?;
-    match answer.status() {
-        101 if transaction.upgrade_sent && upgrade_accepted(request, answer) => {
+        answer_framing(response, request.method()).map_err(|_| Reason::MalformedResponseFraming)?;
+    match response.status() {
+        101 if transaction.upgrade_sent && upgrade_accepted(request, response) => {
             Ok(HeaderOutcome::Final(Framing::None))
         }
         101 => Err(Reason::UpgradeUnrequested),
@@ -36,12 +38,15 @@ pub(crate) fn classify_header(exchange: &mut Exchange) -> Result<HeaderOutcome, 
     }
 }
 
-/// Whether the connection of an exchange outlives its response. The response may not begin before
-/// the last byte of the request body was sent: an origin that never reads the body would take
-/// the rest of it for a request, and the next client on the connection would get the response.
-/// Without a body the engine may report later that the request was sent; the connection serves
-/// no other request before. Nor may the response be ambiguous: what follows the end of its header
-/// here may be a part of the header to its origin.
+/// Returns whether the origin connection of the exchange may serve another request.
+///
+/// It may not if the response began before the last byte of the request body was sent. An origin
+/// that never reads the body would take the rest of it for a request, and the next client on the
+/// connection would get the response to that. If the request has no body, the engine may report it
+/// as sent after the response; the pool does not reuse the connection before that report.
+///
+/// It may not if the response is ambiguous either. The bytes after the end of its header may be a
+/// part of the header in the eyes of the origin.
 pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
     exchange.has_received_request()
         && exchange.transaction.early_bytes == 0
@@ -52,20 +57,21 @@ pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
         && !authenticates_connection(&exchange.request)
 }
 
-/// Whether the origin closes the connection after its response (RFC 9112 section 9.6).
+/// Returns whether the origin closes the connection after its response (RFC 9112 section 9.6).
 pub(crate) fn closes_after_response(exchange: &Exchange) -> bool {
     let response = &exchange.response;
     !connection_options(response).is_persistent(response.version())
 }
 
-/// RFC 9110 section 9.2.2: whether a request may be sent again after an origin had all of it.
+/// Returns whether a request may be sent again after an origin received all of it: its method is
+/// idempotent (RFC 9110 section 9.2.2), and there is no body, which would not be at hand any more.
 pub(crate) fn may_repeat(exchange: &Exchange) -> bool {
-    let is_held = matches!(exchange.framing, Framing::None | Framing::Length(0));
-    exchange.request.method().is_idempotent() && is_held
+    let has_no_body = matches!(exchange.framing, Framing::None | Framing::Length(0));
+    exchange.request.method().is_idempotent() && has_no_body
 }
 
-/// Whether the connection that a message came on is bound to its sender: the schemes that
-/// authenticate a connection instead of a request (RFC 4559 section 6).
+/// Returns whether a message binds its connection to the sender by a scheme that authenticates the
+/// connection rather than the request (RFC 4559 section 6).
 fn authenticates_connection(fields: &Fields) -> bool {
     let names = [Name::Authorization, Name::WwwAuthenticate];
     if names.iter().all(|&name| fields.find(name).is_none()) {
@@ -80,7 +86,7 @@ fn authenticates_connection(fields: &Fields) -> bool {
     })
 }
 
-/// The writer of a request's header.
+/// Returns a writer of a request header.
 pub(crate) fn header(out: &mut Vec<u8>) -> Http1Header<'_> {
     Http1Header::new(out)
 }

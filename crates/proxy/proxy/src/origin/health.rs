@@ -1,6 +1,6 @@
-//! Outlier detection: whether an origin is used, by the failures and responses that a worker has
-//! seen. This module owns the decision alone. `pick.rs` picks the origin of a request, `verdict.rs`
-//! decides what counts as a failure, and `shared_health.rs` has what the workers share.
+//! Outlier detection: decides by the failures and responses that a worker has seen whether an
+//! origin receives requests. `pick.rs` picks the origin of a request, `outcome.rs` decides what
+//! counts as a failure, and `shared_health.rs` holds the state that workers share.
 
 use std::time::Duration;
 
@@ -8,18 +8,19 @@ use millrace_engine::Instant;
 
 use millrace_config::limits::Limits;
 
-/// An origin is out until its time is over and a probe was answered.
+/// The ejection of an origin: it receives no ordinary requests until the time is over and a probe
+/// succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ejection {
     pub(crate) since: Instant,
     pub(crate) until: Instant,
-    /// Ejections in a row, this one included; at least 1.
+    /// Ejections without a response in between, this one included; at least 1.
     pub(crate) count: u32,
 }
 
 impl Ejection {
-    /// The one that follows `before`. The time doubles with each ejection that no response came
-    /// between.
+    /// Creates the ejection that follows `before`. Its time doubles with each ejection in a row,
+    /// up to `eject_ms_max`.
     pub(crate) fn new(before: Option<Self>, now: Instant, limits: &Limits) -> Self {
         let count = before.map_or(0, |before| before.count).saturating_add(1);
         let doubled = limits.eject_ms.saturating_mul(1 << (count - 1).min(31));
@@ -28,58 +29,58 @@ impl Ejection {
     }
 }
 
-/// How an origin stands with a worker.
+/// The health of an origin, as one worker sees it.
 ///
 /// ```text
-///       `eject_failures` in a row          its time is over, and a request is sent to probe it
-///  Well ────────────────────> Ejected ──────────────────────────────> Probed
-///   ^                         │   ^ ^                                 │ │ │
-///   │ an answer to a request  │   │ └─── the probe failed: for twice ─┘ │ │
-///   │ sent there in spite <───┘   │      as long                        │ │
-///   │                             └─── the probe came to nothing ───────┘ │
-///   └──────────────────────────────────── the probe was answered <────────┘
+///         `eject_failures` in a row         the time is over; a request probes the origin
+///  Healthy ──────────────────────> Ejected ──────────────────────────────────> Probing
+///   ^                              │   ^ ^                                     │ │ │
+///   │ a response to a request      │   │ └── the probe failed: twice the time ─┘ │ │
+///   │ of `LastResort` <────────────┘   └── the probe ended without a result ─────┘ │
+///   └───────────────────────────────────── the probe got a response <──────────────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum HealthState {
     #[default]
     Healthy,
     Ejected(Ejection),
-    /// One request is under way to find out.
+    /// One request is in progress as a probe.
     Probing(Ejection),
 }
 
-/// Why a request goes to an origin that it goes to.
+/// Why an origin was picked for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum PickReason {
-    /// The origin was well when it was picked; and so it is for a verdict that was passed already.
+    /// The origin was healthy, or the outcome of the request was recorded already.
     #[default]
     Normal,
-    /// To find out whether it is well again.
+    /// The request tests whether the ejected origin has recovered.
     Probe,
-    /// It was ejected, but so were all others.
+    /// The origin was not healthy, but neither was any other origin of the route.
     LastResort,
 }
 
-/// What changed by a failure or a response: all workers are told at once.
+/// A change of health by a failure or a response. It is published to all workers at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HealthChange {
     Ejected(Ejection),
     Readmitted,
 }
 
-/// What is new about failures, to be told by and by.
+/// The failures and responses of a worker that are not published yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PendingReport {
-    /// Whether there was a response. The failures are those after it.
+    /// Whether a response ended the failures that were known before.
     pub(crate) responded: bool,
+    /// Failures since that response, or since the last report.
     pub(crate) failures: u32,
 }
 
-/// The health of one origin, as one worker knows it.
+/// The health of one origin with the failures that one worker knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Health {
     state: HealthState,
-    /// Failures in a row, those heard of included; 0 while it is not well.
+    /// Failures in a row, the published ones of other workers included; 0 unless healthy.
     failures: u32,
     pending: PendingReport,
 }
@@ -89,26 +90,26 @@ impl Health {
         self.state == HealthState::Healthy
     }
 
-    /// Whether a response would change nothing.
+    /// Returns whether a response would change nothing.
     pub(crate) fn is_pristine(&self) -> bool {
         self.failures == 0 && self.state == HealthState::Healthy
     }
 
-    /// What was not told yet; from now on it was.
+    /// Returns the report of what is not published yet, and resets it.
     pub(crate) fn take_pending(&mut self) -> PendingReport {
         std::mem::take(&mut self.pending)
     }
 
-    /// A request failed by the origin's fault.
+    /// Records that a request failed by the origin's fault. `reason` is why the origin was picked.
     pub(crate) fn record_failure(
         &mut self,
-        trial: PickReason,
+        reason: PickReason,
         now: Instant,
         limits: &Limits,
     ) -> Option<HealthChange> {
-        let before = match (self.state, trial) {
+        let before = match (self.state, reason) {
             (HealthState::Healthy, _) if limits.eject_failures == 0 => return None,
-            // It was ejected before nothing was to be ejected any more.
+            // A reload has turned ejection off since this origin was ejected.
             (HealthState::Probing(_), PickReason::Probe) if limits.eject_failures == 0 => {
                 *self = Self::default();
                 return Some(HealthChange::Readmitted);
@@ -122,7 +123,7 @@ impl Health {
                 None
             }
             (HealthState::Probing(ejection), PickReason::Probe) => Some(ejection),
-            // Sent before it was ejected, or in spite of that: nothing that was not known.
+            // The request was sent before the ejection, or as a last resort: the failure is no news.
             (HealthState::Ejected(_) | HealthState::Probing(_), _) => return None,
         };
         let ejection = Ejection::new(before, now, limits);
@@ -130,9 +131,9 @@ impl Health {
         Some(HealthChange::Ejected(ejection))
     }
 
-    /// A request was answered.
-    pub(crate) fn record_response(&mut self, trial: PickReason) -> Option<HealthChange> {
-        match (self.state, trial) {
+    /// Records a response. `reason` is why the origin was picked for the request.
+    pub(crate) fn record_response(&mut self, reason: PickReason) -> Option<HealthChange> {
+        match (self.state, reason) {
             (HealthState::Healthy, _) => {
                 if self.failures > 0 {
                     self.failures = 0;
@@ -140,7 +141,7 @@ impl Health {
                 }
                 None
             }
-            // Sent before it was ejected: others that were sent with it have failed since.
+            // The request was sent before the ejection, and later ones have failed since.
             (HealthState::Ejected(_) | HealthState::Probing(_), PickReason::Normal) => None,
             (
                 HealthState::Ejected(_) | HealthState::Probing(_),
@@ -152,31 +153,35 @@ impl Health {
         }
     }
 
-    /// Whether a request may go there to find out: its time is over, and no other is on its way.
-    /// One that could not be sent elsewhere after it failed is spared, until there was as much time
-    /// again for others.
-    pub(crate) fn may_probe(&self, now: Instant, repeatable: bool) -> bool {
+    /// Returns whether a request may probe the origin: the ejection time is over, and no other
+    /// probe is in progress. A request that may not be sent again if it fails waits for twice the
+    /// time, so that a is_repeatable one probes first.
+    pub(crate) fn may_probe(&self, now: Instant, is_repeatable: bool) -> bool {
         let HealthState::Ejected(ejection) = self.state else { return false };
-        let spared = if repeatable { Duration::ZERO } else { ejection.until.since(ejection.since) };
-        now >= ejection.until + spared
+        let extra =
+            if is_repeatable { Duration::ZERO } else { ejection.until.since(ejection.since) };
+        now >= ejection.until + extra
     }
 
-    /// A request goes there to find out.
+    /// Begins a probe.
+    ///
+    /// # Panics
+    /// If the origin is not ejected.
     pub(crate) fn begin_probe(&mut self) {
         let HealthState::Ejected(ejection) = self.state else {
-            unreachable!("only what was ejected is probed");
+            unreachable!("only an ejected origin is probed");
         };
         self.state = HealthState::Probing(ejection);
     }
 
-    /// The probe ended without a verdict: another one may go.
+    /// Ends a probe that had no result, so that another request may probe.
     pub(crate) fn end_probe(&mut self) {
         if let HealthState::Probing(ejection) = self.state {
             self.state = HealthState::Ejected(ejection);
         }
     }
 
-    /// Takes over what all workers together know. A probe of our own is left to its end.
+    /// Applies the published state of all workers. A probe of this worker continues.
     pub(crate) fn apply_published(&mut self, failures: u32, ejection: Option<Ejection>) {
         let state = match (ejection, self.state) {
             (None, _) => HealthState::Healthy,
@@ -186,13 +191,13 @@ impl Health {
             }
             (Some(theirs), _) => HealthState::Ejected(theirs),
         };
-        // What was not told yet comes on top.
-        let (news, failures) = match state {
+        // The failures that are not published yet are added.
+        let (pending, failures) = match state {
             HealthState::Healthy if self.pending.responded => (self.pending, self.pending.failures),
             HealthState::Healthy => (self.pending, failures.saturating_add(self.pending.failures)),
             _ => (PendingReport::default(), 0),
         };
-        *self = Self { state, failures, pending: news };
+        *self = Self { state, failures, pending };
     }
 }
 
@@ -201,7 +206,7 @@ mod tests {
     use super::*;
     use std::sync::LazyLock;
 
-    static RULES: LazyLock<Limits> = LazyLock::new(|| Limits {
+    static LIMITS: LazyLock<Limits> = LazyLock::new(|| Limits {
         eject_failures: 3,
         eject_ms: 10_000,
         eject_ms_max: 30_000,
@@ -212,13 +217,13 @@ mod tests {
         Instant::default() + Duration::from_secs(seconds)
     }
 
-    /// One that was ejected at `seconds`.
+    /// Returns the health of an origin that was ejected at `seconds`.
     fn ejected(seconds: u64) -> Health {
         let mut health = Health::default();
         for _ in 0..2 {
-            assert_eq!(health.record_failure(PickReason::Normal, at(seconds), &RULES), None);
+            assert_eq!(health.record_failure(PickReason::Normal, at(seconds), &LIMITS), None);
         }
-        let change = health.record_failure(PickReason::Normal, at(seconds), &RULES);
+        let change = health.record_failure(PickReason::Normal, at(seconds), &LIMITS);
         assert!(matches!(change, Some(HealthChange::Ejected(Ejection { count: 1, .. }))));
         health
     }
@@ -227,8 +232,8 @@ mod tests {
     fn only_failures_in_a_row_eject() {
         let mut health = Health::default();
         for _ in 0..10 {
-            assert_eq!(health.record_failure(PickReason::Normal, at(1), &RULES), None);
-            assert_eq!(health.record_failure(PickReason::Normal, at(1), &RULES), None);
+            assert_eq!(health.record_failure(PickReason::Normal, at(1), &LIMITS), None);
+            assert_eq!(health.record_failure(PickReason::Normal, at(1), &LIMITS), None);
             assert_eq!(health.record_response(PickReason::Normal), None);
             assert!(health.is_pristine());
         }
@@ -236,20 +241,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_ejects_where_the_limit_is_zero() {
+    fn a_limit_of_zero_ejects_nothing() {
         let mut health = Health::default();
         for _ in 0..1000 {
-            let never = Limits { eject_failures: 0, ..RULES.clone() };
+            let never = Limits { eject_failures: 0, ..LIMITS.clone() };
             assert_eq!(health.record_failure(PickReason::Normal, at(1), &never), None);
         }
         assert!(health.is_pristine());
-        // Others readmitted it while it was probed here, and a reload set the limit.
+        // Other workers readmitted the origin during a probe, and a reload set the limit to 0.
         let mut health = ejected(0);
         health.begin_probe();
         health.apply_published(0, None);
-        let never = Limits { eject_failures: 0, ..RULES.clone() };
+        let never = Limits { eject_failures: 0, ..LIMITS.clone() };
         assert_eq!(health.record_failure(PickReason::Probe, at(10), &never), None);
-        // The same without the others.
+        // The same without the other workers.
         let mut health = ejected(0);
         health.begin_probe();
         let change = health.record_failure(PickReason::Probe, at(10), &never);
@@ -266,10 +271,10 @@ mod tests {
             assert!(health.may_probe(at(now), true));
             health.begin_probe();
             assert!(!health.may_probe(at(now + 1000), true), "one at a time");
-            // Requests from before the ejection, or in spite of it, decide nothing by failing.
-            assert_eq!(health.record_failure(PickReason::Normal, at(now), &RULES), None);
-            assert_eq!(health.record_failure(PickReason::LastResort, at(now), &RULES), None);
-            assert!(health.record_failure(PickReason::Probe, at(now), &RULES).is_some());
+            // Failures of requests from before the ejection, or of a last resort, change nothing.
+            assert_eq!(health.record_failure(PickReason::Normal, at(now), &LIMITS), None);
+            assert_eq!(health.record_failure(PickReason::LastResort, at(now), &LIMITS), None);
+            assert!(health.record_failure(PickReason::Probe, at(now), &LIMITS).is_some());
             assert!(!health.may_probe(at(now + time - 1), true));
             now += time;
         }
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_without_a_verdict_lets_another_go() {
+    fn a_probe_without_a_result_lets_another_request_probe() {
         let mut health = ejected(0);
         health.begin_probe();
         health.end_probe();
@@ -287,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_cannot_be_repeated_probe_only_what_nobody_else_does() {
+    fn requests_that_cannot_be_repeated_leave_probing_to_others_first() {
         let health = ejected(0);
         assert!(!health.may_probe(at(19), false));
         assert!(health.may_probe(at(20), false));
     }
 
     #[test]
-    fn an_answer_readmits_only_what_was_asked_after_its_ejection() {
+    fn only_a_response_to_a_request_from_after_the_ejection_readmits() {
         let mut health = ejected(0);
         assert_eq!(health.record_response(PickReason::Normal), None);
         assert!(!health.is_healthy());
@@ -302,14 +307,17 @@ mod tests {
     }
 
     #[test]
-    fn what_others_know_is_taken_over() {
+    fn published_failures_and_ejections_are_applied() {
         let theirs = Ejection { since: at(5), until: at(15), count: 1 };
         let mut health = Health::default();
         health.apply_published(2, None);
-        let change = health.record_failure(PickReason::Normal, at(6), &RULES);
-        assert!(matches!(change, Some(HealthChange::Ejected(_))), "two of theirs and one of ours");
+        let change = health.record_failure(PickReason::Normal, at(6), &LIMITS);
+        assert!(
+            matches!(change, Some(HealthChange::Ejected(_))),
+            "two published failures and one of this worker"
+        );
         health.apply_published(0, Some(theirs));
-        assert!(!health.may_probe(at(15), true), "ours ends later");
+        assert!(!health.may_probe(at(15), true), "the ejection of this worker ends later");
         health.apply_published(0, None);
         assert!(health.is_pristine());
         health.apply_published(0, Some(theirs));

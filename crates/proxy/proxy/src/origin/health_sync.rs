@@ -1,5 +1,4 @@
-//! What a worker notes of the health of its origins, and what it tells the other workers of that
-//! and hears of them.
+//! Exchanges the health of origins between a worker and the [`SharedHealth`] of the process.
 
 use millrace_config::limits::Limits;
 use millrace_engine::Instant;
@@ -8,79 +7,82 @@ use crate::origin::shared_health::{SharedHealth, SharedOrigin};
 use crate::origin::{HealthChange, OriginId, Origins, PickReason};
 
 impl Origins {
-    /// What all workers know of an origin, if a configuration ever named it.
+    /// Returns the state that all workers share about an origin; `None` if no configuration ever
+    /// named it.
     #[inline]
     pub(crate) fn shared_entry(&self, id: OriginId) -> Option<&SharedOrigin> {
         self.state(id).shared.as_deref()
     }
 
-    /// Takes over what changed on the board, if anything did.
-    pub(crate) fn refresh_health(&mut self, board: &SharedHealth) {
-        if board.version() != self.health_version {
-            self.reload_health(board);
+    /// Applies the changes of the shared health since the last call, if there are any.
+    pub(crate) fn refresh_health(&mut self, shared_health: &SharedHealth) {
+        if shared_health.version() != self.health_version {
+            self.reload_health(shared_health);
         }
     }
 
-    /// The next pick listens to the board, whatever it heard of it before.
+    /// Makes the next pick reload the shared health, even if it has not changed.
     pub(super) fn invalidate_health(&mut self) {
         self.health_version = self.health_version.wrapping_sub(1);
     }
 
     #[cold]
-    fn reload_health(&mut self, board: &SharedHealth) {
-        self.health_version = board.version();
-        for known in self.states.iter_mut().flatten() {
-            if let Some(mark) = &known.shared {
-                let told = mark.published();
-                known.health.apply_published(told.failures, told.ejection);
+    fn reload_health(&mut self, shared_health: &SharedHealth) {
+        self.health_version = shared_health.version();
+        for state in self.states.iter_mut().flatten() {
+            if let Some(shared) = &state.shared {
+                let published = shared.published();
+                state.health.apply_published(published.failures, published.ejection);
             }
         }
-        self.all_healthy = self.states.iter().flatten().all(|known| known.health.is_healthy())
+        self.all_healthy = self.states.iter().flatten().all(|state| state.health.is_healthy())
             && !self.checks.iter().any(|check| check.is_failing());
         self.update_all_pristine();
     }
 
     fn update_all_pristine(&mut self) {
-        self.all_pristine = self.states.iter().flatten().all(|known| known.health.is_pristine());
+        self.all_pristine = self.states.iter().flatten().all(|state| state.health.is_pristine());
     }
 
-    /// A request failed by the fault of a configured origin. Returns whether that ejected it.
+    /// Records that a request failed by the fault of a configured origin. Returns whether that
+    /// ejected the origin.
     pub(crate) fn record_failure(
         &mut self,
         id: OriginId,
-        trial: PickReason,
+        reason: PickReason,
         now: Instant,
         limits: &Limits,
-        board: &SharedHealth,
+        shared_health: &SharedHealth,
     ) -> bool {
-        let change = self.state_mut(id).health.record_failure(trial, now, limits);
+        let change = self.state_mut(id).health.record_failure(reason, now, limits);
         self.all_pristine = false;
-        self.publish(id, change, board) && matches!(change, Some(HealthChange::Ejected(_)))
+        self.publish(id, change, shared_health) && matches!(change, Some(HealthChange::Ejected(_)))
     }
 
-    /// A request was answered by an origin. Returns whether that readmitted it.
+    /// Records a response of an origin. Returns whether that readmitted the origin.
     pub(crate) fn record_response(
         &mut self,
         id: OriginId,
-        trial: PickReason,
-        board: &SharedHealth,
+        reason: PickReason,
+        shared_health: &SharedHealth,
     ) -> bool {
-        let change = self.state_mut(id).health.record_response(trial);
-        self.publish(id, change, board)
+        let change = self.state_mut(id).health.record_response(reason);
+        self.publish(id, change, shared_health)
     }
 
-    /// A change is told at once, the rest by and by: see [`Origins::tell_news`].
+    /// Publishes a change at once. Without a change, schedules a report for
+    /// [`Origins::publish_pending`]. Returns whether there was a change.
     fn publish(
         &mut self,
         id: OriginId,
         change: Option<HealthChange>,
-        board: &SharedHealth,
+        shared_health: &SharedHealth,
     ) -> bool {
-        let Some(mark) = &self.state(id).shared else { return false };
+        let Some(shared) = &self.state(id).shared else { return false };
         match change {
             Some(change) => {
-                board.publish_change(mark, change);
-                self.refresh_health(board);
+                shared_health.publish_change(shared, change);
+                self.refresh_health(shared_health);
             }
             None if !self.pending_reports.contains(&id) => self.pending_reports.push(id),
             None => {}
@@ -88,30 +90,31 @@ impl Origins {
         change.is_some()
     }
 
-    /// Whether there is something to tell by and by.
+    /// Returns whether [`Origins::publish_pending`] has something to publish.
     pub(crate) fn has_pending_reports(&self) -> bool {
         !self.pending_reports.is_empty()
     }
 
-    /// Tells the other workers of failures that ejected nobody, and hears of theirs. Returns how
-    /// many origins all these together ejected.
+    /// Publishes the failures that did not eject an origin by themselves, and applies those of the
+    /// other workers. Returns the number of origins that their sum ejected.
     pub(crate) fn publish_pending(
         &mut self,
         now: Instant,
         limits: &Limits,
-        board: &SharedHealth,
+        shared_health: &SharedHealth,
     ) -> u64 {
         let mut ejected = 0;
         for id in std::mem::take(&mut self.pending_reports) {
-            // It may have been forgotten since.
-            let Some(known) = self.states[id.0 as usize].as_mut() else { continue };
-            let Some(mark) = &known.shared else { continue };
-            let was_well = known.health.is_healthy();
-            let told = board.publish_report(mark, known.health.take_pending(), now, limits);
-            known.health.apply_published(told.failures, told.ejection);
-            ejected += u64::from(was_well && !known.health.is_healthy());
+            // The origin may have been removed since.
+            let Some(state) = self.states[id.0 as usize].as_mut() else { continue };
+            let Some(shared) = &state.shared else { continue };
+            let was_healthy = state.health.is_healthy();
+            let published =
+                shared_health.publish_report(shared, state.health.take_pending(), now, limits);
+            state.health.apply_published(published.failures, published.ejection);
+            ejected += u64::from(was_healthy && !state.health.is_healthy());
         }
-        self.refresh_health(board);
+        self.refresh_health(shared_health);
         self.update_all_pristine();
         ejected
     }

@@ -1,4 +1,4 @@
-//! The origin side: which server a request goes to, and the connections to it.
+//! The origin side: the choice of an origin for a request, and the connections to origins.
 
 mod attempt;
 pub(crate) mod close;

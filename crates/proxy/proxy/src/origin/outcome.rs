@@ -1,9 +1,9 @@
-//! What a request that ended at its origin, well or not, means for the health of that origin.
+//! Records the outcome of a request for the health of its origin.
 //!
-//! As users of other proxies expect, a failure is what prevented a response: no connection, an end
-//! or a reset before the response's header, a malformed header, or none in time. The end of a
-//! reused connection means nothing, nor does a response that was cut in its body. A 502, 503 or 504
-//! is a response, unless the route takes these for failures too.
+//! A failure is an event that prevented a response, as in other proxies: no connection, an end of
+//! stream or a reset before the response header, a malformed header, or no header in time. The end
+//! of a reused connection is no failure, and neither is a response whose body was cut short. A
+//! response of status 502, 503 or 504 is no failure unless the route is configured so.
 
 use millrace_engine::{Engine, Key};
 
@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::exchange::{Exchange, Failure, Reason, RequestPlan};
 use crate::origin::{OriginId, shared_health::FailureCause};
 
-/// The exchange failed at its origin, which it has not left yet.
+/// Records that the exchange failed for `reason`, before it leaves its origin.
 pub(crate) fn record_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
     let exchange = core.exchange(key);
     let transaction = &exchange.transaction;
@@ -19,11 +19,11 @@ pub(crate) fn record_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Re
     else {
         return;
     };
-    // Whether a connection came about: a failure without one is counted as a connect error.
+    // A failure without a connection is counted as a connect error elsewhere.
     let is_of_response = match reason.failure() {
         Failure::NoResponse if transaction.is_reused => return,
         Failure::NoResponse | Failure::Header => true,
-        // A target that is denied is not among them: routes have no such rules.
+        // This includes no denied target, because routes have no target rules.
         Failure::Connect => false,
         Failure::Request | Failure::Client | Failure::Body | Failure::Proxy => return,
     };
@@ -35,17 +35,17 @@ pub(crate) fn record_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Re
 
 fn record<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: FailureCause) {
     let now = core.engine.now();
-    if let Some(mark) = core.origins.shared_entry(id) {
-        core.shared.health.record_failure(mark, cause, now);
+    if let Some(entry) = core.origins.shared_entry(id) {
+        core.shared.health.record_failure(entry, cause, now);
     }
-    let trial = std::mem::take(&mut core.exchange(key).transaction.pick_reason);
+    let reason = std::mem::take(&mut core.exchange(key).transaction.pick_reason);
     let Core { origins, shared, counters, snapshot, .. } = core;
-    if origins.record_failure(id, trial, now, snapshot.limits(), &shared.health) {
+    if origins.record_failure(id, reason, now, snapshot.limits(), &shared.health) {
         counters.origin_ejections.add(1);
     }
 }
 
-/// The header of the final response is there.
+/// Records the final response of an origin, when its header was received.
 pub(crate) fn record_response<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
     let status = exchange.response.status();
@@ -58,20 +58,20 @@ pub(crate) fn record_response<E: Engine>(core: &mut Core<E>, key: Key) {
             return record(core, key, id, FailureCause::Status(status));
         }
     }
-    if let Some(mark) = core.origins.shared_entry(id).filter(|mark| mark.outage.is_failing()) {
-        core.shared.health.record_response(mark, core.engine.now());
+    if let Some(entry) = core.origins.shared_entry(id).filter(|entry| entry.outage.is_failing()) {
+        core.shared.health.record_response(entry, core.engine.now());
     }
     if core.origins.all_pristine || core.origins.state(id).health.is_pristine() {
         return;
     }
-    let trial = std::mem::take(&mut core.exchange(key).transaction.pick_reason);
+    let reason = std::mem::take(&mut core.exchange(key).transaction.pick_reason);
     let Core { origins, shared, counters, .. } = core;
-    if origins.record_response(id, trial, &shared.health) {
+    if origins.record_response(id, reason, &shared.health) {
         counters.origin_readmissions.add(1);
     }
 }
 
-/// Whether the route takes the response for a failure of the origin.
+/// Returns whether the route is configured to treat the response as a failure.
 fn is_failure(exchange: &Exchange) -> bool {
     matches!(exchange.response.status(), 502..=504)
         && exchange.route_origins().is_some_and(|route| route.gateway_errors_fail)

@@ -1,6 +1,6 @@
-//! Which origin of a route a request goes to.
+//! Picks the origin of a route for a request.
 //!
-//! While all origins are well, that is one load of a shared number more than the balance itself.
+//! While all origins are healthy, health costs a pick one load of a shared number.
 
 use millrace_engine::Instant;
 
@@ -8,39 +8,42 @@ use crate::origin::{OriginId, Origins, PickReason, shared_health::SharedHealth};
 use crate::snapshot::RouteOrigins;
 use millrace_config::Balance;
 
-/// What else counts where some origin is not well.
+/// The facts about a request that decide whether it may probe an origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProbeContext {
     pub(crate) now: Instant,
-    /// Whether the request may be tried again after it was sent.
+    /// Whether the request may be sent again if it fails.
     pub(crate) is_repeatable: bool,
 }
 
-/// Picks one of the route's origins, and says whether that one is on trial. If the request failed
-/// at one that was `tried`, another is taken where there is one.
+/// Picks one of the route's origins, and returns it with the reason. `failed` is the origin at
+/// which the previous try of the request failed; another one is picked if the route has one.
+/// `context` is called only if some origin is not healthy.
 pub(crate) fn pick(
     origins: &mut Origins,
     route: &RouteOrigins,
-    board: &SharedHealth,
-    tried: Option<OriginId>,
-    probing: impl FnOnce() -> ProbeContext,
+    shared_health: &SharedHealth,
+    failed: Option<OriginId>,
+    context: impl FnOnce() -> ProbeContext,
 ) -> (OriginId, PickReason) {
     let turn = route.picks.get();
     route.picks.set(turn.wrapping_add(1));
-    origins.refresh_health(board);
+    origins.refresh_health(shared_health);
     if origins.all_healthy {
         let first = turn % route.origins.len();
-        if tried.is_none() && route.balance == Balance::RoundRobin {
+        if failed.is_none() && route.balance == Balance::RoundRobin {
             return (route.origins[first], PickReason::Normal);
         }
         let in_turn = route.origins[first..].iter().chain(&route.origins[..first]).copied();
-        let others = in_turn.filter(|&id| Some(id) != tried);
+        let others = in_turn.filter(|&id| Some(id) != failed);
         let picked = balance(origins, others, route.balance);
         return (picked.unwrap_or(route.origins[first]), PickReason::Normal);
     }
-    pick_degraded(origins, route, tried, probing(), turn)
+    pick_degraded(origins, route, failed, context(), turn)
 }
 
+/// Returns one of the candidates by the balance of the route. `in_turn` yields them in the order of
+/// the round robin.
 fn balance(
     origins: &Origins,
     mut in_turn: impl Iterator<Item = OriginId>,
@@ -52,47 +55,51 @@ fn balance(
     }
 }
 
-/// Some origin, of this route or another, is not well. One that is to be probed comes first, then
-/// those that are well. Where none is, all are asked as if all were: an origin that is taken for
-/// dead may answer, a refusal of ours never does.
+/// Picks an origin while some origin, of this route or another, is not healthy. An origin that is
+/// due for a probe comes first, then the healthy ones. If none is healthy, all are treated alike:
+/// an ejected origin may still respond, which serves the client better than a refusal.
 #[cold]
 fn pick_degraded(
     origins: &mut Origins,
     route: &RouteOrigins,
-    tried: Option<OriginId>,
-    probing: ProbeContext,
+    failed: Option<OriginId>,
+    context: ProbeContext,
     turn: usize,
 ) -> (OriginId, PickReason) {
     let all = || (0..route.origins.len()).map(|index| (index, route.origins[index]));
-    let untried = |id| Some(id) != tried;
+    let not_failed = |id| Some(id) != failed;
     let probe = all().find(|&(index, id)| {
-        let may = origins.state(id).health.may_probe(probing.now, probing.is_repeatable);
-        may && untried(id) && !route.is_check_failing(index)
+        let may_probe = origins.state(id).health.may_probe(context.now, context.is_repeatable);
+        may_probe && not_failed(id) && !route.is_check_failing(index)
     });
     if let Some((_, id)) = probe {
         origins.state_mut(id).health.begin_probe();
         return (id, PickReason::Probe);
     }
-    // In turn among those that are left, not among all: the neighbour of one that is left out
-    // would get twice its share.
-    let choose = |may: &dyn Fn(usize, OriginId) -> bool| {
-        let left: Vec<OriginId> =
-            all().filter(|&(index, id)| may(index, id)).map(|(_, id)| id).collect();
-        let first = turn.checked_rem(left.len())?;
-        balance(origins, left[first..].iter().chain(&left[..first]).copied(), route.balance)
+    // The round robin runs over the remaining origins only. Over all of them, the neighbour of an
+    // origin that is left out would get twice its share.
+    let choose = |is_candidate: &dyn Fn(usize, OriginId) -> bool| {
+        let candidates: Vec<OriginId> =
+            all().filter(|&(index, id)| is_candidate(index, id)).map(|(_, id)| id).collect();
+        let first = turn.checked_rem(candidates.len())?;
+        balance(
+            origins,
+            candidates[first..].iter().chain(&candidates[..first]).copied(),
+            route.balance,
+        )
     };
-    let is_well =
+    let is_healthy =
         |index, id| origins.state(id).health.is_healthy() && !route.is_check_failing(index);
-    let found = choose(&|index, id| is_well(index, id) && untried(id))
-        .or_else(|| choose(&|_, id| untried(id)))
+    let found = choose(&|index, id| is_healthy(index, id) && not_failed(id))
+        .or_else(|| choose(&|_, id| not_failed(id)))
         .or_else(|| choose(&|_, _| true));
     let id = found.expect("a route has an origin");
-    let trial = if origins.state(id).health.is_healthy() {
+    let reason = if origins.state(id).health.is_healthy() {
         PickReason::Normal
     } else {
         PickReason::LastResort
     };
-    (id, trial)
+    (id, reason)
 }
 
 #[cfg(test)]
@@ -124,7 +131,7 @@ mod tests {
             Self { board, origins, route: RouteOrigins::new(ids), limits, now: Instant::default() }
         }
 
-        /// What another worker knows of the same origins.
+        /// Returns the same origins as another worker has them.
         fn another_worker(&self) -> Origins {
             let mut origins = Origins::new(100, &Thresholds::FIXED);
             for port in 1..=self.route.origins.len() as u16 {
@@ -134,12 +141,12 @@ mod tests {
             origins
         }
 
-        fn pick(&mut self, tried: Option<usize>) -> (usize, PickReason) {
-            let tried = tried.map(|index| self.route.origins[index]);
+        fn pick(&mut self, failed: Option<usize>) -> (usize, PickReason) {
+            let failed = failed.map(|index| self.route.origins[index]);
             let probing = || ProbeContext { now: self.now, is_repeatable: true };
-            let (id, trial) = pick(&mut self.origins, &self.route, &self.board, tried, probing);
+            let (id, reason) = pick(&mut self.origins, &self.route, &self.board, failed, probing);
             let index = self.route.origins.iter().position(|&other| other == id);
-            (index.expect("one of the route's"), trial)
+            (index.expect("an origin of the route"), reason)
         }
 
         fn fail(&mut self, index: usize) {
@@ -157,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ejected_origin_is_left_out_and_the_others_share_evenly() {
+    fn an_ejected_origin_is_skipped_and_the_others_share_evenly() {
         let mut fixture = Fixture::new(3);
         fixture.fail(1);
         let picks: Vec<_> = (0..6).map(|_| fixture.pick(None).0).collect();
@@ -178,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn with_all_ejected_all_are_asked_but_not_the_one_that_just_failed() {
+    fn if_all_are_ejected_all_are_picked_except_the_one_that_just_failed() {
         let mut fixture = Fixture::new(2);
         fixture.fail(0);
         fixture.fail(1);
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_at_one_worker_ends_the_row_of_another() {
+    fn a_response_at_one_worker_ends_the_failures_in_a_row_of_another() {
         let mut fixture = Fixture::new(1);
         let mut other = fixture.another_worker();
         let (id, now) = (fixture.route.origins[0], fixture.now);
@@ -212,7 +219,7 @@ mod tests {
         fixture.origins.publish_pending(now, &rules, &fixture.board);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
-        assert!(!fixture.origins.all_pristine, "or nobody notes its answer");
+        assert!(!fixture.origins.all_pristine, "its response has to be recorded");
         fixture.origins.record_response(id, PickReason::Normal, &fixture.board);
         fixture.origins.publish_pending(now, &rules, &fixture.board);
         assert!(fixture.origins.all_pristine);
@@ -229,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn another_worker_hears_with_its_next_pick() {
+    fn another_worker_applies_an_ejection_with_its_next_pick() {
         let mut fixture = Fixture::new(2);
         let mut other = fixture.another_worker();
         fixture.fail(0);

@@ -1,6 +1,6 @@
-//! Connections to origins that began with a PROXY protocol header. It names one client connection,
-//! so only that one's requests may follow: such a connection is kept, if at all, for the client
-//! connection that it was opened for, and ends with it.
+//! Pinned connections: connections to origins that began with a PROXY protocol header. The header
+//! names one client connection, so only requests of that client connection may follow. A pinned
+//! connection that becomes idle waits for its client connection, and is closed with it.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::ProxyHeader;
@@ -10,27 +10,27 @@ use crate::exchange::Exchange;
 use crate::origin::{Origins, close::close};
 use millrace_config::SendProxy;
 
-/// The header that connections of the exchange's route begin with.
+/// Returns the PROXY header with which connections of the exchange's route begin.
 fn send_proxy(exchange: &Exchange) -> SendProxy {
     let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
     route.map_or(SendProxy::Off, |route| route.send_proxy)
 }
 
-/// The client connection that a connection to an origin of the exchange has to be pinned to, if
-/// any.
+/// Returns the client connection to which the origin connection of the exchange has to be pinned,
+/// if any.
 #[inline]
 pub(crate) fn required_client(exchange: &Exchange) -> Option<Key> {
     let may_send = exchange.snapshot().sends_proxy;
     exchange.conn.filter(|_| may_send && requires_pinning(exchange))
 }
 
-/// Whether connections to origins are pinned to one client.
+/// Returns whether origin connections of the exchange are pinned to its client connection.
 pub(crate) fn requires_pinning(exchange: &Exchange) -> bool {
     send_proxy(exchange) != SendProxy::Off
 }
 
-/// Begins a connection that was just opened for the exchange with the header, if its route asks for
-/// one.
+/// Writes the PROXY header to the connection that was just opened for the exchange, and pins the
+/// connection, if the route requires it.
 pub(crate) fn write_header<E: Engine>(core: &mut Core<E>, key: Key) {
     let ExchangeParts { engine, exchange, client, origin, .. } = core.parts(key);
     let (Some(client), Some(origin)) = (client, origin) else { return };
@@ -44,16 +44,17 @@ pub(crate) fn write_header<E: Engine>(core: &mut Core<E>, key: Key) {
     origin.pinned_to = exchange.conn;
 }
 
-/// Notes that a connection is idle that is pinned to the client connection `owner`.
-pub(crate) fn note_idle(origins: &mut Origins, slot: Key, owner: Key) {
+/// Records an idle connection that is pinned to the client connection `client`.
+pub(crate) fn note_idle(origins: &mut Origins, slot: Key, client: Key) {
     let Origins { pinned, connections, .. } = origins;
-    let idle = pinned.entry(owner).or_default();
-    // So a client that stays for days has no more entries than connections.
+    let idle = pinned.entry(client).or_default();
+    // Drop stale entries, so that a client connection that stays open for days has no more entries
+    // than idle connections.
     idle.retain(|&other| other != slot && connections.get(other).is_some());
     idle.push(slot);
 }
 
-/// Closes what is idle and pinned to a client connection that ends.
+/// Closes the idle connections that are pinned to a client connection that ends.
 pub(crate) fn close_pinned_to<E: Engine>(core: &mut Core<E>, conn: Key) {
     if core.origins.pinned.is_empty() {
         return;

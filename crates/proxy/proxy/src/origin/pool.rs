@@ -1,10 +1,11 @@
-//! A worker's connections to its origins: in use, or idle until the next request to the same place.
-//! `state.rs` knows the origins, `health_sync.rs` their health, and `queue.rs` the requests that
-//! wait for room at one.
+//! The pool of a worker's origin connections, which are in use or idle. `table.rs` has the table of
+//! origins, `health_sync.rs` their health, and `queue.rs` the requests that wait for a connection
+//! to their origin.
 //!
 //! A connection becomes idle only if its response was read to the end, nothing follows it, and
-//! nothing ties it to one client. An idle connection has a receive outstanding: an end of stream,
-//! or bytes that no request caused, end the connection before an exchange can get them.
+//! nothing binds it to one client, or if it is pinned to that client. An idle connection has a
+//! receive outstanding. An end of stream, or bytes that no request caused, close the connection
+//! before an exchange can take it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,41 +23,45 @@ use crate::origin::{
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
     pub(crate) connections: Table<OriginConn>,
+    /// Origins by [`OriginState::identity`].
     pub(super) by_identity: HashMap<Box<[u8]>, OriginId>,
     pub(super) rules: ConnectRuleSets,
-    /// Those of the snapshot in force.
+    /// The connect rules of the snapshot in force.
     pub(super) rules_in_force: Vec<ConnectRulesId>,
+    /// Origins by [`OriginId`]; `None` for an id that is free.
     pub(super) states: Vec<Option<OriginState>>,
     pub(super) free_ids: Vec<u32>,
-    /// Idle connections in the order in which they became idle. An entry is stale when its
-    /// connection is gone or has been used since: `idle_since` tells.
+    /// Idle connections in the order in which they became idle. An entry is stale if its
+    /// connection was closed or used since, which its `idle_since` shows.
     pub(super) idle_order: VecDeque<(Key, Instant)>,
+    /// The number of idle connections to all origins.
     pub(super) idle_count: usize,
-    /// The checks that the snapshots in use pick by.
+    /// The results of the health checks of all snapshots in use.
     pub(super) checks: Vec<Arc<CheckResult>>,
-    /// The version of the board that was listened to last, or one that it has not now.
+    /// The version of the shared health that was last applied, or a version that differs from the
+    /// present one.
     pub(super) health_version: u64,
-    /// Whether nothing keeps any configured origin from being asked: no ejection, and no check
-    /// that fails.
+    /// Whether no configured origin is ejected and no health check fails.
     pub(super) all_healthy: bool,
-    /// Whether no response of any origin would change anything, as far as was looked: no configured
-    /// one has failed since it last answered.
+    /// Whether no configured origin has failed since its last response, so that a response changes
+    /// nothing. May be false although it is true, until the next report.
     pub(super) all_pristine: bool,
-    /// Those that there is something to tell of.
+    /// Origins with failures or responses that are not published yet.
     pub(super) pending_reports: Vec<OriginId>,
-    /// Exchanges in the queues of all.
+    /// The number of exchanges in the queues of all origins.
     pub(super) queued_count: usize,
-    /// Those with a queue, and perhaps some that had one.
+    /// Origins with a queue, and possibly some whose queue is empty by now.
     pub(super) queues: Vec<OriginId>,
-    /// Those where there was a queue when room was made.
+    /// Origins that had a queue when one of their connections ended or became idle.
     pub(super) with_capacity: Vec<OriginId>,
-    /// Whose counters of an origin are written here.
+    /// The index of the worker, which selects its counters in each origin.
     pub(crate) worker: usize,
+    /// A buffer to compose an [`OriginState::identity`] without an allocation.
     pub(super) identity_buffer: Vec<u8>,
-    /// Idle connections by the client connection that they are pinned to. An entry may be stale:
-    /// its connection in use again, or gone.
+    /// Idle connections by the client connection that they are pinned to. An entry is stale if its
+    /// connection is in use again or was closed.
     pub(super) pinned: HashMap<Key, Vec<Key>>,
-    /// A body below this length may come with its header.
+    /// Response bodies below this length, in bytes, are received together with their header.
     pub(super) small_below: u64,
 }
 
@@ -71,48 +76,49 @@ impl Origins {
         }
     }
 
-    /// A connection to the origin is to be opened; [`Origins::remove`] or
-    /// [`Origins::note_closed`] follows.
+    /// Counts a connection that is about to be opened. [`Origins::remove`] or
+    /// [`Origins::release_connection`] follows.
     pub(crate) fn reserve_connection(&mut self, id: OriginId) {
         self.state_mut(id).open_count += 1;
     }
 
-    /// A connection to the origin was not opened after all, or is closed.
+    /// Counts off a connection that was closed or could not be opened.
     pub(crate) fn release_connection(&mut self, id: OriginId) {
-        let known = self.state_mut(id);
-        assert!(known.open_count > 0, "noted when it was to be opened");
-        known.open_count -= 1;
+        let state = self.state_mut(id);
+        assert!(state.open_count > 0, "it was counted before it was opened");
+        state.open_count -= 1;
         self.note_capacity(id);
     }
 
-    /// Whether the origin may have a further connection, where it may have `max`.
+    /// Returns whether the origin has fewer than `max` connections.
     pub(crate) fn has_capacity(&self, id: OriginId, max: usize) -> bool {
         self.state(id).open_count < max
     }
 
-    /// The number of idle connections to all origins.
+    /// Returns the number of idle connections to all origins.
     pub(crate) fn idle_count(&self) -> usize {
         self.idle_count
     }
 
-    /// Takes the connection that became idle last and is pinned to `owner` (`None`: pinned to no
-    /// client), if any: it is the least likely to have ended.
+    /// Takes an idle connection that is pinned to `client`, or to no client if that is `None`. Of
+    /// several it takes the one that became idle last, which is the least likely to have ended.
     ///
-    /// Connections that `is_announced` reports are passed over: they have ended in this turn, or
-    /// brought bytes that are no response to what is sent now. So are connections whose last
-    /// request the engine has not yet reported as sent, since its response came before.
+    /// Connections for which `is_announced` returns true are skipped: they have ended in this turn,
+    /// or received bytes that cannot belong to the request that comes next. So are connections
+    /// whose previous response arrived before the engine reported its request as sent.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,
         exchange: Key,
-        owner: Option<Key>,
+        client: Option<Key>,
         is_announced: impl Fn(&Wire) -> bool,
     ) -> Option<OriginUse> {
-        let Self { states: known, connections, .. } = self;
-        let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
+        let Self { states, connections, .. } = self;
+        let idle =
+            &mut states[id.0 as usize].as_mut().expect("an origin in use is in the table").idle;
         let is_fit = |key: &Key| {
             connections.get(*key).is_some_and(|it| {
-                it.pinned_to == owner && !it.wire.is_sending() && !is_announced(&it.wire)
+                it.pinned_to == client && !it.wire.is_sending() && !is_announced(&it.wire)
             })
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
@@ -125,12 +131,12 @@ impl Origins {
     }
 
     /// Ends the use of a connection, which becomes idle. Returns the client connection that it is
-    /// pinned to, if any. The caller enforces the limits by [`Origins::surplus`].
+    /// pinned to, if any. The caller enforces the limits with [`Origins::surplus_idle`].
     pub(crate) fn make_idle(&mut self, key: Key, now: Instant) -> Option<Key> {
         let connection = self.connections.get_mut(key).expect("the caller holds it open");
         connection.end_use();
         connection.idle_since = now;
-        let (id, owner) = (connection.origin, connection.pinned_to);
+        let (id, client) = (connection.origin, connection.pinned_to);
         self.state_mut(id).idle.push(key);
         self.note_capacity(id);
         self.idle_count += 1;
@@ -139,11 +145,11 @@ impl Origins {
             let Self { idle_order, connections, .. } = self;
             idle_order.retain(|entry| is_current(connections, *entry));
         }
-        owner
+        client
     }
 
-    /// An idle connection that should be closed: the oldest of an origin with more than
-    /// `per_origin`, or of all while there are more than `all`.
+    /// Returns an idle connection that exceeds a limit: the oldest one of the origin if that has
+    /// more than `per_origin`, or the oldest of all origins if there are more than `all`.
     pub(crate) fn surplus_idle(
         &mut self,
         id: OriginId,
@@ -156,7 +162,7 @@ impl Origins {
         if self.idle_count > all { self.oldest_idle() } else { None }
     }
 
-    /// The connection that has been idle longest.
+    /// Returns the connection that has been idle longest.
     pub(crate) fn oldest_idle(&mut self) -> Option<Key> {
         while let Some(&entry) = self.idle_order.front() {
             if is_current(&self.connections, entry) {
@@ -167,7 +173,8 @@ impl Origins {
         None
     }
 
-    /// Removes a connection, idle or in use, from the table. The caller closes its wire.
+    /// Removes a connection from the table, whether it is idle or in use. The caller closes its
+    /// wire.
     pub(crate) fn remove(&mut self, key: Key) -> Option<OriginConn> {
         let connection = self.connections.get(key)?;
         let (id, is_idle) = (connection.origin, connection.is_idle());

@@ -1,8 +1,9 @@
-//! Queues of requests that wait for room at their own origin: it has as many connections as it may
-//! have. Each origin has a queue of its own, so that one that stalls holds up no other one's
-//! requests; the oldest of a queue is the first to be sent, and each is given up in its time.
+//! Origin queues: requests that wait because their origin has as many connections as it may have.
+//! Each origin has its own queue, so that a stalled origin delays no request to another one. The
+//! oldest request of a queue is sent first. A request that has waited for `queue_ms` is refused.
 //!
-//! Want of room at our own side, of descriptors say, is `overload/wait_list.rs`.
+//! Requests that wait for resources of this process, such as descriptors, are in
+//! `overload/wait_list.rs`.
 
 use std::time::Duration;
 
@@ -12,16 +13,17 @@ use crate::core::Core;
 use crate::exchange::{Reason, RequestPlan};
 use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, side};
 
-/// A way for a request to its origin.
+/// The connection for a request to its origin.
 #[derive(Debug)]
 pub(crate) enum ConnectionSource {
     /// An idle connection.
     Idle(OriginUse),
-    /// There is room for a new one.
+    /// A connection that may be opened.
     New,
 }
 
-/// A way to the origin for the exchange, if there is one now.
+/// Acquires a connection to the origin for the exchange: an idle one, or else the permission to
+/// open one. Returns `None` if the origin has as many connections as it may have.
 pub(crate) fn acquire<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -33,8 +35,8 @@ pub(crate) fn acquire<E: Engine>(
     }
 }
 
-/// A way for the exchange past those that wait for its origin; only where none waits, or it was
-/// its turn.
+/// Like [`acquire`], but returns `None` if other requests wait for the origin. The caller has taken
+/// the exchange out of the queue if it was the first.
 pub(crate) fn acquire_unless_queued<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -43,11 +45,12 @@ pub(crate) fn acquire_unless_queued<E: Engine>(
     if core.origins.has_queue(id) { None } else { acquire(core, key, id) }
 }
 
-/// The exchange's origin, picked before, can have no further connection. The exchange goes to
-/// another one of its route that has room: the way there. Otherwise it is put into the queue.
+/// Handles an exchange whose origin may have no further connection. If another origin of the route
+/// has capacity, the exchange moves there and the connection is returned. Otherwise the exchange
+/// enters the queue of its origin.
 ///
 /// # Errors
-/// As many requests wait for the origin as may wait.
+/// [`Reason::OriginBusy`] if the queue is full.
 pub(crate) fn divert_or_enqueue<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -58,8 +61,8 @@ pub(crate) fn divert_or_enqueue<E: Engine>(
         core.origins.begin_request(other);
         core.exchange(key).transaction.origin = Some(other);
         id = other;
-        if let Some(way) = acquire(core, key, id) {
-            return Ok(Some(way));
+        if let Some(connection) = acquire(core, key, id) {
+            return Ok(Some(connection));
         }
     }
     let now = core.engine.now();
@@ -73,14 +76,14 @@ pub(crate) fn divert_or_enqueue<E: Engine>(
     Ok(None)
 }
 
-/// Another origin of the same route that is well and has room: of these the one with the fewest
-/// requests under way.
+/// Returns another origin of the same route that is healthy and has capacity. Of several it is the
+/// one with the fewest outstanding requests.
 fn alternative_origin<E: Engine>(core: &Core<E>, key: Key, full: OriginId) -> Option<OriginId> {
-    let exchange = core.exchanges.get(key).expect("the caller's exchange is under way");
+    let exchange = core.exchanges.get(key).expect("the caller's exchange is in the table");
     let route = exchange.route_origins()?;
     let max = connections_max(core, key);
     let origins = &core.origins;
-    let may = |&(index, &id): &(usize, &OriginId)| {
+    let is_candidate = |&(index, &id): &(usize, &OriginId)| {
         id != full
             && exchange.transaction.failed_origin != Some(id)
             && origins.state(id).health.is_healthy()
@@ -88,11 +91,11 @@ fn alternative_origin<E: Engine>(core: &Core<E>, key: Key, full: OriginId) -> Op
             && origins.queue_length(id) == 0
             && (origins.has_capacity(id, max) || !origins.state(id).idle.is_empty())
     };
-    let others = route.origins.iter().enumerate().filter(may);
+    let others = route.origins.iter().enumerate().filter(is_candidate);
     others.map(|(_, &id)| id).min_by_key(|&id| origins.state(id).outstanding)
 }
 
-/// The exchanges that have waited too long.
+/// Returns the queued exchanges that have waited for `queue_ms`.
 pub(crate) fn overdue<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
     let Core { origins, exchanges, .. } = core;
     let is_over = |&(key, since): &(Key, Instant)| {
@@ -103,14 +106,14 @@ pub(crate) fn overdue<E: Engine>(core: &mut Core<E>, now: Instant) -> Vec<Key> {
     origins.queued_exchanges().filter(is_over).map(|entry| entry.0).collect()
 }
 
-/// Whether the exchange still waits for its origin.
+/// Returns whether the exchange is in the queue of its origin.
 pub(crate) fn is_queued<E: Engine>(core: &Core<E>, key: Key) -> bool {
-    core.exchanges.get(key).is_some_and(|it| it.transaction.phase == Phase::Queued)
+    core.exchanges.get(key).is_some_and(|exchange| exchange.transaction.phase == Phase::Queued)
 }
 
-/// Connections that this worker may have to the origin of an exchange. Without a limit a
-/// booster's origin has none, and the target of a forward proxy a quarter of the descriptors:
-/// whoever asks for it, no target takes them all.
+/// Returns the number of connections that this worker may have to the origin of an exchange. If no
+/// limit is configured, the origin of a route has none. A target of a forward proxy may have a
+/// quarter of the descriptors, so that no client can make one target use them all.
 fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     let Some(exchange) = core.exchanges.get(key) else { return 0 };
     match (exchange.snapshot().limits().origin_connections, exchange.plan) {
@@ -120,17 +123,21 @@ fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     }
 }
 
-/// Takes an idle connection to the origin for the exchange, if it may have one.
+/// Takes an idle connection to the origin, if there is one that the exchange may use.
 fn take_idle<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<OriginUse> {
     let Core { origins, engine, exchanges, .. } = core;
     let exchange = exchanges.get(key)?;
-    let owner = pinned::required_client(exchange);
-    let dials = exchange.plan == RequestPlan::Tunnel || exchange.transaction.skips_idle;
-    if dials { None } else { origins.take_idle(id, key, owner, |wire| wire.is_announced(engine)) }
+    let client = pinned::required_client(exchange);
+    let needs_new = exchange.plan == RequestPlan::Tunnel || exchange.transaction.skips_idle;
+    if needs_new {
+        None
+    } else {
+        origins.take_idle(id, key, client, |wire| wire.is_announced(engine))
+    }
 }
 
-/// Whether the origin may have a further connection; an idle one that the exchange cannot use
-/// is closed for it.
+/// Returns whether the origin may have a further connection. If it has too many, closes an idle one
+/// first, which the exchange could not use.
 fn free_capacity<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> bool {
     let max = connections_max(core, key);
     if core.origins.has_capacity(id, max) {
@@ -142,21 +149,22 @@ fn free_capacity<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> bool 
 }
 
 impl Origins {
-    /// Exchanges in queues.
+    /// Returns the number of exchanges in the queues of all origins.
     pub(crate) fn queued_count(&self) -> usize {
         self.queued_count
     }
 
+    /// Returns the number of exchanges in the queue of an origin.
     pub(crate) fn queue_length(&self, id: OriginId) -> usize {
         self.state(id).queue.len()
     }
 
-    /// Whether others wait for room at the origin, so that who comes now stands behind them.
+    /// Returns whether exchanges wait for the origin, so that a new one has to queue behind them.
     pub(crate) fn has_queue(&self, id: OriginId) -> bool {
         self.queued_count > 0 && self.queue_length(id) > 0
     }
 
-    /// Puts an exchange, which has the origin picked, at the end of its queue.
+    /// Appends an exchange to the queue of the origin that it has picked.
     pub(crate) fn enqueue(&mut self, id: OriginId, key: Key, now: Instant) {
         let queue = &mut self.state_mut(id).queue;
         queue.push_back((key, now));
@@ -166,33 +174,36 @@ impl Origins {
         self.queued_count += 1;
     }
 
-    /// Takes an exchange out of the queue of its origin.
+    /// Removes an exchange from the queue of its origin.
     pub(crate) fn leave_queue(&mut self, id: OriginId, key: Key) {
         let queue = &mut self.state_mut(id).queue;
-        let place = queue.iter().position(|entry| entry.0 == key).expect("it stands there");
-        queue.remove(place);
+        let position =
+            queue.iter().position(|entry| entry.0 == key).expect("the exchange is in the queue");
+        queue.remove(position);
         self.queued_count -= 1;
-        // If it was its turn, it is the turn of the next.
+        // If this exchange was about to get a connection, the next one gets it.
         self.note_capacity(id);
     }
 
+    /// Returns the exchange that has waited longest for the origin.
     pub(crate) fn first_in_queue(&self, id: OriginId) -> Option<Key> {
         self.states[id.0 as usize].as_ref()?.queue.front().map(|entry| entry.0)
     }
 
-    /// The exchanges of all queues, with the time since which each waits.
+    /// Returns the exchanges of all queues, each with the time at which it began to wait.
     pub(crate) fn queued_exchanges(&mut self) -> impl Iterator<Item = (Key, Instant)> {
-        let Self { states: known, queues, .. } = self;
-        let queue = |id: OriginId| known[id.0 as usize].as_ref().map(|known| &known.queue);
+        let Self { states, queues, .. } = self;
+        let queue = |id: OriginId| states[id.0 as usize].as_ref().map(|state| &state.queue);
         queues.retain(|&id| queue(id).is_some_and(|queue| !queue.is_empty()));
         queues.iter().filter_map(move |&id| queue(id)).flatten().copied()
     }
 
-    /// An origin where room was made while it had a queue.
+    /// Takes an origin that gained capacity while it had a queue.
     pub(crate) fn pop_with_capacity(&mut self) -> Option<OriginId> {
         self.with_capacity.pop()
     }
 
+    /// Records that the origin may have another connection, or has another idle one.
     pub(super) fn note_capacity(&mut self, id: OriginId) {
         if self.has_queue(id) && self.with_capacity.last() != Some(&id) {
             self.with_capacity.push(id);

@@ -1,4 +1,4 @@
-//! Which origins a worker knows follows the snapshots in use.
+//! Updates a worker's origins when the snapshots in use change.
 
 use std::rc::Rc;
 
@@ -8,22 +8,23 @@ use crate::origin::{OriginId, Origins};
 use crate::snapshot::Snapshot;
 
 impl Origins {
-    /// `present` is the snapshot in force from now on, `earlier` are those that something under way
-    /// still uses. What none of them names is forgotten once it is unused. Gives the connections
-    /// that are kept and may not be any more: the caller closes them.
+    /// Updates the origins for `present`, the snapshot in force from now on, and for `earlier`, the
+    /// other snapshots that are still in use. Origins that no snapshot names are removed once they
+    /// are unused. Returns the idle connections that the snapshot in force does not allow; the
+    /// caller closes them.
     pub(crate) fn apply_snapshots(
         &mut self,
         present: &Snapshot,
         earlier: &[Rc<Snapshot>],
     ) -> Vec<Key> {
-        let living = || earlier.iter().map(|snapshot| &**snapshot).chain([present]);
-        self.rules.retain(|id| living().any(|snapshot| snapshot.rules.contains(&id)));
+        let in_use = || earlier.iter().map(|snapshot| &**snapshot).chain([present]);
+        self.rules.retain(|id| in_use().any(|snapshot| snapshot.rules.contains(&id)));
         self.rules_in_force = present.rules.to_vec();
-        for known in self.states.iter_mut().flatten() {
-            known.is_configured = false;
-            known.is_in_force = known.is_from_client && present.rules.contains(&known.rules);
+        for state in self.states.iter_mut().flatten() {
+            state.is_configured = false;
+            state.is_in_force = state.is_from_client && present.rules.contains(&state.rules);
         }
-        for id in living().flat_map(Snapshot::origins) {
+        for id in in_use().flat_map(Snapshot::origins) {
             self.state_mut(id).is_configured = true;
         }
         for id in present.origins() {
@@ -35,10 +36,10 @@ impl Origins {
                 self.forget_unused(id);
             }
         }
-        self.checks = living().flat_map(Snapshot::checks).cloned().collect();
-        // What was not well may be among those that nobody asks any more.
+        self.checks = in_use().flat_map(Snapshot::checks).cloned().collect();
+        // An unhealthy origin may have left the configuration: the flags have to be recomputed.
         self.invalidate_health();
-        let outdated = self.states.iter().flatten().filter(|known| !known.is_in_force);
-        outdated.flat_map(|known| known.idle.iter().copied()).collect()
+        let outdated = self.states.iter().flatten().filter(|state| !state.is_in_force);
+        outdated.flat_map(|state| state.idle.iter().copied()).collect()
     }
 }

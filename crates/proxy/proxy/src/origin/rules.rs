@@ -1,6 +1,6 @@
-//! What opened a connection to an origin: the rules that admitted its address, and how it was set
-//! up. Connections are kept by it, so that one that was opened under other rules is never given out
-//! under these, and one that these would have opened outlives a change of everything else.
+//! Connect rules: the settings of a service that decide whether a connection to an origin is opened
+//! and how. The pool keeps connections by these rules. So a connection that was opened under other
+//! rules is never reused, and one that equal rules opened survives a reload.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use millrace_config::{Service, ServiceRole, TargetRules};
 
 use crate::congestion::CongestionSetting;
 
-/// Everything of a service that decides whether a connection is opened, and what it is like.
+/// The settings of a service that decide whether a connection is opened and how.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectRules {
-    /// Where a forward proxy may go, our own addresses apart; a booster goes where it is told.
+    /// The target rules of a forward proxy, and the addresses of this process, which are never
+    /// connected to; `None` for a reverse proxy.
     targets: Option<(TargetRules, Arc<[SocketAddr]>)>,
     congestion: CongestionSetting,
 }
 
 impl ConnectRules {
-    /// Those of `service`, whose connections to origins are given `congestion`.
+    /// Returns the rules of `service`. `congestion` is the setting for its connections to origins.
     pub(crate) fn of(
         service: &Service,
         own: &Arc<[SocketAddr]>,
@@ -32,8 +33,8 @@ impl ConnectRules {
     }
 }
 
-/// A set of rules by a number: two services, of one snapshot or of two, have the same exactly if
-/// their rules are equal. Never used again for others.
+/// The number of a set of rules. Services of all snapshots have the same number exactly if their
+/// rules are equal. A number is never reused for other rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ConnectRulesId(pub(super) u32);
 
@@ -41,12 +42,12 @@ pub(crate) struct ConnectRulesId(pub(super) u32);
 #[derive(Debug, Default)]
 pub(super) struct ConnectRuleSets {
     sets: Vec<(ConnectRulesId, ConnectRules)>,
-    /// Numbers given so far.
+    /// The next number to assign.
     next_id: u32,
 }
 
 impl ConnectRuleSets {
-    /// The number of these rules.
+    /// Returns the number of these rules, and assigns one if they are new.
     pub(super) fn intern(&mut self, rules: ConnectRules) -> ConnectRulesId {
         if let Some((id, _)) = self.sets.iter().find(|(_, known)| *known == rules) {
             return *id;
@@ -57,9 +58,9 @@ impl ConnectRuleSets {
         id
     }
 
-    /// Forgets the sets that are not `used` any more.
-    pub(super) fn retain(&mut self, used: impl Fn(ConnectRulesId) -> bool) {
-        self.sets.retain(|(id, _)| used(*id));
+    /// Removes the sets for which `is_used` returns false.
+    pub(super) fn retain(&mut self, is_used: impl Fn(ConnectRulesId) -> bool) {
+        self.sets.retain(|(id, _)| is_used(*id));
     }
 }
 
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_decides_about_connections_tells_rules_apart() {
+    fn only_settings_of_origin_connections_make_rules_differ() {
         let mut sets = ConnectRuleSets::default();
         let plain = sets.intern(rules(&["forward"], &["127.0.0.1:1"]));
         assert_eq!(sets.intern(rules(&["forward", "--trust=10.0.0.0/8"], &["127.0.0.1:1"])), plain);
@@ -89,13 +90,13 @@ mod tests {
         ] {
             assert_ne!(sets.intern(rules(words, &[own])), plain, "{words:?} {own}");
         }
-        let booster = sets.intern(rules(&["boost", "--origin=http://a"], &["127.0.0.1:1"]));
+        let reverse = sets.intern(rules(&["boost", "--origin=http://a"], &["127.0.0.1:1"]));
         let other = rules(&["boost", "--origin=http://b", "--listen=[::1]:1"], &[]);
-        assert_eq!(sets.intern(other), booster, "its connections are opened in the same way");
+        assert_eq!(sets.intern(other), reverse, "connections are opened in the same way");
     }
 
     #[test]
-    fn a_number_is_not_used_again() {
+    fn a_number_is_not_reused() {
         let mut sets = ConnectRuleSets::default();
         let first = sets.intern(rules(&["forward"], &[]));
         sets.retain(|_| false);

@@ -1,5 +1,6 @@
-//! The origin's side: which event a completion or a timer of an origin connection is, and how such
-//! a connection is read, returned to the pool and closed. The client's side is `conn/client.rs`.
+//! Handles completions and timers of origin connections, and turns them into events of exchanges
+//! and fills. Receives on origin connections and releases them. `conn/client.rs` is the counterpart
+//! for client connections.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::transfer::TransferState;
 use millrace_config::limits::Limits;
 
-/// The event that a completion is, if anything waits for it.
+/// Handles a completion of an origin connection. Returns the event for the exchange or fill that
+/// waits for it, if any.
 pub(crate) fn handle_completion<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
@@ -41,7 +43,8 @@ pub(crate) fn handle_completion<E: Engine>(
             (received, Some(ConnectionUser::Fill(key))) => {
                 Some((EventTarget::Fill(key), event_of(received)))
             }
-            // The end, or a response that nothing requested (RFC 9112 section 9.5).
+            // The origin closed an idle connection, or sent bytes that no request caused (RFC 9112
+            // section 9.5).
             (_, None) => {
                 close(core, slot);
                 None
@@ -75,7 +78,7 @@ pub(crate) fn handle_completion<E: Engine>(
     }
 }
 
-/// The event that the end of a send is.
+/// Handles the end of a send. Returns the event for the exchange, if any.
 #[inline]
 fn handle_sent<E: Engine>(
     core: &mut Core<E>,
@@ -91,10 +94,10 @@ fn handle_sent<E: Engine>(
                 let event = event_of_failure(exchanges.get(key)?, error);
                 return Some((EventTarget::Exchange(key), event));
             }
-            let is_over = try_finish_upload(engine, exchanges, conns, key);
-            (!is_over).then_some((EventTarget::Exchange(key), Event::OriginSent))
+            let is_finished = try_finish_upload(engine, exchanges, conns, key);
+            (!is_finished).then_some((EventTarget::Exchange(key), Event::OriginSent))
         }
-        // The response came before this report.
+        // The response was received before this report.
         Some(_) => None,
         None => {
             if result.is_err() {
@@ -105,8 +108,8 @@ fn handle_sent<E: Engine>(
     }
 }
 
-/// The event that a failed send is. Where the memory was ours that ran out, the origin of a tunnel
-/// may go on for ever without what it is waiting for.
+/// Returns the event for a failed send. If the kernel of this machine ran out of memory, a tunnel
+/// has to end at once: its origin may wait forever for the bytes that were not sent.
 fn event_of_failure(exchange: &Exchange, error: Error) -> Event {
     match error {
         Error::OutOfMemory if exchange.is_tunnel => Event::End(Reason::Overloaded),
@@ -114,8 +117,8 @@ fn event_of_failure(exchange: &Exchange, error: Error) -> Event {
     }
 }
 
-/// Whether the origin took the last of a request while its response is still to come: then nothing
-/// has to be decided, and the exchange waits for its origin from now on.
+/// Finishes the upload if the last bytes of the request were sent and the response has not begun.
+/// Returns whether it did. The driver need not run then: the exchange waits for its origin.
 fn try_finish_upload<E: Engine>(
     engine: &mut E,
     exchanges: &mut Table<Box<Exchange>>,
@@ -143,8 +146,8 @@ fn event_of(received: ReceiveResult) -> Event {
     }
 }
 
-/// The event that a receive is for an exchange, after which `unread` bytes are at hand; `None`: it
-/// has to do something else first, and finds them there.
+/// Returns the event of a receive for an exchange; `None` if the exchange reads the result later,
+/// from the receive buffer. `unread` is the number of bytes in that buffer.
 fn event_of_receive(
     exchange: &mut Exchange,
     received: ReceiveResult,
@@ -158,14 +161,14 @@ fn event_of_receive(
             }
             Some(event_of(received))
         }
-        // It waits for its turn; or the bytes follow the response, and then the connection is not
-        // used again.
+        // The exchange waits for its turn in the pipeline, or the bytes follow the response, so
+        // that the connection will not be reused.
         (Phase::Responding, ReceiveResult::Bytes)
             if download.state() != TransferState::AwaitingSource =>
         {
             None
         }
-        // It was read ahead: found once what came before it was taken.
+        // The end was received ahead. The transfer finds it behind the bytes that precede it.
         (Phase::Responding, ReceiveResult::End | ReceiveResult::Broken)
             if download.state() == TransferState::AwaitingSink && !download.has_received_all() =>
         {
@@ -178,12 +181,12 @@ fn event_of_receive(
     }
 }
 
-/// Requests bytes of a response's header or, after the body, the end of the connection, unless they
-/// were requested before. Only a few while responses to earlier requests of its client come first:
-/// they have to be held.
+/// Receives bytes of a response header or, after the body, the end of the connection, unless a
+/// receive is outstanding. While responses to earlier requests of the client come first, it
+/// receives only a few bytes, because these are held in memory.
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let id = core.exchange(key).transaction.origin;
-    let head_max = id.map_or(RECEIVE_AHEAD_MAX, |id| core.origins.header_receive_max(id));
+    let header_max = id.map_or(RECEIVE_AHEAD_MAX, |id| core.origins.header_receive_max(id));
     let ExchangeParts { engine, exchange, client, origin: Some(origin), .. } = core.parts(key)
     else {
         unreachable!("bytes are requested of an origin connection");
@@ -192,13 +195,13 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let max = match exchange.transaction.phase {
         _ if !is_first => RECEIVE_AHEAD_MAX,
         Phase::Responding => RECEIVE_MAX,
-        _ => head_max,
+        _ => header_max,
     };
     origin.wire.receive(engine, max);
 }
 
-/// The event that the connection's timer is, if its time is over. The timer may have been set
-/// before the present wait began.
+/// Handles the timer of an origin connection. Returns the event for its user if the user's deadline
+/// is over. Otherwise sets the timer again: it may have been set before the present wait began.
 pub(crate) fn handle_timer<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
@@ -214,8 +217,8 @@ pub(crate) fn handle_timer<E: Engine>(
         Some(ConnectionUser::Exchange(key)) => {
             let exchange = exchanges.get(key)?;
             let wait = origin_deadline(exchange, exchange.snapshot().limits());
-            // Without a receive or send the exchange waits for the client; and it may wait for its
-            // turn, while what comes is read ahead.
+            // Without a receive or send in progress, the exchange waits for the client. Or it waits
+            // for its turn in the pipeline, with bytes of the response in memory.
             let client = exchange.conn.and_then(|conn| conns.get(conn));
             let may_send = client.is_none_or(|client| client.may_send(key));
             let wire = &connection.wire;
@@ -243,8 +246,8 @@ pub(crate) fn handle_timer<E: Engine>(
     }
 }
 
-/// When an exchange has waited long enough for its origin, and the reason to end it then; `None`
-/// while it waits for its client, whose own deadlines hold.
+/// Returns the deadline of the exchange at its origin, and the reason to end it then; `None` while
+/// it waits for its client, which has deadlines of its own.
 fn origin_deadline(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Reason)> {
     let Exchange { upload, download, transaction, .. } = exchange;
     let first_byte = Duration::from_millis(limits.first_byte_ms);
@@ -268,19 +271,23 @@ fn origin_deadline(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Rea
     }
 }
 
-/// The exchange is done with its origin, and the connection can serve others if nothing is
-/// wrong with it.
+/// Ends the part of the exchange at its origin after the response was read. The connection returns
+/// to the pool if it may serve other requests.
 pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
     let Some(origin_use) = exchange.transaction.connection.take() else { return };
-    let id = exchange.transaction.origin.take().expect("picked before it was used");
+    let id = exchange
+        .transaction
+        .origin
+        .take()
+        .expect("an exchange with a connection has picked an origin");
     let (moved, may_be_kept) = (exchange.download.forwarded(), h1::is_persistent(exchange));
     core.origins.record_body_length(id, moved);
     release(core, origin_use, id, may_be_kept);
 }
 
-/// Ends the use of a connection to the origin. The connection becomes idle if it `may_be_kept` and
-/// nothing is wrong with it, and is closed otherwise.
+/// Ends the use of a connection to the origin `id`. The connection becomes idle if `may_be_kept`,
+/// the wire is clean, and the snapshot in force allows it; otherwise it is closed.
 pub(crate) fn release<E: Engine>(
     core: &mut Core<E>,
     origin_use: OriginUse,
@@ -289,15 +296,16 @@ pub(crate) fn release<E: Engine>(
 ) {
     let slot = origin_use.slot();
     let Core { engine, origins, .. } = core;
-    let is_clean = origins.connections.get(slot).is_some_and(|it| it.wire.is_clean());
+    let is_clean =
+        origins.connections.get(slot).is_some_and(|connection| connection.wire.is_clean());
     if may_be_kept && is_clean && !core.drain.is_draining && origins.state(id).is_in_force {
         let now = engine.now();
-        if let Some(owner) = origins.make_idle(slot, now) {
-            pinned::note_idle(origins, slot, owner);
+        if let Some(client) = origins.make_idle(slot, now) {
+            pinned::note_idle(origins, slot, client);
         }
-        let head_max = origins.header_receive_max(id);
+        let header_max = origins.header_receive_max(id);
         if let Some(connection) = origins.connections.get_mut(slot) {
-            connection.wire.receive(engine, head_max);
+            connection.wire.receive(engine, header_max);
         }
         let limits = core.snapshot.limits();
         let per_origin = limits.origin_idle_connections as usize;
@@ -311,11 +319,12 @@ pub(crate) fn release<E: Engine>(
     core.origins.end_request(id);
 }
 
-/// The exchange gives up whatever it has at its origin: what is under way ends unfinished.
+/// Makes the exchange leave its origin, whatever the phase: cancels a lookup, dial or wait, and
+/// closes the connection.
 pub(crate) fn abandon<E: Engine>(core: &mut Core<E>, key: Key) {
     let transaction = &mut core.exchange(key).transaction;
     if !transaction.is_open() {
-        // It was released, or none was picked: whatever there is belongs to one that is.
+        // Without a picked origin there is neither a connection nor a dial.
         assert!(transaction.connection.is_none() && transaction.dial.is_none());
         transaction.phase = Phase::Start;
         return;
@@ -325,30 +334,32 @@ pub(crate) fn abandon<E: Engine>(core: &mut Core<E>, key: Key) {
         Phase::Resolving => core.names.forget(key),
         Phase::Dialing => origin::dial::cancel(core, key),
         Phase::WaitListed => core.overload.wait_list.retain(|entry| entry.key != key),
-        Phase::Queued => core.origins.leave_queue(id.expect("it waits for room there"), key),
+        Phase::Queued => {
+            core.origins.leave_queue(id.expect("a queued exchange has picked an origin"), key)
+        }
         _ => {}
     }
     let transaction = &mut core.exchange(key).transaction;
     assert!(transaction.dial.is_none(), "attempts are made in one phase");
     let connection = transaction.connection.take();
     transaction.phase = Phase::Start;
-    let trial = std::mem::take(&mut transaction.pick_reason);
-    let opens = std::mem::take(&mut transaction.has_reservation);
+    let pick_reason = std::mem::take(&mut transaction.pick_reason);
+    let has_reservation = std::mem::take(&mut transaction.has_reservation);
     transaction.origin = None;
     if let Some(origin_use) = connection {
         close(core, origin_use.slot());
     }
     if let Some(id) = id {
-        if opens {
+        if has_reservation {
             core.origins.release_connection(id);
         }
-        // Without a verdict of this probe another one may go.
-        if trial == PickReason::Probe {
+        // The probe ends without a result, so that another request may probe.
+        if pick_reason == PickReason::Probe {
             core.origins.state_mut(id).health.end_probe();
         }
         core.origins.end_request(id);
     }
 }
 
-/// The most that is received of an origin at once.
+/// The most bytes to receive from an origin at once.
 pub(crate) const RECEIVE_MAX: usize = Buffer::SIZE;

@@ -1,4 +1,4 @@
-//! Where an origin is, and what a worker knows of it.
+//! The address of an origin, and the state that a worker has for it.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -9,16 +9,19 @@ use millrace_engine::{Instant, Key};
 
 use crate::origin::{ConnectRulesId, Health, shared_health::SharedOrigin};
 
-/// An origin by its index in the worker's table.
+/// An origin, by its index in the worker's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct OriginId(pub(super) u32);
 
-/// Where an origin is, as configured or asked for.
+/// The address of an origin, as configured or as requested by a client of a forward proxy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum OriginAddress {
-    /// A name in lower case, with a dot at its end if no search list applies to it, and a port.
+    /// A host name in lower case and a port. The name ends in a dot if the resolver's search list
+    /// does not apply to it.
     Name(Box<[u8]>, u16),
+    /// An IP address and a port.
     Address(SocketAddr),
+    /// The path of a Unix socket.
     Unix(Arc<std::path::Path>),
 }
 
@@ -34,33 +37,33 @@ impl From<&Origin> for OriginAddress {
     }
 }
 
-/// What a worker knows of an origin.
+/// The state that a worker has for an origin.
 #[derive(Debug)]
 pub(super) struct OriginState {
-    /// What tells it from every other one: the rules that open connections to it, and the place.
+    /// The key of the origin in the table: the rules for connections to it, and its address.
     pub(super) identity: Box<[u8]>,
     pub(super) rules: ConnectRulesId,
     pub(super) address: OriginAddress,
-    /// Idle connections, the latest last.
+    /// Idle connections, in the order in which they became idle.
     pub(super) idle: Vec<Key>,
-    /// Exchanges that have it picked.
+    /// Exchanges that use the origin or wait for it.
     pub(super) outstanding: u32,
-    /// Connections that are open or being opened; the kept ones are among them.
-    /// `idle.len() <= open`
+    /// Connections that are open, idle ones included, or being opened: `idle.len() <= open_count`.
     pub(super) open_count: usize,
-    /// Exchanges that wait for room here, each once, with the time since which it waits, in the
-    /// order of these.
+    /// Exchanges that wait until the origin may have another connection, each once, with the time
+    /// at which it began to wait; the oldest first.
     pub(super) queue: VecDeque<(Key, Instant)>,
-    /// The latest response's body was shorter than `Origins::small_below`.
+    /// Whether the latest response body was shorter than `Origins::small_below`.
     pub(super) has_small_bodies: bool,
-    /// A client asked for it; else it stands in a configuration.
+    /// Whether the origin was requested by a client rather than named by a configuration.
     pub(super) is_from_client: bool,
-    /// A snapshot in use names it, so it is not forgotten.
+    /// Whether a snapshot in use names the origin, which keeps it in the table.
     pub(super) is_configured: bool,
-    /// The snapshot in force would open connections to it: they may be kept.
+    /// Whether the snapshot in force would open connections to the origin, so that they may
+    /// become idle rather than be closed.
     pub(super) is_in_force: bool,
-    /// Whether it is to be asked. Of those asked for by clients nothing is ever noted.
+    /// The health of a configured origin. For requested origins nothing is recorded.
     pub(super) health: Health,
-    /// What all workers know of it, if a configuration ever named it.
+    /// The state that all workers share; `None` if no configuration ever named the origin.
     pub(super) shared: Option<Arc<SharedOrigin>>,
 }

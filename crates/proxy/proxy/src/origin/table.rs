@@ -1,5 +1,6 @@
-//! The origins that a worker knows: those of a configuration as long as a snapshot in use names
-//! them, and those that clients of a forward proxy ask for as long as anything is under way there.
+//! The table of origins of a worker. It keeps a configured origin while a snapshot in use names
+//! it, and an origin that a client of a forward proxy requested while an exchange or a connection
+//! uses it.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -14,17 +15,17 @@ use crate::origin::{
 use millrace_config::Origin;
 
 impl Origins {
-    /// The number of a service's rules.
+    /// Returns the number of these connect rules.
     pub(crate) fn intern_rules(&mut self, rules: ConnectRules) -> ConnectRulesId {
         self.rules.intern(rules)
     }
 
-    /// The origin that a service's configuration names.
+    /// Returns the id of an origin that the configuration of a service names.
     pub(crate) fn intern_configured(
         &mut self,
         rules: ConnectRulesId,
         origin: &Origin,
-        board: &SharedHealth,
+        shared_health: &SharedHealth,
     ) -> OriginId {
         self.identity_buffer.clear();
         self.identity_buffer.extend_from_slice(&rules.0.to_be_bytes());
@@ -39,24 +40,25 @@ impl Origins {
             }
         }
         let id = self.intern(rules, || origin.into());
-        let known = self.state_mut(id);
-        known.is_configured = true;
-        known.is_from_client = false;
-        known.shared.get_or_insert_with(|| board.register_origin(origin));
-        // There is more to hear than when the board was last listened to.
+        let state = self.state_mut(id);
+        state.is_configured = true;
+        state.is_from_client = false;
+        state.shared.get_or_insert_with(|| shared_health.register_origin(origin));
+        // The shared health of this origin has to be read before the next pick.
         self.invalidate_health();
         id
     }
 
-    /// The origin at a host and port that a client of a forwarding service asked for. Names are one
-    /// in any case, and with or without a dot at their end. `are_whole`: the machine's search list
-    /// applies to none; always the same for the same rules.
+    /// Returns the id of an origin that a client of a forward proxy requested. Names are compared
+    /// without regard to case and to a dot at their end. If `is_absolute`, the resolver's search
+    /// list is not applied to names; the caller passes the same value for the same `rules` each
+    /// time.
     pub(crate) fn intern_requested(
         &mut self,
         rules: ConnectRulesId,
         host: Host<'_>,
         port: u16,
-        are_whole: bool,
+        is_absolute: bool,
     ) -> OriginId {
         self.identity_buffer.clear();
         self.identity_buffer.extend_from_slice(&rules.0.to_be_bytes());
@@ -65,15 +67,15 @@ impl Origins {
             Host::Name(name) => {
                 let name = name.strip_suffix(b".").unwrap_or(name);
                 self.identity_buffer.extend(name.iter().map(|byte| byte.to_ascii_lowercase()));
-                let end = if are_whole { &b"."[..] } else { b"" };
-                let place =
+                let end = if is_absolute { &b"."[..] } else { b"" };
+                let address =
                     || OriginAddress::Name([name, end].concat().to_ascii_lowercase().into(), port);
-                return self.intern(rules, place);
+                return self.intern(rules, address);
             }
             Host::V4(ip) => IpAddr::V4(ip),
             Host::V6(ip) => IpAddr::V6(ip),
         };
-        // No name has a bracket.
+        // A bracket sets addresses apart from names, which cannot contain one.
         self.identity_buffer.push(b'[');
         match ip {
             IpAddr::V4(ip) => self.identity_buffer.extend_from_slice(&ip.octets()),
@@ -82,15 +84,19 @@ impl Origins {
         self.intern(rules, || OriginAddress::Address(SocketAddr::new(ip, port)))
     }
 
-    fn intern(&mut self, rules: ConnectRulesId, place: impl FnOnce() -> OriginAddress) -> OriginId {
+    fn intern(
+        &mut self,
+        rules: ConnectRulesId,
+        address: impl FnOnce() -> OriginAddress,
+    ) -> OriginId {
         if let Some(&id) = self.by_identity.get(&self.identity_buffer[..]) {
             return id;
         }
-        let name: Box<[u8]> = self.identity_buffer.as_slice().into();
-        let known = OriginState {
-            identity: name.clone(),
+        let identity: Box<[u8]> = self.identity_buffer.as_slice().into();
+        let state = OriginState {
+            identity: identity.clone(),
             rules,
-            address: place(),
+            address: address(),
             idle: Vec::new(),
             outstanding: 0,
             open_count: 0,
@@ -106,28 +112,29 @@ impl Origins {
         if id.0 as usize == self.states.len() {
             self.states.push(None);
         }
-        self.states[id.0 as usize] = Some(known);
-        self.by_identity.insert(name, id);
+        self.states[id.0 as usize] = Some(state);
+        self.by_identity.insert(identity, id);
         id
     }
 
     #[inline]
     pub(super) fn state(&self, id: OriginId) -> &OriginState {
-        self.states[id.0 as usize].as_ref().expect("an origin in use is known")
+        self.states[id.0 as usize].as_ref().expect("an origin in use is in the table")
     }
 
     pub(super) fn state_mut(&mut self, id: OriginId) -> &mut OriginState {
-        self.states[id.0 as usize].as_mut().expect("an origin in use is known")
+        self.states[id.0 as usize].as_mut().expect("an origin in use is in the table")
     }
 
     pub(crate) fn address(&self, id: OriginId) -> &OriginAddress {
         &self.state(id).address
     }
 
-    /// The most that is received of the origin before the header of its response is there. A body
-    /// is to be in the kernel still when its plan is picked; but one that will be copied in any
-    /// case comes by the same receive. So the guess is that the next body is like the last, and a
-    /// wrong one costs a copy of so much, or a further receive.
+    /// Returns the most bytes to receive from the origin before the response header is complete. A
+    /// large body should stay in the kernel until its transfer is planned, so that it can be
+    /// spliced; a small body is copied anyway and should arrive by the same receive as the header.
+    /// The next body is assumed to be like the last. A wrong assumption costs a copy of at most
+    /// this many bytes, or another receive.
     pub(crate) fn header_receive_max(&self, id: OriginId) -> usize {
         if !self.state(id).has_small_bodies {
             return HEADER_RECEIVE_MAX;
@@ -135,57 +142,60 @@ impl Origins {
         (HEADER_RECEIVE_MAX + self.small_below as usize).min(Buffer::SIZE)
     }
 
-    /// Notes how long the body of a response was.
+    /// Records the length of a response body, in bytes.
     pub(crate) fn record_body_length(&mut self, id: OriginId, bytes: u64) {
         self.state_mut(id).has_small_bodies = bytes < self.small_below;
     }
 
-    /// An exchange picks the origin; [`Origins::unpick`] follows.
+    /// Counts an exchange that picked the origin, until [`Origins::end_request`].
     pub(crate) fn begin_request(&mut self, id: OriginId) {
         let worker = self.worker;
-        let known = self.state_mut(id);
-        known.outstanding += 1;
-        if let Some(mark) = &known.shared {
-            let counters = mark.counters(worker);
+        let state = self.state_mut(id);
+        state.outstanding += 1;
+        if let Some(shared) = &state.shared {
+            let counters = shared.counters(worker);
             counters.requests.add(1);
             counters.in_flight.add(1);
         }
     }
 
-    /// What this worker counts of an origin that a configuration named.
+    /// Returns this worker's counters of a configured origin.
     pub(crate) fn counters(&self, id: OriginId) -> Option<&OriginCounters> {
-        self.state(id).shared.as_ref().map(|mark| mark.counters(self.worker))
+        self.state(id).shared.as_ref().map(|shared| shared.counters(self.worker))
     }
 
-    /// Begins to count: a worker whose place this one takes may have left requests in flight.
+    /// Resets the number of requests in flight: the worker that this one replaces after a panic may
+    /// have left some.
     pub(crate) fn reset_in_flight(&self) {
-        let marks = self.states.iter().flatten().filter_map(|known| known.shared.as_ref());
-        marks.for_each(|mark| mark.counters(self.worker).in_flight.set(0));
+        let entries = self.states.iter().flatten().filter_map(|state| state.shared.as_ref());
+        entries.for_each(|shared| shared.counters(self.worker).in_flight.set(0));
     }
 
-    /// The exchange is done with the origin.
+    /// Ends what [`Origins::begin_request`] began.
     pub(crate) fn end_request(&mut self, id: OriginId) {
         let worker = self.worker;
-        let known = self.state_mut(id);
-        assert!(known.outstanding > 0, "picked before");
-        known.outstanding -= 1;
-        if let Some(mark) = &known.shared {
-            mark.counters(worker).in_flight.subtract(1);
+        let state = self.state_mut(id);
+        assert!(state.outstanding > 0, "the request has begun");
+        state.outstanding -= 1;
+        if let Some(shared) = &state.shared {
+            shared.counters(worker).in_flight.subtract(1);
         }
         self.forget_unused(id);
     }
 
+    /// Removes the origin if nothing uses it and no snapshot names it.
     pub(super) fn forget_unused(&mut self, id: OriginId) {
-        let known = self.state(id);
-        if known.outstanding == 0 && known.idle.is_empty() && !known.is_configured {
-            let known = self.states[id.0 as usize].take().expect("looked at just now");
-            self.by_identity.remove(&known.identity);
+        let state = self.state(id);
+        if state.outstanding == 0 && state.idle.is_empty() && !state.is_configured {
+            let state = self.states[id.0 as usize].take().expect("it was found just now");
+            self.by_identity.remove(&state.identity);
             self.free_ids.push(id.0);
         }
     }
 }
 
-/// The most that is received at once of a response whose header may be followed by a large body.
+/// The most bytes to receive at once before the header of a response is complete, if a large body
+/// may follow it.
 const HEADER_RECEIVE_MAX: usize = 4096;
 
 #[cfg(test)]
@@ -205,9 +215,9 @@ mod tests {
     #[test]
     fn a_name_is_one_origin_however_it_is_written_and_looked_up_as_its_rules_say() {
         let mut origins = Origins::new(10, &Thresholds::FIXED);
-        let mut ask = |rules, name: &[u8], are_whole| {
+        let mut ask = |rules, name: &[u8], is_absolute| {
             let id =
-                origins.intern_requested(ConnectRulesId(rules), Host::Name(name), 80, are_whole);
+                origins.intern_requested(ConnectRulesId(rules), Host::Name(name), 80, is_absolute);
             let OriginAddress::Name(name, 80) = origins.address(id) else { panic!("it is a name") };
             (id, name.to_vec())
         };
@@ -224,7 +234,7 @@ mod tests {
     #[test]
     fn an_origin_that_left_the_configuration_is_forgotten_and_holds_nobody_up() {
         let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
-        let board = &shared.health;
+        let shared_health = &shared.health;
         let mut origins = Origins::new(10, &Thresholds::FIXED);
         let snapshot = |origins: &mut Origins, words: [&str; 3]| {
             let config = from_arguments(words).unwrap();
@@ -235,20 +245,27 @@ mod tests {
         let rules = Limits::default();
         let id = before.route(0, 0).origins[0];
         for _ in 0..rules.eject_failures {
-            origins.record_failure(id, PickReason::Normal, Instant::default(), &rules, board);
+            origins.record_failure(
+                id,
+                PickReason::Normal,
+                Instant::default(),
+                &rules,
+                shared_health,
+            );
         }
-        board.set_check_result(&HealthCheck::of_config(&before.config)[0], false);
+        shared_health.set_check_result(&HealthCheck::of_config(&before.config)[0], false);
         assert!(!origins.all_healthy);
         let after = snapshot(&mut origins, ["boost", "--origin=http://b", "--check=off"]);
         origins.apply_snapshots(&after, std::slice::from_ref(&before));
-        origins.refresh_health(board);
+        origins.refresh_health(shared_health);
         assert!(!origins.all_healthy, "an exchange may go on under the one before");
         drop(before);
         origins.apply_snapshots(&after, &[]);
-        origins.refresh_health(board);
+        origins.refresh_health(shared_health);
         assert!(origins.all_healthy);
         assert_eq!(origins.by_identity.len(), 1);
-        let shown: Vec<_> = board.statuses().into_iter().map(|shown| shown.origin).collect();
+        let shown: Vec<_> =
+            shared_health.statuses().into_iter().map(|shown| shown.origin).collect();
         assert_eq!(shown, ["http://b:80"]);
     }
 }

@@ -1,4 +1,4 @@
-//! One request at an origin: how far it has come, and what it may still try.
+//! The part of an exchange at the origin: one request, its retries, and the response.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,90 +8,96 @@ use millrace_http1::{Framing, HeadScan};
 
 use crate::origin::{Dial, OriginId, OriginUse, PickReason};
 
-/// How far a request has come at its origin.
+/// The phase of a request at its origin. A retry on another connection begins at `Start` again.
 ///
 /// ```text
-///  Start ──> Naming ──> Dialing ──> Asked ──> Answered
-///   │ ^ └───────┬──────────^│ ^       │
-///   │ └──────── Waiting <───┘ │       │ once more, on another connection: back to Start
-///   │ └──────── Queued        │       │
-///   └── an idle connection ───┴───────┘
+///  Start ──> Resolving ──> Dialing ──> Requesting ──> Responding
+///   │ ^ └─────────┬───────────^│           ^ │
+///   │ ├──────── WaitListed <───┘           │ │ a retry: back to Start
+///   │ └──────── Queued                     │
+///   └── an idle connection ────────────────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Phase {
-    /// No origin was picked yet.
+    /// No origin was picked yet, or a wait is over.
     #[default]
     Start,
-    /// No connection could be opened for want of room: it is in the wait list.
+    /// The exchange is in the wait list: this process had no resources to open a connection.
     WaitListed,
-    /// Its origin has as many connections as it may have: it is in that origin's queue.
+    /// The exchange is in the queue of its origin, which has as many connections as it may have.
     Queued,
-    /// Its name is being looked up.
+    /// The name of the origin is being looked up.
     Resolving,
     /// A connection is being opened.
     Dialing,
-    /// The request is being sent, or was; the response's header has not ended.
+    /// The request is being sent or was sent; the header of the final response is not complete.
     Requesting,
-    /// The header of the final response is there.
+    /// The header of the final response was received.
     Responding,
 }
 
+/// The state of an exchange at its origin.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     pub(crate) phase: Phase,
+    /// The origin that was picked and that the exchange has not left.
     pub(crate) origin: Option<OriginId>,
-    /// Whether that is to find out how it stands. Over with the verdict.
+    /// Why that origin was picked. Reset when the outcome is recorded.
     pub(crate) pick_reason: PickReason,
-    /// The use of a connection, from its opening until the response was read.
+    /// The use of a connection, until the response was read to its end.
     pub(crate) connection: Option<OriginUse>,
-    /// The configured origin that was picked last, which the exchange may have left since.
+    /// The configured origin that was picked last. The exchange may have left it since.
     pub(crate) configured_origin: Option<OriginId>,
-    /// The address of its connection, or the one tried last; `None`: a Unix socket, or none yet.
+    /// The address of the connection or of the latest attempt; `None` for a Unix socket, and before
+    /// the first attempt.
     pub(crate) address: Option<SocketAddr>,
-    /// When the header of the final response was there.
+    /// When the header of the final response was received.
     pub(crate) responded_at: Option<Instant>,
-    /// Whether that connection had served an earlier request: it may have ended in the meantime.
+    /// Whether the connection served an earlier request, so that the origin may have closed it
+    /// before it received this one.
     pub(crate) is_reused: bool,
-    /// Whether it is noted at the origin that a connection is being opened.
+    /// Whether [`Origins::reserve_connection`](super::Origins::reserve_connection) has counted a
+    /// connection that is not open yet.
     pub(crate) has_reservation: bool,
-    /// The addresses of the origin, when its name was looked up.
+    /// The addresses of the origin, once its name was looked up.
     pub(crate) addresses: Option<Arc<[IpAddr]>>,
-    /// The connection being opened.
+    /// The connection that is being opened.
     pub(crate) dial: Option<Box<Dial>>,
-    /// Tries made before this one.
+    /// The number of tries before this one.
     pub(crate) earlier_tries: u32,
-    /// Whether this try takes no idle connection: the one of the try before had ended, and so may
-    /// the others have.
+    /// Whether this try opens a connection even if one is idle. The origin had closed the idle
+    /// connection of the previous try, and may have closed the others as well.
     pub(crate) skips_idle: bool,
-    /// The origin that the try before this one failed at.
+    /// The origin at which the previous try failed.
     pub(crate) failed_origin: Option<OriginId>,
-    /// Since when it has waited for room, if it had to, until it has a connection.
+    /// When the exchange entered the wait list for the first time; reset by a connection.
     pub(crate) wait_listed_since: Option<Instant>,
-    /// How far the response's header was looked at.
+    /// How far the bytes of the response header were scanned.
     pub(crate) scan: HeadScan,
-    /// Whether a header of the response, interim ones included, was read from LF line ends or
-    /// folded values: another reader may find another message there. The response is neither stored
-    /// nor does it update what is stored, and the connection serves no other request.
+    /// Whether a response header, that of an interim response included, had bare LF line ends or
+    /// folded values, so that another recipient may parse another message. Such a response is not
+    /// stored and updates no stored response, and its connection serves no other request.
     pub(crate) is_ambiguous: bool,
-    /// Unread bytes that arrived before the last byte of the request body was sent. They stay
-    /// counted once they have begun the final response: such an origin may never read the body, and
-    /// takes the rest of it for its next request.
+    /// The number of unread bytes that arrived before the last byte of the request body was sent.
+    /// If they begin the final response, the number stays: an origin that responds early may never
+    /// read the body, and may take the rest of it for the next request.
     pub(crate) early_bytes: usize,
-    /// Whether an Upgrade field was sent on; only what it offered may be switched to.
+    /// Whether the request had an Upgrade field. The origin may switch only to a protocol that the
+    /// field offered.
     pub(crate) upgrade_sent: bool,
-    /// Interim responses passed on.
+    /// The number of interim responses; at most [`INTERIM_MAX`].
     pub(crate) interim_count: u32,
-    /// How the response's body arrives.
+    /// The framing of the response body.
     pub(crate) framing: Framing,
-    /// When the request, or the latest interim response, was complete.
+    /// When the request was sent or the latest interim response was received, whichever is later.
     pub(crate) awaiting_since: Instant,
 }
 
-/// More interim responses than any server has a reason to send for one request.
+/// The most interim responses to one request. No server has a reason to send as many.
 pub(crate) const INTERIM_MAX: u32 = 64;
 
 impl Transaction {
-    /// Whether the exchange has something at an origin, or waits for room to have.
+    /// Returns whether the exchange has picked an origin or is in the wait list.
     pub(crate) fn is_open(&self) -> bool {
         self.origin.is_some() || self.phase == Phase::WaitListed
     }
