@@ -1,8 +1,8 @@
-//! Which congestion control a connection is given. Pure decisions over addresses; the engine sets
-//! what they say, and a kernel that refuses it leaves the connection as it was.
+//! Selects the congestion control of a connection by the peer's address. The engine applies the
+//! selection; if the kernel refuses it, the connection keeps the algorithm that it has.
 //!
-//! `auto` is for systems that default to an algorithm which paces (bbr): between machines close by
-//! nothing is won by that, and the timers that release its segments cost CPU.
+//! `auto` is for systems whose default algorithm uses pacing (bbr). Between nearby machines pacing
+//! gains nothing, and the timers that release the segments cost CPU time.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,23 +11,25 @@ use millrace_engine::Address;
 
 use millrace_config::Congestion;
 
-/// What `auto` sets for peers close by: the kernel's own default since Linux 2.6.19.
+/// The algorithm that `auto` sets for nearby peers: the kernel's default since Linux 2.6.19.
 pub const NEARBY: &str = "cubic";
 
-/// What one side of a service, its listeners or its connections to origins, is given.
+/// The congestion control of one side of a service: of its listeners, or of its connections to
+/// origins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CongestionSetting {
-    /// Nothing: the system's algorithm is as wanted.
+    /// The system's algorithm; nothing is set.
     SystemDefault,
-    /// This algorithm.
+    /// This algorithm for all peers.
     Always(Arc<str>),
-    /// [`NEAR`] for peers close by, the system's algorithm for all others.
+    /// [`NEARBY`] for nearby peers, the system's algorithm for all others.
     ByDistance { system: Arc<str> },
 }
 
 impl CongestionSetting {
-    /// `system` is the system's algorithm where `auto` makes a difference: it is not [`NEAR`], and
-    /// the kernel has that as well.
+    /// Creates the setting for a configured choice. `system` is the system's algorithm if `auto`
+    /// may differ from it; see
+    /// [`SharedState::system_congestion`](crate::SharedState::system_congestion).
     pub(crate) fn new(choice: &Congestion, system: Option<&Arc<str>>) -> Self {
         match (choice, system) {
             (Congestion::Named(name), _) => Self::Always(name.clone()),
@@ -36,10 +38,11 @@ impl CongestionSetting {
         }
     }
 
-    /// What a listener is given; its connections inherit it. By peer that is [`NEAR`], and those
-    /// that come from far away change back. The other way round would cost the near ones a system
-    /// call each, after bbr has begun on them and has asked for pacing by a flag of the socket that
-    /// no other algorithm takes back.
+    /// Returns the algorithm for a listener, which its connections inherit. For
+    /// [`Self::ByDistance`] this is [`NEARBY`], and connections of distant peers change back to the
+    /// system's algorithm. The other way round, each nearby connection would cost a system call.
+    /// Moreover, bbr would already have enabled pacing by a flag of the socket, which no other
+    /// algorithm clears.
     pub(crate) fn for_listener(&self) -> Option<&str> {
         match self {
             Self::SystemDefault => None,
@@ -48,7 +51,8 @@ impl CongestionSetting {
         }
     }
 
-    /// What a connection from `peer` (`None`: a Unix socket) is given beyond what it inherited.
+    /// Returns the algorithm for an accepted connection; `None` if it keeps the inherited one.
+    /// `peer` is `None` for a Unix socket.
     pub(crate) fn for_accepted(&self, peer: Option<SocketAddr>) -> Option<&str> {
         match (self, peer) {
             (Self::ByDistance { system }, Some(peer)) if !is_nearby(peer.ip()) => Some(system),
@@ -56,7 +60,8 @@ impl CongestionSetting {
         }
     }
 
-    /// What a connection that is being opened to `address` is given.
+    /// Returns the algorithm for a connection that is being opened to `address`; `None` if it keeps
+    /// the system's.
     pub(crate) fn for_origin(&self, address: &Address) -> Option<&str> {
         match (self, address) {
             (Self::Always(name), Address::Tcp(_)) => Some(name),
@@ -68,8 +73,9 @@ impl CongestionSetting {
     }
 }
 
-/// Loopback, private (RFC 1918, RFC 4193) and link-local addresses: as a rule a few hundred
-/// microseconds away, without a bottleneck that an estimate of bandwidth would help with.
+/// Returns whether the address is loopback, private (RFC 1918, RFC 4193) or link-local. Such a peer
+/// is usually at most a few hundred microseconds away, without a bottleneck for which an estimate
+/// of the bandwidth would help.
 fn is_nearby(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
@@ -88,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn near_addresses_are_told_from_others() {
+    fn nearby_addresses_are_distinguished_from_others() {
         for (near, far) in [
             ("127.0.0.1", "128.0.0.1"),
             ("10.255.0.1", "11.0.0.1"),
@@ -106,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_for_every_peer_and_inherited_once() {
+    fn a_named_algorithm_is_for_every_peer_and_inherited_by_accepted_connections() {
         let bbr: Arc<str> = "bbr".into();
         let named = CongestionSetting::new(&Congestion::Named("reno".into()), Some(&bbr));
         assert_eq!(named.for_listener(), Some("reno"));
@@ -118,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_costs_near_peers_nothing_and_gives_far_ones_the_systems() {
+    fn auto_sets_nothing_for_nearby_peers_and_the_systems_algorithm_for_distant_ones() {
         let bbr: Arc<str> = "bbr".into();
         let auto = CongestionSetting::new(&Congestion::Auto, Some(&bbr));
         assert_eq!(auto.for_listener(), Some(NEARBY));
@@ -130,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_set_where_it_would_change_nothing() {
+    fn nothing_is_set_if_it_would_change_nothing() {
         let bbr: Arc<str> = "bbr".into();
         assert_eq!(
             CongestionSetting::new(&Congestion::Auto, None),

@@ -1,5 +1,5 @@
-//! What a worker counts. Only the worker writes its counters; metrics, `demo` and other workers
-//! read.
+//! The counters of a worker. Only the worker writes its counters; the metrics page, `demo` and
+//! other workers read them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,30 +8,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::exchange::Reason;
 
-/// A number that one thread writes and others read.
+/// A number that one thread writes and other threads read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// The number as it was a moment ago.
+    /// Returns a recent value of the number.
     pub fn get(&self) -> u64 {
-        // Pairs with the stores below. Nothing else is read by what this says: relaxed is enough.
+        // Pairs with the stores below. Relaxed is enough: no other memory depends on the value.
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds. A load and a store, not one atomic operation: there is only one writer.
+    /// Adds to the number. There is only one writer, so a load and a store suffice instead of an
+    /// atomic addition.
     pub(crate) fn add(&self, more: u64) {
         // Pairs with the load in `get`.
         self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 
-    /// Takes away from a gauge.
+    /// Subtracts from a gauge.
     pub(crate) fn subtract(&self, less: u64) {
         // Pairs with the load in `get`.
         self.0.store(self.0.load(Ordering::Relaxed) - less, Ordering::Relaxed);
     }
 
-    /// Says what a gauge stands at.
+    /// Sets a gauge.
     pub(crate) fn set(&self, value: u64) {
         // Pairs with the load in `get`.
         self.0.store(value, Ordering::Relaxed);
@@ -49,12 +50,12 @@ impl Default for PerReason {
 }
 
 impl PerReason {
-    /// The number of a reason as it was a moment ago.
+    /// Returns a recent value of the counter of a reason.
     pub fn get(&self, reason: Reason) -> u64 {
         self.0[reason as usize].get()
     }
 
-    /// The sum over all reasons, as it was a moment ago.
+    /// Returns the sum over all reasons.
     pub fn sum(&self) -> u64 {
         self.0.iter().map(Counter::get).sum()
     }
@@ -64,12 +65,12 @@ impl PerReason {
     }
 }
 
-/// A counter for each status that a client may be sent: its own for 100 to 599, one for all others,
-/// and one for requests that got no response.
+/// Counters of the statuses sent to clients: one for each status from 100 to 599, one for all other
+/// statuses, and one for requests that got no response.
 #[derive(Debug)]
 pub struct PerStatus([Counter; STATUSES + 2]);
 
-/// Statuses from 100 on that have a counter of their own.
+/// The number of statuses from 100 on that have a counter of their own.
 const STATUSES: usize = 500;
 
 impl Default for PerStatus {
@@ -79,7 +80,7 @@ impl Default for PerStatus {
 }
 
 impl PerStatus {
-    /// What stands for each counter in a label, and its number as it was a moment ago.
+    /// Returns a recent value of each counter, with its label.
     pub fn all(&self) -> impl Iterator<Item = (StatusLabel, u64)> {
         self.0.iter().enumerate().map(|(index, counter)| {
             let label = match index {
@@ -91,7 +92,7 @@ impl PerStatus {
         })
     }
 
-    /// Counts a request that was sent this status; 0: none.
+    /// Counts a request by the status of its response; 0 if it got none.
     pub(crate) fn add(&self, status: u16) {
         let index = match status {
             100..600 => usize::from(status) - 100,
@@ -102,12 +103,12 @@ impl PerStatus {
     }
 }
 
-/// What a counter of [`PerStatus`] counts.
+/// The label of a counter of [`PerStatus`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum StatusLabel {
-    /// Responses of this status.
+    /// Responses with this status.
     Status(u16),
-    /// Responses of a status above 599.
+    /// Responses with a status above 599.
     Other,
     /// Requests that ended without a response.
     NoResponse,
@@ -123,14 +124,14 @@ impl fmt::Display for StatusLabel {
     }
 }
 
-/// Requests of each service by the status that was sent, for each worker: kept by the service's
-/// name, so that a reload does not begin anew.
+/// The requests of each service by status, for each worker. The key is the name of the service, so
+/// that the counters survive a reload.
 #[derive(Debug, Default)]
 pub struct Requests(Mutex<BTreeMap<Arc<str>, Arc<[PerStatus]>>>);
 
 impl Requests {
-    /// The counters of a service, one a worker. Those of names that no snapshot holds any more are
-    /// dropped on the way, so that reloads do not add up.
+    /// Returns the counters of a service, one entry per worker. Creating them removes the counters
+    /// of services that no snapshot uses any more, so that reloads do not accumulate counters.
     pub(crate) fn of(&self, service: &str, workers: usize) -> Arc<[PerStatus]> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(counters) = all.get(service) {
@@ -142,7 +143,7 @@ impl Requests {
         new
     }
 
-    /// The counters of all services, by their names, one a worker.
+    /// Returns the counters of all services with their names, one entry per worker.
     pub fn all(&self) -> Vec<(Arc<str>, Arc<[PerStatus]>)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|(name, counters)| (name.clone(), counters.clone())).collect()
@@ -155,17 +156,18 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: Counter,)*
-            /// Responses that millrace made itself to refuse a request.
+            /// Responses that millrace generated to refuse a request.
             pub responses_generated: PerReason,
             /// Exchanges that were cut short, or ended without a response.
             pub exchanges_aborted: PerReason,
-            /// Connections that other workers have handed over and this one has not admitted yet.
-            /// They hold descriptors. The only field that other workers write.
+            /// Connections that other workers have handed over and that this worker has not
+            /// admitted yet. They hold descriptors. This is the only field that other workers
+            /// write.
             pub handed_over: AtomicUsize,
         }
 
         impl Counters {
-            /// Each counter: its name, its help, whether it may fall, and how to read it.
+            /// The name, help text and kind of each counter, and a function that reads it.
             pub const TABLE: &'static [CounterRow] = &[$(CounterRow {
                 name: stringify!($name),
                 help: concat!($($doc),+),
@@ -176,24 +178,24 @@ macro_rules! counters {
     };
 }
 
-/// How one counter is presented.
+/// The description of one counter for the metrics page.
 pub struct CounterRow {
-    /// Its name, without the prefix of the metrics page.
+    /// The name, without the prefix of the metrics page.
     pub name: &'static str,
-    /// One sentence.
+    /// The help text: one or two sentences.
     pub help: &'static str,
-    /// Whether it may fall.
+    /// Whether the number may decrease.
     pub kind: CounterKind,
-    /// Reads it.
+    /// Reads the number.
     pub read: fn(&Counters) -> u64,
 }
 
-/// Whether a number only rises.
+/// The kind of a number in the metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CounterKind {
-    /// It only rises.
+    /// The number only increases.
     Counter,
-    /// It stands at what is there now.
+    /// The number may increase and decrease.
     Gauge,
 }
 
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_a_service_outlive_reloads_and_not_its_name() {
+    fn counters_of_a_service_survive_reloads_until_its_name_is_removed() {
         let requests = Requests::default();
         let names = |requests: &Requests| -> Vec<String> {
             requests.all().into_iter().map(|(name, _)| name.to_string()).collect()

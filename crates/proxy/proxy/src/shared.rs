@@ -1,4 +1,4 @@
-//! What the workers of one process share.
+//! The state that the workers of a process share.
 
 use std::fmt::Arguments;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use crate::overload::per_client::SharedClientCounts;
 pub struct SharedState {
     /// The counters of each worker, by its index.
     pub counters: Vec<Arc<Counters>>,
-    /// The name of this process in Via; no other process in the network should have it.
+    /// The name of this process in Via. It should be unique in the network.
     pub pseudonym: Arc<str>,
-    /// The system's congestion control, where `auto` differs from it: it is not
-    /// [`crate::congestion::NEAR`], and the kernel has that as well.
+    /// The system's congestion control, if `auto` may differ from it: the system does not use
+    /// [`crate::congestion::NEARBY`], and the kernel has that algorithm.
     pub system_congestion: Option<Arc<str>>,
-    /// Reports something once to the operator of the process.
+    /// Reports a message to the operator of the process.
     pub notify_operator: fn(&str),
-    /// Receives a line for each move of the driver; `None`: moves are not traced. Builds without
-    /// debug assertions never call it.
+    /// Receives a line for each step of the driver; `None` if steps are not traced. Only builds
+    /// with debug assertions call it.
     pub trace: Option<fn(Arguments<'_>)>,
     /// The health of the origins.
     pub health: SharedHealth,
-    /// Requests of the services, counted by status.
+    /// The requests of each service, counted by status.
     pub requests: Requests,
-    /// The stored responses, if any are stored.
+    /// The cache, if there is one.
     pub cache: Option<Arc<Cache>>,
     pub(crate) all_clients: SharedClientCounts,
-    /// The operator was told that accepting pauses.
+    /// Whether the operator was informed that accepting pauses.
     pub(crate) pause_reported: AtomicBool,
 }
 
 impl SharedState {
-    /// For `workers` workers.
+    /// Creates the state for `workers` workers.
     pub fn new(
         workers: usize,
         pseudonym: String,

@@ -1,4 +1,5 @@
-//! A worker's part of proxy authentication: what it remembers, and what it has asked.
+//! A worker's part of proxy authentication: its cache of credentials, and its requests to the
+//! verifier.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -18,18 +19,17 @@ use super::verifier::{
 use crate::exchange::Reason;
 use crate::overload::per_client::ClientPrefix;
 
-/// Where a worker has passwords compared: whom it asks, and the mailbox for the verdicts, which has
-/// room for [`VERDICTS_MAX`] of them.
+/// A worker's access to the verifier.
 pub struct VerifierHandle<W> {
-    /// Takes the worker's questions.
+    /// The verifier, to which the worker submits its requests.
     pub verifier: Box<dyn Verifier>,
-    /// Brings the verdicts.
+    /// The mailbox of the results. It holds up to [`VERIFY_RESULTS_MAX`] of them.
     pub results: MailboxReceiver<VerifyResult, W>,
 }
 
 impl<W: Wake> VerifierHandle<W> {
-    /// One at which nobody sits: for a worker whose services ask for no passwords. Should one be
-    /// asked about, the client gets 503.
+    /// Creates a handle without a verifier, for a worker whose services require no passwords. If a
+    /// request has to be verified nevertheless, the client gets 503.
     pub fn unavailable() -> Self {
         struct UnavailableVerifier;
         impl Verifier for UnavailableVerifier {
@@ -41,47 +41,54 @@ impl<W: Wake> VerifierHandle<W> {
     }
 }
 
-/// Questions that a worker has outstanding at most. Above it: 503. They are more than the
-/// verifier's queue holds, so that in a full one the queue decides who makes room for whom, even if
-/// all of it came from one worker; beyond that there are verdicts that were not read yet.
+/// The most requests of a worker that are outstanding at the verifier. Above it, clients get 503.
+///
+/// The limit is twice the length of the verifier's queue. So if one worker alone fills the queue,
+/// the queue still decides which request is dropped for a new one. The other half is for results
+/// that the worker has not read yet.
 pub const VERIFY_RESULTS_MAX: usize = 2 * FairQueue::<()>::MAX;
-/// How long it is known that credentials are wrong, and of how many. A program that repeats them
-/// with every request costs one comparison in this time.
+/// How long wrong credentials are cached. A program that repeats them with every request costs one
+/// comparison in this time.
 const MISMATCH_TTL: Duration = Duration::from_secs(5);
+/// The most wrong credentials in the cache. Above it, the oldest are removed.
 const MISMATCHES_MAX: usize = 1024;
-/// Files of users that a key is kept for: one for each service at most.
+/// The most files of users for which a MAC key is kept. Above it, the oldest key is removed. Each
+/// service has at most one file.
 const MACS_MAX: usize = 256;
 
 type UserName = Arc<[u8]>;
 type AuthResult = Result<Option<UserName>, Reason>;
 
-/// What a worker remembers of credentials, and what it has asked.
+/// The credentials that a worker has cached, and its requests at the verifier.
 pub(crate) struct Authenticator<W> {
     verifier: VerifierHandle<W>,
-    /// Random, this worker's own; made when it is first needed.
+    /// A random secret of this worker, created when it is first needed.
     secret: Option<[u8; 32]>,
-    /// By the identity of a file of users: what makes tickets of the credentials for it. So with
-    /// another file nothing is known any more.
+    /// The MAC that computes digests of credentials, by the identity of the file of users. A
+    /// changed file has another identity, so that none of the cached credentials match.
     macs: Vec<([u8; 32], Hmac<Sha256>)>,
+    /// Credentials that were right, and their users.
     matches: ExpiringCache<UserName>,
+    /// Credentials that were wrong.
     mismatches: ExpiringCache<()>,
-    /// In the order in which they were asked; at most [`VERDICTS_MAX`].
+    /// The requests at the verifier in the order of their submission; at most
+    /// [`VERIFY_RESULTS_MAX`].
     pending: VecDeque<PendingRequest>,
 }
 
-/// A question that the verifier has.
+/// A request at the verifier.
 struct PendingRequest {
     digest: CredentialsDigest,
     user: UserName,
     since: Instant,
-    /// The exchanges that wait for it; none once they were given up.
+    /// The exchanges that wait for the result; empty once they have waited too long.
     exchanges: Vec<Key>,
 }
 
 impl<W: Wake> Authenticator<W> {
-    pub(crate) fn new(desk: VerifierHandle<W>) -> Self {
+    pub(crate) fn new(verifier: VerifierHandle<W>) -> Self {
         Self {
-            verifier: desk,
+            verifier,
             secret: None,
             macs: Vec::new(),
             matches: ExpiringCache::default(),
@@ -90,13 +97,16 @@ impl<W: Wake> Authenticator<W> {
         }
     }
 
-    /// Says how the mailbox of verdicts wakes the worker.
+    /// Sets how the mailbox of results wakes the worker.
     pub(crate) fn set_wake(&self, wake: W) {
         self.verifier.results.set_waker(wake);
     }
 
-    /// Who it is that sent `value`. `None`: the verifier was asked, or has been by somebody else,
-    /// and `exchange` waits for its verdict.
+    /// Returns the user with the credentials `value`, or `None` if `exchange` has to wait for the
+    /// verifier. Exchanges with the same credentials share one request.
+    ///
+    /// # Errors
+    /// The reason to refuse the request.
     pub(super) fn check<E: Engine<Waker = W>>(
         &mut self,
         engine: &mut E,
@@ -107,18 +117,18 @@ impl<W: Wake> Authenticator<W> {
         exchange: Key,
     ) -> AuthResult {
         let now = engine.now();
-        let ticket = self.digest(engine, users, value);
-        if let Some(user) = self.matches.get(&ticket, now) {
+        let digest = self.digest(engine, users, value);
+        if let Some(user) = self.matches.get(&digest, now) {
             return Ok(Some(user.clone()));
         }
-        if self.mismatches.get(&ticket, now).is_some() {
+        if self.mismatches.get(&digest, now).is_some() {
             return Err(Reason::AuthFailed);
         }
-        if let Some(asked) = self.pending.iter_mut().find(|asked| asked.digest == ticket) {
-            if now.since(asked.since) >= Duration::from_millis(limits.auth_ms) {
+        if let Some(entry) = self.pending.iter_mut().find(|entry| entry.digest == digest) {
+            if now.since(entry.since) >= Duration::from_millis(limits.auth_ms) {
                 return Err(Reason::AuthBusy);
             }
-            asked.exchanges.push(exchange);
+            entry.exchanges.push(exchange);
             return Ok(None);
         }
         let (name, password) = match Credentials::parse(value).ok_or(Reason::AuthFailed)? {
@@ -138,10 +148,10 @@ impl<W: Wake> Authenticator<W> {
             return Err(Reason::AuthBusy);
         }
         let client = client.map(|address| ClientPrefix::of(address, limits.client_ipv6_prefix));
-        let question = VerifyRequest { digest: ticket, client, hash, password, is_decoy };
-        self.verifier.verifier.submit(question).map_err(|_| Reason::AuthBusy)?;
+        let request = VerifyRequest { digest, client, hash, password, is_decoy };
+        self.verifier.verifier.submit(request).map_err(|_| Reason::AuthBusy)?;
         self.pending.push_back(PendingRequest {
-            digest: ticket,
+            digest,
             user,
             since: now,
             exchanges: vec![exchange],
@@ -149,8 +159,9 @@ impl<W: Wake> Authenticator<W> {
         Ok(None)
     }
 
-    /// What stands for credentials. Whoever reads this worker's memory finds no password in it,
-    /// and nobody outside can tell which digests it compares.
+    /// Returns a digest of the credentials. Because only digests are stored, a dump of the worker's
+    /// memory shows no password. Because the key is secret, a client cannot choose digests, so the
+    /// time of a comparison tells it nothing.
     fn digest<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -173,45 +184,46 @@ impl<W: Wake> Authenticator<W> {
         mac.finalize().into_bytes().into()
     }
 
-    /// What has come from the verifier: who waited for it, and what becomes of them.
+    /// Takes the results that have arrived. Each comes with the exchanges that waited for it, and
+    /// the user or the reason to refuse them.
     pub(crate) fn take_results(
         &mut self,
         now: Instant,
         limits: &Limits,
     ) -> Vec<(Vec<Key>, Result<UserName, Reason>)> {
-        let Self { verifier: desk, matches: right, mismatches: wrong, pending: asked, .. } = self;
-        let settle = |VerifyResult { digest, outcome }: VerifyResult| {
-            let place = asked.iter().position(|asked| asked.digest == digest);
-            let place = place.expect("a verdict is of a question, and comes once");
-            let PendingRequest { user, exchanges: waiting, .. } =
-                asked.remove(place).expect("found just now");
+        let Self { verifier, matches: right, mismatches: wrong, pending: asked, .. } = self;
+        let apply = |VerifyResult { digest, outcome }: VerifyResult| {
+            let position = pending.iter().position(|entry| entry.digest == digest);
+            let position = position.expect("each request has one result");
+            let PendingRequest { user, exchanges, .. } =
+                pending.remove(position).expect("found just now");
             let result = match outcome {
                 VerifyOutcome::Match => {
                     let until = now + Duration::from_millis(limits.auth_cache_ms);
                     let max = limits.auth_cache_entries as usize;
-                    right.insert(digest, user.clone(), until, max);
+                    matches.insert(digest, user.clone(), until, max);
                     Ok(user)
                 }
                 VerifyOutcome::Mismatch => {
-                    wrong.insert(digest, (), now + MISMATCH_TTL, MISMATCHES_MAX);
+                    mismatches.insert(digest, (), now + MISMATCH_TTL, MISMATCHES_MAX);
                     Err(Reason::AuthFailed)
                 }
                 VerifyOutcome::Dropped => Err(Reason::AuthBusy),
             };
-            (waiting, result)
+            (exchanges, result)
         };
-        desk.results.drain().map(settle).collect()
+        verifier.results.drain().map(apply).collect()
     }
 
-    /// Those that have waited for `auth_ms`. What was asked stays asked: its verdict will come, and
-    /// whoever tries again then finds it.
+    /// Returns the exchanges that have waited for `auth_ms`. Their requests stay at the verifier;
+    /// the results will be cached for clients that try again.
     pub(crate) fn expire_waiters(&mut self, now: Instant, limits: &Limits) -> Vec<Key> {
         let wait = Duration::from_millis(limits.auth_ms);
-        let over = self.pending.iter_mut().take_while(|asked| now.since(asked.since) >= wait);
-        over.flat_map(|asked| std::mem::take(&mut asked.exchanges)).collect()
+        let over = self.pending.iter_mut().take_while(|entry| now.since(entry.since) >= wait);
+        over.flat_map(|entry| std::mem::take(&mut entry.exchanges)).collect()
     }
 
-    /// Whether verdicts are to come.
+    /// Returns whether results are outstanding.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
@@ -234,13 +246,13 @@ mod tests {
     use millrace_sim::{Faults, SimEngine, SimWaker, World};
     use std::sync::Mutex;
 
-    /// Whoever is asked here only listens.
+    /// A verifier that only records its requests.
     #[derive(Clone, Default)]
     struct RecordingVerifier(Arc<Mutex<Vec<VerifyRequest>>>);
 
     impl Verifier for RecordingVerifier {
-        fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
-            self.0.lock().unwrap().push(question);
+        fn submit(&mut self, request: VerifyRequest) -> Result<(), VerifierFull> {
+            self.0.lock().unwrap().push(request);
             Ok(())
         }
     }
@@ -268,19 +280,13 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            let (verdicts, inbox) = mailbox(VERIFY_RESULTS_MAX);
-            let asked = RecordingVerifier::default();
-            let verifier = Box::new(asked.clone());
+            let (results, inbox) = mailbox(VERIFY_RESULTS_MAX);
+            let requests = RecordingVerifier::default();
+            let verifier = Box::new(requests.clone());
             let authenticator = Authenticator::new(VerifierHandle { verifier, results: inbox });
             let engine = World::new(1, Faults::None).engine(1 << 20);
             authenticator.set_wake(engine.waker());
-            Self {
-                authenticator,
-                engine,
-                requests: asked,
-                results: verdicts,
-                limits: Limits::default(),
-            }
+            Self { authenticator, engine, requests, results, limits: Limits::default() }
         }
 
         fn check(&mut self, users: &Users, value: &str, exchange: u32) -> AuthResult {
@@ -298,13 +304,13 @@ mod tests {
             authenticator.check(engine, limits, users, value.as_bytes(), client, key(exchange))
         }
 
-        /// Answers all questions; gives how many there were.
+        /// Verifies all requests. Returns their number.
         fn verify_all(&mut self) -> usize {
-            let questions = std::mem::take(&mut *self.requests.0.lock().unwrap());
-            for question in &questions {
-                assert!(self.results.send(question.verify()).is_ok());
+            let requests = std::mem::take(&mut *self.requests.0.lock().unwrap());
+            for request in &requests {
+                assert!(self.results.send(request.verify()).is_ok());
             }
-            questions.len()
+            requests.len()
         }
 
         fn read(&mut self) -> Vec<(Vec<Key>, Result<UserName, Reason>)> {
@@ -313,111 +319,113 @@ mod tests {
     }
 
     #[test]
-    fn one_comparison_serves_all_who_sent_the_same() {
-        let (mut stage, users) = (Fixture::new(), users(""));
+    fn one_comparison_serves_all_exchanges_with_the_same_credentials() {
+        let (mut fixture, users) = (Fixture::new(), users(""));
         for exchange in 0..3 {
-            assert_eq!(stage.check(&users, ALICE, exchange), Ok(None));
+            assert_eq!(fixture.check(&users, ALICE, exchange), Ok(None));
         }
-        assert_eq!(stage.verify_all(), 1);
-        let told = stage.read();
-        assert_eq!(told, [(vec![key(0), key(1), key(2)], Ok(b"alice"[..].into()))]);
-        assert_eq!(stage.check(&users, ALICE, 4), Ok(Some(b"alice"[..].into())));
-        assert_eq!(stage.verify_all(), 0);
+        assert_eq!(fixture.verify_all(), 1);
+        let results = fixture.read();
+        assert_eq!(results, [(vec![key(0), key(1), key(2)], Ok(b"alice"[..].into()))]);
+        assert_eq!(fixture.check(&users, ALICE, 4), Ok(Some(b"alice"[..].into())));
+        assert_eq!(fixture.verify_all(), 0);
     }
 
     #[test]
-    fn a_user_who_is_not_there_costs_as_much_as_a_wrong_password() {
-        let (mut stage, users) = (Fixture::new(), users(""));
+    fn an_unknown_user_costs_as_much_as_a_wrong_password() {
+        let (mut fixture, users) = (Fixture::new(), users(""));
         for value in [WRONG, MALLORY] {
-            assert_eq!(stage.check(&users, value, 0), Ok(None), "{value}");
-            assert_eq!(stage.verify_all(), 1);
-            assert_eq!(stage.read(), [(vec![key(0)], Err(Reason::AuthFailed))]);
-            assert_eq!(stage.check(&users, value, 0), Err(Reason::AuthFailed), "known by now");
+            assert_eq!(fixture.check(&users, value, 0), Ok(None), "{value}");
+            assert_eq!(fixture.verify_all(), 1);
+            assert_eq!(fixture.read(), [(vec![key(0)], Err(Reason::AuthFailed))]);
+            assert_eq!(fixture.check(&users, value, 0), Err(Reason::AuthFailed), "cached");
         }
-        assert_eq!(stage.verify_all(), 0);
+        assert_eq!(fixture.verify_all(), 0);
     }
 
     #[test]
-    fn another_file_knows_nobody_of_the_one_before() {
-        let (mut stage, before) = (Fixture::new(), users(""));
-        assert_eq!(stage.check(&before, ALICE, 0), Ok(None));
-        stage.verify_all();
-        stage.read();
-        assert_eq!(stage.check(&users("# changed"), ALICE, 0), Ok(None));
+    fn a_changed_file_of_users_invalidates_the_cache() {
+        let (mut fixture, before) = (Fixture::new(), users(""));
+        assert_eq!(fixture.check(&before, ALICE, 0), Ok(None));
+        fixture.verify_all();
+        fixture.read();
+        assert_eq!(fixture.check(&users("# changed"), ALICE, 0), Ok(None));
         assert_eq!(
-            stage.check(&users(""), ALICE, 0),
+            fixture.check(&users(""), ALICE, 0),
             Ok(Some(b"alice"[..].into())),
             "the same text"
         );
     }
 
     #[test]
-    fn who_waited_too_long_is_let_go_and_the_verdict_still_counts() {
-        let (mut stage, users) = (Fixture::new(), users(""));
-        stage.limits.auth_ms = 100;
-        assert_eq!(stage.check(&users, ALICE, 0), Ok(None));
-        assert!(stage.authenticator.has_pending());
-        let now = stage.engine.now();
+    fn exchanges_expire_and_a_late_result_is_cached() {
+        let (mut fixture, users) = (Fixture::new(), users(""));
+        fixture.limits.auth_ms = 100;
+        assert_eq!(fixture.check(&users, ALICE, 0), Ok(None));
+        assert!(fixture.authenticator.has_pending());
+        let now = fixture.engine.now();
         let soon = now + Duration::from_millis(99);
         let late = now + Duration::from_millis(100);
-        assert_eq!(stage.authenticator.expire_waiters(soon, &stage.limits), []);
-        assert_eq!(stage.authenticator.expire_waiters(late, &stage.limits), [key(0)]);
-        assert_eq!(stage.authenticator.expire_waiters(late, &stage.limits), [], "once");
-        stage.verify_all();
-        assert_eq!(stage.read(), [(vec![], Ok(b"alice"[..].into()))]);
-        assert!(!stage.authenticator.has_pending());
-        assert_eq!(stage.check(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
+        assert_eq!(fixture.authenticator.expire_waiters(soon, &fixture.limits), []);
+        assert_eq!(fixture.authenticator.expire_waiters(late, &fixture.limits), [key(0)]);
+        assert_eq!(fixture.authenticator.expire_waiters(late, &fixture.limits), [], "once");
+        fixture.verify_all();
+        assert_eq!(fixture.read(), [(vec![], Ok(b"alice"[..].into()))]);
+        assert!(!fixture.authenticator.has_pending());
+        assert_eq!(fixture.check(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
     }
 
-    /// Never gets to an answer.
+    /// A verifier that never verifies a request.
     struct StalledVerifier {
         queue: FairQueue<VerifyRequest>,
         results: MailboxSender<VerifyResult, SimWaker>,
     }
 
     impl Verifier for StalledVerifier {
-        fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
-            let displaced =
-                self.queue.push(question.client(), question).map_err(|_| VerifierFull)?;
-            let dropped = displaced.map(|question| question.result(VerifyOutcome::Dropped));
-            assert!(dropped.is_none_or(|verdict| self.results.send(verdict).is_ok()));
+        fn submit(&mut self, request: VerifyRequest) -> Result<(), VerifierFull> {
+            let displaced = self.queue.push(request.client(), request).map_err(|_| VerifierFull)?;
+            let dropped = displaced.map(|request| request.result(VerifyOutcome::Dropped));
+            assert!(dropped.is_none_or(|result| self.results.send(result).is_ok()));
             Ok(())
         }
     }
 
     #[test]
-    fn guessers_at_one_worker_make_room_for_who_comes() {
-        let (mut stage, users) = (Fixture::new(), users(""));
-        let (verdicts, inbox) = mailbox(VERIFY_RESULTS_MAX);
-        let verifier = Box::new(StalledVerifier { queue: FairQueue::default(), results: verdicts });
-        stage.authenticator = Authenticator::new(VerifierHandle { verifier, results: inbox });
-        stage.authenticator.set_wake(stage.engine.waker());
+    fn requests_of_guessing_clients_are_dropped_for_a_new_client() {
+        let (mut fixture, users) = (Fixture::new(), users(""));
+        let (results, inbox) = mailbox(VERIFY_RESULTS_MAX);
+        let verifier = Box::new(StalledVerifier { queue: FairQueue::default(), results });
+        fixture.authenticator = Authenticator::new(VerifierHandle { verifier, results: inbox });
+        fixture.authenticator.set_wake(fixture.engine.waker());
         let guess = |count: u32| ALICE.replace(' ', &" ".repeat(count as usize + 2));
         let each = FairQueue::<VerifyRequest>::PER_CLIENT_MAX as u32;
         for count in 0..FairQueue::<VerifyRequest>::MAX as u32 {
             let client = Some(IpAddr::from((0x0a00_0000 + count / each).to_be_bytes()));
-            assert_eq!(stage.check_from(client, &users, &guess(count), count), Ok(None));
+            assert_eq!(fixture.check_from(client, &users, &guess(count), count), Ok(None));
         }
         let newcomer = Some(IpAddr::from([192, 0, 2, 1]));
-        assert_eq!(stage.check_from(newcomer, &users, ALICE, 1000), Ok(None));
-        let told = stage.read();
-        assert!(matches!(told[..], [(_, Err(Reason::AuthBusy))]), "the latest of one guesser");
+        assert_eq!(fixture.check_from(newcomer, &users, ALICE, 1000), Ok(None));
+        let results = fixture.read();
+        assert!(
+            matches!(results[..], [(_, Err(Reason::AuthBusy))]),
+            "the latest request of a guessing client"
+        );
     }
 
     #[test]
-    fn what_was_dropped_is_asked_again_and_questions_are_bounded() {
-        let (mut stage, users) = (Fixture::new(), users(""));
-        assert_eq!(stage.check(&users, ALICE, 0), Ok(None));
-        let question = stage.requests.0.lock().unwrap().pop().unwrap();
-        assert!(stage.results.send(question.result(VerifyOutcome::Dropped)).is_ok());
-        assert_eq!(stage.read(), [(vec![key(0)], Err(Reason::AuthBusy))]);
-        assert_eq!(stage.check(&users, ALICE, 0), Ok(None));
-        // More blanks, other tickets.
+    fn a_dropped_request_is_submitted_again_and_requests_are_bounded() {
+        let (mut fixture, users) = (Fixture::new(), users(""));
+        assert_eq!(fixture.check(&users, ALICE, 0), Ok(None));
+        let request = fixture.requests.0.lock().unwrap().pop().unwrap();
+        assert!(fixture.results.send(request.result(VerifyOutcome::Dropped)).is_ok());
+        assert_eq!(fixture.read(), [(vec![key(0)], Err(Reason::AuthBusy))]);
+        assert_eq!(fixture.check(&users, ALICE, 0), Ok(None));
+        // More spaces make other digests.
         let value = |count: usize| ALICE.replace(' ', &" ".repeat(count));
         for count in 2..=VERIFY_RESULTS_MAX {
-            assert_eq!(stage.check(&users, &value(count), 0), Ok(None));
+            assert_eq!(fixture.check(&users, &value(count), 0), Ok(None));
         }
-        let more = stage.check(&users, &value(VERIFY_RESULTS_MAX + 1), 0);
+        let more = fixture.check(&users, &value(VERIFY_RESULTS_MAX + 1), 0);
         assert_eq!(more, Err(Reason::AuthBusy));
     }
 }

@@ -1,35 +1,36 @@
-//! What a client sends to say who it is: the value of Proxy-Authorization.
+//! Parses the credentials of a client: the value of Proxy-Authorization.
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// What was sent.
+/// The credentials of a client.
 #[derive(PartialEq, Eq)]
 pub(super) enum Credentials {
-    /// RFC 7617.
+    /// A name and a password (RFC 7617).
     Basic {
-        /// Without a colon.
+        /// The user name, which contains no colon.
         name: Vec<u8>,
         password: Vec<u8>,
     },
-    /// RFC 6750.
+    /// A token (RFC 6750).
     Bearer(Vec<u8>),
 }
 
-/// The longest password that is compared: the time that SHA-512 crypt takes grows with its square.
+/// The longest password that is verified, in bytes. The time of SHA-512 crypt grows with the square
+/// of the length.
 const PASSWORD_BYTES_MAX: usize = 256;
 
-/// Padding may be left out: clients do (RFC 7617 shows none that does, RFC 4648 section 3.2 lets a
-/// reader accept it). What is decoded is only ever compared, so two texts for one password are one
-/// user.
+/// The padding is optional. Some clients omit it, although RFC 7617 shows no such value, and RFC
+/// 4648 section 3.2 allows a decoder to accept that. Two encodings of one password are harmless,
+/// because the decoded bytes are only compared.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
 impl Credentials {
-    /// Reads a value. `None`: another scheme, or malformed.
+    /// Parses a value. Returns `None` if it has another scheme or is malformed.
     pub(super) fn parse(value: &[u8]) -> Option<Self> {
         let space = value.iter().position(|&byte| byte == b' ')?;
         let (scheme, rest) = (&value[..space], value[space..].trim_ascii());
@@ -42,8 +43,8 @@ impl Credentials {
             return None;
         }
         let mut name = BASE64.decode(rest).ok()?;
-        // RFC 7617 section 2. bcrypt takes a zero for the end of a password that begins again, so
-        // that `secret\0secret` would be `secret`.
+        // RFC 7617 section 2 forbids control characters. Moreover, bcrypt repeats a password with a
+        // zero byte behind it, so that `secret\0secret` would match `secret`.
         if name.iter().any(u8::is_ascii_control) {
             return None;
         }
@@ -63,15 +64,15 @@ mod tests {
         let basic = |name: &str, password: &str| {
             Some(Credentials::Basic { name: name.into(), password: password.into() })
         };
-        let is = |value: &str, wanted: Option<Credentials>| {
+        let check = |value: &str, wanted: Option<Credentials>| {
             assert!(Credentials::parse(value.as_bytes()) == wanted, "{value}");
         };
-        is("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", basic("Aladdin", "open sesame"));
-        is("bASIC  QWxhZGRpbjpvcGVuIHNlc2FtZQ", basic("Aladdin", "open sesame"));
-        is("Basic dGVzdDoxMjPCow==", basic("test", "123\u{a3}"));
-        is("Basic YTpiOmM=", basic("a", "b:c"));
-        is("Basic Og==", basic("", ""));
-        is("Bearer a.b-c_d~e+f/g==", Some(Credentials::Bearer(b"a.b-c_d~e+f/g==".to_vec())));
+        check("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", basic("Aladdin", "open sesame"));
+        check("bASIC  QWxhZGRpbjpvcGVuIHNlc2FtZQ", basic("Aladdin", "open sesame"));
+        check("Basic dGVzdDoxMjPCow==", basic("test", "123\u{a3}"));
+        check("Basic YTpiOmM=", basic("a", "b:c"));
+        check("Basic Og==", basic("", ""));
+        check("Bearer a.b-c_d~e+f/g==", Some(Credentials::Bearer(b"a.b-c_d~e+f/g==".to_vec())));
         for value in [
             "",
             "Basic",
@@ -84,12 +85,12 @@ mod tests {
             "BasicYTpi",
             "Bearer \u{e9}",
         ] {
-            is(value, None);
+            check(value, None);
         }
         for secret in ["a:b\0b", "a\n:b", "a:b\x7f"] {
-            is(&format!("Basic {}", BASE64.encode(secret)), None);
+            check(&format!("Basic {}", BASE64.encode(secret)), None);
         }
         let long = BASE64.encode(format!("a:{}", "x".repeat(257)));
-        is(&format!("Basic {long}"), None);
+        check(&format!("Basic {long}"), None);
     }
 }

@@ -1,24 +1,24 @@
-//! Verified credentials, for a while: a table that is bounded in number and in time.
+//! A cache of verified credentials, with a bound on the number of entries and on their age.
 
 use std::collections::{HashMap, VecDeque};
 
 use millrace_engine::Instant;
 
-/// What stands for credentials: a digest of them under a key of this worker's.
+/// A digest of credentials under a secret key.
 pub(super) type CredentialsDigest = [u8; 32];
 
-/// What is known of credentials. Entries that were put in first end first.
+/// A cache that evicts the entry that was inserted first.
 #[derive(Debug, Default)]
 pub(super) struct ExpiringCache<T> {
     entries: HashMap<CredentialsDigest, (T, Instant)>,
-    /// Every entry once, in the order in which they were put in.
+    /// The key of each entry once, in the order of insertion.
     order: VecDeque<CredentialsDigest>,
 }
 
 impl<T> ExpiringCache<T> {
-    /// What is known, unless it has ended by `now`.
-    pub(super) fn get(&self, ticket: &CredentialsDigest, now: Instant) -> Option<&T> {
-        self.entries.get(ticket).filter(|(_, until)| now < *until).map(|(value, _)| value)
+    /// Returns the value of an entry that has not expired at `now`.
+    pub(super) fn get(&self, digest: &CredentialsDigest, now: Instant) -> Option<&T> {
+        self.entries.get(digest).filter(|(_, until)| now < *until).map(|(value, _)| value)
     }
 
     #[cfg(test)]
@@ -26,18 +26,19 @@ impl<T> ExpiringCache<T> {
         self.entries.len()
     }
 
-    /// Puts in what is known until `until`. Of more than `max`, the oldest are forgotten.
+    /// Inserts a value that expires at `until`. If there are more than `max` entries, the oldest
+    /// are removed.
     pub(super) fn insert(
         &mut self,
-        ticket: CredentialsDigest,
+        digest: CredentialsDigest,
         value: T,
         until: Instant,
         max: usize,
     ) {
-        if self.entries.insert(ticket, (value, until)).is_some() {
-            self.order.retain(|other| *other != ticket);
+        if self.entries.insert(digest, (value, until)).is_some() {
+            self.order.retain(|other| *other != digest);
         }
-        self.order.push_back(ticket);
+        self.order.push_back(digest);
         while self.order.len() > max {
             let oldest = self.order.pop_front().expect("there are more than none");
             self.entries.remove(&oldest);
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_end_in_time_and_the_oldest_make_room() {
+    fn entries_expire_and_the_oldest_are_evicted() {
         let at = |milliseconds: u64| Instant::from_nanoseconds(milliseconds * 1_000_000);
         let mut cache = ExpiringCache::default();
         cache.insert([1; 32], 'a', at(100), 2);

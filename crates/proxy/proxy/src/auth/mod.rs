@@ -1,17 +1,18 @@
-//! Who may use a forward proxy: proxy authentication by Basic and Bearer (RFC 9110 section 11.7,
-//! RFC 7617, RFC 6750) against a file of users.
+//! Proxy authentication of a forward proxy by Basic and Bearer (RFC 9110 section 11.7, RFC 7617,
+//! RFC 6750), against a file of users.
 //!
 //! ```text
-//! Unasked ──known──────────────────────────> Granted
-//!    │ └──a password to compare──> Waiting ──verdict──^
-//!    └──> 407, 503                    └──> 407, 503
+//! Unchecked ──verified before──────────────────> Granted
+//!    │ └──a password to verify──> Verifying ──match──^
+//!    └──> 407, 503                   └──> 407, 503
 //! ```
 //!
-//! A worker never runs a slow hash. It looks into its own memory of credentials
-//! (`authenticator.rs`), and what is not there becomes a question to the verifier: a thread of the
-//! program, or an actor of the simulator. The exchange waits until the verdict comes by mailbox, or
-//! until `auth_ms` is over. Credentials are looked at here and nowhere else: they are neither
-//! forwarded, nor logged, nor kept, except as digests under a key that only this worker has.
+//! A worker never computes a slow hash. It looks the credentials up in its own cache
+//! (`authenticator.rs`). If they are not there, it sends a request to the verifier, which is a
+//! thread of the program or an actor of the simulator. The exchange waits until the result arrives
+//! in the worker's mailbox, or until `auth_ms` is over. Only this module reads credentials. They
+//! are not forwarded and not logged, and are stored only as digests under a key that only this
+//! worker has.
 
 mod admit;
 mod authenticator;
@@ -30,14 +31,14 @@ pub(crate) use challenge::write_challenges;
 pub use password_cache::PasswordCache;
 pub use verifier::{FairQueue, Verifier, VerifierFull, VerifyOutcome, VerifyRequest, VerifyResult};
 
-/// What is known of the one who sent a request.
+/// The state of the authentication of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Access {
-    /// Nothing was asked yet.
+    /// The credentials were not checked yet.
     #[default]
     Unchecked,
-    /// The verifier compares a password.
+    /// The verifier compares the password with a hash.
     Verifying,
-    /// It is this user.
+    /// The request is authenticated as this user.
     Granted(Arc<[u8]>),
 }

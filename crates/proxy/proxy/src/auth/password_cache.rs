@@ -1,4 +1,5 @@
-//! What the verifier found right a moment ago: when a user begins, every worker asks for the same.
+//! A cache of right passwords at the verifier. When a user becomes active, every worker submits a
+//! request for the same password.
 
 use std::time::Duration;
 
@@ -9,41 +10,43 @@ use sha2::Sha256;
 use super::expiring_cache::ExpiringCache;
 use super::verifier::{VerifyOutcome, VerifyRequest, VerifyResult};
 
-/// How long, and how many. Workers have memories of their own for everything beyond.
+/// How long a right password is cached. Workers have longer-lived caches of their own.
 const MATCH_TTL: Duration = Duration::from_secs(60);
+/// The most right passwords in the cache. Above it, the oldest are removed.
 const MATCHES_MAX: usize = 1024;
 
-/// Passwords that were right, as digests under a key of its own together with the hash that they
-/// were compared with. What was wrong is not remembered: a question about a user who does not exist
-/// must take as long as any.
+/// A cache of right passwords. The key of an entry is a digest of the password and the hash with
+/// which it was compared, under a secret of this cache. Wrong passwords are not cached, because a
+/// request for an unknown user must take as long as any other.
 pub struct PasswordCache {
     mac: Hmac<Sha256>,
     matches: ExpiringCache<()>,
 }
 
 impl PasswordCache {
-    /// An empty one; `secret` is random.
+    /// Creates an empty cache. `secret` is random.
     pub fn new(secret: [u8; 32]) -> Self {
         let mac = Hmac::new_from_slice(&secret).expect("a key may have any length");
         Self { mac, matches: ExpiringCache::default() }
     }
 
-    /// The verdict. Takes as long as the hash, unless the same was right a moment ago.
-    pub fn verify(&mut self, question: &VerifyRequest, now: Instant) -> VerifyResult {
+    /// Verifies a request. Takes as long as the slow hash, unless the same password was right
+    /// within the last minute.
+    pub fn verify(&mut self, request: &VerifyRequest, now: Instant) -> VerifyResult {
         let mut mac = self.mac.clone();
-        // No hash holds a zero.
-        for part in [question.hash.text().as_bytes(), b"\0", &question.password] {
+        // A zero separates the parts, because no hash contains one.
+        for part in [request.hash.text().as_bytes(), b"\0", &request.password] {
             mac.update(part);
         }
         let digest = mac.finalize().into_bytes().into();
-        if !question.is_decoy && self.matches.get(&digest, now).is_some() {
-            return question.result(VerifyOutcome::Match);
+        if !request.is_decoy && self.matches.get(&digest, now).is_some() {
+            return request.result(VerifyOutcome::Match);
         }
-        let verdict = question.verify();
-        if verdict.outcome == VerifyOutcome::Match {
+        let result = request.verify();
+        if result.outcome == VerifyOutcome::Match {
             self.matches.insert(digest, (), now + MATCH_TTL, MATCHES_MAX);
         }
-        verdict
+        result
     }
 }
 
@@ -55,12 +58,12 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn only_what_was_right_is_remembered_and_of_its_own_hash_alone() {
+    fn only_right_passwords_are_cached_and_only_for_their_own_hash() {
         let hash = |salt| {
             let text = bcrypt::hash_with_salt("secret", 4, [salt; 16]).unwrap().to_string();
             Arc::new(PasswordHash::parse(&text).unwrap())
         };
-        let question = |hash: &Arc<PasswordHash>, password: &str, is_decoy| VerifyRequest {
+        let request = |hash: &Arc<PasswordHash>, password: &str, is_decoy| VerifyRequest {
             digest: [0; 32],
             client: None,
             hash: hash.clone(),
@@ -69,7 +72,7 @@ mod tests {
         };
         let (mut memory, now) = (PasswordCache::new([7; 32]), Instant::default());
         let (first, second) = (hash(1), hash(2));
-        for (hash, password, is_decoy, wanted, remembered) in [
+        for (hash, password, is_decoy, wanted, cached) in [
             (&first, "secret", true, VerifyOutcome::Mismatch, 0),
             (&first, "wrong", false, VerifyOutcome::Mismatch, 0),
             (&first, "secret", false, VerifyOutcome::Match, 1),
@@ -78,8 +81,8 @@ mod tests {
             (&second, "wrong", false, VerifyOutcome::Mismatch, 1),
             (&second, "secret", false, VerifyOutcome::Match, 2),
         ] {
-            let verdict = memory.verify(&question(hash, password, is_decoy), now);
-            assert_eq!((verdict.outcome, memory.matches.len()), (wanted, remembered));
+            let result = memory.verify(&request(hash, password, is_decoy), now);
+            assert_eq!((result.outcome, memory.matches.len()), (wanted, cached));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Questions to the verifier, and the order in which they are answered: by turns, one of each
-//! client, so that somebody who guesses passwords delays nobody else by more than one comparison.
+//! Requests to the verifier, and the order in which it serves them. Clients take turns, one request
+//! each, so that a client that guesses passwords delays another one by at most one comparison.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -9,84 +9,85 @@ use millrace_config::PasswordHash;
 
 use crate::overload::per_client::ClientPrefix;
 
-/// Whoever compares passwords with slow hashes, outside of the workers.
+/// A component outside of the workers that compares passwords with slow hashes.
 pub trait Verifier: Send {
-    /// Takes a question, of which a verdict will come to the mailbox of the worker that asked.
-    /// Never blocks for longer than it takes to put it into a queue.
+    /// Submits a request. The result will arrive in the mailbox of the worker that submitted it.
+    /// Blocks only for as long as it takes to put the request into a queue.
     ///
     /// # Errors
-    /// There is no room for it; no verdict will come.
-    fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull>;
+    /// The queue is full. There will be no result.
+    fn submit(&mut self, request: VerifyRequest) -> Result<(), VerifierFull>;
 }
 
-/// The verifier has no room for a question.
+/// The error of a request for which the verifier's queue has no space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VerifierFull;
 
-/// Whether a password is the right one.
+/// A request to compare a password with a hash.
 pub struct VerifyRequest {
     pub(super) digest: [u8; 32],
     pub(super) client: Option<ClientPrefix>,
     pub(super) hash: Arc<PasswordHash>,
     pub(super) password: Vec<u8>,
-    /// There is no such user: whatever the hash says, the answer is no.
+    /// Whether the user does not exist. The comparison runs against a decoy hash then, for the sake
+    /// of its time, and its outcome is always a mismatch.
     pub(super) is_decoy: bool,
 }
 
 impl VerifyRequest {
-    /// The verdict. Takes as long as the hash: a tenth of a second, or longer.
+    /// Compares the password with the hash. This takes a tenth of a second or longer.
     pub fn verify(&self) -> VerifyResult {
-        let is_right = self.hash.is_of(&self.password) && !self.is_decoy;
-        self.result(if is_right { VerifyOutcome::Match } else { VerifyOutcome::Mismatch })
+        let is_match = self.hash.is_of(&self.password) && !self.is_decoy;
+        self.result(if is_match { VerifyOutcome::Match } else { VerifyOutcome::Mismatch })
     }
 
-    /// The verdict that says `outcome`.
+    /// Returns a result of this request with the given outcome.
     pub fn result(&self, outcome: VerifyOutcome) -> VerifyResult {
         VerifyResult { digest: self.digest, outcome }
     }
 
-    /// Who asks; `None`: a client on a Unix socket.
+    /// Returns the client that sent the password; `None` for a client on a Unix socket.
     pub fn client(&self) -> Option<ClientPrefix> {
         self.client
     }
 }
 
-/// A password is shown to nobody.
+/// Does not show the password.
 impl fmt::Debug for VerifyRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Question(of {:?}, {:?})", self.client, self.hash)
+        write!(f, "VerifyRequest(client {:?}, {:?})", self.client, self.hash)
     }
 }
 
-/// What the verifier says of a question.
+/// The result of a request.
 #[derive(Debug)]
 pub struct VerifyResult {
     pub(super) digest: [u8; 32],
     pub(super) outcome: VerifyOutcome,
 }
 
-/// How a question was answered.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VerifyOutcome {
-    /// It is the password.
+    /// The password is right.
     Match,
-    /// It is not.
+    /// The password is wrong.
     Mismatch,
-    /// It was given up, to make room for a client with fewer questions.
+    /// The request was dropped in favour of a client with fewer requests.
     Dropped,
 }
 
-/// A bounded queue that serves clients by turns.
+/// A bounded queue that serves clients in turn.
 ///
-/// Each client has a line of its own, of at most [`FairQueue::PER_CLIENT_MAX`]. When all lines
-/// together hold [`FairQueue::MAX`], a newcomer takes the place of the latest of the longest line,
-/// unless its own would be as long.
+/// Each client has a queue of its own, of at most [`FairQueue::PER_CLIENT_MAX`] items. When all
+/// queues together hold [`FairQueue::MAX`] items, a new item displaces the latest item of the
+/// longest queue, unless its own queue would become as long as that.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    /// Lines that are not empty, with [`FairQueue::MAX`] items in all at most; `lines.len() ==
-    /// turns.len()`.
+    /// The queues that are not empty, with at most [`FairQueue::MAX`] items together:
+    /// `queues.len() == turns.len()`.
     queues: HashMap<Option<ClientPrefix>, VecDeque<T>>,
-    /// Whose turn it is next.
+    /// The clients with a queue, in the order of their turns.
     turns: VecDeque<Option<ClientPrefix>>,
 }
 
@@ -97,45 +98,50 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Questions that wait in all. Above it, the longest line gives one up.
+    /// The most items of all clients. Above it, the longest queue loses an item.
     pub const MAX: usize = 256;
-    /// Questions that wait for one client. Above it, its next is refused.
+    /// The most items of one client. Above it, the next item is refused.
     pub const PER_CLIENT_MAX: usize = 16;
 
-    /// Puts an item at the end of its client's line. Gives the one that had to make room, if any.
+    /// Appends an item to the queue of its client. Returns the item that it displaced, if any.
     ///
     /// # Errors
-    /// The item, when its client has too many already.
+    /// The item itself, if its client has too many items already.
     pub fn push(&mut self, client: Option<ClientPrefix>, item: T) -> Result<Option<T>, T> {
-        let mine = self.queues.get(&client).map_or(0, VecDeque::len);
-        if mine == Self::PER_CLIENT_MAX {
+        let own_length = self.queues.get(&client).map_or(0, VecDeque::len);
+        if own_length == Self::PER_CLIENT_MAX {
             return Err(item);
         }
         let mut displaced = None;
         if self.queues.values().map(VecDeque::len).sum::<usize>() == Self::MAX {
             let length = |client| self.queues[client].len();
-            // The one whose turn is last among equals has waited least.
-            let longest = *self.turns.iter().max_by_key(|client| length(client)).expect("full");
-            if self.queues[&longest].len() <= mine + 1 {
+            // Among queues of equal length, `max_by_key` returns the one whose turn comes last. Its
+            // client has waited least.
+            let longest = *self
+                .turns
+                .iter()
+                .max_by_key(|client| length(client))
+                .expect("a full queue has clients");
+            if self.queues[&longest].len() <= own_length + 1 {
                 return Err(item);
             }
-            let line = self.queues.get_mut(&longest).expect("looked at just now");
-            displaced = line.pop_back();
+            let queue = self.queues.get_mut(&longest).expect("it was found just now");
+            displaced = queue.pop_back();
         }
-        let line = self.queues.entry(client).or_default();
-        if line.is_empty() {
+        let queue = self.queues.entry(client).or_default();
+        if queue.is_empty() {
             self.turns.push_back(client);
         }
-        line.push_back(item);
+        queue.push_back(item);
         Ok(displaced)
     }
 
-    /// Takes the oldest item of the client whose turn it is.
+    /// Takes the oldest item of the client that is next in turn.
     pub fn pop(&mut self) -> Option<T> {
         let client = self.turns.pop_front()?;
-        let line = self.queues.get_mut(&client).expect("a client with a turn has a line");
-        let item = line.pop_front();
-        if line.is_empty() {
+        let queue = self.queues.get_mut(&client).expect("a client with a turn has a queue");
+        let item = queue.pop_front();
+        if queue.is_empty() {
             self.queues.remove(&client);
         } else {
             self.turns.push_back(client);
@@ -143,7 +149,7 @@ impl<T> FairQueue<T> {
         item
     }
 
-    /// Whether nothing waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
@@ -162,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_take_turns_and_a_guesser_has_a_bound_of_his_own() {
+    fn clients_take_turns_and_each_has_a_bound() {
         let mut queue = FairQueue::default();
         let guesses = (0..100).filter(|&guess| queue.push(client(1), guess).is_ok()).count();
         assert_eq!(guesses, FairQueue::<i32>::PER_CLIENT_MAX);
@@ -174,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_makes_room_for_those_who_have_little() {
+    fn a_full_queue_displaces_items_of_clients_with_many() {
         let mut queue = FairQueue::default();
-        let lines = (FairQueue::<u32>::MAX / FairQueue::<u32>::PER_CLIENT_MAX) as u32;
+        let clients = (FairQueue::<u32>::MAX / FairQueue::<u32>::PER_CLIENT_MAX) as u32;
         for guess in 0..FairQueue::<u32>::MAX as u32 {
-            assert_eq!(queue.push(client(guess % lines), guess), Ok(None));
+            assert_eq!(queue.push(client(guess % clients), guess), Ok(None));
         }
         let newcomer = queue.push(client(1000), 1).unwrap();
-        assert!(newcomer.is_some_and(|guess| guess >= 240), "the latest of a longest line");
+        assert!(newcomer.is_some_and(|guess| guess >= 240), "the latest item of a longest queue");
         assert_eq!(length(&queue), FairQueue::<u32>::MAX);
         for count in 0..2000 {
             let _ = queue.push(client(2000 + count), 1);
@@ -190,7 +196,7 @@ mod tests {
         assert_eq!(
             (length(&queue), longest),
             (FairQueue::<u32>::MAX, Some(1)),
-            "one for everybody"
+            "one item per client"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Tracks whether a configured origin responds.
+//! Tracks whether configured origins respond.
 //!
 //! Workers record failed requests and the first response after them. A thread of the program reads
 //! the records and logs them. This module only reports; `origin/health.rs` selects origins.
@@ -12,12 +12,12 @@ use millrace_engine::Instant;
 
 use crate::exchange::Reason;
 
-/// Why an attempt at an origin failed.
+/// Why a request to an origin failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureCause {
-    /// No response came.
+    /// There was no valid response header.
     Reason(Reason),
-    /// The response had this status, which the route counts as a failure.
+    /// The response had this status, which the route treats as a failure.
     Status(u16),
 }
 
@@ -53,11 +53,11 @@ pub struct Outage {
     /// Identifies the period of the origin in the configuration. An origin that leaves the
     /// configuration and comes back has another generation, and counts from 0.
     pub generation: u64,
-    /// Attempts that failed in this generation.
+    /// Requests that failed in this generation, retries included.
     pub failures: u64,
-    /// Why the latest of them failed.
+    /// The cause of the latest failure.
     pub cause: Option<FailureCause>,
-    /// Time of the first failure since the latest response; `None`: the origin responds.
+    /// Time of the first failure since the latest response; `None` if the origin responds.
     pub since: Option<Instant>,
     /// Time of the first response after the latest failure.
     pub responded_at: Option<Instant>,
@@ -77,10 +77,11 @@ impl SharedOutage {
         Self { outage, is_failing: AtomicBool::new(false) }
     }
 
-    /// Whether a response would end an outage. One relaxed load for each response: after a stale
-    /// value, the next response ends the outage.
+    /// Returns whether a response would end an outage. This is one relaxed load per response. If
+    /// the value is stale, the next response ends the outage.
     pub(crate) fn is_failing(&self) -> bool {
-        // Pairs with the stores below. The outage itself is read under the lock.
+        // Pairs with the stores in `record_failure` and `record_response`. The outage itself is
+        // read under the lock.
         self.is_failing.load(Ordering::Relaxed)
     }
 
@@ -88,26 +89,26 @@ impl SharedOutage {
         *self.lock()
     }
 
-    /// Records a failed attempt.
-    pub(crate) fn record_failure(&self, cause: FailureCause, now: Instant, bell: &Notifier) {
+    /// Records a failed request.
+    pub(crate) fn record_failure(&self, cause: FailureCause, now: Instant, notifier: &Notifier) {
         let mut outage = self.lock();
         outage.failures += 1;
         outage.cause = Some(cause);
         outage.since.get_or_insert(now);
         self.is_failing.store(true, Ordering::Relaxed);
         drop(outage);
-        bell.notify();
+        notifier.notify();
     }
 
     /// Records a response.
-    pub(crate) fn record_response(&self, now: Instant, bell: &Notifier) {
+    pub(crate) fn record_response(&self, now: Instant, notifier: &Notifier) {
         let mut outage = self.lock();
         if outage.since.take().is_some() {
             outage.responded_at = Some(now);
         }
         self.is_failing.store(false, Ordering::Relaxed);
         drop(outage);
-        bell.notify();
+        notifier.notify();
     }
 
     fn lock(&self) -> MutexGuard<'_, Outage> {
@@ -125,21 +126,22 @@ pub(crate) struct Notifier {
 impl Notifier {
     /// Wakes the reader. This is a system call only if the reader sleeps.
     fn notify(&self) {
-        let was_rung = std::mem::replace(
+        let was_notified = std::mem::replace(
             &mut *self.is_notified.lock().unwrap_or_else(PoisonError::into_inner),
             true,
         );
-        if !was_rung {
+        if !was_notified {
             self.wake.notify_one();
         }
     }
 
-    /// Waits until the bell has rung since the last wait, for at most `most`.
-    pub(crate) fn wait(&self, most: Duration) {
-        let rung = self.is_notified.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.wake.wait_timeout_while(rung, most, |rung| !*rung);
-        let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        *rung = false;
+    /// Waits until there was a notification since the last wait, or until the timeout is over.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let is_notified = self.is_notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited =
+            self.wake.wait_timeout_while(is_notified, timeout, |is_notified| !*is_notified);
+        let (mut is_notified, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *is_notified = false;
     }
 }
 
@@ -149,31 +151,31 @@ mod tests {
 
     #[test]
     fn an_outage_begins_with_its_first_failure_and_ends_with_a_response() {
-        let (outage, bell) = (SharedOutage::new(7), Notifier::default());
+        let (outage, notifier) = (SharedOutage::new(7), Notifier::default());
         let at = |seconds| Instant::default() + Duration::from_secs(seconds);
         let refused = FailureCause::Reason(Reason::ConnectFailed);
-        outage.record_failure(refused, at(1), &bell);
-        outage.record_failure(FailureCause::Status(503), at(2), &bell);
+        outage.record_failure(refused, at(1), &notifier);
+        outage.record_failure(FailureCause::Status(503), at(2), &notifier);
         assert!(outage.is_failing());
         let (failed, cause) = (2, Some(FailureCause::Status(503)));
         let since = Some(at(1));
         let expected = Outage { generation: 7, failures: failed, cause, since, responded_at: None };
         assert_eq!(outage.read(), expected);
-        outage.record_response(at(5), &bell);
+        outage.record_response(at(5), &notifier);
         assert!(!outage.is_failing());
         assert_eq!(outage.read(), Outage { since: None, responded_at: Some(at(5)), ..expected });
-        outage.record_response(at(6), &bell);
-        assert_eq!(outage.read().responded_at, Some(at(5)), "it had ended");
-        outage.record_failure(refused, at(7), &bell);
+        outage.record_response(at(6), &notifier);
+        assert_eq!(outage.read().responded_at, Some(at(5)), "the outage had ended before");
+        outage.record_failure(refused, at(7), &notifier);
         assert_eq!((outage.read().failures, outage.read().since), (3, Some(at(7))));
     }
 
     #[test]
-    fn the_bell_remembers_one_ring() {
-        let bell = Notifier::default();
-        bell.notify();
-        bell.notify();
-        bell.wait(Duration::MAX);
-        assert!(!*bell.is_notified.lock().unwrap());
+    fn the_notifier_remembers_one_notification() {
+        let notifier = Notifier::default();
+        notifier.notify();
+        notifier.notify();
+        notifier.wait(Duration::MAX);
+        assert!(!*notifier.is_notified.lock().unwrap());
     }
 }

@@ -1,7 +1,8 @@
-//! What all workers know of the origins together, and what the health checks found: one board a
-//! process. Workers read one number of it per pick; all else moves only when something changes.
+//! The health of origins that the workers of a process share, and the results of the health checks.
+//! A worker reads one number per pick; it reads more only after a change.
 //!
-//! The board outlives configurations: an origin is known by its address, a check by what it asks.
+//! The shared health survives reloads: an origin keeps its state while its address stays in the
+//! configuration, a health check while its request stays the same.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -20,32 +21,32 @@ use crate::origin::{Ejection, HealthChange, PendingReport};
 
 pub use crate::origin::outage::{FailureCause, Outage};
 
-/// The board of a process.
+/// The health of all origins of a process.
 #[derive(Debug, Default)]
 pub struct SharedHealth {
-    /// Counts what changed for those who pick.
+    /// The number of changes that affect picks.
     version: AtomicU64,
-    /// At least 1, but for a default board.
+    /// The number of workers; 0 in the default value only, which counts as one.
     workers: usize,
-    /// Rings at each failure and at the end of each outage.
+    /// Notified of each failure and of the end of each outage.
     notifier: Notifier,
-    /// [`Outage::generation`] of the latest mark of an origin.
+    /// [`Outage::generation`] of the origin that was registered last.
     generation: AtomicU64,
     origins: Mutex<HashMap<Origin, Arc<SharedOrigin>>>,
     checks: Mutex<HashMap<HealthCheck, Arc<CheckResult>>>,
 }
 
-/// What is known of one origin.
+/// The state of one origin that all workers share.
 #[derive(Debug)]
 pub(crate) struct SharedOrigin {
     published: Mutex<PublishedHealth>,
     pub(crate) outage: SharedOutage,
-    /// One a worker.
+    /// The counters of each worker, by its index.
     counters: Box<[OriginCounters]>,
 }
 
-/// What one worker counts of a configured origin. On cache lines of its own: workers write theirs
-/// for each request.
+/// The counters of one worker for a configured origin. They are on a cache line of their own,
+/// because each worker writes its counters for each request.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct OriginCounters {
@@ -62,7 +63,7 @@ impl SharedOrigin {
         Self { published: Mutex::default(), outage: SharedOutage::new(generation), counters }
     }
 
-    /// What a worker counts.
+    /// Returns the counters of a worker.
     pub(crate) fn counters(&self, worker: usize) -> &OriginCounters {
         &self.counters[worker]
     }
@@ -76,34 +77,35 @@ impl SharedOrigin {
     }
 }
 
-/// What the workers told about an origin.
+/// The health of an origin, as the workers have published it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PublishedHealth {
-    /// In a row, of all workers; 0 while it is ejected.
+    /// Failures in a row at all workers together; 0 while the origin is ejected.
     pub(crate) failures: u32,
     pub(crate) ejection: Option<Ejection>,
 }
 
-/// What a health check asks, and of whom.
+/// A health check: the request that is sent to an origin, and the responses that it accepts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct HealthCheck {
-    /// Who is asked.
+    /// The origin that is checked.
     pub origin: Origin,
-    /// The target, from its slash on.
+    /// The request target, which begins with a slash.
     pub path: String,
-    /// What stands in Host.
+    /// The value of Host.
     pub host: String,
-    /// The PROXY protocol header that comes first: the origin expects one on every connection.
+    /// The PROXY protocol header that begins the connection, if the origin expects one.
     pub send_proxy: SendProxy,
-    /// The first and the last status of an origin that is well.
+    /// The lowest and the highest status that the check accepts.
     pub statuses: (u16, u16),
 }
 
 impl HealthCheck {
-    /// The checks of a route, one for each of its origins in their order; none if it has none.
+    /// Returns the checks of a route: one for each of its origins, in their order, if the route is
+    /// configured to have any.
     pub fn of_route(route: &Route) -> impl Iterator<Item = Self> {
-        let asked = route.check.as_ref();
-        asked.into_iter().flat_map(|check| {
+        let check = route.check.as_ref();
+        check.into_iter().flat_map(|check| {
             route.origins.iter().map(|origin| Self {
                 origin: origin.clone(),
                 path: check.path.clone(),
@@ -114,20 +116,20 @@ impl HealthCheck {
         })
     }
 
-    /// What the origin is called.
+    /// Returns the origin as it is written in the configuration.
     pub fn name(&self) -> String {
         write_origin(&self.origin)
     }
 
-    /// All that is sent on the check's connection. A PROXY header says that it is our own, and no
-    /// client's.
+    /// Returns the bytes to send on the connection of the check. The PROXY header, if there is one,
+    /// marks the connection as the proxy's own rather than a client's.
     pub fn request(&self) -> Vec<u8> {
-        let ours = ProxyHeader::default();
+        let proxy_header = ProxyHeader::default();
         let mut request = Vec::new();
         match self.send_proxy {
             SendProxy::Off => {}
-            SendProxy::V1 => ours.write_v1(&mut request),
-            SendProxy::V2 => ours.write_v2(&mut request),
+            SendProxy::V1 => proxy_header.write_v1(&mut request),
+            SendProxy::V2 => proxy_header.write_v2(&mut request),
         }
         let mut header = Http1Header::new(&mut request);
         header.request(b"GET", self.path.as_bytes(), |host| host.extend(self.host.bytes()));
@@ -137,7 +139,7 @@ impl HealthCheck {
         request
     }
 
-    /// The checks of a configuration, each once.
+    /// Returns the checks of a configuration, each once.
     pub fn of_config(config: &Config) -> Vec<Self> {
         let mut checks: Vec<Self> = Vec::new();
         let routes = config.services.iter().flat_map(Service::routes);
@@ -150,8 +152,8 @@ impl HealthCheck {
     }
 }
 
-/// What the origin sees as Host in a check. What clients ask for is known only where the route
-/// names one host.
+/// Returns the value of Host in a check. If the route sends the Host of the client, the check uses
+/// the host of the route, provided that it is a single one.
 fn host_sent(route: &Route, origin: &Origin) -> String {
     let named = route.host.as_ref().filter(|host| !host.starts_with('*'));
     match (named, route.host_header, origin) {
@@ -162,11 +164,12 @@ fn host_sent(route: &Route, origin: &Origin) -> String {
     }
 }
 
+/// Returns the host with brackets around an IPv6 address.
 fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
-/// What a health check found.
+/// The latest result of a health check.
 #[derive(Debug, Default)]
 pub(crate) struct CheckResult {
     is_failing: AtomicBool,
@@ -174,70 +177,70 @@ pub(crate) struct CheckResult {
 
 impl CheckResult {
     pub(crate) fn is_failing(&self) -> bool {
-        // Pairs with the store in `Board::set_check`. The version, which changes after it, is what
-        // makes workers look: relaxed is enough.
+        // Pairs with the swap in `SharedHealth::set_check_result`. Relaxed is enough: workers read
+        // this when the version has changed, which happens after the swap.
         self.is_failing.load(Ordering::Relaxed)
     }
 }
 
-/// How an origin stands, to be shown.
+/// The status of an origin, for reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OriginStatus {
-    /// As in the configuration.
+    /// The origin, as it is written in the configuration.
     pub origin: String,
-    /// The path of the checks that this is about; `None`: what the requests of clients showed.
+    /// The path of a health check; `None` if the status comes from the requests of clients.
     pub check: Option<String>,
-    /// Whether it is asked by the requests of clients, as far as this goes.
+    /// Whether the origin receives requests, as far as this source of the status decides.
     pub up: bool,
     /// Failures in a row.
     pub failures: u32,
-    /// What the requests of clients counted; `None` of a check.
+    /// The statistics of the requests of clients; `None` for a health check.
     pub stats: Option<OriginStats>,
 }
 
-/// What all workers counted of a configured origin.
+/// Statistics of a configured origin, summed over all workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OriginStats {
-    /// Requests that it was picked for, each try.
+    /// Requests for which the origin was picked. Each retry counts.
     pub requests: u64,
     /// Responses with a status from 500 on.
     pub responses_5xx: u64,
-    /// Times that no connection could be opened.
+    /// Failures to open a connection.
     pub connect_errors: u64,
     /// Requests to which the origin sent no valid response header.
     pub response_errors: u64,
-    /// Requests that it was picked for and that have not ended there.
+    /// Requests for which the origin was picked and that have not left it.
     pub in_flight: u64,
 }
 
 impl SharedHealth {
-    /// For `workers` workers.
+    /// Creates the shared health of `workers` workers.
     pub(crate) fn new(workers: usize) -> Self {
         Self { workers, ..Self::default() }
     }
 
-    /// Records that an attempt at an origin failed.
-    pub(crate) fn record_failure(&self, mark: &SharedOrigin, cause: FailureCause, now: Instant) {
-        mark.outage.record_failure(cause, now, &self.notifier);
+    /// Records a failed request to an origin.
+    pub(crate) fn record_failure(&self, entry: &SharedOrigin, cause: FailureCause, now: Instant) {
+        entry.outage.record_failure(cause, now, &self.notifier);
     }
 
     /// Records the first response of an origin after a failure.
-    pub(crate) fn record_response(&self, mark: &SharedOrigin, now: Instant) {
-        mark.outage.record_response(now, &self.notifier);
+    pub(crate) fn record_response(&self, entry: &SharedOrigin, now: Instant) {
+        entry.outage.record_response(now, &self.notifier);
     }
 
-    /// Waits until an attempt has failed or an outage has ended since the last wait, for at most
-    /// `most`.
-    pub fn wait_for_outages(&self, most: Duration) {
-        self.notifier.wait(most);
+    /// Waits until a request has failed or an outage has ended since the last wait, or until the
+    /// timeout is over.
+    pub fn wait_for_outages(&self, timeout: Duration) {
+        self.notifier.wait(timeout);
     }
 
-    /// Returns the configured origins with failed attempts, in the order of their names.
+    /// Returns the configured origins with failed requests, in the order of their names.
     pub fn outages(&self) -> Vec<(String, Outage)> {
         let mut outages: Vec<_> = lock(&self.origins)
             .iter()
-            .filter(|(_, mark)| is_in_use(mark))
-            .map(|(origin, mark)| (origin, mark.outage.read()))
+            .filter(|(_, entry)| is_in_use(entry))
+            .map(|(origin, entry)| (origin, entry.outage.read()))
             .filter(|(_, outage)| outage.failures > 0)
             .map(|(origin, outage)| (write_origin(origin), outage))
             .collect();
@@ -245,9 +248,9 @@ impl SharedHealth {
         outages
     }
 
-    /// Rises with each change that matters to a pick.
+    /// Returns the number of changes that affect picks.
     pub(crate) fn version(&self) -> u64 {
-        // Pairs with the addition in `changed`: what was written before it is seen after this.
+        // Pairs with the addition in `bump_version`: writes before that are visible after this.
         self.version.load(Ordering::Acquire)
     }
 
@@ -256,131 +259,134 @@ impl SharedHealth {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// What is known of an origin, from now on kept as long as somebody holds it.
+    /// Returns the shared state of an origin, which is kept while a reference to it exists.
     pub(crate) fn register_origin(&self, origin: &Origin) -> Arc<SharedOrigin> {
         get_or_insert(&self.origins, origin, || {
-            // Needs no order, only to differ: relaxed.
+            // Relaxed: the numbers only have to be distinct.
             let generation = 1 + self.generation.fetch_add(1, Ordering::Relaxed);
             SharedOrigin::new(self.workers, generation)
         })
     }
 
-    /// What a check found; well until it finds something else.
+    /// Returns the result of a check, which is kept while a reference to it exists. It begins as a
+    /// success.
     pub(crate) fn register_check(&self, check: &HealthCheck) -> Arc<CheckResult> {
         get_or_insert(&self.checks, check, CheckResult::default)
     }
 
-    /// Says what a check found. One that nobody picks by is of no interest.
+    /// Stores the result of a check. A check that no snapshot uses is ignored.
     pub fn set_check_result(&self, check: &HealthCheck, up: bool) {
-        let Some(mark) = lock(&self.checks).get(check).cloned() else { return };
-        // Pairs with the load in `CheckMark::fails`.
-        if mark.is_failing.swap(!up, Ordering::Relaxed) == up {
+        let Some(entry) = lock(&self.checks).get(check).cloned() else { return };
+        // Pairs with the load in `CheckResult::is_failing`.
+        if entry.is_failing.swap(!up, Ordering::Relaxed) == up {
             self.bump_version();
         }
     }
 
-    /// Tells all workers what one of them found out at once.
-    pub(crate) fn publish_change(&self, mark: &SharedOrigin, change: HealthChange) {
-        let mut told = lock(&mark.published);
-        let ejection = match (change, told.ejection) {
+    /// Publishes a change that a worker found. Of two ejections the one that ends later is kept.
+    pub(crate) fn publish_change(&self, entry: &SharedOrigin, change: HealthChange) {
+        let mut published = lock(&entry.published);
+        let ejection = match (change, published.ejection) {
             (HealthChange::Ejected(new), Some(old)) if old.until > new.until => Some(old),
             (HealthChange::Ejected(new), _) => Some(new),
             (HealthChange::Readmitted, _) => None,
         };
-        *told = PublishedHealth { failures: 0, ejection };
-        drop(told);
+        *published = PublishedHealth { failures: 0, ejection };
+        drop(published);
         self.bump_version();
     }
 
-    /// Adds a worker's failures to those of the others; gives what they are together. They may
-    /// suffice to eject. That a row of them has begun, or ended, all workers hear.
+    /// Adds a worker's report to the published health, and returns the sum. The sum of the failures
+    /// of all workers may eject the origin. The version changes on an ejection, on the first
+    /// failure in a row, and on the response that ends a row, so that all workers apply these.
     pub(crate) fn publish_report(
         &self,
-        mark: &SharedOrigin,
-        news: PendingReport,
+        entry: &SharedOrigin,
+        report: PendingReport,
         now: Instant,
         limits: &Limits,
     ) -> PublishedHealth {
-        let mut told = lock(&mark.published);
-        if told.ejection.is_some() {
-            return *told;
+        let mut published = lock(&entry.published);
+        if published.ejection.is_some() {
+            return *published;
         }
-        let had_failed = told.failures > 0;
-        let before = if news.responded { 0 } else { told.failures };
-        told.failures = before.saturating_add(news.failures);
+        let had_failed = published.failures > 0;
+        let before = if report.responded { 0 } else { published.failures };
+        published.failures = before.saturating_add(report.failures);
         let max = limits.eject_failures;
-        if max > 0 && u64::from(told.failures) >= max {
+        if max > 0 && u64::from(published.failures) >= max {
             let ejection = Some(Ejection::new(None, now, limits));
-            *told = PublishedHealth { failures: 0, ejection };
+            *published = PublishedHealth { failures: 0, ejection };
             self.bump_version();
-        } else if had_failed != (told.failures > 0) {
-            // A worker says that it was answered only where it knows of failures.
+        } else if had_failed != (published.failures > 0) {
+            // A worker reports a response only if it knows of failures before.
             self.bump_version();
         }
-        *told
+        *published
     }
 
-    /// How the origins stand that some worker picks from, in the order of their names; each once,
-    /// and once with each path of a check.
+    /// Returns the status of the configured origins, in the order of their names: one entry for the
+    /// requests of clients, and one for each path of a health check.
     pub fn statuses(&self) -> Vec<OriginStatus> {
-        let mut shown: Vec<_> = lock(&self.origins)
+        let mut statuses: Vec<_> = lock(&self.origins)
             .iter()
-            .filter(|(_, mark)| is_in_use(mark))
-            .map(|(origin, mark)| {
-                let told = mark.published();
+            .filter(|(_, entry)| is_in_use(entry))
+            .map(|(origin, entry)| {
+                let published = entry.published();
                 OriginStatus {
                     origin: write_origin(origin),
                     check: None,
-                    up: told.ejection.is_none(),
-                    failures: told.failures,
+                    up: published.ejection.is_none(),
+                    failures: published.failures,
                     stats: Some(OriginStats {
-                        requests: mark.sum(|counters| &counters.requests),
-                        responses_5xx: mark.sum(|counters| &counters.responses_5xx),
-                        connect_errors: mark.sum(|counters| &counters.connect_errors),
-                        response_errors: mark.sum(|counters| &counters.response_errors),
-                        in_flight: mark.sum(|counters| &counters.in_flight),
+                        requests: entry.sum(|counters| &counters.requests),
+                        responses_5xx: entry.sum(|counters| &counters.responses_5xx),
+                        connect_errors: entry.sum(|counters| &counters.connect_errors),
+                        response_errors: entry.sum(|counters| &counters.response_errors),
+                        in_flight: entry.sum(|counters| &counters.in_flight),
                     }),
                 }
             })
             .collect();
         let checks = lock(&self.checks);
-        let held = checks.iter().filter(|(_, mark)| is_in_use(mark));
-        shown.extend(held.map(|(check, mark)| OriginStatus {
+        let held = checks.iter().filter(|(_, entry)| is_in_use(entry));
+        statuses.extend(held.map(|(check, entry)| OriginStatus {
             origin: write_origin(&check.origin),
             check: Some(check.path.clone()),
-            up: !mark.is_failing(),
+            up: !entry.is_failing(),
             failures: 0,
             stats: None,
         }));
-        shown.sort_by(|one, other| (&one.origin, &one.check).cmp(&(&other.origin, &other.check)));
-        // Checks that differ in what they expect, or in Host, are one to whoever looks.
-        shown.dedup_by(|next, row| {
+        statuses
+            .sort_by(|one, other| (&one.origin, &one.check).cmp(&(&other.origin, &other.check)));
+        // Checks that differ only in Host or in the accepted statuses are merged into one entry.
+        statuses.dedup_by(|next, row| {
             let is_same = (&next.origin, &next.check) == (&row.origin, &row.check);
             row.up &= next.up || !is_same;
             is_same
         });
-        shown
+        statuses
     }
 }
 
-/// The entry of a key. Those that no snapshot holds any more are forgotten on the way, so that
-/// reloads do not add up.
+/// Returns the entry of a key, and creates it if there is none. Creating one removes the entries
+/// that no snapshot uses any more, so that reloads do not accumulate entries.
 fn get_or_insert<K: Clone + Eq + Hash, M>(
     all: &Mutex<HashMap<K, Arc<M>>>,
     key: &K,
     make: impl FnOnce() -> M,
 ) -> Arc<M> {
     let mut all = lock(all);
-    if let Some(mark) = all.get(key) {
-        return mark.clone();
+    if let Some(entry) = all.get(key) {
+        return entry.clone();
     }
-    all.retain(|_, mark| is_in_use(mark));
+    all.retain(|_, entry| is_in_use(entry));
     all.entry(key.clone()).or_insert_with(|| Arc::new(make())).clone()
 }
 
-/// Whether anybody has a mark beside the board itself.
-fn is_in_use<M>(mark: &Arc<M>) -> bool {
-    Arc::strong_count(mark) > 1
+/// Returns whether a reference to the entry exists outside of its table.
+fn is_in_use<M>(entry: &Arc<M>) -> bool {
+    Arc::strong_count(entry) > 1
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -392,7 +398,7 @@ mod tests {
     use super::*;
     use std::sync::LazyLock;
 
-    static RULES: LazyLock<Limits> = LazyLock::new(|| Limits {
+    static LIMITS: LazyLock<Limits> = LazyLock::new(|| Limits {
         eject_failures: 3,
         eject_ms: 10_000,
         eject_ms_max: 30_000,
@@ -404,43 +410,42 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_all_workers_add_up_and_an_answer_at_any_of_them_ends_the_row() {
-        let board = SharedHealth::default();
-        let mark = board.register_origin(&origin(80));
+    fn failures_of_all_workers_add_up_until_one_of_them_gets_a_response() {
+        let health = SharedHealth::default();
+        let entry = health.register_origin(&origin(80));
         let now = Instant::default();
-        let tell = |answered, failures| {
-            board.publish_report(
-                &mark,
-                PendingReport { responded: answered, failures },
-                now,
-                &RULES,
-            )
+        let publish = |responded, failures| {
+            health.publish_report(&entry, PendingReport { responded, failures }, now, &LIMITS)
         };
-        assert_eq!(tell(false, 2).failures, 2);
-        assert_eq!(tell(true, 1).failures, 1);
-        assert_eq!(tell(false, 1).failures, 2);
-        assert_eq!(board.version(), 1, "of a row only that it began");
-        assert_eq!((tell(true, 0).failures, board.version()), (0, 2));
-        assert_eq!((tell(true, 0).failures, board.version()), (0, 2));
-        assert_eq!((tell(false, 2).failures, board.version()), (2, 3));
-        assert!(tell(false, 1).ejection.is_some());
-        assert_eq!(board.version(), 4);
-        board.publish_change(&mark, HealthChange::Readmitted);
-        assert_eq!((board.version(), mark.published()), (5, PublishedHealth::default()));
+        assert_eq!(publish(false, 2).failures, 2);
+        assert_eq!(publish(true, 1).failures, 1);
+        assert_eq!(publish(false, 1).failures, 2);
+        assert_eq!(health.version(), 1, "only the first failure in a row");
+        assert_eq!((publish(true, 0).failures, health.version()), (0, 2));
+        assert_eq!((publish(true, 0).failures, health.version()), (0, 2));
+        assert_eq!((publish(false, 2).failures, health.version()), (2, 3));
+        assert!(publish(false, 1).ejection.is_some());
+        assert_eq!(health.version(), 4);
+        health.publish_change(&entry, HealthChange::Readmitted);
+        assert_eq!((health.version(), entry.published()), (5, PublishedHealth::default()));
     }
 
     #[test]
-    fn entries_live_as_long_as_somebody_holds_them() {
-        let board = SharedHealth::default();
-        let kept = board.register_origin(&origin(1));
-        drop(board.register_origin(&origin(2)));
-        let again = board.register_origin(&origin(1));
+    fn entries_live_while_they_are_referenced() {
+        let health = SharedHealth::default();
+        let kept = health.register_origin(&origin(1));
+        drop(health.register_origin(&origin(2)));
+        let again = health.register_origin(&origin(1));
         assert!(Arc::ptr_eq(&kept, &again));
         assert_eq!(kept.outage.read().generation, 1);
-        let _third = board.register_origin(&origin(3));
-        let names: Vec<_> = board.statuses().into_iter().map(|shown| shown.origin).collect();
+        let _third = health.register_origin(&origin(3));
+        let names: Vec<_> = health.statuses().into_iter().map(|status| status.origin).collect();
         assert_eq!(names, ["http://app.example:1", "http://app.example:3"]);
-        assert_eq!(board.register_origin(&origin(2)).outage.read().generation, 4, "it came back");
+        assert_eq!(
+            health.register_origin(&origin(2)).outage.read().generation,
+            4,
+            "another generation"
+        );
     }
 
     #[test]
@@ -460,8 +465,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_of_an_origin_is_one_row_for_each_path() {
-        let board = SharedHealth::default();
+    fn an_origin_has_one_status_for_each_path_of_a_check() {
+        let health = SharedHealth::default();
         let check = |path: &str, host: &str| HealthCheck {
             origin: origin(80),
             path: path.to_owned(),
@@ -470,31 +475,31 @@ mod tests {
             statuses: (200, 399),
         };
         let checks = [check("/a", "one"), check("/a", "two"), check("/b", "one")];
-        let _marks = checks.each_ref().map(|check| board.register_check(check));
-        board.set_check_result(&checks[1], false);
-        let shown: Vec<_> =
-            board.statuses().into_iter().map(|row| (row.check.unwrap(), row.up)).collect();
-        assert_eq!(shown, [("/a".to_owned(), false), ("/b".to_owned(), true)]);
+        let _marks = checks.each_ref().map(|check| health.register_check(check));
+        health.set_check_result(&checks[1], false);
+        let statuses: Vec<_> =
+            health.statuses().into_iter().map(|row| (row.check.unwrap(), row.up)).collect();
+        assert_eq!(statuses, [("/a".to_owned(), false), ("/b".to_owned(), true)]);
     }
 
     #[test]
-    fn a_check_counts_only_when_it_finds_something_else() {
-        let board = SharedHealth::default();
+    fn a_check_changes_the_version_only_when_its_result_changes() {
+        let health = SharedHealth::default();
         let statuses = (200, 399);
         let (path, host) = ("/".to_owned(), "a".to_owned());
         let send_proxy = SendProxy::Off;
         let check = HealthCheck { origin: origin(80), path, host, send_proxy, statuses };
-        board.set_check_result(&check, false);
-        assert_eq!(board.version(), 0, "nobody picks by it");
-        let mark = board.register_check(&check);
+        health.set_check_result(&check, false);
+        assert_eq!(health.version(), 0, "no snapshot uses it");
+        let entry = health.register_check(&check);
         for (up, version) in [(true, 0), (false, 1), (false, 1), (true, 2)] {
-            board.set_check_result(&check, up);
-            assert_eq!((mark.is_failing(), board.version()), (!up, version));
+            health.set_check_result(&check, up);
+            assert_eq!((entry.is_failing(), health.version()), (!up, version));
         }
-        // One that left the configuration while it failed, and comes back.
-        board.set_check_result(&check, false);
-        drop(mark);
-        board.set_check_result(&check, true);
-        assert!(!board.register_check(&check).is_failing());
+        // A failing check that leaves the configuration and comes back begins as a success.
+        health.set_check_result(&check, false);
+        drop(entry);
+        health.set_check_result(&check, true);
+        assert!(!health.register_check(&check).is_failing());
     }
 }
