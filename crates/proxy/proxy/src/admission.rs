@@ -1,10 +1,10 @@
-//! Who may come in and where a forward proxy may go. Pure decisions over addresses: nothing here
-//! resolves a name, and nothing is remembered.
+//! Access control: which clients may use a service, and which targets a forward proxy may connect
+//! to. These are pure functions of addresses, which resolve no name and keep no state.
 //!
-//! The target that is judged is the very address handed to connect, never a name: a name server
-//! could answer differently a moment later. IPv6 addresses that carry an IPv4 address for a
-//! translator or a tunnel (mapped, NAT64, 6to4, Teredo) are judged by what they carry as well, or
-//! `64:ff9b::a9fe:a9fe` would be a way around the refusal of 169.254.169.254.
+//! A target is checked by the very address that goes to connect(2), never by its name, because a
+//! second lookup could return a different address. An IPv6 address that embeds an IPv4 address for
+//! a translator or a tunnel (mapped, NAT64, 6to4, Teredo) is checked by the embedded address as
+//! well. Otherwise `64:ff9b::a9fe:a9fe` would circumvent the denial of 169.254.169.254.
 
 mod domains;
 
@@ -14,46 +14,52 @@ use millrace_config::{Cidr, Service, TargetRules};
 
 pub(crate) use domains::TargetFilter;
 
-/// Whether a client may use a service. `client` is its address, believed PROXY headers applied;
-/// `None` is a client on a Unix socket, whom the permissions of the socket's file have admitted.
+/// Returns whether a client may use a service. `client` is its address, after trusted PROXY headers
+/// were applied. It is `None` for a client on a Unix socket, which the permissions of the socket's
+/// file have admitted.
 pub(crate) fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
     let Some(client) = client else { return true };
     (service.clients.is_empty() || is_in(&service.clients, client))
         && !is_in(&service.denied_clients, client)
 }
 
-/// Whether a peer's Forwarded, X-Forwarded-* and PROXY headers are believed: its own address is
-/// listed. A peer on a Unix socket is believed: whoever may open the socket's file is the one that
-/// the operator put before us.
+/// Returns whether the Forwarded, X-Forwarded-* and PROXY headers of a peer are trusted: its own
+/// address is listed. A peer on a Unix socket (`None`) is trusted, because the operator decides by
+/// the permissions of the socket's file which proxies can connect.
 pub(crate) fn is_trusted(service: &Service, peer: Option<IpAddr>) -> bool {
     peer.is_none_or(|peer| is_in(&service.trusted, peer))
 }
 
-/// Why a target may not be reached.
+/// Why a target is denied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Denied {
-    /// Not the address of one host: unspecified, multicast, broadcast, or port 0. Never allowed.
+    /// The address is not that of one host: unspecified, multicast, broadcast, or port 0. It is
+    /// never allowed.
     NotAHost,
-    /// One of our own listeners. Never allowed: the request would come back to us.
+    /// The address is a listener of this process. It is never allowed, because the request would
+    /// loop.
     Own,
-    /// In [`TargetRules::denied`].
+    /// The address is in [`TargetRules::denied`].
     Listed,
-    /// Link-local, or where a cloud keeps the credentials of its machines. Only
-    /// [`TargetRules::allowed`] opens it.
+    /// The address is link-local, or that of a cloud's metadata service, which has the credentials
+    /// of the machine. It is allowed only by [`TargetRules::allowed`].
     Metadata,
-    /// Loopback, private or otherwise not on the public internet.
+    /// The address is loopback, private or otherwise not on the public internet.
     Private,
-    /// A port below 1024 that is neither 80, 443 nor in [`TargetRules::ports`].
+    /// The port is below 1024 and neither 80, 443 nor in [`TargetRules::ports`].
     Port,
 }
 
-/// Whether a connection to `target` may be opened under `rules`.
+/// Checks whether `rules` allow a connection to `target`.
 ///
-/// `own` are the bound addresses of this process: listeners and admin. A listener on a wildcard
-/// address is reached by every address of the machine, and those are not known here: at its port,
-/// every address of its family is refused (of both families for `[::]`, which accepts IPv4 too),
-/// except one in `allowed` that is not loopback, since there the operator has said that it is
-/// somebody else's. A program that wants it finer gives the interface addresses instead.
+/// `own` are the addresses at which this process listens, the admin address included. A listener on
+/// a wildcard address is reached by every address of the machine, and these are not known here. So
+/// at its port every address of its family is denied, or of both families for `[::]`, which accepts
+/// IPv4 too. The exception is an address in `allowed` that is not loopback, because the operator
+/// has declared it as another machine's. To deny less, listen on interface addresses instead.
+///
+/// # Errors
+/// The reason why the target is denied.
 pub(crate) fn may_reach(
     rules: &TargetRules,
     own: &[SocketAddr],
@@ -66,8 +72,8 @@ pub(crate) fn may_reach(
     if open || may_reach_port(rules, target.port()) { Ok(()) } else { Err(Denied::Port) }
 }
 
-/// Judges one form of the target's address. True when the operator allowed it by name, and with
-/// it every port.
+/// Checks one form of the target's address. Returns true if the operator has listed it as allowed,
+/// which includes all ports.
 fn may_reach_form(
     rules: &TargetRules,
     own: &[SocketAddr],
@@ -110,8 +116,8 @@ fn may_reach_port(rules: &TargetRules, port: u16) -> bool {
     matches!(port, 80 | 443 | 1024..) || rules.ports.contains(&port) || rules.ports.contains(&0)
 }
 
-/// Whether one of the blocks contains the address. Most lists are empty: for them nothing is done to
-/// the address.
+/// Returns whether one of the blocks contains the address. The common case of an empty list is
+/// inlined.
 #[inline]
 fn is_in(blocks: &[Cidr], address: IpAddr) -> bool {
     #[inline(never)]
@@ -121,8 +127,9 @@ fn is_in(blocks: &[Cidr], address: IpAddr) -> bool {
     !blocks.is_empty() && any(blocks, address)
 }
 
-/// The addresses that one address stands for: itself (an IPv4-mapped one as the IPv4 address that
-/// the kernel makes of it), then those that it carries for a translator or a tunnel.
+/// Returns all addresses that one address may lead to: first itself, where an IPv4-mapped address
+/// becomes the IPv4 address that the kernel would use, then the addresses that it embeds for a
+/// translator or a tunnel.
 fn embedded_forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let inner = match address {
@@ -132,10 +139,10 @@ fn embedded_forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     std::iter::once(address).chain(inner.into_iter().flatten().map(IpAddr::V4))
 }
 
-/// The IPv4 addresses inside an IPv6 address that is not an IPv4-mapped one.
+/// Returns the IPv4 addresses embedded in an IPv6 address that is not IPv4-mapped.
 fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
     let octets = address.octets();
-    // The octets of an IPv4 address by their places, and whether they are inverted.
+    // Composes an IPv4 address of the octets at these indices, each XORed with the mask.
     let at = |places: [usize; 4], mask: u8| {
         let [a, b, c, d] = places.map(|place| octets[place] ^ mask);
         Some(Ipv4Addr::new(a, b, c, d))
@@ -147,10 +154,9 @@ fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => [at(LAST, 0), None, None, None],
         // NAT64's well-known prefix (RFC 6052 section 2.1).
         [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [at(LAST, 0), None, None, None],
-        // NAT64 prefixes of somebody's own choice (RFC 8215). Which length they chose is not to be
-        // seen, so all four places that RFC 6052 section 2.2 leaves are read. A reading in
-        // 0.0.0.0/8 is an address that no translator sends to: it only shows that the length was
-        // another.
+        // NAT64 prefixes of a network's own choice (RFC 8215). The length of the prefix is unknown,
+        // so all four positions of RFC 6052 section 2.2 are read. A result in 0.0.0.0/8 is ignored,
+        // because no translator sends there; it shows that the prefix has another length.
         [0x64, 0xff9b, 1, _, _, _, _, _] => [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], LAST]
             .map(|places| at(places, 0).filter(|inner| inner.octets()[0] != 0)),
         // 6to4 (RFC 3056 section 2).
@@ -161,10 +167,10 @@ fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
     }
 }
 
-/// What an address is for.
+/// The class of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AddressClass {
-    /// No connection can be opened to it, or it reaches whoever happens to listen.
+    /// Not the address of one host: a connection is impossible or reaches an arbitrary host.
     NotAHost,
     /// Link-local, or a cloud's metadata service at another address.
     Metadata,
@@ -175,9 +181,9 @@ enum AddressClass {
 }
 
 impl AddressClass {
-    /// The class of a canonical address.
+    /// Returns the class of a canonical address.
     fn of(address: IpAddr) -> Self {
-        // One of the last two rows of the table fits any address.
+        // The last row of each family contains all its addresses.
         CLASSES
             .iter()
             .find(|(block, _)| block.contains(address))
@@ -194,9 +200,10 @@ const fn v6(first: [u16; 4], last: u16, prefix: u8) -> Cidr {
     Cidr { network: IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, last)), prefix }
 }
 
-/// The first block that fits gives the class, so narrow ones come before wide ones. From the
-/// registries of special-purpose addresses that IANA keeps (RFC 6890, RFC 8190), of multicast
-/// addresses and of the IPv6 address space; the metadata services from their clouds' manuals.
+/// The classes of address blocks. The first block that contains an address gives the class, so a
+/// narrow block comes before a wide one. The sources are IANA's registries of special-purpose
+/// addresses (RFC 6890, RFC 8190), of multicast addresses and of the IPv6 address space, and the
+/// manuals of the clouds for their metadata services.
 const CLASSES: &[(Cidr, AddressClass)] = &[
     (v4(0, 0, 0, 0, 32), AddressClass::NotAHost), // RFC 1122 section 3.2.1.3: unspecified
     (v4(255, 255, 255, 255, 32), AddressClass::NotAHost), // RFC 8190: limited broadcast
@@ -214,7 +221,7 @@ const CLASSES: &[(Cidr, AddressClass)] = &[
     (v4(192, 0, 0, 10, 32), AddressClass::Public), // RFC 8155: TURN, anycast
     (v4(192, 0, 0, 0, 24), AddressClass::Private), // RFC 6890: IETF protocol assignments
     (v4(192, 0, 2, 0, 24), AddressClass::Private), // RFC 5737: documentation
-    (v4(192, 88, 99, 0, 24), AddressClass::Private), // RFC 7526: 6to4 relays, given up
+    (v4(192, 88, 99, 0, 24), AddressClass::Private), // RFC 7526: 6to4 relays, deprecated
     (v4(192, 168, 0, 0, 16), AddressClass::Private), // RFC 1918
     (v4(198, 18, 0, 0, 15), AddressClass::Private), // RFC 2544: benchmarking
     (v4(198, 51, 100, 0, 24), AddressClass::Private), // RFC 5737: documentation
@@ -227,7 +234,7 @@ const CLASSES: &[(Cidr, AddressClass)] = &[
     (v6([0xfd00, 0xec2, 0, 0], 0, 32), AddressClass::Metadata), // Amazon: EC2, EKS Pod Identity
     (v6([0xfd00, 0x42, 0, 0], 0x42, 128), AddressClass::Metadata), // Scaleway
     (v6([0xfd20, 0xce, 0, 0], 0x254, 128), AddressClass::Metadata), // Google Cloud
-    (v6([0x64, 0xff9b, 0, 0], 0, 96), AddressClass::Public), // RFC 6052: as public as what it carries
+    (v6([0x64, 0xff9b, 0, 0], 0, 96), AddressClass::Public), // RFC 6052: the embedded address decides
     (v6([0x2001, 1, 0, 0], 1, 128), AddressClass::Public),   // RFC 7723: port control, anycast
     (v6([0x2001, 1, 0, 0], 2, 128), AddressClass::Public),   // RFC 8155: TURN, anycast
     (v6([0x2001, 1, 0, 0], 3, 128), AddressClass::Public), // RFC 9665: service registration, anycast
@@ -241,7 +248,7 @@ const CLASSES: &[(Cidr, AddressClass)] = &[
     (v6([0x3fff, 0, 0, 0], 0, 20), AddressClass::Private), // RFC 9637: documentation
     (v6([0x2000, 0, 0, 0], 0, 3), AddressClass::Public),   // RFC 4291 section 2.4: global unicast
     // Loopback, local-use NAT64 (RFC 8215), discard (RFC 6666, RFC 9780), segment identifiers
-    // (RFC 9602), unique local (RFC 4193), site-local (RFC 3879), and what nobody was given yet.
+    // (RFC 9602), unique local (RFC 4193), site-local (RFC 3879), and unassigned addresses.
     (v6([0; 4], 0, 0), AddressClass::Private),
 ];
 
@@ -259,7 +266,7 @@ mod tests {
         may_reach(rules, &own, target.parse().unwrap())
     }
 
-    /// A port that any rule reaches, on `address`.
+    /// Checks `address` with a port that all rules allow.
     fn reach_host(rules: &TargetRules, address: &str) -> Result<(), Denied> {
         may_reach(rules, &[], SocketAddr::new(address.parse().unwrap(), 80))
     }
@@ -278,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_admitted_by_list_or_all() {
+    fn clients_are_admitted_by_list_or_without_one() {
         let mut service = open_service();
         assert!(may_use(&service, Some("203.0.113.9".parse().unwrap())));
         service.clients = vec![block("10.0.0.0/8"), block("2001:db8::/32")];
@@ -303,23 +310,26 @@ mod tests {
         ] {
             assert_eq!(may_use(&service, Some(client.parse().unwrap())), admitted, "{client}");
         }
-        assert!(may_use(&service, None), "a Unix client was admitted by the file's permissions");
+        assert!(
+            may_use(&service, None),
+            "the permissions of the socket's file admit a Unix client"
+        );
     }
 
     #[test]
-    fn peers_are_believed_by_list_only() {
+    fn only_listed_peers_are_trusted() {
         let mut service = open_service();
-        let believed =
+        let trusted =
             |service: &Service, peer: &str| is_trusted(service, Some(peer.parse().unwrap()));
-        assert!(!believed(&service, "127.0.0.1"), "an empty list is nobody");
+        assert!(!trusted(&service, "127.0.0.1"), "an empty list trusts no peer");
         service.trusted = vec![block("127.0.0.0/8")];
-        assert!(believed(&service, "127.0.0.1") && believed(&service, "::ffff:127.9.9.9"));
-        assert!(!believed(&service, "::1") && !believed(&service, "128.0.0.1"));
+        assert!(trusted(&service, "127.0.0.1") && trusted(&service, "::ffff:127.9.9.9"));
+        assert!(!trusted(&service, "::1") && !trusted(&service, "128.0.0.1"));
         assert!(is_trusted(&service, None));
     }
 
     #[test]
-    fn blocks_have_no_bits_below_their_prefix_and_no_row_hides_behind_a_wider_one() {
+    fn blocks_have_no_bits_below_their_prefix_and_no_row_is_shadowed_by_a_wider_one() {
         for (index, (cidr, _)) in CLASSES.iter().enumerate() {
             let bits = if cidr.network.is_ipv4() { 32 } else { 128 };
             assert!(cidr.prefix <= bits);
@@ -331,14 +341,14 @@ mod tests {
             for (wider, _) in &CLASSES[..index] {
                 assert!(
                     wider.prefix > cidr.prefix || !wider.contains(cidr.network),
-                    "{cidr:?} is never found behind {wider:?}"
+                    "{cidr:?} is shadowed by {wider:?}"
                 );
             }
         }
     }
 
     #[test]
-    fn each_special_block_is_refused_at_both_of_its_ends_and_not_beyond() {
+    fn each_special_block_is_denied_at_both_of_its_ends_and_not_beyond() {
         for (before, first, last, after) in [
             ("9.255.255.255", "10.0.0.0", "10.255.255.255", "11.0.0.0"),
             ("100.63.255.255", "100.64.0.0", "100.127.255.255", "100.128.0.0"),
@@ -391,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_no_host_are_refused_whatever_the_rules_say() {
+    fn addresses_of_no_single_host_are_always_denied() {
         let everything = TargetRules {
             private: true,
             allowed: vec![block("0.0.0.0/0"), block("::/0")],
@@ -420,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_needs_to_be_allowed_by_name() {
+    fn metadata_services_have_to_be_allowed_explicitly() {
         for address in [
             "169.254.169.254",
             "169.254.0.1",
@@ -449,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_address_carries_is_judged_too() {
+    fn embedded_addresses_are_checked_too() {
         for address in [
             "::ffff:169.254.169.254",
             "::169.254.169.254",
@@ -473,7 +483,7 @@ mod tests {
             assert_eq!(reach_host(&public_only(), address), Err(Denied::Private), "{address}");
             assert_eq!(reach_host(&private_too(), address), Ok(()), "{address}");
         }
-        // To allow the translator's prefix is not to allow what lies behind it.
+        // An allowed translator prefix does not allow the addresses embedded in it.
         let rules = TargetRules { allowed: vec![block("64:ff9b::/96")], ..private_too() };
         assert_eq!(reach_host(&rules, "64:ff9b::a9fe:a9fe"), Err(Denied::Metadata));
         let rules = TargetRules { denied: vec![block("8.8.8.0/24")], ..private_too() };
@@ -483,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_win_in_their_order() {
+    fn denied_lists_take_precedence_over_allowed_ones() {
         let rules = TargetRules {
             private: false,
             allowed: vec![block("10.1.0.0/16")],
@@ -497,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_http_unprivileged_or_named() {
+    fn allowed_ports_are_http_unprivileged_or_listed() {
         for (port, open) in [
             (1, false),
             (22, false),
@@ -513,17 +523,17 @@ mod tests {
             (65535, true),
         ] {
             let target = SocketAddr::new("8.8.8.8".parse().unwrap(), port);
-            let judged = |ports: &[u16]| {
+            let check = |ports: &[u16]| {
                 may_reach(&TargetRules { ports: ports.to_vec(), ..public_only() }, &[], target)
             };
-            assert_eq!(judged(&[]), if open { Ok(()) } else { Err(Denied::Port) }, "{port}");
-            assert_eq!(judged(&[7, port]), Ok(()), "{port}");
-            assert_eq!(judged(&[0]), Ok(()), "{port}");
+            assert_eq!(check(&[]), if open { Ok(()) } else { Err(Denied::Port) }, "{port}");
+            assert_eq!(check(&[7, port]), Ok(()), "{port}");
+            assert_eq!(check(&[0]), Ok(()), "{port}");
         }
     }
 
     #[test]
-    fn own_addresses_are_refused_in_every_form() {
+    fn own_addresses_are_denied_in_every_form() {
         let rules = TargetRules { allowed: vec![block("127.0.0.0/8")], ..private_too() };
         let own = ["127.0.0.1:3128", "[::1]:9090"];
         for (target, outcome) in [

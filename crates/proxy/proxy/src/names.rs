@@ -1,17 +1,17 @@
-//! Names looked up over sockets of the worker's engine: carries out what [`Names`] orders, and
-//! tells it what became of that.
+//! Name lookups over sockets of the worker's engine. [`Names`] has the protocol; this module
+//! executes its orders and returns the results of these to it.
 
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_dns::{Bounds, Event as Told, Found, NameError, Names, Order, Sources};
+use millrace_dns::{Bounds, Event as SocketEvent, Found, NameError, Names, Order, Sources};
 use millrace_engine::{Address, CompletionEvent, Engine, Error, Fd, HeldBytes, Instant, Token};
 
 use crate::exchange::Reason;
 
-/// What the client is told.
+/// Returns the reason with which a failed lookup ends an exchange.
 pub(crate) const fn reason_of(error: NameError) -> Reason {
     match error {
         NameError::Invalid | NameError::NotFound | NameError::NoAddress => Reason::NameUnknown,
@@ -21,11 +21,11 @@ pub(crate) const fn reason_of(error: NameError) -> Reason {
     }
 }
 
-/// A worker's resolver. `W` is what its caller knows a waiting exchange by.
+/// The resolver of a worker. `W` identifies a waiting exchange.
 #[derive(Debug)]
 pub(crate) struct Resolver<W> {
     names: Names<W>,
-    /// By the slots of their tokens.
+    /// The sockets, by the slots of their tokens.
     sockets: Vec<Option<NameSocket>>,
 }
 
@@ -33,35 +33,36 @@ pub(crate) struct Resolver<W> {
 struct NameSocket {
     fd: Fd,
     token: Token,
-    /// What a stream has brought. `None`: nothing, or it is for datagrams.
+    /// The bytes that a stream socket has received; `None` if there are none, and for datagrams.
     received: Option<HeldBytes>,
     is_stream: bool,
 }
 
 impl<W: Copy + PartialEq> Resolver<W> {
-    /// A resolver that knows what `sources` say. Of the limits, `name_ms`, `names` and
-    /// `name_lookups` count.
+    /// Creates a resolver with these sources of names. Of the limits it uses `name_ms`, `names` and
+    /// `name_lookups`.
     pub(crate) fn new(sources: Arc<Sources>, limits: &Limits, now: Instant) -> Self {
         Self { names: Names::new(sources, bounds(limits), now), sockets: Vec::new() }
     }
 
-    /// Goes on under other limits. Lookups under way keep the time that they began with.
+    /// Changes the limits. Lookups in progress keep their deadlines.
     pub(crate) fn set_limits(&mut self, limits: &Limits) {
         self.names.set_bounds(bounds(limits));
     }
 
-    /// Whether no further lookup can begin before one is over.
+    /// Returns whether the number of lookups is at its limit.
     pub(crate) fn is_full(&self) -> bool {
         self.names.is_full()
     }
 
-    /// As [`Names::under_way`].
+    /// Returns the number of lookups in progress.
     #[cfg(test)]
     fn under_way(&self) -> usize {
         self.names.under_way()
     }
 
-    /// As [`Names::lookup`].
+    /// Looks a name up; see [`Names::lookup`]. A pending result comes from
+    /// [`Resolver::poll_finished`] later.
     pub(crate) fn lookup<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -69,16 +70,16 @@ impl<W: Copy + PartialEq> Resolver<W> {
         waiter: W,
     ) -> Poll<Found> {
         let now = engine.now();
-        let answered = self.names.lookup(name, waiter, now, &mut || engine.random());
+        let found = self.names.lookup(name, waiter, now, &mut || engine.random());
         self.execute_orders(engine, now);
-        if answered.is_ready() {
-            return answered;
+        if found.is_ready() {
+            return found;
         }
-        // It may have come to nothing at once.
+        // The lookup may have failed at once, for example if no socket could be opened.
         self.names.take_finished(waiter).map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Takes a completion whose token is of [`TokenKind::Name`](millrace_engine::TokenKind::Name).
+    /// Handles a completion whose token is of [`TokenKind::Name`](millrace_engine::TokenKind::Name).
     pub(crate) fn handle<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -87,8 +88,10 @@ impl<W: Copy + PartialEq> Resolver<W> {
     ) {
         let now = engine.now();
         match event {
-            CompletionEvent::Connected(Ok(())) => self.notify(engine, token, Told::Opened, now),
-            CompletionEvent::Sent(Ok(())) => self.notify(engine, token, Told::Sent, now),
+            CompletionEvent::Connected(Ok(())) => {
+                self.notify(engine, token, SocketEvent::Opened, now)
+            }
+            CompletionEvent::Sent(Ok(())) => self.notify(engine, token, SocketEvent::Sent, now),
             CompletionEvent::Received(Ok(buffer)) => {
                 self.notify_received(engine, token, &buffer, now);
                 engine.recycle(buffer);
@@ -96,51 +99,59 @@ impl<W: Copy + PartialEq> Resolver<W> {
             CompletionEvent::Connected(Err(error))
             | CompletionEvent::Sent(Err(error))
             | CompletionEvent::Received(Err(error)) => {
-                self.notify(engine, token, Told::Failed(name_error(error)), now);
+                self.notify(engine, token, SocketEvent::Failed(name_error(error)), now);
             }
             CompletionEvent::Accepted(_)
             | CompletionEvent::Spliced(_)
             | CompletionEvent::Readable
             | CompletionEvent::Woken => {
-                unreachable!("a question only connects, sends and receives")
+                unreachable!("a name server's socket only connects, sends and receives")
             }
         }
         self.execute_orders(engine, now);
     }
 
-    /// When [`Resolver::handle_deadlines`] has to be called at the latest; `None`: not at all.
+    /// Returns the time by which [`Resolver::handle_deadlines`] has to be called, if at all.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.names.next_deadline()
     }
 
-    /// Gives up what has taken too long by `now`.
+    /// Ends the lookups and queries whose deadlines are over at `now`.
     pub(crate) fn handle_deadlines<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         self.names.handle_deadlines(now, &mut || engine.random());
         self.execute_orders(engine, now);
     }
 
-    /// As [`Names::poll_finished`].
+    /// Returns the next waiter whose lookup has finished, and the result.
     pub(crate) fn poll_finished(&mut self) -> Option<(W, Found)> {
         self.names.poll_finished()
     }
 
-    /// As [`Names::forget`].
+    /// Removes a waiter, which gets no result then.
     pub(crate) fn forget(&mut self, waiter: W) {
         self.names.forget(waiter);
     }
 
-    /// Ends every lookup and closes its sockets: the worker ends. No waiter gets a result.
+    /// Ends all lookups and closes their sockets, because the worker ends. The waiters get no
+    /// results.
     pub(crate) fn shut_down<E: Engine>(&mut self, engine: &mut E) {
         let now = engine.now();
         self.names.end(now);
         self.execute_orders(engine, now);
     }
 
-    fn notify<E: Engine>(&mut self, engine: &mut E, token: Token, told: Told, now: Instant) {
-        self.names.handle(token, told, now, &mut || engine.random());
+    fn notify<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        token: Token,
+        event: SocketEvent,
+        now: Instant,
+    ) {
+        self.names.handle(token, event, now, &mut || engine.random());
     }
 
-    /// Tells what has come: of a stream all that it has brought, which is held until it is whole.
+    /// Passes received bytes to [`Names`]. Bytes of a stream are held, and all of them are passed
+    /// each time, until the message is complete.
     fn notify_received<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -152,19 +163,19 @@ impl<W: Copy + PartialEq> Resolver<W> {
         else {
             return;
         };
-        let told = match &mut socket.received {
-            _ if !socket.is_stream => Told::Received(bytes),
-            _ if bytes.is_empty() => Told::Ended,
+        let event = match &mut socket.received {
+            _ if !socket.is_stream => SocketEvent::Received(bytes),
+            _ if bytes.is_empty() => SocketEvent::Ended,
             Some(received) => {
                 received.append(bytes);
-                Told::Received(received)
+                SocketEvent::Received(received)
             }
-            none => Told::Received(none.insert(HeldBytes::copy(engine.budget(), &[bytes]))),
+            none => SocketEvent::Received(none.insert(HeldBytes::copy(engine.budget(), &[bytes]))),
         };
-        self.names.handle(token, told, now, &mut || engine.random());
+        self.names.handle(token, event, now, &mut || engine.random());
     }
 
-    /// Carries out what is ordered, until nothing is, as in nearly every turn.
+    /// Executes the orders of [`Names`]. In nearly every turn there are none.
     #[inline]
     fn execute_orders<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         while let Some((token, order)) = self.names.next_order() {
@@ -174,12 +185,12 @@ impl<W: Copy + PartialEq> Resolver<W> {
 
     #[inline(never)]
     fn execute<E: Engine>(&mut self, engine: &mut E, token: Token, order: Order, now: Instant) {
-        let place = token.slot() as usize;
+        let slot = token.slot() as usize;
         match order {
             Order::OpenUdp(server) => self.open(engine, token, &Address::Udp(server), now),
             Order::OpenTcp(server) => self.open(engine, token, &Address::Tcp(server), now),
             Order::Close => {
-                if let Some(socket) = self.sockets.get_mut(place).and_then(Option::take) {
+                if let Some(socket) = self.sockets.get_mut(slot).and_then(Option::take) {
                     engine.close(socket.fd);
                 }
             }
@@ -191,20 +202,21 @@ impl<W: Copy + PartialEq> Resolver<W> {
     fn open<E: Engine>(&mut self, engine: &mut E, token: Token, address: &Address, now: Instant) {
         match engine.connect(address, token) {
             Ok(fd) => {
-                let place = token.slot() as usize;
-                if self.sockets.len() <= place {
-                    self.sockets.resize_with(place + 1, || None);
+                let slot = token.slot() as usize;
+                if self.sockets.len() <= slot {
+                    self.sockets.resize_with(slot + 1, || None);
                 }
                 let is_stream = matches!(address, Address::Tcp(_));
-                self.sockets[place] = Some(NameSocket { fd, token, received: None, is_stream });
+                self.sockets[slot] = Some(NameSocket { fd, token, received: None, is_stream });
             }
-            Err(error) => self.notify(engine, token, Told::Failed(name_error(error)), now),
+            Err(error) => self.notify(engine, token, SocketEvent::Failed(name_error(error)), now),
         }
     }
 
     fn fd(&self, token: Token) -> &Fd {
-        let socket = self.sockets[token.slot() as usize].as_ref().expect("a question's socket");
-        assert!(socket.token == token, "orders for a socket end with it");
+        let socket =
+            self.sockets[token.slot() as usize].as_ref().expect("the socket of a query is open");
+        assert!(socket.token == token, "a closed socket gets no orders");
         &socket.fd
     }
 }

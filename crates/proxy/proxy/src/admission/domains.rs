@@ -1,5 +1,5 @@
-//! Which host names a forward proxy may be asked for: lists of names, compiled once a snapshot, so
-//! that a request costs one look a label, however long the lists are.
+//! Filters the targets that clients request of a forward proxy by host name. The lists are compiled
+//! once per snapshot; a request costs one hash lookup per label, however long the lists are.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -9,19 +9,18 @@ use millrace_http1::{Authority, Host};
 use crate::exchange::Reason;
 use millrace_config::TargetRules;
 
-/// The longest name that a list can hold (RFC 1035 section 2.3.4), and so one that can match.
+/// The longest host name, in bytes (RFC 1035 section 2.3.4). A longer one is in no list.
 const NAME_BYTES_MAX: usize = 253;
 
-/// What of a forward proxy's rules is judged by the target as it was asked for, before its name is
-/// looked up. The addresses of the name are judged later, each by itself: see
-/// [`may_reach`](super::may_reach).
+/// The rules of a forward proxy that apply to the requested target, before its name is looked up.
+/// [`may_reach`](super::may_reach) checks each of its addresses later.
 #[derive(Debug)]
 pub(crate) struct TargetFilter {
-    /// Whether there is any rule at all.
+    /// Whether there is any rule.
     has_rules: bool,
     denied_ports: HashSet<u16>,
     denied_domains: DomainSet,
-    /// `None`: every target.
+    /// The domains that are allowed; `None` if all are.
     allowed_domains: Option<DomainSet>,
 }
 
@@ -38,17 +37,17 @@ impl TargetFilter {
         }
     }
 
-    /// Whether the names that are asked for are to be looked up as they stand. The machine's search
-    /// list could make a denied name of a part of it.
+    /// Returns whether names have to be looked up as absolute names. With the resolver's search
+    /// list, a relative name could become a denied name.
     pub(crate) fn needs_absolute_names(&self) -> bool {
         !self.denied_domains.is_empty()
     }
 
-    /// Whether `authority` may be asked for; its port is 80 where it has none. `rules` are those
-    /// that these were made of.
+    /// Checks a requested target; its port is 80 if it has none. `rules` are the rules from which
+    /// this filter was created.
     ///
     /// # Errors
-    /// Which kind of rule is against it.
+    /// The kind of rule that denies the target.
     pub(crate) fn check(&self, rules: &TargetRules, authority: &Authority) -> Result<(), Reason> {
         if !self.has_rules {
             return Ok(());
@@ -72,34 +71,35 @@ impl TargetFilter {
     fn check_name(&self, name: &[u8]) -> Result<(), Reason> {
         let name = name.strip_suffix(b".").unwrap_or(name);
         let mut lower = [0; NAME_BYTES_MAX];
-        // A longer name is on no list; nor has it an address.
+        // A longer name is in no list, and no name server has an address for it.
         let name = lower.get_mut(..name.len()).map(|lower| {
             lower.copy_from_slice(name);
             lower.make_ascii_lowercase();
             &*lower
         });
-        let is_on = |names: &DomainSet| name.is_some_and(|name| names.contains(name));
-        if is_on(&self.denied_domains) {
+        let is_in = |names: &DomainSet| name.is_some_and(|name| names.contains(name));
+        if is_in(&self.denied_domains) {
             return Err(Reason::DomainDenied);
         }
         match &self.allowed_domains {
-            Some(allowed) if !is_on(allowed) => Err(Reason::DomainNotAllowed),
+            Some(allowed) if !is_in(allowed) => Err(Reason::DomainNotAllowed),
             _ => Ok(()),
         }
     }
 }
 
-/// A list of names.
+/// A set of domain names.
 #[derive(Debug)]
 struct DomainSet {
     exact: HashSet<Box<[u8]>>,
-    /// Names that mean all below them.
+    /// The domains `d` of entries `*.d`, which match all names below `d`.
     wildcards: HashSet<Box<[u8]>>,
 }
 
 impl DomainSet {
     fn new(list: &[String]) -> Self {
-        let (parents, exact): (Vec<_>, Vec<_>) = list.iter().partition(|it| it.starts_with("*."));
+        let (parents, exact): (Vec<_>, Vec<_>) =
+            list.iter().partition(|name| name.starts_with("*."));
         Self {
             exact: exact.into_iter().map(|name| name.as_bytes().into()).collect(),
             wildcards: parents.into_iter().map(|name| name.as_bytes()[2..].into()).collect(),
@@ -110,7 +110,7 @@ impl DomainSet {
         self.exact.is_empty() && self.wildcards.is_empty()
     }
 
-    /// Whether a name, in lower case without a dot at its end, is on the list.
+    /// Returns whether a name matches. It has to be in lower case and without a dot at its end.
     fn contains(&self, name: &[u8]) -> bool {
         if self.exact.contains(name) {
             return true;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_everything_may_be_asked_for() {
+    fn without_rules_every_target_is_allowed() {
         let rules = TargetRules::default();
         for target in ["example.org:80", "10.0.0.1:1", "[::1]:", "x:"] {
             assert_eq!(check(&rules, target), Ok(()));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn names_match_in_any_case_and_below_their_parents() {
+    fn names_match_in_any_case_and_wildcards_match_names_below() {
         let rules = TargetRules {
             denied_domains: names(&["bad.test", "*.ads.test"]),
             ..TargetRules::default()
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn under_a_list_of_allowed_names_addresses_need_a_rule_of_their_own() {
+    fn with_allowed_domains_addresses_need_a_rule_of_their_own() {
         let rules = TargetRules {
             allowed_domains: names(&["*.good.test", "good.test"]),
             denied_domains: names(&["not.good.test"]),

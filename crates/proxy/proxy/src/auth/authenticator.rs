@@ -191,12 +191,12 @@ impl<W: Wake> Authenticator<W> {
         now: Instant,
         limits: &Limits,
     ) -> Vec<(Vec<Key>, Result<UserName, Reason>)> {
-        let Self { verifier, matches: right, mismatches: wrong, pending: asked, .. } = self;
+        let Self { verifier, matches, mismatches, pending, .. } = self;
         let apply = |VerifyResult { digest, outcome }: VerifyResult| {
             let position = pending.iter().position(|entry| entry.digest == digest);
             let position = position.expect("each request has one result");
             let PendingRequest { user, exchanges, .. } =
-                pending.remove(position).expect("found just now");
+                pending.remove(position).expect("it was found just now");
             let result = match outcome {
                 VerifyOutcome::Match => {
                     let until = now + Duration::from_millis(limits.auth_cache_ms);

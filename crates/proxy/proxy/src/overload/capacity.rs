@@ -1,4 +1,4 @@
-//! What a worker has room for: client connections, origin connections, exchanges and memory.
+//! The free capacity of a worker: for client connections, origin connections, exchanges and memory.
 
 use std::sync::atomic::Ordering;
 
@@ -8,10 +8,12 @@ use crate::core::Core;
 use crate::origin::close::close;
 use crate::overload::{RECEIVE_AHEAD_MAX, WaitingExchange, WantedResource};
 
-/// Whether an exchange may begin beside others of its connection. Those that begin alone always
-/// have room: there is one for each connection even when this many were begun ahead. What
-/// arrives for those ahead takes at most a quarter of the budget, or the ones before them could
-/// not be received any more.
+/// Returns whether a pipelined exchange may begin before the earlier ones of its connection ended.
+///
+/// The first exchange of a connection needs no such check, because the table has a slot for each
+/// connection in addition to those counted here. Responses to pipelined requests that arrive early
+/// are held in memory. They take at most a quarter of the budget, so that the responses before them
+/// can still be received.
 pub(crate) fn has_pipelining_capacity<E: Engine>(core: &Core<E>) -> bool {
     let budget = core.engine.budget();
     let count = core.exchanges.len() - core.cache_waits.refreshes;
@@ -20,39 +22,41 @@ pub(crate) fn has_pipelining_capacity<E: Engine>(core: &Core<E>) -> bool {
         && budget.used() < budget.max() / 2
 }
 
-/// Origin connections that may be opened beside all that is open. Idle ones can make room for
-/// others.
+/// Returns the number of origin connections that may be opened without closing anything. The caller
+/// may close idle ones to open more.
 pub(crate) fn origin_capacity<E: Engine>(core: &Core<E>) -> usize {
     let open = client_connections(core) + core.origins.connections.len() + core.attempts.len();
     core.overload.descriptors_max.saturating_sub(open)
 }
 
-/// Whether a further client may be accepted.
+/// Returns whether another client connection may be accepted.
 pub(crate) fn has_client_capacity<E: Engine>(core: &Core<E>) -> bool {
     client_connections(core) < core.overload.connections_max
         && descriptors_used(core) < client_descriptors_max(core)
 }
 
-/// The most descriptors that clients may take: the others are for origins.
+/// Returns the most descriptors that clients may use. The others are reserved for origins.
 pub(crate) fn client_descriptors_max<E: Engine>(core: &Core<E>) -> usize {
     core.overload.descriptors_max * 7 / 8
 }
 
-/// Client connections: the admitted ones, and those that other workers have handed over.
+/// Returns the number of client connections: those that were admitted, and those that other workers
+/// have handed over.
 pub(crate) fn client_connections<E: Engine>(core: &Core<E>) -> usize {
-    // Relaxed: a bound of admission, on which no other memory depends.
+    // Relaxed: the number only bounds admission, and no other memory depends on it.
     core.conns.len() + core.counters.handed_over.load(Ordering::Relaxed)
 }
 
-/// Descriptors that clients have taken. Those who are served hold an origin connection each, or
-/// soon will: they count twice. Idle origin connections make room for whoever comes.
+/// Returns the number of descriptors that clients use. A client that is being served counts twice,
+/// because it also uses an origin connection. Idle origin connections do not count, because they
+/// can be closed for a new client.
 pub(crate) fn descriptors_used<E: Engine>(core: &Core<E>) -> usize {
     let in_use = core.origins.connections.len() - core.origins.idle_count();
     client_connections(core) + in_use + core.attempts.len()
 }
 
-/// A client came: idle origin connections, and then clients that stand still, make room for the
-/// next one.
+/// Prepares for the next client after one was accepted. Closes an idle origin connection if there
+/// is no descriptor left, and requests that stalled clients are shed if that does not suffice.
 pub(crate) fn prepare_for_next_client<E: Engine>(core: &mut Core<E>) {
     if origin_capacity(core) == 0
         && let Some(oldest) = core.origins.oldest_idle()
@@ -62,27 +66,28 @@ pub(crate) fn prepare_for_next_client<E: Engine>(core: &mut Core<E>) {
     core.overload.sheds_before_next |= !has_client_capacity(core);
 }
 
-/// Stops accepting until there is room again, and reports that once.
+/// Stops accepting until there is capacity again. Informs the operator the first time.
 pub(crate) fn pause_accepting<E: Engine>(core: &mut Core<E>, why: &str) {
     if core.listeners.pause(&mut core.engine) {
         core.counters.accept_pauses.add(1);
     }
-    // Pairs with itself: whichever worker comes first reports it.
+    // The swap pairs with itself in the other workers: the first one reports.
     if !core.shared.pause_reported.swap(true, Ordering::Relaxed) {
         (core.shared.notify_operator)(&format!(
-            "accepting pauses: {why}; connections that stand still are closed"
+            "accepting pauses: {why}; stalled connections are closed"
         ));
     }
 }
 
-/// Whether so much memory is held that clients that hold some and stand still are shed.
+/// Returns whether so much of the memory budget is used that stalled clients that hold memory are
+/// shed.
 pub(crate) fn is_short_of_memory<E: Engine>(core: &Core<E>) -> bool {
     let budget = core.engine.budget();
     budget.used() > budget.max() / 8 * 7
 }
 
-/// The requests in the wait list for which a client that goes makes room. While as many lookups are
-/// under way as may be, it is no descriptor that one more waits for.
+/// Returns the requests in the wait list that would gain from a closed client connection. Requests
+/// for a lookup do not, while the number of lookups is at its limit.
 pub(crate) fn waiting_for_descriptors<E: Engine>(
     core: &Core<E>,
 ) -> impl Iterator<Item = &WaitingExchange> {
@@ -90,25 +95,26 @@ pub(crate) fn waiting_for_descriptors<E: Engine>(
     core.overload
         .wait_list
         .iter()
-        .filter(move |it| it.resource == WantedResource::Connection || !is_full)
+        .filter(move |waiting| waiting.resource == WantedResource::Connection || !is_full)
 }
 
-/// Whether clients or requests wait for room, or memory is short.
+/// Returns whether there is a shortage: clients or requests wait for capacity, memory is short, or
+/// the cache had no memory for a body.
 pub(crate) fn is_short<E: Engine>(core: &Core<E>) -> bool {
-    // One that drains accepts no more than it had to.
-    let keeps_clients_waiting = core.listeners.is_paused() && !core.drain.is_draining;
-    keeps_clients_waiting
+    // A worker that drains does not accept, so no client waits for it.
+    let clients_wait = core.listeners.is_paused() && !core.drain.is_draining;
+    clients_wait
         || waiting_for_descriptors(core).next().is_some()
         || is_short_of_memory(core)
         || cache_memory_misses(core) != core.overload.cache_memory_misses
 }
 
-/// Times that a body found no memory in the cache, in any worker.
+/// Returns how often the cache had no memory for a body, at all workers.
 pub(crate) fn cache_memory_misses<E: Engine>(core: &Core<E>) -> u64 {
     core.shared.cache.as_ref().map_or(0, |cache| cache.alloc_failures())
 }
 
-/// Accepts again where that was paused and there is room by now.
+/// Resumes accepting if that was paused and there is capacity by now.
 pub(crate) fn resume_accepting<E: Engine>(core: &mut Core<E>) {
     if core.listeners.is_paused() && !core.drain.is_draining && has_client_capacity(core) {
         core.listeners.resume(&mut core.engine);

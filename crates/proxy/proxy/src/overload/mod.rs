@@ -1,6 +1,6 @@
-//! Overload: descriptors, connections and memory run short. `capacity.rs` computes what a worker
-//! has room for, `shed.rs` selects the clients that make room, and `wait_list.rs` has the requests
-//! that wait for room.
+//! Overload control: descriptors, connections and memory are bounded. `capacity.rs` computes the
+//! free capacity of a worker, `shed.rs` selects the clients to close when capacity is short, and
+//! `wait_list.rs` holds the requests that wait for capacity.
 
 pub(crate) mod capacity;
 pub(crate) mod per_client;
@@ -12,94 +12,100 @@ use std::time::Duration;
 
 use millrace_engine::{Instant, Key};
 
-/// A worker's capacity, and what waits for room.
+/// The capacity of a worker, and the requests that wait for capacity.
 #[derive(Debug, Default)]
 pub(crate) struct Overload {
-    /// The most client connections.
+    /// The most client connections of the worker.
     pub(crate) connections_max: usize,
-    /// Descriptors for clients and origins.
+    /// The most descriptors for connections to clients and origins.
     pub(crate) descriptors_max: usize,
-    /// The same at the start, with so many listeners.
+    /// The value of `descriptors_max` at the start, with `listeners_at_start` listeners.
     pub(crate) descriptors_at_start: usize,
+    /// The number of listeners at the start.
     pub(crate) listeners_at_start: usize,
-    /// How long a client may stand still though room is short. A shortage that passes harms nobody
-    /// whose request is on its way, however slow its network is; in one that lasts, as under a
-    /// flood, ever less is forgiven, and it is the order that counts.
+    /// How long a client may be stalled before it is shed in a shortage, divided by its patience
+    /// factor. A brief shortage closes no client whose request is in progress, however slow its
+    /// network is. While a shortage lasts, as under a flood, the grace shrinks, and clients are
+    /// shed by their order alone.
     grace: Duration,
+    /// The demand of this turn for which there was no capacity.
     pub(crate) unmet: UnmetDemand,
-    /// A client came, and there is no room for a further one: clients that stand still are to make
-    /// room before the turn goes on.
+    /// Whether a client was accepted and there is no capacity for another one, so that stalled
+    /// clients have to be shed before the turn continues.
     pub(crate) sheds_before_next: bool,
-    /// When a client that came last made others go.
+    /// The turn in which clients were last shed for an accepted client.
     last_client_shed: Option<Instant>,
-    /// The cache's count of bodies without memory when room was last looked for.
+    /// The cache's count of failed allocations for bodies when it was last compared.
     cache_memory_misses: u64,
-    /// Exchanges that wait for room, each once, in the order of the time since which they wait.
+    /// The wait list: exchanges that wait for capacity, each once, the oldest first.
     pub(crate) wait_list: VecDeque<WaitingExchange>,
 }
 
 impl Overload {
-    /// That of a worker which may open so many descriptors, with so many listeners.
+    /// Creates the state of a worker with this many descriptors for connections and listeners.
     pub(crate) fn new(descriptors: usize, listeners: usize) -> Self {
         let (descriptors_at_start, listeners_at_start) = (descriptors, listeners);
         Self { descriptors_at_start, listeners_at_start, grace: GRACE_MAX, ..Self::default() }
     }
 
-    /// Room is still short: less is forgiven. Asked every 20 ms while it is.
+    /// Shrinks the grace. Called every 20 ms during a shortage.
     pub(crate) fn halve_grace(&mut self) {
         self.grace = (self.grace / 2).max(GRACE_MIN);
     }
 
-    /// Room is not short: more is forgiven. Asked every 100 ms.
+    /// Extends the grace. Called every 100 ms while there is no shortage.
     pub(crate) fn double_grace(&mut self) {
         self.grace = (self.grace * 2).min(GRACE_MAX);
     }
 
-    /// Whether no more could be forgiven.
+    /// Returns whether the grace has its maximum.
     pub(crate) fn is_grace_max(&self) -> bool {
         self.grace == GRACE_MAX
     }
 }
 
-/// The demand that found no room in a turn.
+/// The demand of a turn for which there was no capacity.
 #[derive(Default, Debug)]
 pub(crate) struct UnmetDemand {
-    /// The kernel had no descriptor for a client, though we may count some.
+    /// Whether the kernel refused a descriptor for a client, although some should be free by this
+    /// worker's count.
     pub(crate) descriptors: bool,
-    /// Requests that began to wait, or whose lookup found no descriptor.
+    /// The number of requests that entered the wait list for the first time, or whose lookup found
+    /// no descriptor.
     pub(crate) requests: usize,
 }
 
-/// What a request had no room for.
+/// The resource for which a request waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WantedResource {
-    /// A descriptor, or memory of the kernel's, for a connection.
+    /// A descriptor, or kernel memory, for a connection.
     Connection,
     /// The lookup of a name.
     Lookup,
 }
 
-/// An exchange that waits for room.
+/// An exchange in the wait list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WaitingExchange {
     pub(crate) key: Key,
     since: Instant,
     resource: WantedResource,
-    /// When it may try again.
+    /// When the exchange may try again.
     retry_at: Instant,
 }
 
-/// What is forgiven while room was not short for long: two round trips around the world. Of those
-/// who are being served, never less than the second within which a lost packet is there again, if
-/// that one is not lost (RFC 6298): it may be the network that keeps us waiting.
+/// The grace when a shortage begins: about two round trips around the world.
 const GRACE_MAX: Duration = Duration::from_millis(250);
+/// The least grace. Times [`PATIENCE_SERVED`] it is one second for a client that is being served.
+/// Within that time a lost packet is retransmitted and arrives, unless it is lost again (RFC 6298);
+/// until then the network rather than the client may be the cause.
 const GRACE_MIN: Duration = Duration::from_micros(1_000_000 / PATIENCE_SERVED as u64);
 
-/// How much longer than a header that does not end a client that is being served, or has only just
-/// come, may stand still.
+/// The patience factor of a client that is being served or has just connected: it may be stalled
+/// this many times longer than a client whose request header does not end.
 const PATIENCE_SERVED: u32 = 16;
-/// How often a worker that lacks room looks for some.
+/// How often a worker sheds clients for the requests that wait, and retries lookups, in a shortage.
 pub(crate) const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// The most that is received at once of a response that waits until those before it were delivered;
-/// less than twice as much of it is held.
+/// The most bytes to receive at once of a response that waits for its turn in the pipeline. Less
+/// than twice as many bytes of it are held in memory.
 pub(crate) const RECEIVE_AHEAD_MAX: usize = 4096;

@@ -1,32 +1,32 @@
-//! Client connections by client, for the limit on them. Each worker counts its own connections and
-//! reports them every 100 ms. Until a report, a client may have as many connections as the limit
-//! allows at each worker that does not know of the others.
+//! Counts client connections by client, to enforce a limit. Each worker counts its own connections
+//! and publishes the counts every 100 ms. Until then, a client may have as many connections as the
+//! limit allows at each worker that does not know of the others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 
-/// A client as limits count it: an IPv4 address, or the IPv6 addresses that begin with the same
-/// bits. One IPv6 subscriber has at least a /64 (RFC 6177).
+/// A client as limits count it: an IPv4 address, or an IPv6 prefix. An IPv6 subscriber has at least
+/// a /64 (RFC 6177).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClientPrefix(IpAddr);
 
 impl ClientPrefix {
-    /// The client that has `address`, where the first `ipv6_prefix` bits of an IPv6 address name a
-    /// client (1 to 128).
+    /// Returns the client with this address. The first `ipv6_prefix` bits of an IPv6 address (1 to
+    /// 128) identify a client.
     pub fn of(address: IpAddr, ipv6_prefix: u64) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
-                let below = 128_u64.saturating_sub(ipv6_prefix) as u32;
-                let kept = u128::MAX.checked_shl(below).unwrap_or(0);
-                Self(Ipv6Addr::from(u128::from(address) & kept).into())
+                let host_bits = 128_u64.saturating_sub(ipv6_prefix) as u32;
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+                Self(Ipv6Addr::from(u128::from(address) & mask).into())
             }
             address => Self(address),
         }
     }
 }
 
-/// The counts of all workers.
+/// The published counts, summed over all workers.
 #[derive(Debug, Default)]
 pub(crate) struct SharedClientCounts(Mutex<HashMap<ClientPrefix, u64>>);
 
@@ -34,28 +34,30 @@ pub(crate) struct SharedClientCounts(Mutex<HashMap<ClientPrefix, u64>>);
 #[derive(Debug, Default)]
 pub(crate) struct ClientCounts {
     counts: HashMap<ClientPrefix, ClientCount>,
-    /// Clients whose counts are exchanged with the other workers next, each once.
+    /// Clients whose counts are to be published next, each once.
     changed: Vec<ClientPrefix>,
 }
 
+/// The connections of one client.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClientCount {
+    /// Open connections at this worker.
     open: u64,
-    /// The value of `open` that was reported last.
+    /// The value of `open` that was published last.
     published: u64,
-    /// Connections of the other workers at the last exchange.
+    /// Open connections at the other workers, when this worker last published the count.
     other_workers: u64,
-    /// Whether it is in `changed`.
+    /// Whether the client is in `ClientCounts::changed`.
     is_changed: bool,
 }
 
 impl ClientCounts {
-    /// Counts a connection in, if its client has fewer than `max`. Unix sockets have no address
-    /// and no such limit.
+    /// Counts a new connection if its client has fewer than `max`, and returns whether it did.
+    /// Clients on Unix sockets have no address and no limit.
     pub(crate) fn admit(&mut self, client: Option<ClientPrefix>, max: u64) -> bool {
         let Some(client) = client else { return true };
         let count = self.counts.entry(client).or_default();
-        // A refusal is news as well: what the others have may be less by now.
+        // Publish after a refusal as well: the counts of the other workers may be lower by now.
         if !std::mem::replace(&mut count.is_changed, true) {
             self.changed.push(client);
         }
@@ -66,17 +68,17 @@ impl ClientCounts {
         true
     }
 
-    /// Counts a connection out.
+    /// Counts off a connection that was closed.
     pub(crate) fn release(&mut self, client: Option<ClientPrefix>) {
         let Some(client) = client else { return };
-        let count = self.counts.get_mut(&client).expect("counted in before");
+        let count = self.counts.get_mut(&client).expect("an open connection was counted");
         if !std::mem::replace(&mut count.is_changed, true) {
             self.changed.push(client);
         }
         count.open -= 1;
     }
 
-    /// Tells the others that nobody is here any more.
+    /// Withdraws all published counts of this worker, which has no connections any more.
     pub(crate) fn withdraw(&mut self, all: &SharedClientCounts) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (client, count) in self.counts.drain() {
@@ -90,12 +92,12 @@ impl ClientCounts {
         self.changed.clear();
     }
 
-    /// Whether there is something to tell.
+    /// Returns whether there are counts to publish.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changed.is_empty()
     }
 
-    /// Reports the changed counts, and reads those of the other workers for the same clients.
+    /// Publishes the changed counts, and reads the counts of the other workers for the same clients.
     pub(crate) fn publish(&mut self, all: &SharedClientCounts) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         for client in self.changed.drain(..) {
@@ -153,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn two_workers_share_a_limit_after_they_have_told_each_other() {
+    fn two_workers_share_a_limit_after_they_have_published_their_counts() {
         let all = SharedClientCounts::default();
         let (mut first, mut second) = (ClientCounts::default(), ClientCounts::default());
         let client = Some(client("192.0.2.1", 64));
         assert!(first.admit(client, 2) && first.admit(client, 2) && !first.admit(client, 2));
         first.publish(&all);
-        assert!(second.admit(client, 2), "not heard yet");
+        assert!(second.admit(client, 2), "not published to it yet");
         second.publish(&all);
         assert!(!second.admit(client, 2));
         first.release(client);
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_counts_no_more() {
+    fn withdrawn_counts_do_not_count_any_more() {
         let all = SharedClientCounts::default();
         let (mut first, mut second) = (ClientCounts::default(), ClientCounts::default());
         let client = Some(client("192.0.2.1", 64));

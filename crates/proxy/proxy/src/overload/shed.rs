@@ -1,12 +1,13 @@
-//! Load shedding: which clients make room when it runs short.
+//! Load shedding: selects the clients to close when capacity runs short.
 //!
-//! A worker that is short of room closes the client connections that have stood still longest, and
-//! only as many as it needs. An attacker's weapon is standing still: a header that drips, a
-//! response that is never read. So those who wait longest for no more than their own bytes make
-//! room for those who come, long before any deadline is over; a client whose requests and responses
-//! move is never the one that has stood still longest. While there is room, nobody is closed.
+//! A worker that is short of capacity closes the client connections that have been stalled longest,
+//! and only as many as necessary. A client is stalled while its exchange waits for the client
+//! rather than for the origin. Slow attacks consist of that: a request header that arrives byte by
+//! byte, or a response that is never read. So stalled clients are closed for new ones long before a
+//! deadline is over, while a client whose requests and responses move is not stalled. As long as
+//! there is capacity, no client is shed.
 //!
-//! A client is given up by an event of its exchange, which the worker delivers: see [`Shedding`].
+//! A client is shed by an event of its exchange, which the worker delivers: see [`Shedding`].
 
 use std::time::Duration;
 
@@ -20,36 +21,41 @@ use crate::overload::capacity::{self, client_connections, descriptors_used, is_s
 use crate::overload::{PATIENCE_SERVED, UnmetDemand};
 use crate::transfer::TransferState;
 
-/// The client connections that make room, one after the other: `least`, for those whom the
-/// kernel has no room for, and until a 64th of the room is free again beyond the mark at which
-/// it was missed. To close more at once would keep everybody else waiting for it. For memory alone
-/// only those go who hold some.
+/// An iteration over the clients to shed, one after the other.
+///
+/// At least `shed_min` clients are shed, because the kernel refused that many descriptors. Then
+/// more are shed until a reserve of a 64th of the capacity is free. To shed more at once would
+/// delay all other clients. If only memory is short, only clients that hold memory are shed.
 #[derive(Debug)]
 pub(crate) struct Shedding {
+    /// The stalled clients in the order in which they are shed.
     stalled: std::vec::IntoIter<(ShedPriority, Key)>,
+    /// The number of clients that are shed even if there is a reserve.
     shed_min: usize,
-    /// Clients that leave by themselves, or were told why they have to.
+    /// The number of clients that will close soon: they have got their last response.
     leaving: usize,
+    /// The client that was shed last, until the next call finds out whether it is closed.
     last_shed: Option<Key>,
 }
 
 impl Shedding {
-    /// Begins to make room. An eighth of the idle origin connections goes first.
+    /// Begins to shed. First an eighth of the idle origin connections is closed.
     pub(crate) fn new<E: Engine>(core: &mut Core<E>, least: usize) -> Self {
-        let (still, leaving) = stalled_clients(core);
+        let (stalled, leaving) = stalled_clients(core);
         let closed =
             if least > 0 || lacks_reserve(core, leaving) { close_idle_origins(core) } else { 0 };
-        // Clients that are leaving and the connections closed here make room as well.
+        // The connections that were just closed and the clients that are leaving count as shed.
         let least = least.saturating_sub(closed + leaving);
-        Self { stalled: still.into_iter(), shed_min: least, leaving, last_shed: None }
+        Self { stalled: stalled.into_iter(), shed_min: least, leaving, last_shed: None }
     }
 
-    /// The event that gives the next client up. To be delivered before this is called again.
+    /// Returns the event that sheds the next client. It has to be delivered before the next call.
     pub(crate) fn next<E: Engine>(&mut self, core: &mut Core<E>) -> Option<(EventTarget, Event)> {
         loop {
-            // One that gets a response goes a moment later.
-            let given_up = self.last_shed.take();
-            self.leaving += usize::from(given_up.is_some_and(|it| core.conns.get(it).is_some()));
+            // A client that gets a response closes a moment later.
+            let last_shed = self.last_shed.take();
+            self.leaving +=
+                usize::from(last_shed.is_some_and(|client| core.conns.get(client).is_some()));
             let (_, key) = self.stalled.next()?;
             if self.shed_min > 0 {
                 self.shed_min -= 1;
@@ -69,62 +75,65 @@ impl Shedding {
     }
 }
 
-/// Begins to make room for those who found none in this turn; `None`: there are none. For a request
-/// that goes on waiting it is [`look_for_room`] that has others go: to close one for it in each
-/// turn would close everybody where that does not help, as when the kernel has no memory.
+/// Begins to shed clients for the demand of this turn that found no capacity; `None` if there was
+/// none. Requests that continue to wait do not count, because [`shed_for_waiters`] sheds for them.
+/// To shed one client per request and turn would close all clients in a shortage that this does not
+/// end, such as a shortage of kernel memory.
 pub(crate) fn shed_for_unmet_demand<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     let UnmetDemand { descriptors, requests } = std::mem::take(&mut core.overload.unmet);
     if !descriptors && requests == 0 {
         return None;
     }
-    // Some may have found room since.
+    // Some of the requests may have found capacity since.
     let requests = requests.min(capacity::waiting_for_descriptors(core).count());
-    // As many go for clients as where it is we who count none.
+    // A 64th of the clients, as for a shortage by the worker's own count.
     let clients = if descriptors { core.conns.len() / 64 + 1 } else { 0 };
     Some(Shedding::new(core, requests.max(clients)))
 }
 
-/// Begins to make room for a client that came, once a turn: a client that did not stand still a
-/// moment ago does not now.
+/// Begins to shed clients for a client that was accepted. Does so once per turn, because no client
+/// becomes stalled within a turn.
 pub(crate) fn shed_for_client<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     let now = core.engine.now();
     let is_first = core.overload.last_client_shed.replace(now) != Some(now);
     is_first.then(|| Shedding::new(core, 0))
 }
 
-/// Begins to make room for those who wait for some; `None`: nobody does. To be called now and then.
+/// Begins to shed clients if there is a shortage, and adapts the grace. The maintenance calls this
+/// periodically.
 pub(crate) fn shed_for_waiters<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     if !capacity::is_short(core) {
         core.overload.double_grace();
         return None;
     }
     core.overload.halve_grace();
-    let helped = capacity::waiting_for_descriptors(core).count();
-    Some(Shedding::new(core, helped))
+    let waiting = capacity::waiting_for_descriptors(core).count();
+    Some(Shedding::new(core, waiting))
 }
 
-/// Where a body has found no memory in the cache since this was asked last: the event that gives up
-/// the client that has stood still longest of those that read what is not stored any more. One at a
-/// time, as it may have had most of it.
+/// Returns an event that sheds a client if the cache had no memory for a body since the last call.
+/// It is the client that has been stalled longest among those that read a body that is no longer
+/// stored. Only one is shed at a time, because its body may have taken most of the memory.
 pub(crate) fn shed_cache_reader<E: Engine>(core: &mut Core<E>) -> Option<(EventTarget, Event)> {
-    let missed = capacity::cache_memory_misses(core);
-    if std::mem::replace(&mut core.overload.cache_memory_misses, missed) == missed {
+    let misses = capacity::cache_memory_misses(core);
+    if std::mem::replace(&mut core.overload.cache_memory_misses, misses) == misses {
         return None;
     }
-    let (still, _) = stalled_clients(core);
-    let (_, key) = still.into_iter().find(|(_, key)| holds_cache_memory(core, *key))?;
+    let (stalled, _) = stalled_clients(core);
+    let (_, key) = stalled.into_iter().find(|(_, key)| holds_cache_memory(core, *key))?;
     shed(core, key)
 }
 
-/// Whether less room is left than shedding makes, when so many `leaving` have gone.
+/// Returns whether less capacity is free than the reserve that shedding creates, once `leaving`
+/// clients have closed.
 pub(crate) fn lacks_reserve<E: Engine>(core: &Core<E>, leaving: usize) -> bool {
     let connections_max = core.overload.connections_max;
     client_connections(core) - leaving >= connections_max - connections_max / 64
         || descriptors_used(core) - leaving >= core.overload.descriptors_max * 55 / 64
 }
 
-/// The event that ends the exchange of a client that has stood still. Without an exchange its
-/// connection is closed at once.
+/// Sheds a client. Returns the event that ends its exchange; a connection without an exchange is
+/// closed at once.
 fn shed<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(EventTarget, Event)> {
     core.counters.connections_shed.add(1);
     let Some(first) = core.conns.get(key).and_then(|conn| conn.pipeline.first()) else {
@@ -137,7 +146,7 @@ fn shed<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(EventTarget, Event)>
     Some((EventTarget::Exchange(first), Event::End(reason)))
 }
 
-/// Closes an eighth of the idle origin connections. Returns how many that were.
+/// Closes an eighth of the idle origin connections. Returns their number.
 fn close_idle_origins<E: Engine>(core: &mut Core<E>) -> usize {
     let mut closed = 0;
     for _ in 0..core.origins.idle_count().div_ceil(8) {
@@ -148,55 +157,56 @@ fn close_idle_origins<E: Engine>(core: &mut Core<E>) -> usize {
     closed
 }
 
-/// Whether any of the budget is charged for a client.
+/// Returns whether a part of the memory budget is charged for a client.
 fn holds_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
     let holds = |conn: &Conn| conn.pipeline.first().is_some() || !conn.wire.recv_buffer.is_empty();
     core.conns.get(key).is_some_and(holds)
 }
 
-/// Whether a client, of whose requests several may be under way, keeps memory of the cache from
-/// being used for others.
+/// Returns whether an exchange of the client, which may have several in its pipeline, keeps memory
+/// of the cache that could be reused otherwise.
 fn holds_cache_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
     let (Some(cache), Some(conn)) = (&core.shared.cache, core.conns.get(key)) else {
         return false;
     };
-    let exchange = |key: Key| core.exchanges.get(key);
-    let first = conn.pipeline.first().and_then(exchange);
-    let mut all = std::iter::successors(first, |it| it.next_in_pipeline.and_then(exchange));
+    let get = |key: Key| core.exchanges.get(key);
+    let first = conn.pipeline.first().and_then(get);
+    let mut all = std::iter::successors(first, |exchange| exchange.next_in_pipeline.and_then(get));
     all.any(|exchange| exchange.caching.reads_removed(cache))
 }
 
-/// The clients that have stood still for longer than is forgiven, in the order in which they
-/// have to go; and how many are about to leave by themselves: they have got their last response,
-/// as one has that was told to go, and are given a moment to read it. After that they are the
-/// first to go, as they lose nothing.
+/// Returns the clients that have been stalled for longer than the grace, in the order in which they
+/// are shed, and the number of clients that are leaving. A leaving client has got its last
+/// response, a refusal for example, and has the grace to read it. After that it is shed first,
+/// because it loses nothing.
 fn stalled_clients<E: Engine>(core: &Core<E>) -> (Vec<(ShedPriority, Key)>, usize) {
     let now = core.engine.now();
-    let (mut still, mut leaving) = (Vec::new(), 0);
+    let (mut stalled, mut leaving) = (Vec::new(), 0);
     for (key, conn) in core.conns.iter() {
         let first =
             conn.pipeline.first().and_then(|first| core.exchanges.get(first)).map(Box::as_ref);
         let unsent = conn.wire.unsent(&core.engine);
-        let Some(stood) = stalled_time(conn, first, unsent, now) else { continue };
+        let Some(stalled_time) = stalled_time(conn, first, unsent, now) else { continue };
         let is_over = conn.is_closing();
-        if stood >= core.overload.grace {
-            still.push(((is_over, stood), key));
+        if stalled_time >= core.overload.grace {
+            stalled.push(((is_over, stalled_time), key));
         } else {
             leaving += usize::from(is_over);
         }
     }
-    still.sort_unstable_by_key(|(order, _)| std::cmp::Reverse(*order));
-    (still, leaving)
+    stalled.sort_unstable_by_key(|(order, _)| std::cmp::Reverse(*order));
+    (stalled, leaving)
 }
 
-/// How long a connection has stood still for what it is, if that is its client's doing.
+/// Returns how long a connection has been stalled, divided by its patience factor; `None` if it
+/// does not wait for its client.
 fn stalled_time(
     conn: &Conn,
     first: Option<&Exchange>,
     unsent: usize,
     now: Instant,
 ) -> Option<Duration> {
-    let (stood, patience) = match (conn.state, first) {
+    let (stalled_time, patience) = match (conn.state, first) {
         (ConnState::Busy, Some(exchange)) if exchange.is_tunnel => {
             let since = exchange.upload.since().max(exchange.download.since());
             (now.since(since), PATIENCE_TUNNEL)
@@ -209,10 +219,10 @@ fn stalled_time(
         (ConnState::Idle, _) => (now.since(conn.since), PATIENCE_IDLE),
         _ => (now.since(conn.since), 1),
     };
-    Some(stood / patience)
+    Some(stalled_time / patience)
 }
 
-/// How long a client has kept its exchange waiting; `None` while that waits for its origin.
+/// Returns how long an exchange has waited for its client; `None` while it waits for its origin.
 fn stalled_exchange_time(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Duration> {
     let (upload, download) = (&exchange.upload, &exchange.download);
     if download.state() == TransferState::AwaitingSink {
@@ -222,11 +232,13 @@ fn stalled_exchange_time(exchange: &Exchange, unsent: usize, now: Instant) -> Op
     uploads.then(|| upload.stalled_for(now, PACE, 0)).flatten()
 }
 
-/// The first to go is the greatest: whether it has got its last response, and how long it has stood
-/// still for what it is.
+/// The priority of a client for shedding, the greatest first: whether it has got its last response,
+/// and how long it has been stalled, divided by its patience factor.
 type ShedPriority = (bool, Duration);
 
+/// The patience factor of an idle client connection.
 const PATIENCE_IDLE: u32 = 2;
+/// The patience factor of a tunnel.
 const PATIENCE_TUNNEL: u32 = 240;
-/// A client that takes or sends so many bytes a second does not stand still.
+/// A client that sends or receives this many bytes per second is not stalled.
 const PACE: u64 = 1024;

@@ -1,9 +1,9 @@
-//! Requests that wait for room at our side: descriptors, memory or lookups of names had run out
-//! when they were to be sent. The oldest is the first to try again, whenever there may be room, and
-//! each is given up when it has waited as long as a connection may take to open.
+//! The wait list: requests that could not be sent because this process had no descriptors, kernel
+//! memory or name lookups left. The oldest request tries again first when there may be capacity. A
+//! request is refused when it has waited for `connect_ms`.
 //!
-//! There is one list for all, but one that waits for one thing never holds up another that waits
-//! for another thing.
+//! There is one list, but a request that waits for one resource does not delay those behind it that
+//! wait for another one.
 
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use crate::overload::{SHORTAGE_CHECK_INTERVAL, WaitingExchange, capacity};
 
 pub(crate) use crate::overload::WantedResource;
 
-/// Puts the exchange, which holds nothing at any origin, into the list: at its end, or back before
-/// those that came later. False if it has waited too long: one that finds room for the beginning of
-/// a try only, a lookup say, may be out of the list whenever that is looked through.
-pub(crate) fn enqueue<E: Engine>(core: &mut Core<E>, key: Key, want: WantedResource) -> bool {
+/// Inserts the exchange, which has left its origin, into the wait list. Its position depends on
+/// when it entered the list for the first time. Returns false if it has waited too long. This check
+/// is necessary because [`overdue`] may miss it: an exchange that can begin a try but not finish
+/// it, with a lookup for example, may never be in the list when that function runs.
+pub(crate) fn enqueue<E: Engine>(core: &mut Core<E>, key: Key, resource: WantedResource) -> bool {
     let now = core.engine.now();
     let exchange = core.exchange(key);
     let connect_ms = exchange.snapshot().limits().connect_ms;
@@ -30,45 +31,51 @@ pub(crate) fn enqueue<E: Engine>(core: &mut Core<E>, key: Key, want: WantedResou
         return false;
     }
     transaction.phase = Phase::WaitListed;
-    // A lookup that began and found no descriptor would find none at once again, after a question
-    // or more to a name server: trying on would send those as fast as the server responds.
-    let was_refused = want == WantedResource::Lookup && !core.names.is_full();
-    let again = if was_refused { now + SHORTAGE_CHECK_INTERVAL } else { now };
+    // A lookup that found no descriptor would fail again at once, possibly after a query to a name
+    // server. Without a delay, it would send queries as fast as the server responds.
+    let was_refused = resource == WantedResource::Lookup && !core.names.is_full();
+    let retry_at = if was_refused { now + SHORTAGE_CHECK_INTERVAL } else { now };
     core.overload.unmet.requests += usize::from(is_new || was_refused);
     let waiting = &mut core.overload.wait_list;
-    let place = match since == now {
+    let position = match since == now {
         true => waiting.len(),
         false => waiting.partition_point(|other| other.since < since),
     };
-    waiting.insert(place, WaitingExchange { key, since, resource: want, retry_at: again });
+    waiting.insert(position, WaitingExchange { key, since, resource, retry_at });
     true
 }
 
-/// Lets those try again that there may be room for. Once a turn: what ended in it made room. Where
-/// one finds none, those behind it that want the same are not tried.
+/// A pass over the wait list, in which exchanges try again while there may be capacity. There is
+/// one pass per turn, after the events that may have freed capacity. If a try finds no capacity,
+/// later exchanges that wait for the same resource are skipped.
 #[derive(Debug)]
 pub(crate) struct WaitListPass {
+    /// How many exchanges may still try.
     tries: usize,
+    /// The index of the next exchange in the list.
     at: usize,
+    /// The resource that a try did not get.
     lacking: Option<WantedResource>,
+    /// The exchange that was returned last.
     tried: Option<Key>,
 }
 
 impl WaitListPass {
-    /// Begins at the oldest.
+    /// Begins a pass at the oldest exchange.
     pub(crate) fn new<E: Engine>(core: &Core<E>) -> Self {
-        let room = capacity::origin_capacity(core) + core.origins.idle_count();
-        let tries = room.min(core.overload.wait_list.len());
+        let free = capacity::origin_capacity(core) + core.origins.idle_count();
+        let tries = free.min(core.overload.wait_list.len());
         Self { tries, at: 0, lacking: None, tried: None }
     }
 
-    /// The next exchange to try again. It has to do so before this is called again.
+    /// Returns the next exchange to try again. It has to do so before the next call.
     pub(crate) fn next<E: Engine>(&mut self, core: &mut Core<E>) -> Option<Key> {
         let waiting = &mut core.overload.wait_list;
         if let Some(tried) = self.tried.take() {
-            let back = waiting.get(self.at).filter(|it| it.key == tried).map(|it| it.resource);
-            if back.is_some_and(|want| self.lacking.is_some_and(|other| other != want)) {
-                return None; // There is neither.
+            let back =
+                waiting.get(self.at).filter(|entry| entry.key == tried).map(|entry| entry.resource);
+            if back.is_some_and(|resource| self.lacking.is_some_and(|other| other != resource)) {
+                return None; // Both resources are lacking.
             }
             if back.is_some() {
                 self.lacking = back;
@@ -76,8 +83,9 @@ impl WaitListPass {
             }
         }
         let now = core.engine.now();
-        let may = |it: &WaitingExchange| self.lacking != Some(it.resource) && now >= it.retry_at;
-        while self.tries > 0 && waiting.get(self.at).is_some_and(|it| !may(it)) {
+        let may_try =
+            |entry: &WaitingExchange| self.lacking != Some(entry.resource) && now >= entry.retry_at;
+        while self.tries > 0 && waiting.get(self.at).is_some_and(|entry| !may_try(entry)) {
             self.at += 1;
         }
         self.tries = self.tries.checked_sub(1)?;
@@ -88,7 +96,7 @@ impl WaitListPass {
     }
 }
 
-/// Those that have waited too long, each by the snapshot that it began with.
+/// Returns the exchanges that have waited too long, by the limits of their own snapshots.
 pub(crate) fn overdue<E: Engine>(core: &Core<E>, now: Instant) -> Vec<Key> {
     let is_over = |waiter: &&WaitingExchange| {
         core.exchanges.get(waiter.key).is_some_and(|exchange| {

@@ -1,40 +1,44 @@
-//! The configurations that a worker uses at a time. The one in force is the worker's own field;
-//! here are those that something under way began with, and those of listeners that have left the
-//! configuration while connections from them live on.
+//! The snapshots that a worker uses besides the one in force, which is a field of the worker. These
+//! are the snapshots of exchanges in progress, and those of removed listeners that still have
+//! connections.
 //!
-//! A snapshot is used by whoever holds it, so that it is freed with its last exchange. Nobody but
-//! its users keeps it, and a connection only where its listener is gone.
+//! An exchange holds a reference to its snapshot, so that the snapshot is freed with its last
+//! exchange. A connection holds none. A removed listener holds one for its connections.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use crate::snapshot::Snapshot;
 
-/// Snapshots beside the one in force.
+/// The snapshots besides the one in force, and the removed listeners.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     earlier: Vec<Weak<Snapshot>>,
     removed: Vec<RemovedListener>,
-    /// Connections of listeners that are gone may wait for a request that will not be served.
+    /// Whether connections of removed listeners may be idle. They have to be closed, because their
+    /// next request would not be served.
     pub(crate) has_idle_on_removed: bool,
-    /// The shortest waits of all snapshots in use: how far ahead the timers of connections are set
-    /// at most, so that a new wait never needs to set one, whichever snapshot it is under.
+    /// The shortest limit of a wait of client connections in all snapshots in use. The timer of a
+    /// client connection is never set further ahead, so that a new wait need not set it, whichever
+    /// snapshot the exchange has.
     pub(crate) client_check: Duration,
+    /// The shortest limit of a wait of origin connections in all snapshots in use.
     pub(crate) origin_check: Duration,
 }
 
-/// A listener that is not in the configuration in force.
+/// A listener that is not in the configuration in force, but still has connections or may get some
+/// from its accept queue.
 #[derive(Debug)]
 struct RemovedListener {
     listener: u16,
-    /// The last one that had it. Each connection is served one more exchange by it, at most.
+    /// The last snapshot that had the listener. Each connection gets at most one more exchange.
     snapshot: Rc<Snapshot>,
-    /// Open connections that came in there.
+    /// The number of open connections that the listener accepted.
     connections: usize,
 }
 
 impl Snapshots {
-    /// With nothing beside `present`.
+    /// Creates the state for a worker whose only snapshot is `present`.
     pub(crate) fn new(present: &Snapshot) -> Self {
         Self {
             earlier: Vec::new(),
@@ -45,12 +49,12 @@ impl Snapshots {
         }
     }
 
-    /// A snapshot is in force no longer.
+    /// Records a snapshot that is no longer in force.
     pub(crate) fn retire(&mut self, before: &Rc<Snapshot>) {
         self.earlier.push(Rc::downgrade(before));
     }
 
-    /// A listener, from which so many connections are open, was last in `snapshot`.
+    /// Records a removed listener, which was last in `snapshot` and has this many connections.
     pub(crate) fn remove_listener(
         &mut self,
         listener: u16,
@@ -61,52 +65,55 @@ impl Snapshots {
         self.has_idle_on_removed = true;
     }
 
-    /// A listener is back in the configuration.
+    /// Records that a listener is in the configuration again.
     pub(crate) fn restore_listener(&mut self, listener: u16) {
-        self.removed.retain(|gone| gone.listener != listener);
+        self.removed.retain(|entry| entry.listener != listener);
     }
 
-    /// The snapshot by which a connection is served whose listener is gone.
+    /// Returns the snapshot for connections of a removed listener.
     pub(crate) fn of_removed_listener(&self, listener: u16) -> Option<&Rc<Snapshot>> {
-        let found = self.removed.iter().find(|gone| gone.listener == listener);
-        found.map(|gone| &gone.snapshot)
+        let found = self.removed.iter().find(|entry| entry.listener == listener);
+        found.map(|entry| &entry.snapshot)
     }
 
-    /// Whether a listener is gone: its connections end with the exchange that they serve.
+    /// Returns whether a listener was removed, so that its connections close after their present
+    /// exchange.
     pub(crate) fn is_removed(&self, listener: u16) -> bool {
         !self.removed.is_empty() && self.of_removed_listener(listener).is_some()
     }
 
-    /// A connection came in, perhaps at a listener that is gone: it was in its queue.
+    /// Counts a new connection. Its listener may have been removed while it was in the accept
+    /// queue.
     pub(crate) fn add_connection(&mut self, listener: u16) {
-        for gone in self.removed.iter_mut().filter(|gone| gone.listener == listener) {
-            gone.connections += 1;
+        for entry in self.removed.iter_mut().filter(|entry| entry.listener == listener) {
+            entry.connections += 1;
             self.has_idle_on_removed = true;
         }
     }
 
-    /// A connection is closed.
+    /// Counts off a connection that was closed.
     pub(crate) fn remove_connection(&mut self, listener: u16) {
-        for gone in self.removed.iter_mut().filter(|gone| gone.listener == listener) {
-            gone.connections -= 1;
+        for entry in self.removed.iter_mut().filter(|entry| entry.listener == listener) {
+            entry.connections -= 1;
         }
     }
 
-    /// Forgets what nobody uses any more: listeners without a connection of which `is_retiring`
-    /// says that none will come, and snapshots. True when there are fewer snapshots.
+    /// Drops snapshots without users, and removed listeners without connections for which
+    /// `is_retiring` returns false, so that they get no more. Returns true if a snapshot was
+    /// dropped.
     pub(crate) fn forget_unused(&mut self, is_retiring: impl Fn(u16) -> bool) -> bool {
-        self.removed.retain(|gone| gone.connections > 0 || is_retiring(gone.listener));
+        self.removed.retain(|entry| entry.connections > 0 || is_retiring(entry.listener));
         let before = self.earlier.len();
         self.earlier.retain(|snapshot| snapshot.strong_count() > 0);
         self.earlier.len() < before
     }
 
-    /// Whether there is nothing beside the snapshot in force.
+    /// Returns whether only the snapshot in force is in use.
     pub(crate) fn is_empty(&self) -> bool {
         self.earlier.is_empty() && self.removed.is_empty()
     }
 
-    /// Those in use beside the one in force.
+    /// Returns the snapshots in use besides the one in force.
     pub(crate) fn earlier(&self) -> Vec<Rc<Snapshot>> {
         self.earlier.iter().filter_map(Weak::upgrade).collect()
     }

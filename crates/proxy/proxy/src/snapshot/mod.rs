@@ -1,5 +1,5 @@
-//! A configuration as a worker uses it: what can be worked out once is worked out here, so that a
-//! request looks it up.
+//! Snapshots: a configuration with what a worker derives from it once, so that requests need only
+//! look it up.
 
 pub(crate) mod in_use;
 
@@ -23,68 +23,69 @@ use millrace_config::{
     limits::Limits,
 };
 
-/// A numbered configuration with what a worker derives from it.
+/// A numbered configuration with the state that a worker derives from it.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) config: Arc<Config>,
-    /// By a listener's number: its place in the configuration, or [`ABSENT`].
+    /// The index of each listener in the configuration, by its number; [`ABSENT`] if the number is
+    /// not in use.
     listeners: Box<[u16]>,
-    /// Of every service: what opens its connections to origins.
+    /// The connect rules of each service.
     pub(crate) rules: Box<[ConnectRulesId]>,
-    /// What else is derived from every service.
+    /// The other derived state of each service.
     services: Box<[ServiceState]>,
     pub(crate) request_limits: HeadLimits,
     pub(crate) response_limits: HeadLimits,
-    /// The shortest wait of a client connection that is limited, lingering apart: its timer is
-    /// never set further ahead, so that a new wait never needs to set it.
+    /// The shortest limit of a wait of client connections, except for lingering. The timer of a
+    /// client connection is never set further ahead, so that a new wait need not set it.
     pub(crate) client_check: Duration,
-    /// The same for origin connections.
+    /// The shortest limit of a wait of origin connections, for their timers.
     pub(crate) origin_check: Duration,
-    /// What stands in Via: the name of this process (RFC 9110 section 7.6.3).
+    /// The name of this process in Via (RFC 9110 section 7.6.3).
     pub(crate) pseudonym: Arc<str>,
-    /// The whole field line for a message received as HTTP/1.0, and as HTTP/1.1.
+    /// The whole Via field line for messages received as HTTP/1.0 and as HTTP/1.1.
     pub(crate) via: [Box<[u8]>; 2],
-    /// Our own addresses, never to be connected to.
+    /// The addresses of this process, to which a forward proxy never connects.
     pub(crate) own_addresses: Arc<[SocketAddr]>,
-    /// Whether any service says Proxy-Status in what it passes on.
+    /// Whether any service adds Proxy-Status to forwarded responses.
     sends_proxy_status: bool,
     /// Whether any route begins its connections with a PROXY header.
     pub(crate) sends_proxy: bool,
 }
 
-/// What a worker derives from one service.
+/// The state that a worker derives from one service.
 #[derive(Debug)]
 struct ServiceState {
-    /// Its requests, counted by this worker and the others.
+    /// The request counters of the service, one entry per worker.
     requests: Arc<[PerStatus]>,
-    /// What its clients' connections are given, and those to origins.
+    /// The congestion control of connections to clients and to origins.
     congestion: [CongestionSetting; 2],
-    /// Of every route: its origins and how often one was picked.
+    /// The origins of each route.
     routes: Vec<RouteOrigins>,
-    /// Which targets may be asked for; `None`: it is a booster.
+    /// The filter of requested targets; `None` for a reverse proxy.
     target_filter: Option<TargetFilter>,
 }
 
-/// The origins of one route.
+/// The origins of one route, and the state of picking among them.
 #[derive(Debug)]
 pub(crate) struct RouteOrigins {
     pub(crate) origins: Vec<OriginId>,
-    /// How one of them is picked.
+    /// How an origin is picked.
     pub(crate) balance: Balance,
-    /// Counts the picks.
+    /// The number of picks, retries included, plus an offset at the start.
     pub(crate) picks: Cell<usize>,
-    /// What may be tried again.
+    /// The retry budget.
     pub(crate) budget: RefCell<RetryBudget>,
-    /// Answers 502 to 504 are failures of the origin.
+    /// Whether responses of status 502 to 504 count as failures of the origin.
     pub(crate) gateway_errors_fail: bool,
-    /// For which responses another origin is asked.
+    /// The responses for which a request is sent to another origin.
     pub(crate) retry_on: Vec<RetryOn>,
-    /// What is found by the check of each origin; empty: the route has none.
+    /// The result of the health check of each origin; empty if the route has no checks.
     checks: Vec<Arc<CheckResult>>,
 }
 
 impl RouteOrigins {
-    /// A route without checks, which picks in turn.
+    /// Creates a route with round robin and without health checks.
     #[cfg(test)]
     pub(crate) fn new(origins: Vec<OriginId>) -> Self {
         Self {
@@ -98,37 +99,39 @@ impl RouteOrigins {
         }
     }
 
-    /// The origins of a configured route. Picking begins at `turn`.
+    /// Creates the origins of a configured route. `first_pick` is the offset of the round robin.
     fn of(
         route: &Route,
         rules: ConnectRulesId,
-        (now, turn): (Instant, usize),
+        (now, first_pick): (Instant, usize),
         origins: &mut Origins,
-        board: &SharedHealth,
+        shared_health: &SharedHealth,
     ) -> Self {
-        let of_route =
-            route.origins.iter().map(|origin| origins.intern_configured(rules, origin, board));
+        let of_route = route
+            .origins
+            .iter()
+            .map(|origin| origins.intern_configured(rules, origin, shared_health));
         Self {
             origins: of_route.collect(),
             balance: route.balance,
             gateway_errors_fail: route.eject_on_errors,
             retry_on: route.retry_on.clone(),
             checks: HealthCheck::of_route(route)
-                .map(|check| board.register_check(&check))
+                .map(|check| shared_health.register_check(&check))
                 .collect(),
-            picks: Cell::new(turn),
-            budget: RefCell::new(RetryBudget::new(now, turn)),
+            picks: Cell::new(first_pick),
+            budget: RefCell::new(RetryBudget::new(now, first_pick)),
         }
     }
 
-    /// Whether the check of the origin at `index` fails.
+    /// Returns whether the health check of the origin at `index` fails.
     pub(crate) fn is_check_failing(&self, index: usize) -> bool {
-        self.checks.get(index).is_some_and(|mark| mark.is_failing())
+        self.checks.get(index).is_some_and(|result| result.is_failing())
     }
 }
 
 impl Snapshot {
-    /// What `config` means to a worker from `now` on.
+    /// Creates the snapshot of a configuration that is in force from `now` on.
     pub(crate) fn new(
         config: Arc<Config>,
         now: Instant,
@@ -136,22 +139,23 @@ impl Snapshot {
         shared: &SharedState,
     ) -> Self {
         let own: Arc<[SocketAddr]> = config.own_addresses().into();
-        // Or reloads in a row would each begin with the first.
-        let turn = config.number.saturating_sub(1) as usize;
-        let of_service = |service: &Service| {
+        // The round robin starts at another origin after each reload. Otherwise a series of reloads
+        // would favour the first one.
+        let first_pick = config.number.saturating_sub(1) as usize;
+        let derive = |service: &Service| {
             let congestion = [&service.congestion, &service.origin_congestion]
                 .map(|choice| CongestionSetting::new(choice, shared.system_congestion.as_ref()));
             let rules = origins.intern_rules(ConnectRules::of(service, &own, &congestion[1]));
             let mut of_route =
-                |route| RouteOrigins::of(route, rules, (now, turn), origins, &shared.health);
-            let (routes, ask_rules) = match &service.role {
+                |route| RouteOrigins::of(route, rules, (now, first_pick), origins, &shared.health);
+            let (routes, target_filter) = match &service.role {
                 ServiceRole::Boost(routes) => (routes.iter().map(&mut of_route).collect(), None),
                 ServiceRole::Forward(rules) => (Vec::new(), Some(TargetFilter::new(rules))),
             };
             let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
-            (rules, ServiceState { requests, congestion, routes, target_filter: ask_rules })
+            (rules, ServiceState { requests, congestion, routes, target_filter })
         };
-        let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(of_service).unzip();
+        let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(derive).unzip();
         let mut routes = config.services.iter().flat_map(Service::routes);
         let limits = &config.limits;
         let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
@@ -192,18 +196,18 @@ impl Snapshot {
         &self.config.limits
     }
 
-    /// The origins of a route of a booster.
+    /// Returns the origins of a route of a reverse proxy.
     pub(crate) fn route(&self, service: u16, index: u16) -> &RouteOrigins {
         &self.services[service as usize].routes[index as usize]
     }
 
-    /// The listener with this number, if it is one of this configuration.
+    /// Returns the listener with this number, if this configuration has it.
     pub(crate) fn listener(&self, number: u16) -> Option<&Listener> {
-        let place = *self.listeners.get(number as usize)?;
-        self.config.listeners.get(place as usize)
+        let index = *self.listeners.get(number as usize)?;
+        self.config.listeners.get(index as usize)
     }
 
-    /// What the connections that come in at a listener of this configuration are given.
+    /// Returns the congestion control of connections that a listener of this configuration accepts.
     pub(crate) fn client_congestion(&self, listener: &Listener) -> &CongestionSetting {
         &self.services[listener.service].congestion[0]
     }
@@ -212,32 +216,32 @@ impl Snapshot {
         self.services.iter().flat_map(|service| &service.routes)
     }
 
-    /// The origins of all routes.
+    /// Returns the origins of all routes.
     pub(crate) fn origins(&self) -> impl Iterator<Item = OriginId> {
         self.routes().flat_map(|route| route.origins.iter().copied())
     }
 
-    /// The marks of the checks of all routes.
+    /// Returns the results of the health checks of all routes.
     pub(crate) fn checks(&self) -> impl Iterator<Item = &Arc<CheckResult>> {
         self.routes().flat_map(|route| &route.checks)
     }
 
-    /// Counts a request of a service that was sent this status by a worker; 0: no response.
+    /// Counts a request of a service by the status that the worker sent; 0 if it sent none.
     pub(crate) fn count_request(&self, service: u16, worker: usize, status: u16) {
         self.services[service as usize].requests[worker].add(status);
     }
 
-    /// What a service's connections to origins are given.
+    /// Returns the congestion control of a service's connections to origins.
     pub(crate) fn origin_congestion(&self, service: u16) -> &CongestionSetting {
         &self.services[service as usize].congestion[1]
     }
 
-    /// Whether a service says Proxy-Status in the responses that it passes on.
+    /// Returns whether a service adds Proxy-Status to forwarded responses.
     pub(crate) fn sends_proxy_status(&self, service: u16) -> bool {
         self.sends_proxy_status && self.service(service).proxy_status
     }
 
-    /// Which targets may be asked for, of a forward proxy.
+    /// Returns the filter of requested targets of a forward proxy.
     pub(crate) fn target_filter(&self, service: u16) -> &TargetFilter {
         self.services[service as usize]
             .target_filter
@@ -245,14 +249,14 @@ impl Snapshot {
             .expect("the service is a forward proxy")
     }
 
-    /// The route of a booster that was picked; `None` where no route was.
+    /// Returns the route of the plan; `None` if the plan is not a route.
     pub(crate) fn route_of(&self, service: u16, plan: RequestPlan) -> Option<&Route> {
         let RequestPlan::Route(index) = plan else { return None };
         self.service(service).routes().get(index as usize)
     }
 
-    /// What is done with the responses of a service, or of the route that was picked; `None`: they
-    /// go past the cache.
+    /// Returns the cache settings of the plan's route, or of the service for a requested target;
+    /// `None` if responses bypass the cache.
     pub(crate) fn cache(&self, service: u16, plan: RequestPlan) -> Option<&CacheRoute> {
         let service = self.service(service);
         match plan {
@@ -267,17 +271,17 @@ impl Snapshot {
     }
 }
 
-/// The places of listeners by their numbers.
+/// Returns the indices of listeners by their numbers.
 fn by_number(listeners: &[Listener]) -> Box<[u16]> {
     let length = listeners.iter().map(|listener| listener.number as usize + 1).max();
-    let mut places = vec![ABSENT; length.unwrap_or(0)];
-    for (place, listener) in listeners.iter().enumerate() {
-        places[listener.number as usize] = place as u16;
+    let mut indices = vec![ABSENT; length.unwrap_or(0)];
+    for (index, listener) in listeners.iter().enumerate() {
+        indices[listener.number as usize] = index as u16;
     }
-    places.into()
+    indices.into()
 }
 
-/// No place: there are fewer listeners.
+/// The index of a number that no listener has. It is valid, as there are fewer listeners.
 const ABSENT: u16 = u16::MAX;
 
 fn via(version: &str, pseudonym: &str) -> Box<[u8]> {
