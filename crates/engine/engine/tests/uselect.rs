@@ -20,7 +20,7 @@ fn prepare() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let path = std::env::temp_dir().join(format!("uselect-engine-{}", std::process::id()));
-        if daemon::serve(&path) {
+        if daemon::start_daemon(&path) {
             millrace_engine::register_process(&path, Duration::ZERO).unwrap();
             std::fs::remove_file(&path).unwrap();
         }

@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// which is said.
 fn by_uselect(folder: &Folder) -> Option<String> {
     let socket = folder.0.join("uselectd");
-    daemon::serve(&socket).then(|| format!("--engine uselect --uselectd {}", socket.display()))
+    daemon::start_daemon(&socket)
+        .then(|| format!("--engine uselect --uselectd {}", socket.display()))
 }
 
 /// What `--log-format json` says of a request, of what comes behind `origin_first_byte_ms`.
@@ -152,7 +153,7 @@ fn workers_may_look_at_memory_before_they_sleep() {
 fn when_the_daemon_ends_that_is_said_and_all_connections_go_on() {
     let folder = Folder::new("uselect-end");
     let socket = folder.0.join("uselectd");
-    let Some(mut daemon) = daemon::load(&socket) else { return };
+    let Some(mut daemon) = daemon::load_daemon(&socket) else { return };
     let (end, ended) = UnixStream::pair().unwrap();
     let serving = std::thread::spawn(move || daemon.run(Some(ended.as_fd())).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

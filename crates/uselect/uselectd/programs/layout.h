@@ -1,8 +1,9 @@
 // The memory that a registered process shares with the eBPF programs. Mirrored by
 // crates/uselect/uselect/src/layout.rs; tests/objects.rs compares both.
 //
-// Only programs write `uselect_shown`: its map is frozen, so no process can map it writable. The
-// process also writes `uselect_own`: programs check what they read there like any input.
+// Only programs write `uselect_read_only_pages`: its map is frozen, so no process can map it
+// writable. The process also writes `uselect_writable_pages`: programs check what they read there
+// like any input.
 #ifndef USELECT_LAYOUT_H
 #define USELECT_LAYOUT_H
 
@@ -29,7 +30,7 @@ typedef unsigned int uselect_u32;
 typedef unsigned long long uselect_u64;
 
 // Values at the last event of the socket.
-struct uselect_numbers {
+struct uselect_socket_numbers {
     // Bytes that can be received; of a listener, connections in the accept queue.
     uselect_u32 readable;
     // Bytes of free space in the send buffer.
@@ -40,20 +41,20 @@ struct uselect_numbers {
     uselect_u32 rtt_us;
 };
 
-struct uselect_shown {
+struct uselect_read_only_pages {
     // The registration; never reused while the programs are loaded. 0: none.
     uselect_u64 identity;
     // The number of sockets that were ever tracked here.
     uselect_u32 generations;
     uselect_u32 padding[13];
-    // By index: generation of the socket << 32 | number of events << 16 | what poll(2) would report.
-    // An event is anything that would wake an edge-triggered waiter (EPOLLET of epoll(7)).
+    // By index: generation of the socket << 32 | number of events << 16 | what poll(2) would
+    // report. An event is anything that would wake an edge-triggered waiter (EPOLLET of epoll(7)).
     uselect_u64 word[USELECT_SOCKETS];
-    struct uselect_numbers numbers[USELECT_SOCKETS];
+    struct uselect_socket_numbers numbers[USELECT_SOCKETS];
 };
 
 // The place where a thread and the programs that run in its system calls exchange an index.
-struct uselect_slot {
+struct uselect_thread_slot {
     // The thread id, gettid(2); 0: the slot is free.
     uselect_u32 thread;
     // The index for the next socket that the thread opens or accepts; 0: none.
@@ -74,7 +75,7 @@ struct uselect_sleeper {
     uselect_u32 more_padding[14];
 };
 
-struct uselect_own {
+struct uselect_writable_pages {
     struct uselect_sleeper sleeper[USELECT_SLEEPERS];
     // Bitmaps by descriptor: is tracked; select(2) would report it readable; writable; the kernel
     // must be asked, because of an error, urgent data or USELECT_DOUBT.
@@ -88,11 +89,12 @@ struct uselect_own {
     uselect_u32 descriptor[USELECT_SOCKETS];
     // By descriptor: the index; 0: not tracked.
     uselect_u32 index[USELECT_SOCKETS];
-    // By descriptor: the number of the sleeper << 16 | the bits of poll(2) that it waits for; 0: none.
+    // By descriptor: the number of the sleeper << 16 | the bits of poll(2) that it waits for.
+    // 0: none.
     uselect_u32 interest[USELECT_SOCKETS];
     // By index: the number of bytes from which on the socket counts as readable; 0: one byte.
     uselect_u32 threshold[USELECT_SOCKETS];
-    struct uselect_slot slot[USELECT_THREADS];
+    struct uselect_thread_slot slot[USELECT_THREADS];
 };
 
 #endif

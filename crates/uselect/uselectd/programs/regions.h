@@ -10,8 +10,9 @@
 #include "macros.h"
 
 #define INDEX_MASK (USELECT_SOCKETS - 1)
-// A writer whose value was outdated when it stored it computes the value again. It needs more rounds
-// than this only if other programs write at the same time, and those compute the value again too.
+// A writer whose value was outdated when it stored it computes the value again. It needs more
+// rounds than this only if other programs write at the same time, and those compute the value again
+// too.
 #define UPDATE_ROUNDS_MAX 8
 
 // The storage of a tracked socket.
@@ -72,19 +73,19 @@ struct {
 
 // Sizes instead of types: for a map that is declared inside a map of maps, clang 14 writes only the
 // names of structures to BTF.
-struct shown_map {
+struct read_only_map {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
     __uint(max_entries, 1);
     __uint(key_size, sizeof(__u32));
-    __uint(value_size, sizeof(struct uselect_shown));
+    __uint(value_size, sizeof(struct uselect_read_only_pages));
 };
-struct own_map {
+struct writable_map {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
     __uint(max_entries, 1);
     __uint(key_size, sizeof(__u32));
-    __uint(value_size, sizeof(struct uselect_own));
+    __uint(value_size, sizeof(struct uselect_writable_pages));
 };
 struct ring_map {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -97,14 +98,14 @@ struct {
     __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
     __uint(max_entries, USELECT_REGIONS);
     __type(key, __u32);
-    __array(values, struct shown_map);
-} shown_maps SEC(".maps");
+    __array(values, struct read_only_map);
+} read_only_maps SEC(".maps");
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
     __uint(max_entries, USELECT_REGIONS);
     __type(key, __u32);
-    __array(values, struct own_map);
-} own_maps SEC(".maps");
+    __array(values, struct writable_map);
+} writable_maps SEC(".maps");
 
 // Ring buffers by region * USELECT_SLEEPERS + sleeper.
 struct {
@@ -114,19 +115,19 @@ struct {
     __array(values, struct ring_map);
 } rings SEC(".maps");
 
-static __always_inline struct uselect_shown *lookup_shown(__u32 region, __u64 identity)
+static __always_inline struct uselect_read_only_pages *lookup_ro_pages(__u32 region, __u64 identity)
 {
-    void *map = bpf_map_lookup_elem(&shown_maps, &region);
+    void *map = bpf_map_lookup_elem(&read_only_maps, &region);
     __u32 zero = 0;
     if (!map)
         return NULL;
-    struct uselect_shown *shown = bpf_map_lookup_elem(map, &zero);
-    return shown && shown->identity == identity ? shown : NULL;
+    struct uselect_read_only_pages *ro_pages = bpf_map_lookup_elem(map, &zero);
+    return ro_pages && ro_pages->identity == identity ? ro_pages : NULL;
 }
 
-static __always_inline struct uselect_own *lookup_own(__u32 region)
+static __always_inline struct uselect_writable_pages *lookup_rw_pages(__u32 region)
 {
-    void *map = bpf_map_lookup_elem(&own_maps, &region);
+    void *map = bpf_map_lookup_elem(&writable_maps, &region);
     __u32 zero = 0;
     return map ? bpf_map_lookup_elem(map, &zero) : NULL;
 }

@@ -25,8 +25,8 @@ static __always_inline struct tracked *lookup_tracked(struct sock *sk)
     return sk->sk_bpf_storage ? bpf_sk_storage_get(&sockets, sk, NULL, 0) : NULL;
 }
 
-// Returns a number that differs after each arrival: of a connection, the sequence number of the next
-// byte. Of a listener, the identity and age of the newest connection in the accept queue: the
+// Returns a number that differs after each arrival: of a connection, the sequence number of the
+// next byte. Of a listener, the identity and age of the newest connection in the accept queue: the
 // address of its structure is not enough, because the kernel may reuse it for the next connection.
 static __always_inline __u64 arrival_stamp(struct tcp_sock *tp, __u32 state)
 {
@@ -60,8 +60,8 @@ int BPF_PROG(on_data_ready, struct sock *sk)
     return 0;
 }
 
-// The socket has an error. If the error ends the connection, the kernel has stored the new state and
-// the shutdown by now.
+// The socket has an error. If the error ends the connection, the kernel has stored the new state
+// and the shutdown by now.
 SEC("tp_btf/inet_sk_error_report")
 int BPF_PROG(on_error, struct sock *sk)
 {
@@ -136,22 +136,22 @@ int BPF_PROG(on_exec)
 // each path through its loop together with the code that follows the call.
 __noinline int find_armed_slot(__u32 region, __u32 thread)
 {
-    struct uselect_own *own = lookup_own(region);
-    if (!own)
+    struct uselect_writable_pages *rw_pages = lookup_rw_pages(region);
+    if (!rw_pages)
         return -1;
     for (__u32 i = 0; i < USELECT_PROBES; i++) {
         __u32 number = (thread + i) & (USELECT_THREADS - 1);
-        if (READ_ONCE(own->slot[number].thread) == thread)
-            return READ_ONCE(own->slot[number].armed) ? number : -1;
+        if (READ_ONCE(rw_pages->slot[number].thread) == thread)
+            return READ_ONCE(rw_pages->slot[number].armed) ? number : -1;
     }
     return -1;
 }
 
 // A socket that the current thread wants to have tracked.
 struct new_socket {
-    struct uselect_shown *shown;
-    struct uselect_own *own;
-    struct uselect_slot *slot;
+    struct uselect_read_only_pages *ro_pages;
+    struct uselect_writable_pages *rw_pages;
+    struct uselect_thread_slot *slot;
     struct tracked tracked;
 };
 
@@ -173,14 +173,14 @@ static __always_inline int prepare_new_socket(struct new_socket *new, __u8 state
     struct process *process = bpf_map_lookup_elem(&processes, &pid);
     if (!process || !has_same_credentials(process))
         return 0;
-    new->own = lookup_own(process->region);
-    new->shown = lookup_shown(process->region, process->identity);
-    if (!new->own || !new->shown)
+    new->rw_pages = lookup_rw_pages(process->region);
+    new->ro_pages = lookup_ro_pages(process->region, process->identity);
+    if (!new->rw_pages || !new->ro_pages)
         return 0;
     int number = find_armed_slot(process->region, pid_tgid);
     if (number < 0)
         return 0;
-    new->slot = &new->own->slot[number & (USELECT_THREADS - 1)];
+    new->slot = &new->rw_pages->slot[number & (USELECT_THREADS - 1)];
     __u32 index = READ_ONCE(new->slot->armed);
     if (!index || index >= USELECT_SOCKETS)
         return 0;
@@ -188,23 +188,23 @@ static __always_inline int prepare_new_socket(struct new_socket *new, __u8 state
         .identity = process->identity,
         .region = process->region,
         .index = index,
-        .generation = __sync_fetch_and_add(&new->shown->generations, 1) + 1,
+        .generation = __sync_fetch_and_add(&new->ro_pages->generations, 1) + 1,
         .state = state,
         .is_lean = process->is_lean,
     };
     return 1;
 }
 
-// Initializes the word of a new socket. This comes before the socket has storage, so before any hook
-// finds it, and before the process learns that its index was used.
+// Initializes the word of a new socket. This comes before the socket has storage, so before any
+// hook finds it, and before the process learns that its index was used.
 static __always_inline void init_word(struct new_socket *new, __u32 mask)
 {
     __u32 index = new->tracked.index & INDEX_MASK;
     __u64 word = (__u64)new->tracked.generation << 32 | mask;
     // The values of the last socket with this index are not this one's.
-    store_numbers(&new->shown->numbers[index], 0, 0, 0, 0);
-    WRITE_ONCE(new->own->threshold[index], 0);
-    __sync_lock_test_and_set(&new->shown->word[index], word);
+    store_numbers(&new->ro_pages->numbers[index], 0, 0, 0, 0);
+    WRITE_ONCE(new->rw_pages->threshold[index], 0);
+    __sync_lock_test_and_set(&new->ro_pages->word[index], word);
 }
 
 // Tells the thread, in its slot, that the socket is tracked.
@@ -236,20 +236,20 @@ int on_sock_create(struct bpf_sock *ctx)
 // another process. Such a socket is not adopted again.
 static __always_inline int is_in_use(struct tracked *tracked)
 {
-    struct uselect_shown *shown = lookup_shown(tracked->region, tracked->identity);
-    struct uselect_own *own = lookup_own(tracked->region);
-    if (!shown || !own)
+    struct uselect_read_only_pages *ro_pages = lookup_ro_pages(tracked->region, tracked->identity);
+    struct uselect_writable_pages *rw_pages = lookup_rw_pages(tracked->region);
+    if (!ro_pages || !rw_pages)
         return 0;
     __u32 index = tracked->index & INDEX_MASK;
-    return READ_ONCE(shown->word[index]) >> 32 == tracked->generation
-        && READ_ONCE(own->descriptor[index]);
+    return READ_ONCE(ro_pages->word[index]) >> 32 == tracked->generation
+        && READ_ONCE(rw_pages->descriptor[index]);
 }
 
 // Gives a tracked socket to another region. Programs that run without the socket's lock (on_send(),
 // check_socket()) must find either all old fields, or all new ones, or no owner: a mixture could
 // spoil the word of another socket, because each region counts its own generations. The identity is
-// therefore cleared first and stored last. Pairs with update_word(), which reads the identity before
-// the other fields and again after them.
+// therefore cleared first and stored last. Pairs with update_word(), which reads the identity
+// before the other fields and again after them.
 static __always_inline void reassign(struct tracked *tracked, struct tracked *new)
 {
     __u64 identity = new->identity;
@@ -259,7 +259,8 @@ static __always_inline void reassign(struct tracked *tracked, struct tracked *ne
     __sync_lock_test_and_set(&tracked->identity, identity);
 }
 
-// Tracks a socket that exists already, if the current thread has armed a slot. The socket is locked.
+// Tracks a socket that exists already, if the current thread has armed a slot. The socket is
+// locked.
 static __always_inline void adopt(struct bpf_sock *sk)
 {
     struct new_socket new;
@@ -341,10 +342,10 @@ int on_refresh_ipv6(struct bpf_sock_addr *ctx)
     return handle_refresh(ctx);
 }
 
-// Recomputes the word of a socket. Returns nonzero if an event seems to have been missed. The socket
-// is not locked, so a mismatch may be a notification in flight: it counts only if the previous check
-// found the same mismatch. The reported state is read before the socket, so a notification that
-// comes between the two reads cannot look like a missed event.
+// Recomputes the word of a socket. Returns nonzero if an event seems to have been missed. The
+// socket is not locked, so a mismatch may be a notification in flight: it counts only if the
+// previous check found the same mismatch. The reported state is read before the socket, so a
+// notification that comes between the two reads cannot look like a missed event.
 static __always_inline int check_socket(struct sock *sk, struct tracked *tracked)
 {
     struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
@@ -373,8 +374,8 @@ static __always_inline int check_socket(struct sock *sk, struct tracked *tracked
     return is_suspect;
 }
 
-// Checks a tracked socket and writes a byte to the iterator: 1 if the socket has to be checked again
-// soon. The number of bytes that the daemon reads is therefore the number of sockets checked.
+// Checks a tracked socket and writes a byte to the iterator: 1 if the socket has to be checked
+// again soon. The number of bytes that the daemon reads is therefore the number of sockets checked.
 SEC("iter/bpf_sk_storage_map")
 int sweep(struct bpf_iter__bpf_sk_storage_map *ctx)
 {

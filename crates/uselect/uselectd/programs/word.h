@@ -5,7 +5,8 @@
 
 #include "regions.h"
 
-// Bytes below SO_RCVLOWAT (`rcvlowat`) are readable only if the receive window is at most a segment.
+// Bytes below SO_RCVLOWAT (`rcvlowat`) are readable only if the receive window is at most a
+// segment.
 static __always_inline int has_readable_bytes(int available, int rcvlowat, int window, int segment)
 {
     return available > 0 && (available >= rcvlowat || window <= segment);
@@ -42,7 +43,8 @@ static __always_inline int is_writable(struct tcp_sock *tp)
 // lists. In these cases EPOLLPRI or USELECT_DOUBT tells the process to ask the kernel:
 // - Urgent data is there, expected or just taken: readability depends on the urgent mark, which
 //   moves without any hook.
-// - SO_RCVLOWAT is above 1: readability depends on the receive window, which moves without any hook.
+// - SO_RCVLOWAT is above 1: readability depends on the receive window, which moves without any
+//   hook.
 // - The kernel decrypts (TCP_ULP) or redirects (sockmap) data: it waits in other queues.
 static __always_inline __u32 poll_mask(struct tcp_sock *tp, struct tracked *tracked, int threshold)
 {
@@ -75,8 +77,8 @@ static __always_inline __u32 poll_mask(struct tcp_sock *tp, struct tracked *trac
 
 #define EPOLL_WRITABLE (EPOLLOUT | EPOLLWRNORM)
 
-static __always_inline void store_numbers(struct uselect_numbers *numbers, __u32 readable, int room,
-                                          __u32 window, __u32 srtt_us)
+static __always_inline void store_numbers(struct uselect_socket_numbers *numbers, __u32 readable,
+                                          int room, __u32 window, __u32 srtt_us)
 {
     WRITE_ONCE(numbers->readable, readable);
     WRITE_ONCE(numbers->room, room > 0 ? room : 0);
@@ -86,7 +88,7 @@ static __always_inline void store_numbers(struct uselect_numbers *numbers, __u32
 }
 
 static __always_inline void update_numbers(struct tcp_sock *tp, __u32 state,
-                                           struct uselect_numbers *numbers)
+                                           struct uselect_socket_numbers *numbers)
 {
     struct sock *sk = (struct sock *)tp;
     __u32 readable = state == TCP_LISTEN
@@ -127,36 +129,36 @@ static __always_inline __u32 except_bits(__u32 mask)
 // Exact mode: makes the bits of a descriptor agree with the word of the socket that has the
 // descriptor now. If the descriptor was closed and reused, a late program of the old socket thus
 // repairs the bits of the new one. The word of index 0 is always 0, so a descriptor without a
-// tracked socket has no bits. Pairs with Pages::publish, which stores the index of the descriptor
-// and then reads the word.
-static __always_inline void sync_bitmaps(struct uselect_own *own, struct uselect_shown *shown,
-                                         __u32 fd)
+// tracked socket has no bits. Pairs with SharedPages::publish, which stores the index of the
+// descriptor and then reads the word.
+static __always_inline void sync_bitmaps(struct uselect_writable_pages *rw_pages,
+                                         struct uselect_read_only_pages *ro_pages, __u32 fd)
 {
     for (int i = 0; i < UPDATE_ROUNDS_MAX; i++) {
-        __u32 index = READ_ONCE(own->index[fd & INDEX_MASK]);
-        __u64 word = READ_ONCE(shown->word[index & INDEX_MASK]);
-        set_bit(own->read, fd, read_bits(word));
-        set_bit(own->write, fd, write_bits(word));
-        set_bit(own->except, fd, except_bits(word));
-        if (READ_ONCE(own->index[fd & INDEX_MASK]) == index
-            && READ_ONCE(shown->word[index & INDEX_MASK]) == word)
+        __u32 index = READ_ONCE(rw_pages->index[fd & INDEX_MASK]);
+        __u64 word = READ_ONCE(ro_pages->word[index & INDEX_MASK]);
+        set_bit(rw_pages->read, fd, read_bits(word));
+        set_bit(rw_pages->write, fd, write_bits(word));
+        set_bit(rw_pages->except, fd, except_bits(word));
+        if (READ_ONCE(rw_pages->index[fd & INDEX_MASK]) == index
+            && READ_ONCE(ro_pages->word[index & INDEX_MASK]) == word)
             break;
     }
 }
 
 // Lean mode: sets the bits of an event and clears none. If the descriptor was reused meanwhile, a
 // bit that is wrongly set costs one read that finds nothing.
-static __always_inline void add_bits(struct uselect_own *own, __u32 fd, __u32 mask)
+static __always_inline void add_bits(struct uselect_writable_pages *rw_pages, __u32 fd, __u32 mask)
 {
     if (read_bits(mask))
-        set_bit(own->read, fd, 1);
+        set_bit(rw_pages->read, fd, 1);
     if (write_bits(mask))
-        set_bit(own->write, fd, 1);
+        set_bit(rw_pages->write, fd, 1);
     if (except_bits(mask))
-        set_bit(own->except, fd, 1);
+        set_bit(rw_pages->except, fd, 1);
 }
 
-// Wakes a thread that sleeps, once for each sleep. Pairs with Sleeper::begin, which stores
+// Wakes a thread that sleeps, once for each sleep. Pairs with Sleeper::begin_sleep, which stores
 // `sleeping` and then reads words and bits.
 static __always_inline void wake_sleeper(struct uselect_sleeper *sleeper, __u32 region,
                                          __u32 number)
@@ -220,36 +222,38 @@ static long update_word_once(__u32 round, struct word_update *update)
 }
 
 // Updates the bitmaps, after the word, and then wakes the thread that waits for the descriptor.
-static __always_inline void publish(struct word_update *update, struct uselect_shown *shown,
-                                    struct uselect_own *own, int is_exact)
+static __always_inline void publish(struct word_update *update,
+                                    struct uselect_read_only_pages *ro_pages,
+                                    struct uselect_writable_pages *rw_pages, int is_exact)
 {
-    __u32 fd = READ_ONCE(own->descriptor[update->index & INDEX_MASK]) - 1;
+    __u32 fd = READ_ONCE(rw_pages->descriptor[update->index & INDEX_MASK]) - 1;
     if (fd >= USELECT_SOCKETS)
         return;
     // An event of any kind also reports send space if there is some.
     if (!is_exact)
-        add_bits(own, fd, update->reported | (update->current & EPOLL_WRITABLE));
+        add_bits(rw_pages, fd, update->reported | (update->current & EPOLL_WRITABLE));
     else
-        sync_bitmaps(own, shown, fd);
-    // When the send space is used up, the changed bit lets the process ask the kernel to report when
-    // there is space again.
+        sync_bitmaps(rw_pages, ro_pages, fd);
+    // When the send space is used up, the changed bit lets the process ask the kernel to report
+    // when there is space again.
     if (!update->reported && !(update->cleared & EPOLLOUT))
         return;
-    set_bit(own->changed, fd, 1);
-    __u32 interest = READ_ONCE(own->interest[fd & INDEX_MASK]);
+    set_bit(rw_pages->changed, fd, 1);
+    __u32 interest = READ_ONCE(rw_pages->interest[fd & INDEX_MASK]);
     if (!interest)
         return;
     __u32 number = interest >> 16 & (USELECT_SLEEPERS - 1);
-    struct uselect_sleeper *sleeper = &own->sleeper[number];
+    struct uselect_sleeper *sleeper = &rw_pages->sleeper[number];
     // Set this even if the bit in `changed` was set already: a scan that has cleared this bit may
-    // not have read that word yet. Pairs with State::scan, which clears this bit before it reads
-    // `changed`.
+    // not have read that word yet. Pairs with WatchList::scan, which clears this bit before it
+    // reads `changed`.
     set_bit(sleeper->changed_words, (fd & INDEX_MASK) / 64, 1);
     if (update->reported & interest)
         wake_sleeper(sleeper, update->region, number);
 }
 
-// Recomputes the word of a socket until it agrees with the socket, then updates numbers and bitmaps.
+// Recomputes the word of a socket until it agrees with the socket, then updates numbers and
+// bitmaps.
 //
 // Other programs may change the socket at the same time. A program that finds the word as it wants
 // it stores nothing, so each side has to see the other: each changes the socket or the word, passes
@@ -273,27 +277,27 @@ static __always_inline void update_word(struct tcp_sock *tp, struct tracked *tra
         // would be reported because there is send space.
         .arrival_mask = is_event ? ~EPOLL_WRITABLE : 0,
     };
-    struct uselect_shown *shown = lookup_shown(update.region, identity);
-    struct uselect_own *own = lookup_own(update.region);
+    struct uselect_read_only_pages *ro_pages = lookup_ro_pages(update.region, identity);
+    struct uselect_writable_pages *rw_pages = lookup_rw_pages(update.region);
     // Pairs with reassign(): if the identity is still the same, all fields that were read belong to
     // one process.
-    if (!tp || !shown || !own || READ_ONCE(tracked->identity) != identity)
+    if (!tp || !ro_pages || !rw_pages || READ_ONCE(tracked->identity) != identity)
         return;
-    // `is_lean` is read again below and not kept in a variable: with a variable the verifier follows
-    // each path once for each mode. The socket may belong to another process by then, but then it
-    // has no descriptor in this region.
+    // `is_lean` is read again below and not kept in a variable: with a variable the verifier
+    // follows each path once for each mode. The socket may belong to another process by then, but
+    // then it has no descriptor in this region.
     int is_exact = is_requested || !READ_ONCE(tracked->is_lean);
-    update.word = &shown->word[update.index & INDEX_MASK];
-    update.threshold = READ_ONCE(own->threshold[update.index & INDEX_MASK]) & ((1 << 30) - 1);
+    update.word = &ro_pages->word[update.index & INDEX_MASK];
+    update.threshold = READ_ONCE(rw_pages->threshold[update.index & INDEX_MASK]) & ((1 << 30) - 1);
     update.current = __sync_fetch_and_add(update.word, 0);
     bpf_loop(UPDATE_ROUNDS_MAX, update_word_once, &update, 0);
     if (update.current >> 32 != update.generation)
         return;
-    update_numbers(tp, READ_ONCE(tracked->state), &shown->numbers[update.index & INDEX_MASK]);
+    update_numbers(tp, READ_ONCE(tracked->state), &ro_pages->numbers[update.index & INDEX_MASK]);
     // In lean mode the process clears bits, so the bitmaps may differ from the word although the
     // word has not changed.
     if (update.reported || update.has_changed || (is_exact && READ_ONCE(tracked->is_lean)))
-        publish(&update, shown, own, is_exact);
+        publish(&update, ro_pages, rw_pages, is_exact);
 }
 
 #endif

@@ -1,7 +1,7 @@
-//! `Daemon`: hands processes their memory, over a Unix socket.
+//! `Daemon`: registers processes over a Unix socket and passes them their shared memory.
 //!
-//! One thread, which waits in poll(2). Nothing that a process sends can make it wait for that
-//! process: requests have a length and a deadline, and answers fit the socket.
+//! One thread, which waits in poll(2). It never waits for a single process: a request has a fixed
+//! length and a deadline, and every reply fits the buffer of the socket.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -39,39 +39,42 @@ use crate::regions::{ClientRegion, RegionFds, RegionTable};
 use crate::sweep::Sweeper;
 use crate::zombies::ZombieRegions;
 
-/// The programs, who is registered, and who asks.
+/// The daemon: the loaded programs, the registered processes, and those that are about to register.
 pub struct Daemon {
     socket: DaemonSocket,
     policy: AccessPolicy,
     programs: Programs,
     regions: RegionTable,
-    /// There while a process is registered or may register.
+    /// Attached while there are clients or pending peers.
     exec_links: Option<TracepointLinks>,
-    /// There while somebody is registered.
+    /// Attached while there are clients.
     common_links: Option<TracepointLinks>,
-    /// There while somebody in exact mode is.
+    /// Attached while there are clients in exact mode.
     exact_links: Option<TracepointLinks>,
-    /// By [`Cgroup::number`]; each is some member's.
+    /// By [`Cgroup::id`], for each cgroup in which there is a client.
     cgroup_links: BTreeMap<u64, CgroupLinks>,
-    /// By the number of their connection, which is never used twice.
+    /// By connection id.
     pending_peers: BTreeMap<u64, PendingPeer>,
+    /// By connection id.
     clients: BTreeMap<u64, Client>,
-    /// Connections so far.
+    /// The id of the last connection. Ids are never reused.
     last_connection_id: u64,
-    /// With the members at most [`REGIONS_MAX`], and of a user what the policy says.
+    /// Regions of former clients. With `clients` at most [`REGIONS_MAX`], and at most
+    /// [`AccessPolicy::per_user`] of a user.
     zombies: ZombieRegions,
-    /// While somebody is registered.
+    /// Runs while there are clients.
     sweeper: Sweeper,
-    /// Until then nobody is met, as there is no room for a connection: who waits stays to be seen.
+    /// No connection is accepted before this time, because the daemon had no descriptor for one.
     accept_paused_until: Instant,
     log: RateLimitedLog,
 }
 
-/// A process that may be registered, and has not asked yet. The programs have a placeholder for it.
+/// A process that has connected, may be registered, and has not sent its request yet. The programs
+/// have a placeholder for it.
 struct PendingPeer {
     connection: UnixStream,
-    peer: PeerProcess,
-    /// What its request has to end with.
+    process: PeerProcess,
+    /// The bytes with which its request has to end.
     challenge: [u8; CHALLENGE_BYTES],
     deadline: Instant,
 }
@@ -79,38 +82,40 @@ struct PendingPeer {
 /// A registered process.
 struct Client {
     connection: UnixStream,
-    peer: PeerProcess,
+    process: PeerProcess,
     mode: TrackingMode,
     region: ClientRegion,
-    /// [`Cgroup::number`].
-    cgroup: u64,
+    /// [`Cgroup::id`].
+    cgroup_id: u64,
 }
 
-/// What there is to do, about which connection.
+/// What poll(2) reports; connections are given by their ids.
 #[derive(Clone, Copy)]
 enum DaemonEvent {
+    /// The daemon has to end.
     Shutdown,
-    /// A member says something, or ends its connection.
+    /// A client has sent something or closed its connection.
     ClientReadable(u64),
-    /// The process of a member has ended.
+    /// The process of a client has ended.
     ClientExited(u64),
-    /// A stranger does as a member.
-    Request(u64),
-    /// Somebody connects.
+    /// A pending peer has sent something or closed its connection.
+    PendingReadable(u64),
+    /// A process has connected.
     ListenerReadable,
 }
 
 impl Daemon {
-    /// Listens at `path`, where a socket that nobody listens at is replaced, and loads the
-    /// programs, which takes about a second. The socket is removed when the daemon is dropped.
+    /// Listens at `path` and loads the programs, which takes about a second. Replaces a socket file
+    /// at which no process listens. The socket file is removed when the daemon is dropped.
     ///
     /// # Errors
-    /// Those of [`Error`].
+    /// Any [`Error`].
     pub fn new(path: &Path, policy: AccessPolicy) -> Result<Self, Error> {
         if !is_in_initial_pid_namespace()? {
             return Err(Error::NestedPidNamespace);
         }
-        // First, as what is wrong with it is found at once; who asks meanwhile waits.
+        // Listening comes first, so that its errors are reported at once. A process that connects
+        // meanwhile waits in the queue of the socket.
         let socket = DaemonSocket::new(path)?;
         let programs = Programs::load()?;
         Ok(Self {
@@ -132,237 +137,263 @@ impl Daemon {
         })
     }
 
-    /// Serves until `end`, if there is one, is readable, or until something fails that is not a
-    /// client's fault.
+    /// Serves until `shutdown` is readable, or forever without it. Errors that concern one client do
+    /// not end the daemon.
     ///
     /// # Errors
-    /// Those of poll(2) and accept(2); those of removing what was registered.
-    pub fn run(&mut self, end: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-        while self.run_once(end)? {}
+    /// Errors of poll(2), and of bpf(2) when a registration is removed.
+    pub fn run(&mut self, shutdown: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        while self.run_once(shutdown)? {}
         Ok(())
     }
 
-    /// Waits for something to happen, and does what it asks for; false if that is to end.
-    fn run_once(&mut self, end: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
-        for cause in self.wait_for_events(end)? {
-            match cause {
+    /// Waits for events and handles them. Returns false if the daemon has to end.
+    fn run_once(&mut self, shutdown: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
+        for event in self.wait_for_events(shutdown)? {
+            match event {
                 DaemonEvent::Shutdown => return Ok(false),
-                DaemonEvent::ClientReadable(number) if self.handle_client(number) => {}
-                DaemonEvent::ClientReadable(number) | DaemonEvent::ClientExited(number) => {
-                    self.unregister(number)?
+                DaemonEvent::ClientReadable(id) if self.handle_client(id) => {}
+                DaemonEvent::ClientReadable(id) | DaemonEvent::ClientExited(id) => {
+                    self.unregister(id)?;
                 }
-                DaemonEvent::Request(number) => self.read_request(number)?,
+                DaemonEvent::PendingReadable(id) => self.read_request(id)?,
                 DaemonEvent::ListenerReadable => self.accept(),
             }
         }
         let now = Instant::now();
-        let late = self.pending_peers.iter().filter(|(_, stranger)| stranger.deadline <= now);
-        for number in late.map(|(number, _)| *number).collect::<Vec<u64>>() {
-            let stranger = self.pending_peers.remove(&number).expect("it was found just now");
-            placeholder::remove(&self.programs, &stranger.peer)?;
-        }
+        self.drop_expired_peers(now)?;
         if self.pending_peers.is_empty() && self.clients.is_empty() {
             self.exec_links = None;
         }
-        if !self.clients.is_empty() && self.sweeper.due() <= now {
-            let swept = self.sweeper.run_due(&self.programs);
-            swept.unwrap_or_else(|error| self.log.write(format!("a sweep failed: {error}")));
+        if !self.clients.is_empty()
+            && self.sweeper.due() <= now
+            && let Err(error) = self.sweeper.run_due(&self.programs)
+        {
+            self.log.write(format!("sweep failed: {error}"));
         }
         Ok(true)
     }
 
-    /// What has happened. Who has left comes before who asks: it may be the same process.
-    fn wait_for_events(&self, end: Option<BorrowedFd<'_>>) -> Result<Vec<DaemonEvent>, Error> {
+    /// Returns what has happened. Clients come before pending peers and new connections, because a
+    /// client that has left and a process that registers may be the same process.
+    fn wait_for_events(&self, shutdown: Option<BorrowedFd<'_>>) -> Result<Vec<DaemonEvent>, Error> {
         let now = Instant::now();
-        let is_full = now < self.accept_paused_until;
-        let end = end.map(|end| (DaemonEvent::Shutdown, end));
-        let members = self.clients.iter().flat_map(|(&number, Client { connection, peer, .. })| {
-            let exit = (DaemonEvent::ClientExited(number), peer.process.as_fd());
-            [(DaemonEvent::ClientReadable(number), connection.as_fd()), exit]
+        let is_paused = now < self.accept_paused_until;
+        let shutdown = shutdown.map(|fd| (DaemonEvent::Shutdown, fd));
+        let clients = self.clients.iter().flat_map(|(&id, Client { connection, process, .. })| {
+            let exited = (DaemonEvent::ClientExited(id), process.pidfd.as_fd());
+            [(DaemonEvent::ClientReadable(id), connection.as_fd()), exited]
         });
-        let strangers = self
+        let pending_peers = self
             .pending_peers
             .iter()
-            .map(|(&number, stranger)| (DaemonEvent::Request(number), stranger.connection.as_fd()));
+            .map(|(&id, peer)| (DaemonEvent::PendingReadable(id), peer.connection.as_fd()));
         let listener =
-            (!is_full).then(|| (DaemonEvent::ListenerReadable, self.socket.listener.as_fd()));
-        let all = end.into_iter().chain(members).chain(strangers).chain(listener);
-        let readable = |(cause, fd)| (cause, PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let (causes, mut fds): (Vec<DaemonEvent>, Vec<PollFd<'_>>) = all.map(readable).unzip();
+            (!is_paused).then(|| (DaemonEvent::ListenerReadable, self.socket.listener.as_fd()));
+        let all = shutdown.into_iter().chain(clients).chain(pending_peers).chain(listener);
+        let poll_entry = |(event, fd)| (event, PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let (events, mut fds): (Vec<DaemonEvent>, Vec<PollFd<'_>>) = all.map(poll_entry).unzip();
 
-        let deadlines = self.pending_peers.values().map(|stranger| stranger.deadline);
+        let deadlines = self.pending_peers.values().map(|peer| peer.deadline);
         let sweep = (!self.clients.is_empty()).then_some(self.sweeper.due());
-        let full = is_full.then_some(self.accept_paused_until);
-        let wait = deadlines.chain(sweep).chain(full).min().map(|deadline| {
+        let accept = is_paused.then_some(self.accept_paused_until);
+        let timeout = deadlines.chain(sweep).chain(accept).min().map(|deadline| {
             let left = deadline.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
-        match poll(&mut fds, wait.as_ref()) {
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let ready = causes.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
-        Ok(ready.map(|(cause, _)| cause).collect())
+        let ready = events.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        Ok(ready.map(|(event, _)| event).collect())
+    }
+
+    /// Disconnects the pending peers that have not sent a request before their deadline.
+    fn drop_expired_peers(&mut self, now: Instant) -> Result<(), Error> {
+        let expired = self.pending_peers.iter().filter(|(_, peer)| peer.deadline <= now);
+        for id in expired.map(|(id, _)| *id).collect::<Vec<u64>>() {
+            let peer = self.pending_peers.remove(&id).expect("its id was just listed");
+            placeholder::remove(&self.programs, &peer.process)?;
+        }
+        Ok(())
     }
 
     fn accept(&mut self) {
         let accepted = self.socket.listener.accept();
-        let is_ready =
+        let set_nonblocking =
             |connection: UnixStream| connection.set_nonblocking(true).map(|()| connection);
-        match accepted.and_then(|(connection, _)| is_ready(connection)) {
+        match accepted.and_then(|(connection, _)| set_nonblocking(connection)) {
             Ok(connection) => self.admit(connection),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
-                self.log.write(format!("a connection failed: {error}"));
+                self.log.write(format!("cannot accept a connection: {error}"));
                 self.accept_paused_until = Instant::now() + ACCEPT_PAUSE;
             }
         }
     }
 
-    /// Who will not be registered, whatever it asks, is told at once, and waited for no more.
+    /// Sends a challenge to a process that may be registered. Any other process gets its reply at once
+    /// and disconnected, whatever it would request.
     fn admit(&mut self, connection: UnixStream) {
         self.last_connection_id += 1;
-        let peer = PeerProcess::from_connection(
+        let process = PeerProcess::from_connection(
             (connection.as_fd(), self.last_connection_id),
             &self.policy,
         );
-        let refusal = match peer {
-            Ok(Some(peer)) if peer.is_nested => RegistrationReply::OtherNamespace,
-            Ok(Some(peer)) if self.is_registered(&peer) => RegistrationReply::AlreadyRegistered,
-            Ok(Some(peer)) if self.has_pending_slot(peer.user) => match self.issue_challenge(&peer)
-            {
-                Ok(challenge) => {
-                    let message = [&[RegistrationReply::Challenge as u8][..], &challenge].concat();
-                    // One that hears nothing does not ask either, and is closed in time.
-                    send_message(&connection, &message, &[]);
-                    let deadline = Instant::now() + REQUEST_TIME_MAX;
-                    let stranger = PendingPeer { connection, peer, challenge, deadline };
-                    self.pending_peers.insert(self.last_connection_id, stranger);
-                    return;
+        let refusal = match process {
+            Ok(Some(process)) if process.is_nested => RegistrationReply::OtherNamespace,
+            Ok(Some(process)) if self.is_registered(&process) => {
+                RegistrationReply::AlreadyRegistered
+            }
+            Ok(Some(process)) if self.has_pending_slot(process.uid) => {
+                match self.issue_challenge(&process) {
+                    Ok(challenge) => {
+                        let message =
+                            [&[RegistrationReply::Challenge as u8][..], &challenge].concat();
+                        // A peer that cannot receive the challenge cannot send a valid request
+                        // either; its deadline ends the connection.
+                        send_message(&connection, &message, &[]);
+                        let deadline = Instant::now() + REQUEST_TIME_MAX;
+                        let peer = PendingPeer { connection, process, challenge, deadline };
+                        self.pending_peers.insert(self.last_connection_id, peer);
+                        return;
+                    }
+                    Err(error) => {
+                        self.log.write(format!("cannot watch a process for execve(2): {error}"));
+                        RegistrationReply::Failed
+                    }
                 }
-                Err(error) => {
-                    self.log.write(format!("a process could not be watched: {error}"));
-                    RegistrationReply::Failed
-                }
-            },
+            }
             Ok(Some(_)) => RegistrationReply::Full,
             Ok(None) => RegistrationReply::Refused,
-            // There is nobody to be registered.
+            // The process has ended.
             Err(Error::Kernel(Errno::SRCH)) => return,
             Err(error) => {
-                self.log.write(format!("a process could not be looked at: {error}"));
+                self.log.write(format!("cannot identify a process: {error}"));
                 RegistrationReply::Failed
             }
         };
-        send_answer(&connection, refusal, &[]);
+        send_reply(&connection, refusal, &[]);
     }
 
-    fn is_registered(&self, peer: &PeerProcess) -> bool {
-        self.clients.values().any(|member| member.peer.number == peer.number)
+    fn is_registered(&self, process: &PeerProcess) -> bool {
+        self.clients.values().any(|client| client.process.pid == process.pid)
     }
 
-    /// Has the programs watch the process for execve(2), and gives what its request has to end with.
-    /// Those bytes are not known to anybody before, so a request was made after this.
-    fn issue_challenge(&mut self, peer: &PeerProcess) -> Result<[u8; CHALLENGE_BYTES], Error> {
+    /// Has the programs watch a process for execve(2), and returns the bytes with which its request
+    /// has to end. The bytes are random and new, so a request that has them was made after this
+    /// call.
+    fn issue_challenge(&mut self, process: &PeerProcess) -> Result<[u8; CHALLENGE_BYTES], Error> {
         if self.exec_links.is_none() {
             self.exec_links = Some(self.programs.attach_tracepoints(EXEC_TRACEPOINTS)?);
         }
-        placeholder::insert(&self.programs, peer)?;
+        placeholder::insert(&self.programs, process)?;
         let mut challenge = [0; CHALLENGE_BYTES];
         let count = getrandom(&mut challenge, GetRandomFlags::empty())?;
-        assert_eq!(count, challenge.len(), "so few bytes come at once (getrandom(2))");
+        assert_eq!(count, challenge.len(), "getrandom(2) never returns less up to 256 bytes");
         Ok(challenge)
     }
 
-    /// For one more of a user's who has not asked yet.
-    fn has_pending_slot(&self, user: u32) -> bool {
-        let is_of_user = |stranger: &&PendingPeer| stranger.peer.user == user;
+    /// Whether one more process of a user may be pending.
+    fn has_pending_slot(&self, uid: u32) -> bool {
+        let is_of_user = |peer: &&PendingPeer| peer.process.uid == uid;
         self.pending_peers.len() < PENDING_MAX
             && self.pending_peers.values().filter(is_of_user).count() < PENDING_PER_USER_MAX
     }
 
-    fn read_request(&mut self, number: u64) -> Result<(), Error> {
-        let Some(stranger) = self.pending_peers.remove(&number) else { return Ok(()) };
-        let PendingPeer { connection, peer, challenge, .. } = stranger;
-        let request = Request::read(&connection, challenge);
-        // Whoever else has the connection cannot register the process.
-        let refusal = match request {
-            Request::Asks(_, sender) if sender != peer.number => Some(RegistrationReply::Refused),
-            Request::Asks(..) if !placeholder::exists(&self.programs, &peer)? => {
+    /// Reads the request of a pending peer, and registers its process or refuses it.
+    fn read_request(&mut self, id: u64) -> Result<(), Error> {
+        let Some(peer) = self.pending_peers.remove(&id) else { return Ok(()) };
+        let PendingPeer { connection, process, challenge, .. } = peer;
+        let refusal = match RegistrationRequest::read(&connection, challenge) {
+            // Another process has the connection and must not register this one.
+            RegistrationRequest::Register(_, sender) if sender != process.pid => {
                 Some(RegistrationReply::Refused)
             }
-            Request::Asks(mode, _) => {
-                return self.register(number, connection, peer, mode);
+            // The process has executed another program since it connected.
+            RegistrationRequest::Register(..)
+                if !placeholder::exists(&self.programs, &process)? =>
+            {
+                Some(RegistrationReply::Refused)
             }
-            Request::OtherVersion => Some(RegistrationReply::Version),
-            Request::None => None,
+            RegistrationRequest::Register(mode, _) => {
+                return self.register(id, connection, process, mode);
+            }
+            RegistrationRequest::OtherVersion => Some(RegistrationReply::Version),
+            RegistrationRequest::Invalid => None,
         };
-        placeholder::remove(&self.programs, &peer)?;
+        placeholder::remove(&self.programs, &process)?;
         if let Some(refusal) = refusal {
-            send_answer(&connection, refusal, &[]);
+            send_reply(&connection, refusal, &[]);
         }
         Ok(())
     }
 
     fn register(
         &mut self,
-        number: u64,
+        id: u64,
         connection: UnixStream,
-        peer: PeerProcess,
+        process: PeerProcess,
         mode: TrackingMode,
     ) -> Result<(), Error> {
-        let admitted = self.check_limits(&peer).and_then(|refusal| match refusal {
+        let result = self.check_limits(&process).and_then(|refusal| match refusal {
             Some(refusal) => Ok(Err(refusal)),
-            None => self.create_region(&peer, mode).map(Ok),
+            None => self.create_region(&process, mode).map(Ok),
         });
-        let refusal = match admitted {
-            Ok(Ok((region, memory, cgroup))) => {
-                let descriptors = memory.each_ref().map(AsFd::as_fd);
-                if !send_answer(&connection, RegistrationReply::Granted, &descriptors) {
-                    // Or it would wait for ever. That it has ended is found as any other's end.
+        let refusal = match result {
+            Ok(Ok((region, region_fds, cgroup_id))) => {
+                let fds = region_fds.each_ref().map(AsFd::as_fd);
+                if !send_reply(&connection, RegistrationReply::Granted, &fds) {
+                    // The process would wait for the reply forever. The shutdown makes the
+                    // connection readable, and the client is unregistered like any other.
                     let _ = connection.shutdown(Shutdown::Both);
                 }
-                self.clients.insert(number, Client { connection, peer, mode, region, cgroup });
+                let client = Client { connection, process, mode, region, cgroup_id };
+                self.clients.insert(id, client);
                 return Ok(());
             }
             Ok(Err(refusal)) => refusal,
-            // It has executed another program.
+            // The process has executed another program.
             Err(Error::Kernel(Errno::SRCH)) => RegistrationReply::Refused,
             Err(error) => {
-                self.log.write(format!("a process could not be registered: {error}"));
+                self.log.write(format!("cannot register a process: {error}"));
                 RegistrationReply::Failed
             }
         };
-        placeholder::remove(&self.programs, &peer)?;
-        send_answer(&connection, refusal, &[]);
+        placeholder::remove(&self.programs, &process)?;
+        send_reply(&connection, refusal, &[]);
         Ok(())
     }
 
-    fn check_limits(&mut self, peer: &PeerProcess) -> Result<Option<RegistrationReply>, Error> {
-        let of_user = |member: &&Client| member.peer.user == peer.user;
-        if self.is_registered(peer) {
+    /// Returns why a process cannot be registered now, if a limit is reached or it is registered
+    /// already.
+    fn check_limits(&mut self, process: &PeerProcess) -> Result<Option<RegistrationReply>, Error> {
+        if self.is_registered(process) {
             return Ok(Some(RegistrationReply::AlreadyRegistered));
         }
         self.zombies.reap(&self.programs)?;
-        let all = self.clients.len() + self.zombies.len();
-        let of_user = self.clients.values().filter(of_user).count();
-        let is_full = all >= REGIONS_MAX
-            || of_user + self.zombies.len_of_user(peer.user) >= self.policy.per_user;
+        let is_of_user = |client: &&Client| client.process.uid == process.uid;
+        let count = self.clients.len() + self.zombies.len();
+        let count_of_user = self.clients.values().filter(is_of_user).count()
+            + self.zombies.len_of_user(process.uid);
+        let is_full = count >= REGIONS_MAX || count_of_user >= self.policy.per_user;
         Ok(is_full.then_some(RegistrationReply::Full))
     }
 
-    /// Memory and programs for a process. What was begun is undone when the rest fails.
+    /// Attaches the programs that a client needs and creates its region. Returns the id of its
+    /// cgroup too. If a step fails, the steps before it are undone.
     fn create_region(
         &mut self,
-        peer: &PeerProcess,
+        process: &PeerProcess,
         mode: TrackingMode,
     ) -> Result<(ClientRegion, RegionFds, u64), Error> {
-        let cgroup = Cgroup::open(&peer.cgroup)?;
-        let attached = self.attach_programs(&cgroup, mode);
-        let admitted = attached
-            .and_then(|()| self.regions.add(&self.programs, peer, mode))
-            .inspect_err(|_| self.detach_unused());
-        admitted.map(|(region, memory)| (region, memory, cgroup.id))
+        let cgroup = Cgroup::open(&process.cgroup)?;
+        let (region, region_fds) = self
+            .attach_programs(&cgroup, mode)
+            .and_then(|()| self.regions.add(&self.programs, process, mode))
+            .inspect_err(|_| self.detach_unused())?;
+        Ok((region, region_fds, cgroup.id))
     }
 
     fn attach_programs(&mut self, cgroup: &Cgroup, mode: TrackingMode) -> Result<(), Error> {
@@ -372,71 +403,73 @@ impl Daemon {
         if mode == TrackingMode::Exact && self.exact_links.is_none() {
             self.exact_links = Some(self.programs.attach_tracepoints(EXACT_TRACEPOINTS)?);
         }
-        if let Entry::Vacant(place) = self.cgroup_links.entry(cgroup.id) {
-            place.insert(self.programs.attach_cgroup(cgroup.fd.as_fd())?);
+        if let Entry::Vacant(entry) = self.cgroup_links.entry(cgroup.id) {
+            entry.insert(self.programs.attach_cgroup(cgroup.fd.as_fd())?);
         }
         Ok(())
     }
 
-    /// Gives a member what it asks for: the ring of its next sleeper. False if it has ended, says
-    /// anything else, or asks before it has taken the answer to what it asked last: descriptors
-    /// that nobody takes are bounded by the kernel, for all members together.
-    fn handle_client(&mut self, number: u64) -> bool {
-        let Some(Client { connection, region, .. }) = self.clients.get_mut(&number) else {
+    /// Handles the request of a client for the ring of its next sleeper. Returns false if the client
+    /// has closed its connection, has sent anything else, or has sent a request before it received
+    /// the last reply. The last rule exists because the kernel bounds the number of descriptors in
+    /// flight for all clients together.
+    fn handle_client(&mut self, id: u64) -> bool {
+        let Some(Client { connection, region, .. }) = self.clients.get_mut(&id) else {
             return true;
         };
-        let mut asked = [0];
-        match connection.read(&mut asked) {
-            Ok(1) if asked == [RING_REQUEST] && has_received_all(connection.as_fd()) => {}
+        let mut request = [0];
+        match connection.read(&mut request) {
+            Ok(1) if request == [RING_REQUEST] && has_received_all(connection.as_fd()) => {}
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
             _ => return false,
         }
-        // Who gets no answer would count its rings in another way than the programs.
+        // A client whose reply cannot be sent is unregistered: it would number its rings
+        // differently from the programs.
         match self.regions.add_ring(&self.programs, region) {
-            Ok(Some(ring)) => send_answer(connection, RegistrationReply::Granted, &[ring.as_fd()]),
-            Ok(None) => send_answer(connection, RegistrationReply::Full, &[]),
+            Ok(Some(ring)) => send_reply(connection, RegistrationReply::Granted, &[ring.as_fd()]),
+            Ok(None) => send_reply(connection, RegistrationReply::Full, &[]),
             Err(error) => {
-                self.log.write(format!("a sleeper got no ring: {error}"));
-                send_answer(connection, RegistrationReply::Failed, &[])
+                self.log.write(format!("cannot create a ring for a sleeper: {error}"));
+                send_reply(connection, RegistrationReply::Failed, &[])
             }
         }
     }
 
-    /// A member that has left already, for another reason, does nothing.
-    fn unregister(&mut self, number: u64) -> Result<(), Error> {
-        let Some(member) = self.clients.remove(&number) else { return Ok(()) };
-        self.regions.remove(&self.programs, &member.region)?;
-        self.zombies.add(member.peer.user, member.region.maps);
+    /// Does nothing if the client is unregistered already: one poll(2) may report two events of it.
+    fn unregister(&mut self, id: u64) -> Result<(), Error> {
+        let Some(client) = self.clients.remove(&id) else { return Ok(()) };
+        self.regions.remove(&self.programs, &client.region)?;
+        self.zombies.add(client.process.uid, client.region.map_ids);
         self.detach_unused();
         Ok(())
     }
 
-    /// While nobody is registered nobody pays.
+    /// Detaches the programs that no client needs, so that they cost other processes nothing.
     fn detach_unused(&mut self) {
-        let members = &self.clients;
-        self.cgroup_links
-            .retain(|number, _| members.values().any(|member| member.cgroup == *number));
-        if !members.values().any(|member| member.mode == TrackingMode::Exact) {
+        let clients = &self.clients;
+        self.cgroup_links.retain(|id, _| clients.values().any(|client| client.cgroup_id == *id));
+        if !clients.values().any(|client| client.mode == TrackingMode::Exact) {
             self.exact_links = None;
         }
-        if members.is_empty() {
+        if clients.is_empty() {
             self.common_links = None;
         }
     }
 }
 
-/// What a process asks for.
-enum Request {
-    /// A registration, and the number of the process that has sent the request.
-    Asks(TrackingMode, u32),
-    /// The same in words of another version.
+/// What a pending peer has sent.
+enum RegistrationRequest {
+    /// A valid request: the mode, and the pid of the process that sent it.
+    Register(TrackingMode, u32),
+    /// A request of another version, or one with a wrong challenge or mode.
     OtherVersion,
-    /// Nothing, or nothing that makes sense.
-    None,
+    /// No request, or the end of the connection.
+    Invalid,
 }
 
-impl Request {
-    /// A request comes as a whole or is none: it is shorter than any segment of a Unix socket.
+impl RegistrationRequest {
+    /// Reads a request by one call: it is shorter than a segment of a Unix socket, so it never
+    /// arrives in parts.
     fn read(connection: &UnixStream, challenge: [u8; CHALLENGE_BYTES]) -> Self {
         const VERSION: usize = REQUEST_MAGIC.len() - 1;
         let mut bytes = [0; REQUEST_MAGIC.len() + 1 + CHALLENGE_BYTES];
@@ -445,7 +478,7 @@ impl Request {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let Ok(received) = recvmsg(connection, &mut parts, &mut control, flags) else {
-            return Self::None;
+            return Self::Invalid;
         };
         let sender = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
@@ -460,33 +493,29 @@ impl Request {
             bytes.starts_with(&REQUEST_MAGIC) && bytes[REQUEST_MAGIC.len() + 1..] == challenge;
         match (mode, sender) {
             (Some(mode), Some(sender)) if received.bytes == bytes.len() && is_whole => {
-                Self::Asks(mode, sender.as_raw_pid().unsigned_abs())
+                Self::Register(mode, sender.as_raw_pid().unsigned_abs())
             }
             _ if received.bytes > VERSION && bytes.starts_with(&REQUEST_MAGIC[..VERSION]) => {
                 Self::OtherVersion
             }
-            _ => Self::None,
+            _ => Self::Invalid,
         }
     }
 }
 
-/// Says whether it has got there.
-fn send_answer(
-    connection: &UnixStream,
-    answer: RegistrationReply,
-    descriptors: &[BorrowedFd<'_>],
-) -> bool {
-    send_message(connection, &[answer as u8], descriptors)
+/// Sends a reply with descriptors. Returns whether it was sent.
+fn send_reply(connection: &UnixStream, reply: RegistrationReply, fds: &[BorrowedFd<'_>]) -> bool {
+    send_message(connection, &[reply as u8], fds)
 }
 
-/// The same of any bytes.
-fn send_message(connection: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+/// Sends bytes with descriptors, without waiting. Returns whether they were sent.
+fn send_message(connection: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(uselect::REPLY_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        assert!(fits, "there is room for as many as a process gets");
+    if !fds.is_empty() {
+        let fits = control.push(SendAncillaryMessage::ScmRights(fds));
+        assert!(fits, "at most REPLY_DESCRIPTORS are sent at a time");
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(connection, &[IoSlice::new(bytes)], &mut control, flags).is_ok()

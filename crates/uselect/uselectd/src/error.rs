@@ -1,49 +1,51 @@
-//! What can go wrong, and whose fault it is.
+//! The error type of the crate.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why there are no programs, or a process is not registered.
+/// Why the programs cannot be loaded, or a process cannot be registered.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel has not what is needed.
+    /// The kernel lacks a feature.
     Unsupported {
-        /// What it lacks.
+        /// The feature.
         feature: &'static str,
-        /// Where that began.
+        /// The first version that has it.
         since: &'static str,
     },
-    /// The kernel refused a program: for want of privileges, or because it is another kernel than
-    /// the programs are made for.
+    /// The kernel or the loader rejected a program, because privileges are missing or the kernel
+    /// differs from those that the programs are written for.
     Program {
-        /// Which.
+        /// The name of the program, or "object".
         name: &'static str,
-        /// In the kernel's or the loader's words.
+        /// The error of the kernel or the loader.
         why: String,
     },
-    /// The process lacks capabilities that are needed.
+    /// The process lacks capabilities.
     Privileges {
-        /// By their names.
+        /// The names of the missing capabilities.
         missing: Vec<&'static str>,
     },
-    /// The daemon is in a user namespace of its own, whose privileges are none for programs.
+    /// The daemon runs in a user namespace other than the initial one, where its capabilities do not
+    /// permit it to load programs.
     NestedUserNamespace,
-    /// The daemon is in a pid namespace of its own, where the programs would mistake processes.
+    /// The daemon runs in a pid namespace other than the initial one, so its process ids differ from
+    /// those that the programs see.
     NestedPidNamespace,
-    /// No mounted cgroup v2 has the process's cgroup.
+    /// The cgroup of the process is in no mounted hierarchy of cgroup v2.
     NoCgroup,
-    /// There can be no socket of the daemon's at that path.
+    /// The daemon cannot listen at its path.
     Listen {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What is in the way.
+        /// The reason.
         why: String,
     },
-    /// The kernel's error of a system call.
+    /// A system call failed.
     Kernel(Errno),
-    /// An error of files in /proc.
+    /// A file in /proc could not be read.
     File(std::io::Error),
 }
 
@@ -62,22 +64,26 @@ impl From<std::io::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unsupported { feature, since } => write!(out, "no {feature}, since {since}"),
-            Self::Program { name, why } => write!(out, "the program {name} was refused: {why}"),
+            Self::Unsupported { feature, since } => {
+                write!(out, "the kernel lacks {feature} (expected: {since} or later)")
+            }
+            Self::Program { name, why } => write!(out, "cannot load or attach {name}: {why}"),
             Self::Privileges { missing } => {
                 let missing = missing.join(", ");
-                write!(out, "needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; ")?;
-                write!(out, "this process lacks {missing}")
+                write!(out, "missing {missing} (expected: root, or CAP_BPF, CAP_PERFMON and ")?;
+                out.write_str("CAP_NET_ADMIN)")
             }
             Self::NestedUserNamespace => {
-                out.write_str("runs in a user namespace that is not the first")
+                out.write_str("unsupported user namespace (expected: the initial one)")
             }
             Self::NestedPidNamespace => {
-                out.write_str("runs in a pid namespace that is not the first")
+                out.write_str("unsupported pid namespace (expected: the initial one)")
             }
-            Self::NoCgroup => out.write_str("no mounted cgroup v2 has the cgroup of the process"),
+            Self::NoCgroup => {
+                out.write_str("the cgroup of the process is in no mounted cgroup v2 hierarchy")
+            }
             Self::Listen { path, why } => {
-                write!(out, "cannot listen at unix:{}: {why}", path.display())
+                write!(out, "cannot listen on unix:{}: {why}", path.display())
             }
             Self::Kernel(error) => error.fmt(out),
             Self::File(error) => error.fmt(out),

@@ -1,11 +1,12 @@
-//! eBPF programs, and who loads them: the kernel's side of user-level connection tracking, and the
-//! daemon that has the privileges for it.
+//! The kernel's side of user-level connection tracking: eBPF programs, their loader, and the daemon
+//! that has the privileges for both.
 //!
-//! The programs are in `programs/`, in C; what is loaded is `objects/`, which is committed, so that
-//! building needs no compiler for them. `scripts/bpf-objects` makes it anew, and a test compares.
+//! The programs are in `programs/`, in C. The daemon loads the compiled object in `objects/`, which
+//! is committed, so a build needs no compiler for eBPF. `scripts/bpf-objects` rebuilds the object,
+//! and a test compares it with the sources.
 //!
-//! What is loaded and attached is owned by descriptors of the daemon, and is gone with it. Nothing
-//! is pinned.
+//! Descriptors of the daemon own everything that is loaded and attached, and nothing is pinned. When
+//! the daemon ends, the kernel removes all of it.
 
 mod bpf;
 mod cgroup;

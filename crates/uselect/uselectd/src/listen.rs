@@ -1,4 +1,4 @@
-//! `Listening`: the daemon's socket, which goes with it.
+//! `DaemonSocket`: the Unix socket at which the daemon listens.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -9,62 +9,63 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::limits::{OLD_DAEMON_RETRY, OLD_DAEMON_WAIT_MAX};
 
-/// A Unix socket that is listened at. Its file is removed at the end; that of a daemon that was
-/// killed is left, and replaced by the next one.
+/// A listening Unix socket whose file is removed on drop. A daemon that was killed leaves its file
+/// behind, and the next daemon replaces it.
 pub(crate) struct DaemonSocket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
 }
 
 impl DaemonSocket {
-    /// Anybody may connect: the policy says who is answered.
+    /// Listens at `path`. Any user may connect; the policy decides which processes are registered.
     ///
     /// # Errors
     /// [`Error::Listen`].
     pub(crate) fn new(path: &Path) -> Result<Self, Error> {
-        let refused = |why: String| Error::Listen { path: path.to_owned(), why };
-        let file = std::fs::symlink_metadata(path);
-        match file {
+        let listen_error = |why: String| Error::Listen { path: path.to_owned(), why };
+        match std::fs::symlink_metadata(path) {
             Ok(file) if !file.file_type().is_socket() => {
-                return Err(refused("a file that is no socket is there".to_owned()));
+                return Err(listen_error("the path is a file that is no socket".to_owned()));
             }
-            Ok(_) => remove_stale_socket(path).map_err(refused)?,
-            // Why it cannot be looked at, bind(2) says.
+            Ok(_) => remove_stale_socket(path).map_err(listen_error)?,
+            // bind(2) reports the error.
             Err(_) => {}
         }
-        let said = |error: std::io::Error| {
-            refused(match error.kind() {
-                ErrorKind::NotFound => "there is no such directory".to_owned(),
-                ErrorKind::InvalidInput => format!("the path has more than {PATH_BYTES_MAX} bytes"),
+        let io_error = |error: std::io::Error| {
+            listen_error(match error.kind() {
+                ErrorKind::NotFound => "the directory does not exist".to_owned(),
+                ErrorKind::InvalidInput => {
+                    format!("the path is too long (expected: at most {PATH_BYTES_MAX} bytes)")
+                }
                 _ => error.to_string(),
             })
         };
-        let listener = UnixListener::bind(path).map_err(said)?;
-        let listening = Self { listener, path: path.to_owned() };
-        listening.listener.set_nonblocking(true).map_err(said)?;
-        // Connections that are accepted have it from the listener: each message names its sender.
-        let passes = rustix::net::sockopt::set_socket_passcred(&listening.listener, true);
-        passes.map_err(|error| said(error.into()))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(said)?;
-        Ok(listening)
+        let listener = UnixListener::bind(path).map_err(io_error)?;
+        let socket = Self { listener, path: path.to_owned() };
+        socket.listener.set_nonblocking(true).map_err(io_error)?;
+        // Accepted connections inherit SO_PASSCRED: each message carries the pid of its sender.
+        let result = rustix::net::sockopt::set_socket_passcred(&socket.listener, true);
+        result.map_err(|error| io_error(error.into()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(io_error)?;
+        Ok(socket)
     }
 }
 
 impl Drop for DaemonSocket {
     fn drop(&mut self) {
-        // Somebody else may have removed it.
+        // The file may have been removed already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Removes a socket that nobody listens at any more, and no other one. A daemon that was just told to
-/// end is waited for.
+/// Removes a socket file at which no process listens. If a process listens there, waits for it to
+/// end, because it may be a daemon that was just told to.
 fn remove_stale_socket(path: &Path) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         match UnixStream::connect(path).map_err(|error| (error.kind(), error)) {
             Ok(_) if begin.elapsed() < OLD_DAEMON_WAIT_MAX => std::thread::sleep(OLD_DAEMON_RETRY),
-            Ok(_) => return Err("another process listens there already".to_owned()),
+            Ok(_) => return Err("another process listens there".to_owned()),
             Err((ErrorKind::NotFound, _)) => return Ok(()),
             Err((ErrorKind::ConnectionRefused, _)) => {
                 return match std::fs::remove_file(path) {
@@ -77,5 +78,5 @@ fn remove_stale_socket(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Bytes of a path that a Unix socket can have: `sun_path` of unix(7) but for the zero behind it.
+/// The longest path of a Unix socket: the size of `sun_path` (unix(7)) without the terminating zero.
 const PATH_BYTES_MAX: usize = 107;

@@ -1,4 +1,4 @@
-//! `Log`: what the daemon says on standard error while it runs.
+//! `RateLimitedLog`: the messages of the running daemon on standard error.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,26 +6,29 @@ use std::time::Instant;
 
 use crate::limits::LOG_REPEAT_AFTER;
 
-/// What was said, and when: what goes on, or is asked for again and again, is not said each time.
-/// There are few ways to fail, and nothing is said in a stranger's words, so it stays small.
+/// The messages of the last [`LOG_REPEAT_AFTER`], with the time when each was written; none of them
+/// is written again within that time. The map stays small, because there are few messages and none
+/// contains text from another process.
 #[derive(Default)]
 pub(crate) struct RateLimitedLog(BTreeMap<String, Instant>);
 
 impl RateLimitedLog {
-    /// That nobody listens any more is no reason to end.
-    pub(crate) fn write(&mut self, what: String) {
-        if self.record(&what, Instant::now()) {
-            let _ = writeln!(std::io::stderr(), "uselectd: {what}");
+    /// Writes a message, unless it was written a short time ago. Ignores errors of standard error:
+    /// the daemon runs on without a log.
+    pub(crate) fn write(&mut self, message: String) {
+        if self.record(&message, Instant::now()) {
+            let _ = writeln!(std::io::stderr(), "uselectd: {message}");
         }
     }
 
-    fn record(&mut self, what: &str, now: Instant) -> bool {
-        self.0.retain(|_, said| now.saturating_duration_since(*said) < LOG_REPEAT_AFTER);
-        let is_news = !self.0.contains_key(what);
-        if is_news {
-            self.0.insert(what.to_owned(), now);
+    /// Records a message. Returns whether it has to be written.
+    fn record(&mut self, message: &str, now: Instant) -> bool {
+        self.0.retain(|_, written| now.saturating_duration_since(*written) < LOG_REPEAT_AFTER);
+        let is_new = !self.0.contains_key(message);
+        if is_new {
+            self.0.insert(message.to_owned(), now);
         }
-        is_news
+        is_new
     }
 }
 
@@ -34,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_is_said_again_only_later() {
+    fn a_message_is_repeated_only_after_the_interval() {
         let (mut log, begin) = (RateLimitedLog::default(), Instant::now());
         assert!(log.record("a", begin));
         assert!(log.record("b", begin + LOG_REPEAT_AFTER / 2));

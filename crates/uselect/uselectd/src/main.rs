@@ -1,4 +1,4 @@
-//! uselectd: loads the programs of user-level connection tracking and hands processes their memory.
+//! uselectd(8): the daemon of user-level connection tracking.
 
 mod options;
 
@@ -14,8 +14,8 @@ fn main() -> ExitCode {
     let options = match DaemonOptions::parse(std::env::args_os().skip(1)) {
         Ok(Invocation::Serve(options)) => options,
         Ok(Invocation::Print(text)) => return print(&text),
-        Err(mistake) => {
-            eprintln!("uselectd: {mistake}");
+        Err(error) => {
+            eprintln!("uselectd: {error}");
             return ExitCode::from(2);
         }
     };
@@ -28,8 +28,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes help or version to standard output. A reader may close its pipe early; any other failure
-/// is an error.
+/// Writes help or version to standard output. A closed pipe is no error, because a reader may stop
+/// early.
 fn print(text: &str) -> ExitCode {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
@@ -43,17 +43,18 @@ fn print(text: &str) -> ExitCode {
 
 fn serve(options: DaemonOptions) -> Result<(), Error> {
     check_privileges()?;
-    let end = block_termination_signals()?;
+    let shutdown = block_termination_signals()?;
     raise_fd_limit();
     let mut daemon = Daemon::new(&options.socket, options.policy)?;
     drop_privileges()?;
     eprintln!("uselectd: listening on unix:{}", options.socket.display());
-    daemon.run(Some(end.as_fd()))
+    daemon.run(Some(shutdown.as_fd()))
 }
 
-/// A process has up to seven: what is usual, 1,024, is less than all of them together.
+/// Raises the soft limit of descriptors to the hard limit. A client takes up to seven descriptors,
+/// so all clients together need more than the usual soft limit of 1,024.
 fn raise_fd_limit() {
     let limits = getrlimit(Resource::Nofile);
-    // What is not allowed stays as it is; who finds no room is told so.
+    // If the limit cannot be raised, the daemon replies `Failed` when descriptors run out.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
 }

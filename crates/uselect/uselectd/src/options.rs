@@ -1,4 +1,4 @@
-//! The command line: one row an option, from which it is read, explained and refused.
+//! The command line: one [`OptionSpec`] for each option, for parsing, `--help` and errors.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -7,26 +7,31 @@ use std::path::{Component, Path, PathBuf};
 use lexopt::{Arg, Parser, ValueExt};
 use uselectd::{AccessPolicy, REGIONS_MAX};
 
-/// What a command line asks for.
+/// The action that a command line selects.
 pub(crate) enum Invocation {
-    /// To write this text to standard output.
+    /// Write this text to standard output.
     Print(String),
+    /// Run the daemon.
     Serve(DaemonOptions),
 }
 
-/// How to serve.
+/// The configuration of the daemon.
 pub(crate) struct DaemonOptions {
     pub(crate) socket: PathBuf,
     pub(crate) policy: AccessPolicy,
 }
 
-/// An option, which has a value.
+/// An option of the command line. Each option takes a value.
 struct OptionSpec {
+    /// With the leading dashes.
     name: &'static str,
+    /// The placeholder of the value in `--help`.
     value: &'static str,
+    /// The allowed values, for errors.
     allowed: &'static str,
+    /// The description in `--help`.
     text: &'static str,
-    /// Takes a value, or says what is wrong with it.
+    /// Stores a value, or returns what is wrong with it.
     apply: fn(&mut DaemonOptions, &str) -> Result<(), &'static str>,
 }
 
@@ -35,7 +40,7 @@ const OPTIONS: [OptionSpec; 5] = [
         name: "--socket",
         value: "PATH",
         allowed: "a path of up to 107 bytes",
-        text: "where processes ask; /run/uselectd.sock unless said",
+        text: "listen at this path [default: /run/uselectd.sock]",
         apply: |options, value| {
             options.socket = value.into();
             match value.len() {
@@ -48,8 +53,8 @@ const OPTIONS: [OptionSpec; 5] = [
     OptionSpec {
         name: "--allow-user",
         value: "USER",
-        allowed: "a number up to 4294967295, or a name of /etc/passwd",
-        text: "serve this user; root alone while nobody is allowed",
+        allowed: "a number up to 4294967295, or a name in /etc/passwd",
+        text: "register processes of this user",
         apply: |options, value| {
             options.policy.users.push(parse_id(value, "/etc/passwd")?);
             Ok(())
@@ -58,8 +63,8 @@ const OPTIONS: [OptionSpec; 5] = [
     OptionSpec {
         name: "--allow-group",
         value: "GROUP",
-        allowed: "a number up to 4294967295, or a name of /etc/group",
-        text: "serve users that have this group",
+        allowed: "a number up to 4294967295, or a name in /etc/group",
+        text: "register processes that have this group",
         apply: |options, value| {
             options.policy.groups.push(parse_id(value, "/etc/group")?);
             Ok(())
@@ -68,15 +73,15 @@ const OPTIONS: [OptionSpec; 5] = [
     OptionSpec {
         name: "--allow-cgroup",
         value: "PATH",
-        allowed: "a path from the root of cgroup v2, such as /system.slice",
-        text: "serve processes in this cgroup or below it",
+        allowed: "a path from the cgroup v2 root, such as /system.slice",
+        text: "register processes in this cgroup or below it",
         apply: |options, value| {
             let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
             let path = Path::new(value);
             options.policy.cgroups.push(path.to_owned());
             match path.is_absolute() && path.components().all(is_plain) {
                 true => Ok(()),
-                false => Err("is no such path"),
+                false => Err("is not such a path"),
             }
         },
     },
@@ -84,9 +89,9 @@ const OPTIONS: [OptionSpec; 5] = [
         name: "--per-user",
         value: "N",
         allowed: "a number from 1 to 256",
-        text: "processes of one user at the same time; 32 unless said",
+        text: "limit registered processes of a user [default: 32]",
         apply: |options, value| {
-            options.policy.per_user = value.parse().map_err(|_| "is no such number")?;
+            options.policy.per_user = value.parse().map_err(|_| "is not a number")?;
             match options.policy.per_user {
                 0 => Err("is too small"),
                 1..=REGIONS_MAX => Ok(()),
@@ -97,30 +102,32 @@ const OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl DaemonOptions {
-    /// Parses a command line without its first word. An option that is given more than once allows
-    /// more, or holds as it was given last.
+    /// Parses a command line without the name of the program. An `--allow-…` option may occur
+    /// several times and adds to its list; of any other option the last value applies.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
-    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, String> {
+    /// One line that names the option, the value and what is allowed.
+    pub(crate) fn parse(
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Invocation, String> {
         let mut options =
             Self { socket: uselect::DEFAULT_SOCKET.into(), policy: AccessPolicy::default() };
-        let mut parser = Parser::from_args(words);
+        let mut parser = Parser::from_args(arguments);
         while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
-            let row = match &argument {
+            let spec = match &argument {
                 Arg::Long("help") => return Ok(Invocation::Print(help())),
                 Arg::Long("version") => return Ok(Invocation::Print(VERSION.to_owned())),
-                Arg::Long(name) => OPTIONS.iter().find(|row| row.name[2..] == **name),
+                Arg::Long(name) => OPTIONS.iter().find(|spec| spec.name[2..] == **name),
                 Arg::Short(_) | Arg::Value(_) => None,
             };
-            let Some(OptionSpec { name, allowed, apply: take, .. }) = row else {
-                let names = OPTIONS.map(|row| row.name).join(", ");
-                let wrong = argument.unexpected();
-                return Err(format!("{wrong} (expected: {names}, --help, --version)"));
+            let Some(OptionSpec { name, allowed, apply, .. }) = spec else {
+                let names = OPTIONS.map(|spec| spec.name).join(", ");
+                let error = argument.unexpected();
+                return Err(format!("{error} (expected: {names}, --help, --version)"));
             };
             let value = parser.value().and_then(ValueExt::string);
             let value = value.map_err(|error| format!("{error} (expected: {allowed})"))?;
-            take(&mut options, &value)
+            apply(&mut options, &value)
                 .map_err(|wrong| format!("{name}: {value:?} {wrong} (expected: {allowed})"))?;
         }
         Ok(Invocation::Serve(options))
@@ -129,28 +136,37 @@ impl DaemonOptions {
 
 const VERSION: &str = concat!("uselectd ", env!("CARGO_PKG_VERSION"), "\n");
 
-/// What `--help` says.
+const USAGE: &str = "\
+usage: uselectd [OPTION VALUE]...
+
+Registers processes, which then read the state of their sockets from memory.
+Without an --allow option, only processes of root are registered.
+
+";
+
+/// Returns the text of `--help`.
 fn help() -> String {
-    let mut text = String::from("usage: uselectd [OPTION VALUE]...\n");
-    let rows =
+    let mut text = String::from(USAGE);
+    let specs =
         OPTIONS.map(|OptionSpec { name, value, text, .. }| (format!("{name} {value}"), text));
-    let asked = [("--help", "this text"), ("--version", "the version")];
-    let asked = asked.map(|(name, what)| (name.to_owned(), what));
-    for (option, what) in rows.into_iter().chain(asked) {
-        writeln!(text, "  {option:<21} {what}").expect("a string takes everything");
+    let flags = [("--help", "print this help"), ("--version", "print the version")];
+    let flags = flags.map(|(name, text)| (name.to_owned(), text));
+    for (option, description) in specs.into_iter().chain(flags) {
+        writeln!(text, "  {option:<21} {description}").expect("writing to a string cannot fail");
     }
     text
 }
 
-/// The number of a user or a group: itself, or what `file` (passwd(5), group(5)) has for a name.
+/// Parses the id of a user or a group: a number, or a name in `file` (passwd(5), group(5)).
 fn parse_id(word: &str, file: &str) -> Result<u32, &'static str> {
     if let Ok(number) = word.parse() {
         return Ok(number);
     }
-    let text = std::fs::read_to_string(file).map_err(|_| "is no number, and there are no names")?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|_| "is not a number, and the names cannot be read")?;
     let line = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(':'));
     let number = line.and_then(|line| line.split(':').nth(1)?.parse().ok());
-    number.filter(|_| !word.is_empty()).ok_or("is not known")
+    number.filter(|_| !word.is_empty()).ok_or("is unknown")
 }
 
 #[cfg(test)]
@@ -169,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_taken() {
+    fn values_are_stored() {
         let options = parse("").unwrap();
         assert_eq!(options.socket, Path::new("/run/uselectd.sock"));
         let AccessPolicy { users, groups, cgroups, per_user } = options.policy;
@@ -185,24 +201,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_one_line_that_says_what_is_allowed() {
+    fn an_error_is_one_line_that_names_what_is_allowed() {
         let wrong = [
             ("--allow", "invalid option '--allow' (expected: --socket, --allow-user,"),
             ("-s", "invalid option '-s' (expected: --socket, --allow-user,"),
             ("now", "unexpected argument \"now\" (expected: --socket, --allow-user,"),
             ("--socket", "missing argument for option '--socket' (expected: a path of up to 107"),
-            ("--allow-user x\n", "--allow-user: \"x\\n\" is not known (expected: a number up to"),
-            ("--allow-user 4294967296", "--allow-user: \"4294967296\" is not known (expected: a"),
-            ("--allow-user -1", "--allow-user: \"-1\" is not known (expected: a number up to"),
-            ("--allow-group roo", "--allow-group: \"roo\" is not known (expected: a number up to"),
-            ("--allow-cgroup a", "--allow-cgroup: \"a\" is no such path (expected: a path from"),
-            ("--allow-cgroup /a/../b", "--allow-cgroup: \"/a/../b\" is no such path (expected: a"),
+            ("--allow-user x\n", "--allow-user: \"x\\n\" is unknown (expected: a number up to"),
+            ("--allow-user 4294967296", "--allow-user: \"4294967296\" is unknown (expected: a"),
+            ("--allow-user -1", "--allow-user: \"-1\" is unknown (expected: a number up to"),
+            ("--allow-group roo", "--allow-group: \"roo\" is unknown (expected: a number up to"),
+            ("--allow-cgroup a", "--allow-cgroup: \"a\" is not such a path (expected: a path from"),
+            (
+                "--allow-cgroup /a/../b",
+                "--allow-cgroup: \"/a/../b\" is not such a path (expected: a",
+            ),
             ("--per-user 0", "--per-user: \"0\" is too small (expected: a number from 1 to 256"),
             (
                 "--per-user 257",
                 "--per-user: \"257\" is too large (expected: a number from 1 to 256",
             ),
-            ("--per-user -1", "--per-user: \"-1\" is no such number (expected: a number from 1 to"),
+            ("--per-user -1", "--per-user: \"-1\" is not a number (expected: a number from 1 to"),
         ];
         for (line, begin) in wrong {
             let mistake = parse(line).err().unwrap();
@@ -211,7 +230,7 @@ mod tests {
         assert!(parse(&format!("--socket {}", "a".repeat(107))).is_ok());
         assert!(parse(&format!("--socket {}", "a".repeat(108))).is_err());
         assert!(parse_words(["--allow-user", ""].into_iter()).is_err());
-        // The kernel's bound, and ours, are also words of the table.
+        // The text of --per-user contains this number.
         assert_eq!(REGIONS_MAX, 256);
         assert!(help().lines().all(|line| line.len() <= 80), "{}", help());
     }

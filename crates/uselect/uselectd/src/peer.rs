@@ -1,4 +1,4 @@
-//! Who asks: the process at the other end of the daemon's socket.
+//! `PeerProcess`: the process at the other end of a connection to the daemon.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -12,80 +12,79 @@ use crate::error::Error;
 use crate::limits::GROUPS_MAX;
 use crate::policy::AccessPolicy;
 
-/// A process that has connected and may be registered. Its number stays its own while `process` is
-/// not readable.
+/// A process that has connected and that the policy allows. While `pidfd` is not readable, no other
+/// process has its pid.
 pub(crate) struct PeerProcess {
-    /// The number of its connection; no other connection has it.
+    /// The id of its connection, which is never reused.
     pub(crate) connection_id: u64,
     /// Readable once the process has ended.
-    pub(crate) process: OwnedFd,
-    pub(crate) number: u32,
-    /// When it connected.
-    pub(crate) user: u32,
-    pub(crate) group: u32,
-    /// Where it is in the tree of cgroups (version 2).
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) pid: u32,
+    /// Effective user id at connect(2).
+    pub(crate) uid: u32,
+    /// Effective group id at connect(2).
+    pub(crate) gid: u32,
+    /// Path of its cgroup (version 2) from the root of the hierarchy.
     pub(crate) cgroup: PathBuf,
-    /// It has another number where it lives.
+    /// It is in a pid namespace below the daemon's, where it has another pid.
     pub(crate) is_nested: bool,
 }
 
 impl PeerProcess {
-    /// The process that called connect(2); nothing if the policy does not have it. Of who cannot be
-    /// had, whatever its cgroup is, no more is asked.
+    /// Returns the process that called connect(2), or `None` if the policy does not allow it. Looks
+    /// up no more than its credentials if no cgroup could make the policy allow it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH when it has ended
-    /// already.
+    /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH if the process has ended.
     pub(crate) fn from_connection(
-        (connection, connection_number): (BorrowedFd<'_>, u64),
+        (connection, connection_id): (BorrowedFd<'_>, u64),
         policy: &AccessPolicy,
     ) -> Result<Option<Self>, Error> {
         let credentials = socket_peercred(connection)?;
-        let user = credentials.uid.as_raw();
-        let group = credentials.gid.as_raw();
+        let uid = credentials.uid.as_raw();
+        let gid = credentials.gid.as_raw();
         let mut groups = peer_groups(connection)?;
-        groups.push(group);
-        let is_listed = policy.allows_user(user, &groups);
+        groups.push(gid);
+        let is_listed = policy.allows_user(uid, &groups);
         if !is_listed && policy.cgroups.is_empty() {
             return Ok(None);
         }
-        let process = peer_pidfd(connection)?;
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
+        let pidfd = peer_pidfd(connection)?;
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-        let numbers = field("NSpid:").ok_or(Errno::SRCH)?;
-        let number = field("Pid:").and_then(|number| number.trim().parse::<u32>().ok());
-        // 0: of no namespace that we see; -1, which is no u32: it has ended.
-        let number = number.filter(|number| *number > 0).ok_or(Errno::SRCH)?;
-        let is_nested = numbers.split_whitespace().count() != 1;
-        let cgroup = cgroup_path(number);
-        // If it has ended meanwhile, that may have been of another process of that number.
-        if has_ended(process.as_fd())? {
+        let pids = field("NSpid:").ok_or(Errno::SRCH)?;
+        let pid = field("Pid:").and_then(|pid| pid.trim().parse::<u32>().ok());
+        // 0: the process is in no pid namespace that the daemon sees. -1, which does not parse as
+        // u32: it has ended.
+        let pid = pid.filter(|pid| *pid > 0).ok_or(Errno::SRCH)?;
+        let is_nested = pids.split_whitespace().count() != 1;
+        let cgroup = cgroup_path(pid);
+        // If the process has ended by now, the cgroup may be that of another process with its pid.
+        if has_ended(pidfd.as_fd())? {
             return Err(Errno::SRCH.into());
         }
         let cgroup = cgroup?;
         let is_allowed = is_listed || policy.allows_cgroup(&cgroup);
-        let connection = connection_number;
-        let peer =
-            Self { connection_id: connection, process, number, user, group, cgroup, is_nested };
-        Ok(is_allowed.then_some(peer))
+        let process = Self { connection_id, pidfd, pid, uid, gid, cgroup, is_nested };
+        Ok(is_allowed.then_some(process))
     }
 }
 
-fn has_ended(process: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let mut fds = [PollFd::from_borrowed_fd(process, PollFlags::IN)];
+fn has_ended(pidfd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
     Ok(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
 }
 
-/// Whether the other end of a Unix connection has received all that was sent (SIOCOUTQ, which sockets
-/// have by the name of terminals).
+/// Whether the other end of a Unix connection has received everything that was sent (SIOCOUTQ, which
+/// has the same number as TIOCOUTQ).
 pub(crate) fn has_received_all(connection: BorrowedFd<'_>) -> bool {
-    let mut left: libc::c_int = 0;
-    // SAFETY: the kernel stores a number there, which outlives the call.
-    let result = unsafe { libc::ioctl(connection.as_raw_fd(), libc::TIOCOUTQ, &raw mut left) };
-    result == 0 && left == 0
+    let mut unread: libc::c_int = 0;
+    // SAFETY: the kernel stores an int to `unread`, which outlives the call.
+    let result = unsafe { libc::ioctl(connection.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+    result == 0 && unread == 0
 }
 
-/// SO_PEERGROUPS (since Linux 4.13): the groups beside its own.
+/// Returns the supplementary groups at connect(2) (SO_PEERGROUPS, since Linux 4.13).
 fn peer_groups(connection: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0; GROUPS_MAX];
     let count = getsockopt_u32s(connection, libc::SO_PEERGROUPS, &mut groups)?;
@@ -94,31 +93,33 @@ fn peer_groups(connection: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     Ok(groups)
 }
 
-/// SO_PEERPIDFD: the process as it was when it connected, so no other one that has its number now.
+/// Returns a pidfd of the process that called connect(2) (SO_PEERPIDFD, since Linux 6.5), never one
+/// of another process that has its pid now.
 fn peer_pidfd(connection: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
     let mut fd = [0];
     match getsockopt_u32s(connection, libc::SO_PEERPIDFD, &mut fd) {
-        // SAFETY: the kernel has just given it to us.
+        // SAFETY: the kernel has just returned this descriptor, and this function alone owns it.
         Ok(_) => Ok(unsafe { OwnedFd::from_raw_fd(fd[0].cast_signed()) }),
         Err(Errno::NOPROTOOPT) => {
             Err(Error::Unsupported { feature: "SO_PEERPIDFD", since: "Linux 6.5" })
         }
-        // Of a process that was waited for (Linux 6.5).
+        // The process has ended and was reaped (Linux 6.5).
         Err(Errno::INVAL) => Err(Errno::SRCH.into()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// getsockopt(2) of what is numbers, at the level of sockets: how many there are.
+/// Calls getsockopt(2) for an option of SOL_SOCKET whose value is an array of `u32`. Returns the
+/// number of elements.
 fn getsockopt_u32s(
     socket: BorrowedFd<'_>,
-    name: libc::c_int,
-    numbers: &mut [u32],
+    option: libc::c_int,
+    values: &mut [u32],
 ) -> Result<usize, Errno> {
-    let mut bytes = size_of_val(numbers) as libc::socklen_t;
-    let (fd, to) = (socket.as_raw_fd(), numbers.as_mut_ptr().cast());
-    // SAFETY: `numbers` has room for the `bytes`, and both outlive the call.
-    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut bytes) };
+    let mut bytes = size_of_val(values) as libc::socklen_t;
+    let (fd, value) = (socket.as_raw_fd(), values.as_mut_ptr().cast());
+    // SAFETY: `values` has `bytes` bytes, and both outlive the call.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, value, &raw mut bytes) };
     if result == 0 {
         return Ok(bytes as usize / size_of::<u32>());
     }
@@ -126,12 +127,12 @@ fn getsockopt_u32s(
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Whether this process is where processes have the numbers that programs in the kernel see.
+/// Whether this process is in the initial pid namespace, whose pids the eBPF programs use.
 ///
 /// # Errors
-/// When /proc is not mounted.
+/// If /proc is not mounted.
 pub(crate) fn is_in_initial_pid_namespace() -> Result<bool, Error> {
     // PROC_PID_INIT_INO of include/linux/proc_ns.h.
-    const FIRST: u64 = 0xEFFF_FFFC;
-    Ok(rustix::fs::stat("/proc/self/ns/pid")?.st_ino == FIRST)
+    const INITIAL: u64 = 0xEFFF_FFFC;
+    Ok(rustix::fs::stat("/proc/self/ns/pid")?.st_ino == INITIAL)
 }

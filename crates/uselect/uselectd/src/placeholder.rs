@@ -1,9 +1,10 @@
 //! Placeholders: entries in the map of processes for those that have connected and are not
 //! registered.
 //!
-//! A process may execute another program after it has connected, one with privileges too. A program
-//! at `sched_process_exec` deletes the entry of each process that calls execve(2). So a process gets
-//! an entry when its connection is accepted, and is registered only in place of that very entry.
+//! A process may execute another program after it has connected, possibly one with more privileges.
+//! The program at `sched_process_exec` deletes the entry of every process that calls execve(2). The
+//! daemon therefore inserts a placeholder when it accepts a connection, and registers the process
+//! only by replacing that very placeholder.
 
 use rustix::io::Errno;
 use uselect::TrackingMode;
@@ -12,39 +13,40 @@ use crate::peer::PeerProcess;
 use crate::programs::Programs;
 use crate::regions::{PROCESS_SIZE, encode_process, process_map};
 
-/// No region has this number, so programs find no memory by a placeholder.
+/// No region has this index, so programs find no memory by a placeholder.
 const NO_REGION: u32 = u32::MAX;
 
-/// Enters the placeholder of a connection, in place of that of an earlier one of the same process.
+/// Inserts the placeholder of a connection. It replaces that of an earlier connection of the same
+/// process.
 ///
 /// # Errors
-/// Those of bpf(2).
-pub(crate) fn insert(programs: &Programs, peer: &PeerProcess) -> Result<(), Errno> {
-    process_map(programs).set(peer.number, &value(peer))
+/// Errors of bpf(2).
+pub(crate) fn insert(programs: &Programs, process: &PeerProcess) -> Result<(), Errno> {
+    process_map(programs).set(process.pid, &value(process))
 }
 
-/// Whether the placeholder is there: since it was entered, the process has not executed another
-/// program, and none of its later connections was accepted.
+/// Whether the placeholder of a connection still exists: since it was inserted, the process has not
+/// executed another program, and the daemon has accepted no later connection of it.
 ///
 /// # Errors
-/// Those of bpf(2).
-pub(crate) fn exists(programs: &Programs, peer: &PeerProcess) -> Result<bool, Errno> {
+/// Errors of bpf(2).
+pub(crate) fn exists(programs: &Programs, process: &PeerProcess) -> Result<bool, Errno> {
     let mut found = [0; PROCESS_SIZE];
-    Ok(process_map(programs).get(peer.number, &mut found)? && found == value(peer))
+    Ok(process_map(programs).get(process.pid, &mut found)? && found == value(process))
 }
 
-/// Removes the placeholder, if it is there.
+/// Removes the placeholder of a connection, if it exists.
 ///
 /// # Errors
-/// Those of bpf(2).
-pub(crate) fn remove(programs: &Programs, peer: &PeerProcess) -> Result<(), Errno> {
-    match exists(programs, peer)? {
-        true => process_map(programs).remove(peer.number),
+/// Errors of bpf(2).
+pub(crate) fn remove(programs: &Programs, process: &PeerProcess) -> Result<(), Errno> {
+    match exists(programs, process)? {
+        true => process_map(programs).remove(process.pid),
         false => Ok(()),
     }
 }
 
-/// Connections have different numbers, so each has a placeholder of its own.
-fn value(peer: &PeerProcess) -> [u8; PROCESS_SIZE] {
-    encode_process(peer.connection_id, NO_REGION, TrackingMode::Exact, peer)
+/// Returns the placeholder, which differs for each connection by its id.
+fn value(process: &PeerProcess) -> [u8; PROCESS_SIZE] {
+    encode_process(process.connection_id, NO_REGION, TrackingMode::Exact, process)
 }

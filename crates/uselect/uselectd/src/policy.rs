@@ -1,19 +1,21 @@
-//! `Policy`: who may be registered, and how often.
+//! `AccessPolicy`: which processes may be registered, and how many of one user.
 
 use std::path::{Path, PathBuf};
 
 use crate::limits::{REGIONS_MAX, REGIONS_PER_USER};
 
-/// Who may be registered: whoever one of the lists has; root alone while all of them are empty.
+/// Which processes may be registered: those that any of the lists matches. If all lists are empty,
+/// only processes of root.
 #[derive(Clone, Debug)]
 pub struct AccessPolicy {
-    /// User ids, as the daemon's namespace has them.
+    /// Effective user ids, in the daemon's user namespace.
     pub users: Vec<u32>,
-    /// Group ids: of a process's own group, or of one of its others.
+    /// Group ids; a process matches by its effective group or by a supplementary one.
     pub groups: Vec<u32>,
-    /// Cgroups of version 2, as /proc/PID/cgroup names them: a process is in one, or below it.
+    /// Paths of cgroups (version 2) as in /proc/PID/cgroup; a process matches in the cgroup or in a
+    /// descendant.
     pub cgroups: Vec<PathBuf>,
-    /// Processes of one user at the same time, 1 to [`REGIONS_MAX`].
+    /// Registrations of one user at the same time, 1 to [`REGIONS_MAX`].
     pub per_user: usize,
 }
 
@@ -25,35 +27,36 @@ impl Default for AccessPolicy {
 }
 
 impl AccessPolicy {
-    /// Whether it has a process, whatever its cgroup is.
-    pub(crate) fn allows_user(&self, user: u32, groups: &[u32]) -> bool {
+    /// Whether the policy allows a process by its user or groups.
+    pub(crate) fn allows_user(&self, uid: u32, groups: &[u32]) -> bool {
         if self.users.is_empty() && self.groups.is_empty() && self.cgroups.is_empty() {
-            return user == 0;
+            return uid == 0;
         }
-        self.users.contains(&user) || self.groups.iter().any(|group| groups.contains(group))
+        self.users.contains(&uid) || self.groups.iter().any(|group| groups.contains(group))
     }
 
-    /// Whether it has a process, whosever that is.
+    /// Whether the policy allows a process by its cgroup.
     pub(crate) fn allows_cgroup(&self, cgroup: &Path) -> bool {
-        self.cgroups.iter().any(|above| cgroup.starts_with(above))
+        self.cgroups.iter().any(|ancestor| cgroup.starts_with(ancestor))
     }
 }
 
-const _: () = assert!(REGIONS_PER_USER <= REGIONS_MAX, "more than there are is no bound");
+const _: () =
+    assert!(REGIONS_PER_USER <= REGIONS_MAX, "the limit of a user is below the limit of all");
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn allows(policy: &AccessPolicy, user: u32, groups: &[u32], cgroup: &str) -> bool {
-        policy.allows_user(user, groups) || policy.allows_cgroup(Path::new(cgroup))
+    fn allows(policy: &AccessPolicy, uid: u32, groups: &[u32], cgroup: &str) -> bool {
+        policy.allows_user(uid, groups) || policy.allows_cgroup(Path::new(cgroup))
     }
 
     #[test]
-    fn root_alone_is_allowed_unless_a_list_says_who() {
-        let nobody_said = AccessPolicy::default();
-        assert!(allows(&nobody_said, 0, &[], "/"));
-        assert!(!allows(&nobody_said, 1, &[0], "/"));
+    fn only_root_is_allowed_without_lists() {
+        let no_lists = AccessPolicy::default();
+        assert!(allows(&no_lists, 0, &[], "/"));
+        assert!(!allows(&no_lists, 1, &[0], "/"));
         let lists = AccessPolicy {
             users: vec![7],
             groups: vec![8, 9],

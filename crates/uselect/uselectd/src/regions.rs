@@ -1,4 +1,4 @@
-//! `Regions`: the memory of registered processes, and where the programs find it.
+//! `RegionTable`: the memory of registered processes, and the entries by which programs find it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -12,159 +12,173 @@ use crate::limits::RING_BYTES;
 use crate::peer::PeerProcess;
 use crate::programs::Programs;
 
-/// Which places are taken. A place is an index of the maps of maps.
+/// Which regions are in use. A region is an index of the maps of maps.
 pub(crate) struct RegionTable {
     is_used: Vec<bool>,
-    /// Of the last registration. Never used twice, so that a socket which outlives its process is
-    /// not mistaken for one of the next process at its place.
-    identity: u64,
+    /// The identity of the last registration. Identities are never reused: a socket that outlives
+    /// its process must not be taken for a socket of the next process with the same region.
+    last_identity: u64,
 }
 
-/// Where a process's memory is. It lives while a program can find it, or the process has it.
+/// The region of a registered process. Its memory exists while a program can find it or a process
+/// holds a reference.
 pub(crate) struct ClientRegion {
-    place: u32,
-    process: u32,
-    /// So many sleepers have one; 0 <= rings <= SLEEPERS.
-    rings: u32,
-    /// The numbers of all maps that the process gets ([`kernel::id`]).
-    pub(crate) maps: Vec<u32>,
+    index: u32,
+    pid: u32,
+    /// Number of sleepers that have a ring; 0 <= ring_count <= SLEEPERS.
+    ring_count: u32,
+    /// Ids ([`bpf::map_id`]) of all maps that the process has received.
+    pub(crate) map_ids: Vec<u32>,
 }
 
-/// What the process gets, once, in the order of [`uselect::REPLY_DESCRIPTORS`]: what programs show it, its
-/// own memory, and the ring of its first sleeper.
+/// The descriptors that a process receives with its registration, in the order of
+/// [`uselect::REPLY_DESCRIPTORS`]: the memory that only programs write, the memory that both write, and
+/// the ring of the first sleeper.
 pub(crate) type RegionFds = [OwnedFd; uselect::REPLY_DESCRIPTORS];
 
 impl RegionTable {
     pub(crate) fn new() -> Self {
-        Self { is_used: vec![false; REGIONS as usize], identity: 0 }
+        Self { is_used: vec![false; REGIONS as usize], last_identity: 0 }
     }
 
-    /// Makes memory for a process and has the programs find it, with the ring of its first sleeper.
+    /// Creates the memory of a process and the ring of its first sleeper, and makes programs find
+    /// them.
     ///
     /// # Errors
-    /// ESRCH when the process has executed another program; ENOMEM and the like. Nothing is left of
-    /// it then.
+    /// ESRCH if the process has executed another program; ENOMEM and other errors of bpf(2). Nothing
+    /// of the region is left after an error.
     ///
     /// # Panics
-    /// When all places are taken.
+    /// If all regions are in use.
     pub(crate) fn add(
         &mut self,
         programs: &Programs,
-        peer: &PeerProcess,
+        process: &PeerProcess,
         mode: TrackingMode,
     ) -> Result<(ClientRegion, RegionFds), Error> {
-        let place = self.is_used.iter().position(|is_taken| !is_taken).expect("there is a place");
-        self.is_used[place] = true;
-        self.identity += 1;
-        let mut region =
-            ClientRegion { place: place as u32, process: peer.number, rings: 0, maps: Vec::new() };
-        let made = self.create_maps(programs, &mut region, peer, mode);
-        if made.is_err() {
-            self.remove(programs, &region)?;
+        let index = self.is_used.iter().position(|is_used| !is_used);
+        let index = index.expect("the caller has checked the limit of regions");
+        self.is_used[index] = true;
+        self.last_identity += 1;
+        let mut region = ClientRegion {
+            index: index as u32,
+            pid: process.pid,
+            ring_count: 0,
+            map_ids: Vec::new(),
+        };
+        match self.create_maps(programs, &mut region, process, mode) {
+            Ok(fds) => Ok((region, fds)),
+            Err(error) => {
+                self.remove(programs, &region)?;
+                Err(error)
+            }
         }
-        Ok((region, made?))
     }
 
-    /// The programs must not look for the process before all of it is there, so that is told last.
-    /// `ReadOnlyPages` last of the maps and first to go: a program that finds that of one process may find
-    /// the rest of the next, and then wakes that one once too often, which it can stand.
+    /// Creates the maps of a region. The entry of the process comes last, because programs must not
+    /// look for its memory before all of it exists. `ReadOnlyPages` comes last of the maps and is removed
+    /// first: a program that finds `ReadOnlyPages` of one process may find the other maps of the next
+    /// process with the same region. It then wakes a thread of that process once without need, which
+    /// does no harm.
     fn create_maps(
         &self,
         programs: &Programs,
         region: &mut ClientRegion,
-        peer: &PeerProcess,
+        process: &PeerProcess,
         mode: TrackingMode,
     ) -> Result<RegionFds, Error> {
-        let ring = self.add_ring(programs, region)?.expect("a region without rings has room");
+        let ring = self.add_ring(programs, region)?.expect("a new region has no rings");
         let own = bpf::create_mmapable_array(size_of::<WritablePages>())?;
-        fd_map(programs, "own_maps").set(region.place, &own.as_raw_fd().to_ne_bytes())?;
-        let shown = shown(self.identity)?;
-        region.maps.extend([bpf::map_id(&own)?, bpf::map_id(&shown)?]);
-        fd_map(programs, "shown_maps").set(region.place, &shown.as_raw_fd().to_ne_bytes())?;
-        let value = encode_process(self.identity, region.place, mode, peer);
-        // The placeholder is gone if the process has executed another program meanwhile.
-        match process_map(programs).replace(region.process, &value)? {
+        fd_map(programs, "writable_maps").set(region.index, &own.as_raw_fd().to_ne_bytes())?;
+        let shown = create_shown(self.last_identity)?;
+        region.map_ids.extend([bpf::map_id(&own)?, bpf::map_id(&shown)?]);
+        fd_map(programs, "read_only_maps").set(region.index, &shown.as_raw_fd().to_ne_bytes())?;
+        let value = encode_process(self.last_identity, region.index, mode, process);
+        // If the process has executed another program meanwhile, its placeholder is gone.
+        match process_map(programs).replace(region.pid, &value)? {
             true => Ok([shown, own, ring]),
             false => Err(Errno::SRCH.into()),
         }
     }
 
-    /// The ring of a region's next sleeper; `None` if it has as many as it may.
+    /// Creates the ring of a region's next sleeper. Returns `None` if all sleepers have one.
     ///
     /// # Errors
-    /// ENOMEM and the like; nothing is left of it then.
+    /// ENOMEM and other errors of bpf(2). The region is unchanged after an error.
     pub(crate) fn add_ring(
         &self,
         programs: &Programs,
         region: &mut ClientRegion,
     ) -> Result<Option<OwnedFd>, Error> {
-        if region.rings == SLEEPERS as u32 {
+        if region.ring_count == SLEEPERS as u32 {
             return Ok(None);
         }
         let ring = bpf::create_ringbuf(RING_BYTES)?;
-        let (at, id) = (region.ring_index(region.rings), bpf::map_id(&ring)?);
-        fd_map(programs, "rings").set(at, &ring.as_raw_fd().to_ne_bytes())?;
-        region.rings += 1;
-        region.maps.push(id);
+        let (index, id) = (region.ring_index(region.ring_count), bpf::map_id(&ring)?);
+        fd_map(programs, "rings").set(index, &ring.as_raw_fd().to_ne_bytes())?;
+        region.ring_count += 1;
+        region.map_ids.push(id);
         Ok(Some(ring))
     }
 
-    /// Has the programs forget a process. Its memory is gone with the last who has it.
+    /// Removes the entries by which programs find a process and its memory. The kernel frees the
+    /// memory when the last reference is gone.
     ///
     /// # Errors
-    /// None is known.
+    /// Errors of bpf(2); none is known to occur.
     pub(crate) fn remove(
         &mut self,
         programs: &Programs,
         region: &ClientRegion,
     ) -> Result<(), Error> {
-        process_map(programs).remove(region.process)?;
-        fd_map(programs, "shown_maps").remove(region.place)?;
-        fd_map(programs, "own_maps").remove(region.place)?;
-        for sleeper in 0..region.rings {
+        process_map(programs).remove(region.pid)?;
+        fd_map(programs, "read_only_maps").remove(region.index)?;
+        fd_map(programs, "writable_maps").remove(region.index)?;
+        for sleeper in 0..region.ring_count {
             fd_map(programs, "rings").remove(region.ring_index(sleeper))?;
         }
-        self.is_used[region.place as usize] = false;
+        self.is_used[region.index as usize] = false;
         Ok(())
     }
 }
 
 impl ClientRegion {
     fn ring_index(&self, sleeper: u32) -> u32 {
-        self.place * SLEEPERS as u32 + sleeper
+        self.index * SLEEPERS as u32 + sleeper
     }
 }
 
-/// `struct process` of `regions.h`.
+/// The size of `struct process` of `regions.h` in bytes.
 pub(crate) const PROCESS_SIZE: usize = 24;
 
-/// A `struct process`.
+/// Encodes a `struct process` of `regions.h`.
 pub(crate) fn encode_process(
     identity: u64,
     region: u32,
     mode: TrackingMode,
-    peer: &PeerProcess,
+    process: &PeerProcess,
 ) -> [u8; PROCESS_SIZE] {
     let mut value = [0; PROCESS_SIZE];
     value[..8].copy_from_slice(&identity.to_ne_bytes());
     value[8..12].copy_from_slice(&region.to_ne_bytes());
     value[12..16].copy_from_slice(&u32::from(mode == TrackingMode::Lean).to_ne_bytes());
-    value[16..20].copy_from_slice(&peer.user.to_ne_bytes());
-    value[20..].copy_from_slice(&peer.group.to_ne_bytes());
+    value[16..20].copy_from_slice(&process.uid.to_ne_bytes());
+    value[20..].copy_from_slice(&process.gid.to_ne_bytes());
     value
 }
 
-/// The map of processes by their numbers.
+/// The map from process ids to `struct process`.
 pub(crate) fn process_map(programs: &Programs) -> U32Map<'_> {
     U32Map::new(programs.map_fd("processes"), PROCESS_SIZE)
 }
 
+/// A map of maps, whose values are descriptors for bpf(2).
 fn fd_map<'a>(programs: &'a Programs, name: &str) -> U32Map<'a> {
     U32Map::new(programs.map_fd(name), size_of::<i32>())
 }
 
-/// A `ReadOnlyPages` with nothing in it but whose it is, which only programs change from now on.
-fn shown(identity: u64) -> Result<OwnedFd, Error> {
+/// Creates a `ReadOnlyPages` that has only its identity, and that only programs can change from then on.
+fn create_shown(identity: u64) -> Result<OwnedFd, Error> {
     let map = bpf::create_mmapable_array(size_of::<ReadOnlyPages>())?;
     let mut value = vec![0; size_of::<ReadOnlyPages>()];
     value[..8].copy_from_slice(&identity.to_ne_bytes());

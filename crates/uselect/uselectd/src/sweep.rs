@@ -1,7 +1,7 @@
-//! `Sweep`: has the programs look at all tracked sockets, a part at a time.
+//! `Sweeper`: has the programs check all tracked sockets, a batch at a time.
 //!
-//! A socket that is not in the processor's caches takes most of a microsecond, so 10,000 of them at
-//! once would keep others from it for milliseconds.
+//! A socket that is in no cache of the CPU takes most of a microsecond. To check 10,000 of them at
+//! once would block other work on that CPU for milliseconds.
 
 use std::time::Instant;
 
@@ -13,41 +13,39 @@ use crate::limits::{
 };
 use crate::programs::Programs;
 
-/// What the programs write for a socket that is to be looked at again.
+/// The byte that the program writes for a socket that has to be checked again.
 const SUSPECT: u8 = 1;
 
+/// The schedule and progress of the sweep.
 pub(crate) struct Sweeper {
-    /// When the next part is to be looked at.
+    /// When the next batch is due.
     next_batch_at: Instant,
-    /// When what was doubted is to be looked at again, before that.
+    /// When the suspects of the last batch are due; always before `next_batch_at`.
     recheck_at: Option<Instant>,
-    /// The pass that goes on.
+    /// The current pass.
     pass: Option<BpfIter>,
-    /// Sockets that it has looked at.
+    /// Sockets that the current pass has visited.
     seen: usize,
-    /// Those of the pass before.
+    /// Sockets that the previous pass visited.
     previous_total: usize,
 }
 
 impl Sweeper {
     pub(crate) fn new() -> Self {
-        Self {
-            next_batch_at: Instant::now(),
-            recheck_at: None,
-            pass: None,
-            seen: 0,
-            previous_total: 0,
-        }
+        let next_batch_at = Instant::now();
+        Self { next_batch_at, recheck_at: None, pass: None, seen: 0, previous_total: 0 }
     }
 
+    /// Returns when [`Sweeper::run_due`] has to be called.
     pub(crate) fn due(&self) -> Instant {
         self.recheck_at.unwrap_or(self.next_batch_at)
     }
 
-    /// Does what is due. What could not be looked at is with the next pass.
+    /// Checks the suspects of the last batch again, or else runs the next batch. Sockets that could
+    /// not be checked because of an error are checked in the next pass.
     ///
     /// # Errors
-    /// Those of [`Programs::sweep`].
+    /// The errors of [`Programs::start_sweep`].
     pub(crate) fn run_due(&mut self, programs: &Programs) -> Result<(), Error> {
         if self.recheck_at.take().is_some() {
             return programs.recheck();
@@ -60,22 +58,26 @@ impl Sweeper {
                 programs.start_sweep()?
             }
         };
-        let mut found = vec![0; batch_size(self.previous_total, self.seen)];
-        let count = pass.read(&mut found)?;
+        let mut results = vec![0; batch_size(self.previous_total, self.seen)];
+        let count = pass.read(&mut results)?;
         self.seen += count;
-        if found.contains(&SUSPECT) {
+        if results.contains(&SUSPECT) {
             self.recheck_at = Some(Instant::now() + RECHECK_DELAY);
         }
-        // Less than was asked for is the end.
-        self.pass = (count == found.len()).then_some(pass);
+        // A short read is the end of the pass.
+        self.pass = (count == results.len()).then_some(pass);
         Ok(())
     }
 }
 
-/// How many sockets to look at next, where the pass before has looked at `all`, and this one at
-/// `seen` so far.
-fn batch_size(all: usize, seen: usize) -> usize {
-    let share = if seen > all { seen / SWEEP_GROWTH_DIVISOR } else { all / SWEEP_BATCHES + 1 };
+/// Returns the size of the next batch, if the previous pass visited `previous_total` sockets, and
+/// the current one `seen` so far.
+fn batch_size(previous_total: usize, seen: usize) -> usize {
+    let share = if seen > previous_total {
+        seen / SWEEP_GROWTH_DIVISOR
+    } else {
+        previous_total / SWEEP_BATCHES + 1
+    };
     share.clamp(SWEEP_BATCH_MIN, SWEEP_BATCH_MAX)
 }
 
@@ -83,31 +85,29 @@ fn batch_size(all: usize, seen: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The parts of a pass over so many sockets.
-    fn parts(before: usize, sockets: usize) -> Vec<usize> {
-        let (mut seen, mut parts) = (0, Vec::new());
+    /// Returns the batches of a pass over `sockets` sockets.
+    fn batches(previous_total: usize, sockets: usize) -> Vec<usize> {
+        let (mut seen, mut batches) = (0, Vec::new());
         while seen < sockets {
-            parts.push(batch_size(before, seen).min(sockets - seen));
-            seen += parts[parts.len() - 1];
+            batches.push(batch_size(previous_total, seen).min(sockets - seen));
+            seen += batches[batches.len() - 1];
         }
-        parts
+        batches
     }
 
     #[test]
-    fn a_part_is_no_more_than_a_tenth_but_of_new_ones() {
-        assert_eq!(parts(0, SWEEP_BATCH_MIN - 1), [SWEEP_BATCH_MIN - 1]);
-        assert_eq!(parts(400, 400), [400]);
+    fn a_batch_is_a_tenth_of_the_previous_pass() {
+        assert_eq!(batches(0, SWEEP_BATCH_MIN - 1), [SWEEP_BATCH_MIN - 1]);
+        assert_eq!(batches(400, 400), [400]);
         for sockets in [SWEEP_BATCH_MIN * SWEEP_BATCHES, 10_000, 65_536] {
-            let steady = parts(sockets, sockets);
+            let steady = batches(sockets, sockets);
             assert_eq!(steady.len(), SWEEP_BATCHES);
-            assert_eq!(
-                steady.iter().max(),
-                Some(&(sockets / SWEEP_BATCHES + 1).max(SWEEP_BATCH_MIN))
-            );
+            let largest = (sockets / SWEEP_BATCHES + 1).max(SWEEP_BATCH_MIN);
+            assert_eq!(steady.iter().max(), Some(&largest));
         }
-        assert_eq!([10_000, 65_536].map(|sockets| parts(0, sockets).len()), [12, 20]);
-        assert_eq!(parts(1_000_000, 1_000_000).iter().max(), Some(&SWEEP_BATCH_MAX));
-        // A few more than before are one part more.
-        assert_eq!(parts(10_000, 10_100).len(), SWEEP_BATCHES + 1);
+        assert_eq!([10_000, 65_536].map(|sockets| batches(0, sockets).len()), [12, 20]);
+        assert_eq!(batches(1_000_000, 1_000_000).iter().max(), Some(&SWEEP_BATCH_MAX));
+        // A few more sockets than before take one more batch.
+        assert_eq!(batches(10_000, 10_100).len(), SWEEP_BATCHES + 1);
     }
 }

@@ -1,37 +1,36 @@
-//! `Departed`: memory of processes that are registered no more, while somebody has it.
+//! `ZombieRegions`: regions of former clients whose memory is still referenced.
 //!
-//! A descriptor of it or a mapping may outlive its process, in a child or in a socket's queue. So
-//! what still lives is looked for among the maps of the machine.
+//! A descriptor or a mapping may outlive the registration, in a child process or in the queue of a
+//! Unix socket. Which regions still exist is therefore looked up among all BPF maps of the machine.
 
 use crate::error::Error;
 use crate::programs::Programs;
 
-/// Bounded by its user: what is in it counts as the registrations do.
+/// The zombie regions. They count towards the limits of registrations, which bounds their number.
 #[derive(Default)]
 pub(crate) struct ZombieRegions(Vec<ZombieRegion>);
 
-/// What a process has left behind.
 struct ZombieRegion {
-    user: u32,
-    /// The numbers of its maps.
-    maps: Vec<u32>,
+    uid: u32,
+    /// Ids of all maps that the process received.
+    map_ids: Vec<u32>,
 }
 
 impl ZombieRegions {
-    pub(crate) fn add(&mut self, user: u32, maps: Vec<u32>) {
-        self.0.push(ZombieRegion { user, maps });
+    pub(crate) fn add(&mut self, uid: u32, map_ids: Vec<u32>) {
+        self.0.push(ZombieRegion { uid, map_ids });
     }
 
-    /// Drops what nobody has any more.
+    /// Removes the regions none of whose maps exists any more.
     ///
     /// # Errors
-    /// Those of [`Programs::maps`].
+    /// The errors of [`Programs::list_map_ids`].
     pub(crate) fn reap(&mut self, programs: &Programs) -> Result<(), Error> {
         if self.0.is_empty() {
             return Ok(());
         }
-        let living = programs.list_map_ids()?;
-        self.0.retain(|memory| memory.maps.iter().any(|map| living.contains(map)));
+        let existing = programs.list_map_ids()?;
+        self.0.retain(|region| region.map_ids.iter().any(|id| existing.contains(id)));
         Ok(())
     }
 
@@ -39,7 +38,7 @@ impl ZombieRegions {
         self.0.len()
     }
 
-    pub(crate) fn len_of_user(&self, user: u32) -> usize {
-        self.0.iter().filter(|memory| memory.user == user).count()
+    pub(crate) fn len_of_user(&self, uid: u32) -> usize {
+        self.0.iter().filter(|region| region.uid == uid).count()
     }
 }

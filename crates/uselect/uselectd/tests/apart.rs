@@ -1,4 +1,4 @@
-//! Threads and children: right, or left to the system call.
+//! Threads and child processes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -57,11 +57,11 @@ fn threads_accept_and_sleep_at_the_same_time() {
 }
 
 #[test]
-fn threads_that_begin_and_end_waits_at_the_same_time_keep_their_rings() {
+fn concurrent_waits_keep_their_rings() {
     const THREADS: usize = 4;
     let Some(tracker) = tracker() else { return };
-    if rings() == 0 {
-        println!("skipped: sleepers have no rings");
+    if count_rings() == 0 {
+        println!("skipped: sleepers have no rings in this mode");
         return;
     }
     std::thread::scope(|threads| {
@@ -72,11 +72,11 @@ fn threads_that_begin_and_end_waits_at_the_same_time_keep_their_rings() {
             });
         }
     });
-    assert!(rings() > 0, "all waits are poll(2) from now on");
+    assert!(count_rings() > 0, "the process has lost its rings");
 }
 
-/// Of this process.
-fn rings() -> usize {
+/// Returns the number of ring buffers of which this process has a descriptor.
+fn count_rings() -> usize {
     const RING: &str = "map_type:\t27\n";
     let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap();
     let info =
@@ -85,31 +85,31 @@ fn rings() -> usize {
 }
 
 #[test]
-fn a_child_asks_the_kernel_and_its_parent_still_knows() {
+fn a_forked_child_uses_the_kernel_and_its_parent_stays_registered() {
     let Some(tracker) = tracker() else { return };
     let (socket, mut peer) = pair(tracker);
     assert_eq!(wait(tracker, &socket, Some(Duration::ZERO)), 0);
-    // SAFETY: the child calls what follows, which takes no lock that another thread may have but
-    // the allocator's, and fork(3) of the C library takes care of that one.
+    // SAFETY: the code that the child runs takes no lock that another thread may hold, except the
+    // lock of the allocator, which fork(3) of the C library handles.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         let mut byte = [0; 1];
-        let is_right = !socket.is_tracked()
+        let is_ok = !socket.is_tracked()
             && wait(tracker, &socket, LONG) == IN
             && recv(&socket, &mut byte[..], RecvFlags::empty()).is_ok()
             && tracker.socket(false, false).is_ok_and(|socket| !socket.is_tracked());
-        // What it drops is not its parent's to lose.
+        // Closing the copy of the child must not untrack the socket of the parent.
         drop(socket);
-        // SAFETY: ends the child without what the parent does at its end.
-        unsafe { libc::_exit(i32::from(!is_right)) };
+        // SAFETY: _exit(2) ends the child without running exit handlers of the parent.
+        unsafe { libc::_exit(i32::from(!is_ok)) };
     }
     peer.write_all(b"x").unwrap();
     let mut status = 0;
     // SAFETY: `status` outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
-    // The child has received the byte, and closed its copy.
+    // The child has received the byte and closed its copy of the socket.
     assert!(socket.is_tracked());
     assert_eq!(wait(tracker, &socket, Some(Duration::ZERO)), 0);
     peer.write_all(b"y").unwrap();
@@ -117,20 +117,20 @@ fn a_child_asks_the_kernel_and_its_parent_still_knows() {
 }
 
 #[test]
-fn threads_that_end_within_a_call_leave_their_slots_to_others() {
+fn slots_of_ended_threads_are_reused() {
     let Some(tracker) = tracker() else { return };
-    // More than there are slots, each with the number of a thread.
+    // Twice as many threads as there are slots. Each ends with its slot in use.
     for _ in 0..2 * THREADS {
-        let (says, said) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let thread = rustix::thread::gettid().as_raw_pid();
             tracker.open(|| {
-                says.send(thread).unwrap();
-                // SAFETY: it ends the thread as it is, and what is on its stack is nobody else's.
+                sender.send(thread).unwrap();
+                // SAFETY: the call ends only this thread, and nothing else refers to its stack.
                 unsafe { libc::syscall(libc::SYS_exit, 0) as i32 }
             });
         });
-        let path = format!("/proc/self/task/{}", said.recv().unwrap());
+        let path = format!("/proc/self/task/{}", receiver.recv().unwrap());
         while std::fs::exists(&path).unwrap() {
             std::thread::yield_now();
         }

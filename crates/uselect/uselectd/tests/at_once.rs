@@ -1,5 +1,5 @@
-//! Watchers of several threads that are made at the same time. Apart from other tests, whose waits
-//! would be counted.
+//! Watchers that several threads create at the same time. In a file of its own, because waits of
+//! other tests would be counted.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -15,7 +15,7 @@ use uselect::{DescriptorEvent, Watcher, bits};
 const THREADS: usize = 16;
 
 #[test]
-fn each_of_them_waits_by_memory() {
+fn concurrent_watchers_wait_without_system_calls() {
     let Some(tracker) = tracker() else { return };
     let start = Barrier::new(THREADS);
     let waits = || {
@@ -23,10 +23,10 @@ fn each_of_them_waits_by_memory() {
         let watcher = Watcher::new(tracker).unwrap();
         let socket = tracker.socket(false, false).unwrap();
         watcher.add(socket.as_raw_fd(), bits::IN, 7).unwrap();
-        // A fresh socket has hung up.
+        // A new socket reports a hang-up.
         let found = watcher.wait(&mut [DescriptorEvent::default()], Some(Duration::ZERO), None);
         assert_eq!(found, Ok(1));
-        // Kept, so that none has a sleeper that another one could take.
+        // KernelObjects, so that none has a sleeper that another one could take.
         watcher
     };
     std::thread::scope(|threads| {

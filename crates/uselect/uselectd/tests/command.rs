@@ -1,4 +1,4 @@
-//! What uselectd says to who starts it, and that it needs no more than it asks for.
+//! Help, version, and errors about missing privileges.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
-fn uselectd(options: &[&str]) -> Output {
+fn run_uselectd(options: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_uselectd")).args(options).output().unwrap()
 }
 
@@ -15,11 +15,11 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn it_says_its_options_and_its_version() {
-    let output = uselectd(&["--version"]);
+fn help_and_version_are_printed() {
+    let output = run_uselectd(&["--version"]);
     assert!(output.status.success() && output.stderr.is_empty());
     assert_eq!(text(output.stdout), concat!("uselectd ", env!("CARGO_PKG_VERSION"), "\n"));
-    let output = uselectd(&["--help"]);
+    let output = run_uselectd(&["--help"]);
     let help = text(output.stdout);
     assert!(output.status.success() && output.stderr.is_empty());
     for option in ["--socket PATH", "--allow-user USER", "--help", "--version"] {
@@ -32,41 +32,40 @@ fn help_that_cannot_be_written_is_an_error() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_uselectd"));
     let output = command.arg("--help").stdout(full).output().unwrap();
-    let said = text(output.stderr);
-    assert!(said.starts_with("uselectd: cannot write to standard output: "), "{said}");
-    assert_eq!((said.lines().count(), output.status.code()), (1, Some(1)));
+    let stderr = text(output.stderr);
+    assert!(stderr.starts_with("uselectd: cannot write to standard output: "), "{stderr}");
+    assert_eq!((stderr.lines().count(), output.status.code()), (1, Some(1)));
 }
 
-/// Root is who starts it here, and may have less than all of root's capabilities: those of what it
-/// executes are bounded.
+/// Root starts the daemon without some of root's capabilities, which are removed from the bounding
+/// set.
 #[test]
-fn who_lacks_a_privilege_is_told_which() {
+fn missing_capabilities_are_named() {
     let output = std::thread::spawn(|| {
         for capability in [CapabilitySet::BPF, CapabilitySet::PERFMON] {
-            // An ordinary user has none that could be taken away.
+            // This fails for an ordinary user, who has no capabilities anyway.
             let _ = remove_capability_from_bounding_set(capability);
         }
-        uselectd(&["--socket", "/no/such/folder/socket"])
+        run_uselectd(&["--socket", "/no/such/folder/socket"])
     });
     let output = output.join().unwrap();
-    let said = text(output.stderr);
-    let needs = "uselectd: needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; \
-                 this process lacks CAP_BPF, CAP_PERFMON";
-    assert!(said.starts_with(needs) && said.lines().count() == 1, "{said}");
+    let stderr = text(output.stderr);
+    let missing = "uselectd: missing CAP_BPF, CAP_PERFMON";
+    assert!(stderr.starts_with(missing) && stderr.lines().count() == 1, "{stderr}");
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// Where capabilities are there, and count for nothing.
+/// Root of a user namespace has the capabilities, but they do not permit it to load programs.
 #[test]
-fn root_of_a_user_namespace_is_told_that_it_is_none() {
+fn root_of_a_user_namespace_is_refused() {
     let mut unshare = Command::new("unshare");
     let uselectd = env!("CARGO_BIN_EXE_uselectd");
     unshare.args(["--user", "--map-root-user", uselectd, "--socket", "/no/such/folder/socket"]);
     let output = unshare.output().unwrap();
-    let said = text(output.stderr);
-    if !said.starts_with("uselectd: ") {
-        return println!("skipped: {said}");
+    let stderr = text(output.stderr);
+    if !stderr.starts_with("uselectd: ") {
+        return println!("skipped: {stderr}");
     }
-    assert_eq!(said, "uselectd: runs in a user namespace that is not the first\n");
+    assert_eq!(stderr, "uselectd: unsupported user namespace (expected: the initial one)\n");
     assert_eq!(output.status.code(), Some(1));
 }

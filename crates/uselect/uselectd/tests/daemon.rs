@@ -1,6 +1,7 @@
-//! The real uselectd: who is registered, and that nothing is left of whoever was.
+//! The real uselectd: which processes are registered, and that a registration leaves nothing
+//! behind.
 //!
-//! KILLS=1000 kills so many processes.
+//! KILLS=1000 sets the number of clients that are killed.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -23,41 +24,42 @@ use rustix::thread::{Gid, Uid};
 use uselect::{Error, PollFd, Tracker, TrackingMode};
 use uselectd::Uselectd;
 
-/// Who a [`member`] is when it asks.
+/// The credentials, cgroup and mode of a process of [`client`].
 #[derive(Clone, Copy)]
-struct Identity<'a> {
+struct ClientIdentity<'a> {
     user: u32,
-    /// Its own one, and another one.
+    /// The effective group and a supplementary group.
     groups: [u32; 2],
     cgroup: Option<&'a Path>,
     mode: TrackingMode,
 }
 
-const ROOT: Identity<'static> =
-    Identity { user: 0, groups: [0, 0], cgroup: None, mode: TrackingMode::Exact };
-const NOBODY: Identity<'static> = Identity { user: 65534, groups: [65533, 65532], ..ROOT };
+const ROOT: ClientIdentity<'static> =
+    ClientIdentity { user: 0, groups: [0, 0], cgroup: None, mode: TrackingMode::Exact };
+const NOBODY: ClientIdentity<'static> =
+    ClientIdentity { user: 65534, groups: [65533, 65532], ..ROOT };
 
-/// This program again, as a process of [`member`]. The harness writes to standard output when
-/// nobody reads any more.
-fn spawn_member(socket: &Path, identity: Identity<'_>) -> Child {
-    let Identity { user, groups: [group, other], cgroup, mode } = identity;
+/// Starts this test program again to run [`client`]. Its standard output is discarded, because the
+/// test harness writes to it after the last read.
+fn spawn_client(socket: &Path, identity: ClientIdentity<'_>) -> Child {
+    let ClientIdentity { user, groups: [group, other], cgroup, mode } = identity;
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "member", "--nocapture"]).env("USELECT_MEMBER", socket);
-    command.env("USELECT_MEMBER_IS", format!("{user} {group} {other} {}", mode as u8));
-    command.env("USELECT_MEMBER_CGROUP", cgroup.unwrap_or(Path::new("")));
+    command.args(["--exact", "client", "--nocapture"]).env("USELECT_CLIENT", socket);
+    command.env("USELECT_CLIENT_IS", format!("{user} {group} {other} {}", mode as u8));
+    command.env("USELECT_CLIENT_CGROUP", cgroup.unwrap_or(Path::new("")));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Not a test by itself: registers, opens a socket, says how that went, and stays until its input
-/// ends. All as another user, if told so; that is a matter of the thread.
+/// Not a test by itself: takes the credentials of `USELECT_CLIENT_IS` for this thread, registers,
+/// opens a socket, prints the result, and waits for the end of its input.
 #[test]
-fn member() {
-    let Some(socket) = std::env::var_os("USELECT_MEMBER") else { return };
-    let cgroup = std::env::var("USELECT_MEMBER_CGROUP").unwrap();
+fn client() {
+    let Some(socket) = std::env::var_os("USELECT_CLIENT") else { return };
+    let cgroup = std::env::var("USELECT_CLIENT_CGROUP").unwrap();
     if !cgroup.is_empty() {
         std::fs::write(Path::new(&cgroup).join("cgroup.procs"), "0").unwrap();
     }
-    let identity = std::env::var("USELECT_MEMBER_IS").unwrap();
+    let identity = std::env::var("USELECT_CLIENT_IS").unwrap();
     let numbers: Vec<u32> = identity.split(' ').map(|word| word.parse().unwrap()).collect();
     let (user, group, other) =
         (Uid::from_raw(numbers[0]), Gid::from_raw(numbers[1]), Gid::from_raw(numbers[2]));
@@ -67,73 +69,73 @@ fn member() {
     let mode = if numbers[3] == 0 { TrackingMode::Exact } else { TrackingMode::Lean };
     let tracker = Tracker::register(Path::new(&socket), mode);
     let socket = tracker.as_ref().map(|tracker| tracker.socket(false, false).unwrap().is_tracked());
-    eprintln!("member: {socket:?}");
+    eprintln!("client: {socket:?}");
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-fn said(member: &mut Child) -> String {
-    let lines = BufReader::new(member.stderr.take().unwrap()).lines();
-    lines.map(Result::unwrap).find(|line| line.starts_with("member: ")).unwrap()
+fn registration_result(client: &mut Child) -> String {
+    let lines = BufReader::new(client.stderr.take().unwrap()).lines();
+    lines.map(Result::unwrap).find(|line| line.starts_with("client: ")).unwrap()
 }
 
-fn end(mut member: Child) {
-    drop(member.stdin.take());
-    assert!(member.wait().unwrap().success());
+fn end_client(mut client: Child) {
+    drop(client.stdin.take());
+    assert!(client.wait().unwrap().success());
 }
 
-/// What becomes of one who asks and goes.
-fn asks(uselectd: &Uselectd, identity: Identity<'_>) -> String {
-    let mut member = spawn_member(&uselectd.socket, identity);
-    let said = said(&mut member);
-    end(member);
-    said
+/// Registers a process, ends it, and returns the result.
+fn register_once(uselectd: &Uselectd, identity: ClientIdentity<'_>) -> String {
+    let mut client = spawn_client(&uselectd.socket, identity);
+    let result = registration_result(&mut client);
+    end_client(client);
+    result
 }
 
-const GRANTED: &str = "member: Ok(true)";
-const REFUSED: &str = "member: Err(Refused)";
+const GRANTED: &str = "client: Ok(true)";
+const REFUSED: &str = "client: Err(Refused)";
 
 #[test]
-fn root_is_registered_once() {
+fn only_root_is_registered_by_default_and_only_once() {
     let Some(uselectd) = Uselectd::start("once", &[]) else { return };
     let first = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
     assert!(matches!(
         Tracker::register(&uselectd.socket, TrackingMode::Exact),
         Err(Error::AlreadyRegistered)
     ));
-    assert_eq!(asks(&uselectd, NOBODY), REFUSED);
-    assert_eq!(asks(&uselectd, Identity { groups: [0, 0], ..NOBODY }), REFUSED);
-    assert_eq!(asks(&uselectd, ROOT), GRANTED);
+    assert_eq!(register_once(&uselectd, NOBODY), REFUSED);
+    assert_eq!(register_once(&uselectd, ClientIdentity { groups: [0, 0], ..NOBODY }), REFUSED);
+    assert_eq!(register_once(&uselectd, ROOT), GRANTED);
     drop(first);
 }
 
 #[test]
-fn users_and_groups_that_are_listed_are_registered() {
+fn listed_users_and_groups_are_registered() {
     let Some(uselectd) = Uselectd::start("users", &["--allow-user", "65534"]) else { return };
-    assert_eq!(asks(&uselectd, NOBODY), GRANTED);
-    assert_eq!(asks(&uselectd, ROOT), REFUSED);
+    assert_eq!(register_once(&uselectd, NOBODY), GRANTED);
+    assert_eq!(register_once(&uselectd, ROOT), REFUSED);
     let options = ["--allow-group", "65532", "--allow-user", "root"];
     let uselectd = Uselectd::start("groups", &options).unwrap();
-    assert_eq!(asks(&uselectd, NOBODY), GRANTED);
-    assert_eq!(asks(&uselectd, Identity { groups: [65532, 1], ..NOBODY }), GRANTED);
-    assert_eq!(asks(&uselectd, Identity { groups: [1, 2], ..NOBODY }), REFUSED);
-    assert_eq!(asks(&uselectd, ROOT), GRANTED);
+    assert_eq!(register_once(&uselectd, NOBODY), GRANTED);
+    assert_eq!(register_once(&uselectd, ClientIdentity { groups: [65532, 1], ..NOBODY }), GRANTED);
+    assert_eq!(register_once(&uselectd, ClientIdentity { groups: [1, 2], ..NOBODY }), REFUSED);
+    assert_eq!(register_once(&uselectd, ROOT), GRANTED);
 }
 
 #[test]
-fn who_says_nothing_keeps_nobody_from_asking() {
+fn silent_connections_do_not_block_other_users() {
     let options = ["--allow-user", "0", "--allow-user", "65534"];
     let Some(mut uselectd) = Uselectd::start("silent", &options) else { return };
     let connect = |_| UnixStream::connect(&uselectd.socket).unwrap();
     let silent: Vec<_> = (0..64).map(connect).collect();
-    assert_eq!(asks(&uselectd, NOBODY), GRANTED);
+    assert_eq!(register_once(&uselectd, NOBODY), GRANTED);
     drop(silent);
-    assert_eq!(uselectd.end(), "", "that is nothing to be told");
+    assert_eq!(uselectd.kill_and_read_log(), "", "silent connections are not logged");
 }
 
-/// A cgroup below that of this process; removed when those in it have ended.
-struct Group(PathBuf);
+/// A cgroup below that of this process. It is removed on drop, when the processes in it have ended.
+struct TestCgroup(PathBuf);
 
-impl Group {
+impl TestCgroup {
     fn new(below: &str) -> std::io::Result<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let mount = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
@@ -142,7 +144,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for TestCgroup {
     fn drop(&mut self) {
         let removed = std::fs::remove_dir(&self.0);
         assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
@@ -150,162 +152,172 @@ impl Drop for Group {
 }
 
 #[test]
-fn cgroups_that_are_listed_are_registered_with_those_below() {
+fn listed_cgroups_and_their_descendants_are_registered() {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::")) else { return };
     let path = format!("{}/uselect-{}", own.trim_end_matches('/'), std::process::id());
     let Some(uselectd) = Uselectd::start("cgroups", &["--allow-cgroup", &path]) else { return };
-    let group = match Group::new(&path) {
+    let group = match TestCgroup::new(&path) {
         Ok(group) => group,
         Err(error) => return println!("skipped: no cgroup can be made: {error}"),
     };
-    let below = Group::new(&format!("{path}/below")).unwrap();
-    let in_it = |group| Identity { cgroup: Some(group), ..NOBODY };
-    assert_eq!(asks(&uselectd, in_it(&group.0)), GRANTED);
-    assert_eq!(asks(&uselectd, in_it(&below.0)), GRANTED);
-    assert_eq!(asks(&uselectd, NOBODY), REFUSED);
-    assert_eq!(asks(&uselectd, ROOT), REFUSED);
+    let below = TestCgroup::new(&format!("{path}/below")).unwrap();
+    let in_it = |group| ClientIdentity { cgroup: Some(group), ..NOBODY };
+    assert_eq!(register_once(&uselectd, in_it(&group.0)), GRANTED);
+    assert_eq!(register_once(&uselectd, in_it(&below.0)), GRANTED);
+    assert_eq!(register_once(&uselectd, NOBODY), REFUSED);
+    assert_eq!(register_once(&uselectd, ROOT), REFUSED);
     drop(below);
 }
 
 #[test]
-fn a_user_has_as_many_registrations_as_it_may() {
+fn per_user_limits_registrations_of_a_user() {
     let options = ["--per-user", "2", "--allow-user", "nobody", "--allow-user", "0"];
     let Some(uselectd) = Uselectd::start("many", &options) else { return };
-    let mut members =
-        [spawn_member(&uselectd.socket, NOBODY), spawn_member(&uselectd.socket, NOBODY)];
-    for member in &mut members {
-        assert_eq!(said(member), GRANTED);
+    let mut clients =
+        [spawn_client(&uselectd.socket, NOBODY), spawn_client(&uselectd.socket, NOBODY)];
+    for client in &mut clients {
+        assert_eq!(registration_result(client), GRANTED);
     }
-    assert_eq!(asks(&uselectd, NOBODY), "member: Err(Full)");
-    assert_eq!(asks(&uselectd, ROOT), GRANTED);
-    let [first, second] = members;
-    end(first);
-    let has_room = (0..100).any(|_| asks(&uselectd, NOBODY) == GRANTED);
-    assert!(has_room, "who has ended makes room");
-    end(second);
+    assert_eq!(register_once(&uselectd, NOBODY), "client: Err(Full)");
+    assert_eq!(register_once(&uselectd, ROOT), GRANTED);
+    let [first, second] = clients;
+    end_client(first);
+    let has_room = (0..100).any(|_| register_once(&uselectd, NOBODY) == GRANTED);
+    assert!(has_room, "an ended client frees its registration");
+    end_client(second);
 }
 
 #[test]
-fn who_is_started_while_another_one_ends_takes_its_place() {
+fn a_daemon_replaces_one_that_is_ending() {
     let options = ["--allow-user", "0"];
     for signal in [Signal::TERM, Signal::KILL] {
         let Some(mut old) = Uselectd::start("anew", &options) else { return };
         kill_process(Pid::from_child(&old.process), signal).unwrap();
-        let new = Uselectd::at(old.socket.clone(), &options);
+        let new = Uselectd::start_at(old.socket.clone(), &options);
         old.process.wait().unwrap();
-        // Its end would remove what is the new one's.
+        // Drop would remove the socket file of the new daemon.
         std::mem::forget(old);
-        assert_eq!(asks(&new, ROOT), GRANTED);
+        assert_eq!(register_once(&new, ROOT), GRANTED);
     }
 }
 
-/// How a daemon ends that cannot start: its status, and what it says.
-fn fails(options: &[&str]) -> (Option<i32>, String) {
+/// Starts a daemon that fails, and returns its status and standard error.
+fn start_failure(options: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_uselectd")).args(options).output().unwrap();
     assert!(output.stdout.is_empty());
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
-fn what_cannot_be_is_said_in_a_line() {
-    let said = "uselectd: --per-user: \"0\" is too small (expected: a number from 1 to 256)\n";
-    assert_eq!(fails(&["--per-user", "0"]), (Some(2), said.to_owned()));
+fn a_failed_start_prints_one_line() {
+    let expected = "uselectd: --per-user: \"0\" is too small (expected: a number from 1 to 256)\n";
+    assert_eq!(start_failure(&["--per-user", "0"]), (Some(2), expected.to_owned()));
     let path = format!("/{}", "a".repeat(107));
-    let (status, said) = fails(&["--socket", &path]);
-    assert!(status == Some(2) && said.contains("is too long (expected: a path of up to 107 bytes"));
+    let (status, stderr) = start_failure(&["--socket", &path]);
+    assert!(
+        status == Some(2) && stderr.contains("is too long (expected: a path of up to 107 bytes")
+    );
     let Some(uselectd) = Uselectd::start("socket", &[]) else { return };
     let path = uselectd.socket.to_str().unwrap();
     let at = |path: &str, why: &str| {
-        let said = format!("uselectd: cannot listen at unix:{path}: {why}\n");
-        assert_eq!(fails(&["--socket", path]), (Some(1), said));
+        let expected = format!("uselectd: cannot listen on unix:{path}: {why}\n");
+        assert_eq!(start_failure(&["--socket", path]), (Some(1), expected));
     };
-    at(path, "another process listens there already");
-    assert!(Tracker::register(&uselectd.socket, TrackingMode::Exact).is_ok(), "which goes on");
-    at(&format!("{path}.none/socket"), "there is no such directory");
+    at(path, "another process listens there");
+    assert!(
+        Tracker::register(&uselectd.socket, TrackingMode::Exact).is_ok(),
+        "the first daemon still serves"
+    );
+    at(&format!("{path}.none/socket"), "the directory does not exist");
     let file = format!("{path}.file");
     std::fs::write(&file, "").unwrap();
-    at(&file, "a file that is no socket is there");
+    at(&file, "the path is a file that is no socket");
     std::fs::remove_file(&file).unwrap();
 }
 
 #[test]
-fn signals_end_it_and_its_socket() {
+fn sigterm_and_sigint_end_the_daemon_and_remove_its_socket() {
     for signal in [Signal::TERM, Signal::INT] {
         let Some(mut uselectd) = Uselectd::start("signals", &[]) else { return };
-        let mut member = spawn_member(&uselectd.socket, ROOT);
-        assert_eq!(said(&mut member), GRANTED);
+        let mut client = spawn_client(&uselectd.socket, ROOT);
+        assert_eq!(registration_result(&mut client), GRANTED);
         kill_process(Pid::from_child(&uselectd.process), signal).unwrap();
         assert_eq!(uselectd.process.wait().unwrap().code(), Some(0));
         assert!(!uselectd.socket.exists());
-        end(member);
+        end_client(client);
     }
     let mut killed = Uselectd::start("signals", &[]).unwrap();
     killed.process.kill().unwrap();
     killed.process.wait().unwrap();
     assert!(killed.socket.exists());
-    let next = Uselectd::at(killed.socket.clone(), &[]);
+    let next = Uselectd::start_at(killed.socket.clone(), &[]);
     assert!(
         Tracker::register(&next.socket, TrackingMode::Exact).is_ok(),
-        "what is left of one is replaced"
+        "the socket file of a killed daemon is replaced"
     );
 }
 
-/// Links to tracepoints while somebody is registered, and while somebody in exact mode is.
+/// Links to tracepoints while there is a client.
 const COMMON_LINKS: usize = 4;
+/// Further links to tracepoints while there is a client in exact mode.
 const EXACT_LINKS: usize = 2;
-/// Links to each cgroup that somebody who is registered is in.
+/// Links to each cgroup in which there is a client.
 const CGROUP_LINKS: usize = 5;
 
 #[test]
-fn nothing_is_attached_that_nobody_needs() {
+fn programs_are_attached_only_while_clients_need_them() {
     let Some(uselectd) = Uselectd::start("links", &[]) else { return };
-    let links = |count| {
+    let wait_for_links = |count| {
         let end = Instant::now() + Duration::from_secs(10);
-        while uselectd.kept().links != count {
-            assert!(Instant::now() < end, "{:?}, not {count} links", uselectd.kept());
+        while uselectd.kernel_objects().links != count {
+            assert!(Instant::now() < end, "{:?}, not {count} links", uselectd.kernel_objects());
             std::thread::sleep(Duration::from_millis(2));
         }
     };
-    let mut lean = spawn_member(&uselectd.socket, Identity { mode: TrackingMode::Lean, ..ROOT });
-    assert_eq!(said(&mut lean), GRANTED);
-    links(COMMON_LINKS + CGROUP_LINKS);
-    let mut exact = spawn_member(&uselectd.socket, ROOT);
-    assert_eq!(said(&mut exact), GRANTED);
-    links(COMMON_LINKS + EXACT_LINKS + CGROUP_LINKS);
-    end(exact);
-    links(COMMON_LINKS + CGROUP_LINKS);
-    end(lean);
-    links(0);
+    let mut lean =
+        spawn_client(&uselectd.socket, ClientIdentity { mode: TrackingMode::Lean, ..ROOT });
+    assert_eq!(registration_result(&mut lean), GRANTED);
+    wait_for_links(COMMON_LINKS + CGROUP_LINKS);
+    let mut exact = spawn_client(&uselectd.socket, ROOT);
+    assert_eq!(registration_result(&mut exact), GRANTED);
+    wait_for_links(COMMON_LINKS + EXACT_LINKS + CGROUP_LINKS);
+    end_client(exact);
+    wait_for_links(COMMON_LINKS + CGROUP_LINKS);
+    end_client(lean);
+    wait_for_links(0);
 }
 
 #[test]
-fn nothing_is_left_of_who_is_killed() {
+fn a_killed_client_leaves_nothing_behind() {
     let Some(uselectd) = Uselectd::start("killed", &[]) else { return };
-    let idle = uselectd.kept();
-    assert_eq!((idle.links, idle.places), (0, 0), "nothing is attached while nobody is registered");
+    let idle = uselectd.kernel_objects();
+    assert_eq!((idle.links, idle.map_entries), (0, 0), "nothing is attached without clients");
     let kills = std::env::var("KILLS").map_or(20, |text| text.parse().unwrap());
-    let mut begun = Duration::from_millis(3);
+    let mut registration_time = Duration::from_millis(3);
     for round in 0..kills {
-        let mut member = spawn_member(&uselectd.socket, ROOT);
+        let mut client = spawn_client(&uselectd.socket, ROOT);
         if round % 4 == 0 {
             let begin = Instant::now();
-            assert_eq!(said(&mut member), "member: Ok(true)");
-            begun = begin.elapsed();
-            let kept = uselectd.kept();
-            assert!(kept.links > 0 && kept.places > 0, "there is something to be left");
+            assert_eq!(registration_result(&mut client), "client: Ok(true)");
+            registration_time = begin.elapsed();
+            let objects = uselectd.kernel_objects();
+            assert!(
+                objects.links > 0 && objects.map_entries > 0,
+                "the kernel has objects of the client"
+            );
         } else {
-            // At any moment of the same way.
-            std::thread::sleep(begun * (round * 37 % 100) / 100);
+            // Kill it at a varying moment of its registration.
+            std::thread::sleep(registration_time * (round * 37 % 100) / 100);
         }
-        member.kill().unwrap();
-        member.wait().unwrap();
+        client.kill().unwrap();
+        client.wait().unwrap();
         uselectd.wait_for(idle);
     }
 }
 
 #[test]
-fn who_outlives_the_daemon_asks_the_kernel() {
+fn waits_use_the_kernel_after_the_daemon_has_ended() {
     let Some(mut uselectd) = Uselectd::start("ended", &[]) else { return };
     let tracker = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
     let (listener, address) = listener::listener(&tracker);
@@ -317,12 +329,12 @@ fn who_outlives_the_daemon_asks_the_kernel() {
         (tracker.upoll(&mut fds, timeout, None).unwrap(), fds[0].revents)
     };
     assert_eq!(wait(Some(Duration::ZERO)), (0, 0));
-    // Once while it sleeps, and nothing but the daemon's end can wake it.
+    // The first wait sleeps, and only the end of the daemon can wake it.
     let other = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
         uselectd.process.kill().unwrap();
         uselectd.process.wait().unwrap();
-        // The kernel detaches what the daemon had when it has nothing else to do.
+        // The kernel detaches the programs of the daemon with some delay.
         std::thread::sleep(Duration::from_millis(300));
         peer.write_all(b"x").unwrap();
         (uselectd, peer)
@@ -336,7 +348,7 @@ fn who_outlives_the_daemon_asks_the_kernel() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_keeps_nobody() {
+fn a_stopped_daemon_does_not_block_waits() {
     let Some(uselectd) = Uselectd::start("still", &[]) else { return };
     let tracker = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
     let (listener, address) = listener::listener(&tracker);
@@ -351,17 +363,17 @@ fn a_daemon_that_stands_still_keeps_nobody() {
     std::thread::scope(|threads| {
         let sleeps = threads.spawn(|| wait(socket.as_raw_fd(), Duration::from_secs(10)));
         std::thread::sleep(Duration::from_millis(20));
-        // It has no ring, nor is it given one.
+        // This thread has no ring, and the stopped daemon gives it none.
         assert_eq!(wait(listener.as_raw_fd(), Duration::from_millis(20)), 0);
         peer.write_all(b"x").unwrap();
         assert_eq!(sleeps.join().unwrap(), 1);
     });
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
-    assert!(socket.is_tracked(), "what the programs do is done");
+    assert!(socket.is_tracked(), "the programs still run");
 }
 
 #[test]
-fn who_never_sleeps_finds_the_end_of_the_daemon_too() {
+fn a_busy_client_notices_the_end_of_the_daemon() {
     let Some(mut uselectd) = Uselectd::start("unseen", &[]) else { return };
     let tracker = Tracker::register(&uselectd.socket, TrackingMode::Exact).unwrap();
     let (listener, address) = listener::listener(&tracker);

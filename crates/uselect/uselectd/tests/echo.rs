@@ -1,4 +1,4 @@
-//! A server that waits by upoll and uselect, from its listener to the last byte.
+//! A server that waits by upoll, from its listener to the end of the connection.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -25,15 +25,15 @@ const NOW: Option<Duration> = Some(Duration::ZERO);
 fn poll_one(tracker: &Tracker, socket: &TrackedSocket, events: u16, wait: Option<Duration>) -> u16 {
     let mut fds = [PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
     tracker.upoll(&mut fds, wait, None).unwrap();
-    let mut real = [rustix::event::PollFd::new(socket, PollFlags::from_bits_retain(events))];
-    rustix::event::poll(&mut real, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
+    let mut kernel = [rustix::event::PollFd::new(socket, PollFlags::from_bits_retain(events))];
+    rustix::event::poll(&mut kernel, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
         .unwrap();
-    assert_eq!(fds[0].revents, real[0].revents().bits(), "of {events:#x}");
+    assert_eq!(fds[0].revents, kernel[0].revents().bits(), "requested {events:#x}");
     fds[0].revents
 }
 
 #[test]
-fn bytes_come_back() {
+fn a_server_echoes_bytes() {
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     assert!(listener.is_tracked());
@@ -63,7 +63,7 @@ fn bytes_come_back() {
 }
 
 #[test]
-fn ipv6_is_tracked_and_so_is_who_connects() {
+fn ipv6_and_connecting_sockets_are_tracked() {
     let Some(tracker) = tracker() else { return };
     let listener = tracker.socket(true, false).unwrap();
     let any = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 0, 0, 0);
@@ -83,23 +83,23 @@ fn ipv6_is_tracked_and_so_is_who_connects() {
     assert_eq!(poll_one(tracker, &listener, IN, NOW), 0);
     send(&client, b"hello", SendFlags::NOSIGNAL).unwrap();
     assert_eq!(poll_one(tracker, &socket, IN, LONG), IN);
-    // splice(2) takes as a receive does.
-    let (taken, put) = rustix::pipe::pipe().unwrap();
+    // splice(2) counts as a receive.
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
     let flags = rustix::pipe::SpliceFlags::NONBLOCK;
-    assert_eq!(rustix::pipe::splice(&socket, None, &put, None, 8, flags), Ok(5));
+    assert_eq!(rustix::pipe::splice(&socket, None, &writer, None, 8, flags), Ok(5));
     assert_eq!(poll_one(tracker, &socket, IN, NOW), 0);
-    drop(taken);
+    drop(reader);
 }
 
 #[test]
-fn a_sleeper_is_woken_and_a_wait_has_an_end() {
+fn data_wakes_a_sleeper_and_timeouts_expire() {
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     let client = TcpStream::connect(address).unwrap();
     let (socket, _) = listener.accept(false).unwrap();
-    let begun = Instant::now();
+    let begin = Instant::now();
     assert_eq!(poll_one(tracker, &socket, IN, Some(Duration::from_millis(30))), 0);
-    assert!(begun.elapsed() >= Duration::from_millis(30));
+    assert!(begin.elapsed() >= Duration::from_millis(30));
     for round in 0..100u32 {
         let mut client = client.try_clone().unwrap();
         let thread = std::thread::spawn(move || {

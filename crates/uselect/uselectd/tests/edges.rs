@@ -1,4 +1,4 @@
-//! Bytes that come just while something else is told of their socket.
+//! Data that arrives while another event of the same socket is reported.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -18,35 +18,37 @@ use listener::listener;
 use uselect::{DescriptorEvent, Watcher, bits};
 
 const SOON: Option<Duration> = Some(Duration::from_secs(1));
-const NOBODY: i32 = -1;
+/// No socket has to send.
+const NONE: i32 = -1;
+/// The test is over.
 const ENDED: i32 = -2;
 
-/// Of a new socket it is told that there is room; the bytes come before, meanwhile or after.
+/// A new socket reports send space. The data arrives before, during or after that.
 #[test]
-fn bytes_that_come_while_room_is_told_are_told_too() {
-    if !modes::is_chosen("bytes_that_come_while_room_is_told_are_told_too") {
+fn data_that_arrives_during_another_event_is_reported() {
+    if !modes::runs_here("data_that_arrives_during_another_event_is_reported") {
         return;
     }
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     let watcher = Watcher::new(tracker).unwrap();
-    let sender = AtomicI32::new(NOBODY);
+    let sender = AtomicI32::new(NONE);
     std::thread::scope(|threads| {
-        threads.spawn(|| send_soon(&sender));
+        threads.spawn(|| send_on_request(&sender));
         for round in 0..10_000 {
             let client = TcpStream::connect(address).unwrap();
             let (socket, _) = listener.accept(true).unwrap();
             watcher.add(socket.as_raw_fd(), bits::IN | bits::OUT | bits::EDGE, 0).unwrap();
             sender.store(client.as_raw_fd(), Ordering::SeqCst);
             (0..round % 256).for_each(|_| std::hint::spin_loop());
-            let (mut events, mut told) = ([DescriptorEvent::default()], 0);
-            while told & bits::IN == 0 {
+            let (mut events, mut reported) = ([DescriptorEvent::default()], 0);
+            while reported & bits::IN == 0 {
                 let count = watcher.wait(&mut events, SOON, None).unwrap();
                 if count == 0 {
                     sender.store(ENDED, Ordering::SeqCst);
-                    panic!("told is {told:#x}, and the bytes are there");
+                    panic!("reported {reported:#x}, although data has arrived");
                 }
-                told = events[0].events;
+                reported = events[0].events;
             }
             watcher.remove(socket.as_raw_fd()).unwrap();
         }
@@ -54,14 +56,14 @@ fn bytes_that_come_while_room_is_told_are_told_too() {
     });
 }
 
-/// By whichever socket it is given.
-fn send_soon(sender: &AtomicI32) {
+/// Sends a byte by each socket that the test stores in `sender`.
+fn send_on_request(sender: &AtomicI32) {
     loop {
-        match sender.swap(NOBODY, Ordering::SeqCst) {
-            NOBODY => std::hint::spin_loop(),
+        match sender.swap(NONE, Ordering::SeqCst) {
+            NONE => std::hint::spin_loop(),
             ENDED => return,
             fd => {
-                // SAFETY: it is open until what is sent here has been told.
+                // SAFETY: the test keeps the socket open until this byte is reported.
                 let client = unsafe { BorrowedFd::borrow_raw(fd) };
                 rustix::io::write(client, b"x").unwrap();
             }

@@ -1,4 +1,4 @@
-//! A registration is of a program, not of what the process executes next.
+//! A registration belongs to a program: it does not extend to a program that the process executes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -27,64 +27,68 @@ use uselect::layout::{THREADS, ThreadSlot, WritablePages};
 use uselect::{REPLY_DESCRIPTORS, REQUEST_MAGIC, TrackingMode};
 use uselectd::Uselectd;
 
-/// This program again, as a process of [`image`].
-fn again() -> Command {
+/// Returns the command that runs [`image`] in this test program.
+fn reexec_command() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "image", "--nocapture"]);
     command
 }
 
-/// Not a test by itself: registers, with descriptors that stay open, and executes itself. Either
-/// image says whether a socket of its own is tracked; the last one stays until its input ends.
+/// Not a test by itself: registers, with descriptors that stay open, and executes itself. Before
+/// and after execve(2) it prints whether a new socket is tracked. The second program then waits for
+/// the end of its input.
 #[test]
 fn image() {
     let Some(path) = std::env::var_os("USELECT_IMAGE") else { return };
-    if let Ok(kept) = std::env::var("USELECT_KEPT") {
-        // SAFETY: the number is that of a descriptor which the last image has left open.
-        let own = unsafe { BorrowedFd::borrow_raw(kept.parse().unwrap()) };
-        eprintln!("image: {}", is_tracked(own));
+    if let Ok(inherited) = std::env::var("USELECT_INHERITED_FD") {
+        // SAFETY: the number is that of a descriptor that the first program has left open.
+        let own = unsafe { BorrowedFd::borrow_raw(inherited.parse().unwrap()) };
+        eprintln!("image: {}", tracks_new_socket(own));
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         return;
     }
-    let (_connection, descriptors) = registered(path.as_ref());
+    let (_connection, descriptors) = register(path.as_ref());
     let own = &descriptors[1];
-    eprintln!("image: {}", is_tracked(own.as_fd()));
-    panic!("{}", again().env("USELECT_KEPT", own.as_raw_fd().to_string()).exec());
+    eprintln!("image: {}", tracks_new_socket(own.as_fd()));
+    panic!("{}", reexec_command().env("USELECT_INHERITED_FD", own.as_raw_fd().to_string()).exec());
 }
 
-/// A registration, and what came with it; neither is closed on exec.
-fn registered(path: &Path) -> (UnixStream, Vec<OwnedFd>) {
+/// Registers. Returns the connection and the descriptors; none is closed on exec.
+fn register(path: &Path) -> (UnixStream, Vec<OwnedFd>) {
     let mut connection = UnixStream::connect(path).unwrap();
     fcntl_setfd(&connection, FdFlags::empty()).unwrap();
-    let request =
-        request::request(&connection, &[&REQUEST_MAGIC[..], &[TrackingMode::Exact as u8]].concat());
+    let request = request::receive_challenge(
+        &connection,
+        &[&REQUEST_MAGIC[..], &[TrackingMode::Exact as u8]].concat(),
+    );
     connection.write_all(&request.unwrap()).unwrap();
-    let descriptors = answer(&connection);
+    let descriptors = receive_descriptors(&connection);
     (connection, descriptors)
 }
 
-/// What comes with the daemon's answer, not closed on exec.
-fn answer(connection: &UnixStream) -> Vec<OwnedFd> {
+/// Receives the descriptors of a reply, without close-on-exec.
+fn receive_descriptors(connection: &UnixStream) -> Vec<OwnedFd> {
     let (mut byte, mut descriptors) = ([0], Vec::new());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(REPLY_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut byte)];
     recvmsg(connection, &mut parts, &mut control, RecvFlags::empty()).unwrap();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(came) = message {
-            descriptors.extend(came);
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            descriptors.extend(fds);
         }
     }
     descriptors
 }
 
-/// Whether a socket that this thread opens now, with a slot armed, is tracked.
-fn is_tracked(own: BorrowedFd<'_>) -> bool {
+/// Arms a slot, opens a socket, and returns whether it is tracked.
+fn tracks_new_socket(own: BorrowedFd<'_>) -> bool {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<WritablePages>());
-    // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+    // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
     let start = unsafe { mmap(nowhere, bytes, access, MapFlags::SHARED, own, 0) }.unwrap();
-    // SAFETY: it has that many bytes, stays mapped, and is made of atomics.
+    // SAFETY: the mapping has the size of the type and is never removed, and all fields are
+    // atomics.
     let own = unsafe { &*start.cast::<WritablePages>() };
     let thread = rustix::thread::gettid().as_raw_pid().unsigned_abs();
     let ThreadSlot { thread: owner, armed, taken, .. } = &own.slot[thread as usize % THREADS];
@@ -96,59 +100,62 @@ fn is_tracked(own: BorrowedFd<'_>) -> bool {
 }
 
 #[test]
-fn what_is_executed_is_not_tracked() {
+fn an_executed_program_is_not_tracked() {
     let Some(mut uselectd) = Uselectd::start("executed", &[]) else { return };
-    let idle = uselectd.kept();
-    let mut command = again();
+    let idle = uselectd.kernel_objects();
+    let mut command = reexec_command();
     command.env("USELECT_IMAGE", &uselectd.socket).stdout(Stdio::null());
     let mut process = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut said = lines.filter(|line| line.starts_with("image: "));
-    assert_eq!(said.next().unwrap(), "image: true");
-    assert_eq!(said.next().unwrap(), "image: false");
-    assert!(uselectd.kept().places > 0, "memory is there, as the connection is");
+    let mut results = lines.filter(|line| line.starts_with("image: "));
+    assert_eq!(results.next().unwrap(), "image: true");
+    assert_eq!(results.next().unwrap(), "image: false");
+    assert!(
+        uselectd.kernel_objects().map_entries > 0,
+        "the region exists as long as the connection"
+    );
     drop(process.stdin.take());
     assert!(process.wait().unwrap().success());
     uselectd.wait_for(idle);
-    assert_eq!(uselectd.end(), "", "that is nothing to be told");
+    assert_eq!(uselectd.kill_and_read_log(), "", "nothing is logged");
 }
 
 const NOBODY: u32 = 65534;
 
-/// Not a test by itself: registers as a user without privileges, and is root again; as a program
-/// does with which a process becomes more than it was.
+/// Not a test by itself: registers as a user without privileges and becomes root again,
+/// like a process that executes a set-user-ID program.
 #[test]
-fn changeling() {
-    let Some(path) = std::env::var_os("USELECT_CHANGELING") else { return };
-    become_user(NOBODY);
-    let (_connection, descriptors) = registered(path.as_ref());
+fn credential_change() {
+    let Some(path) = std::env::var_os("USELECT_CREDENTIALS") else { return };
+    set_effective_user(NOBODY);
+    let (_connection, descriptors) = register(path.as_ref());
     let own = descriptors[1].as_fd();
-    assert!(is_tracked(own));
-    become_user(0);
-    assert!(!is_tracked(own), "it has become more than it was");
-    become_user(NOBODY);
-    assert!(is_tracked(own));
-    become_user(0);
-    // SAFETY: as in `become_user`.
+    assert!(tracks_new_socket(own));
+    set_effective_user(0);
+    assert!(!tracks_new_socket(own), "the process has gained privileges");
+    set_effective_user(NOBODY);
+    assert!(tracks_new_socket(own));
+    set_effective_user(0);
+    // SAFETY: as in `set_effective_user`.
     assert_eq!(unsafe { libc::setresgid(u32::MAX, NOBODY, u32::MAX) }, 0);
-    become_user(NOBODY);
-    assert!(!is_tracked(own), "its group is another one");
+    set_effective_user(NOBODY);
+    assert!(!tracks_new_socket(own), "the group has changed");
 }
 
-/// By its effective user id alone.
-fn become_user(user: u32) {
+/// Changes only the effective user id.
+fn set_effective_user(user: u32) {
     let same = u32::MAX;
-    // SAFETY: it changes the ids of this process, in which nobody depends on them.
+    // SAFETY: the call changes the ids of this process, and no other code depends on them.
     assert_eq!(unsafe { libc::setresuid(same, user, same) }, 0);
 }
 
 #[test]
-fn who_becomes_more_than_it_was_is_not_tracked() {
+fn a_process_that_gains_privileges_is_not_tracked() {
     let options = ["--allow-user", "root", "--allow-user", "nobody"];
-    let Some(mut uselectd) = Uselectd::start("changeling", &options) else { return };
+    let Some(mut uselectd) = Uselectd::start("credential_change", &options) else { return };
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "changeling", "--nocapture"]);
-    command.env("USELECT_CHANGELING", &uselectd.socket).stdout(Stdio::null());
+    command.args(["--exact", "credential_change", "--nocapture"]);
+    command.env("USELECT_CREDENTIALS", &uselectd.socket).stdout(Stdio::null());
     assert!(command.status().unwrap().success());
-    assert_eq!(uselectd.end(), "");
+    assert_eq!(uselectd.kill_and_read_log(), "");
 }

@@ -1,4 +1,5 @@
-//! A signal handler that closes what it likes. Apart from other tests, as a process has one handler.
+//! A signal handler that closes descriptors. In a file of its own, because a process has one
+//! handler.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -19,7 +20,7 @@ use uselect::{DescriptorEvent, Watcher};
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
-/// Of nothing that is open.
+/// A descriptor that is not open.
 const CLOSED: i32 = 900;
 
 extern "C" fn forget(_: libc::c_int) {
@@ -28,17 +29,18 @@ extern "C" fn forget(_: libc::c_int) {
 }
 
 #[test]
-fn a_handler_does_not_wait_for_what_it_has_interrupted() {
+fn forget_in_a_signal_handler_does_not_deadlock() {
     let Some(tracker) = tracker() else { return };
     let watcher = WATCHER.get_or_init(|| Watcher::new(tracker).unwrap());
     let (listener, address) = listener::listener(tracker);
     let _client = TcpStream::connect(address).unwrap();
     watcher.add(listener.as_raw_fd(), 1, 7).unwrap();
-    // SAFETY: the handler makes no calls, takes no lock and allocates nothing.
+    // SAFETY: the handler makes no system calls, takes no lock and allocates nothing.
     let before = unsafe { libc::signal(libc::SIGUSR1, forget as *const () as libc::sighandler_t) };
     assert_ne!(before, libc::SIG_ERR);
-    // It is ready all the time, so that most of this is with the lock.
-    let waits = std::thread::spawn(|| {
+    // The listener is ready all the time, so the thread holds the lock of the watcher most of the
+    // time.
+    let waiter = std::thread::spawn(|| {
         while !IS_OVER.load(Ordering::SeqCst) {
             let _ = watcher.wait(&mut [DescriptorEvent::default()], Some(Duration::ZERO), None);
         }
@@ -46,12 +48,12 @@ fn a_handler_does_not_wait_for_what_it_has_interrupted() {
     let end = Instant::now() + Duration::from_secs(10);
     for count in 1..=500 {
         // SAFETY: the thread has not been joined.
-        assert_eq!(unsafe { libc::pthread_kill(waits.as_pthread_t(), libc::SIGUSR1) }, 0);
+        assert_eq!(unsafe { libc::pthread_kill(waiter.as_pthread_t(), libc::SIGUSR1) }, 0);
         while SIGNALS.load(Ordering::SeqCst) < count {
-            assert!(Instant::now() < end, "the handler of signal {count} has not come back");
+            assert!(Instant::now() < end, "the handler of signal {count} has not returned");
             std::thread::yield_now();
         }
     }
     IS_OVER.store(true, Ordering::SeqCst);
-    waits.join().unwrap();
+    waiter.join().unwrap();
 }

@@ -1,5 +1,5 @@
-//! A signal that comes while a wait gives way ends it, as it ends a sleep. Apart from other tests, as
-//! a process has one handler.
+//! A signal during the yield of a wait ends the wait like a sleep. In a file of its own, because a
+//! process has one handler.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -23,7 +23,7 @@ extern "C" fn count(_: libc::c_int) {
 }
 
 #[test]
-fn a_signal_ends_a_wait_that_gives_way() {
+fn a_signal_ends_a_wait_that_yields() {
     let Some(tracker) = tracker() else { return };
     let (listener, _) = listener::listener(tracker);
     let fd = listener.as_raw_fd();
@@ -31,9 +31,9 @@ fn a_signal_ends_a_wait_that_gives_way() {
     // SAFETY: the handler only counts.
     let handler = unsafe { libc::signal(libc::SIGUSR1, count as *const () as libc::sighandler_t) };
     assert_ne!(handler, libc::SIG_ERR);
-    // Root may be kept from it, too: by a cgroup without time for it.
-    if !takes_turns() {
-        println!("skipped: no scheduling by turns: {}", Error::last_os_error());
+    // Even root may be refused: by a cgroup without a budget of real-time scheduling.
+    if !use_fifo_scheduling() {
+        println!("skipped: no SCHED_FIFO: {}", Error::last_os_error());
         return;
     }
     let upoll = |timeout| {
@@ -41,33 +41,34 @@ fn a_signal_ends_a_wait_that_gives_way() {
         tracker.upoll(&mut fds, Some(timeout), None)
     };
     let long = Duration::from_secs(10);
-    // The first one of a thread asks the daemon for a ring, and sleeps in that; a short one gives no
-    // way.
+    // The first wait of a thread requests a ring from the daemon and sleeps for that. A short wait
+    // does not yield.
     assert_eq!(upoll(Duration::from_millis(1)), Ok(0));
     let before = tracker.stats();
-    let ended = signalled(|| upoll(long));
+    let ended = wait_with_signal(|| upoll(long));
     assert_eq!((ended, SIGNALS.load(Ordering::SeqCst)), (Err(Errno::INTR), 1));
     watcher.add(fd, bits::IN, 7).unwrap();
-    let ended = signalled(|| watcher.wait(&mut [DescriptorEvent::default()], Some(long), None));
+    let ended =
+        wait_with_signal(|| watcher.wait(&mut [DescriptorEvent::default()], Some(long), None));
     assert_eq!((ended, SIGNALS.load(Ordering::SeqCst)), (Err(Errno::INTR), 2));
     let after = tracker.stats();
     assert_eq!((after.waits - before.waits, after.sleeps - before.sleeps), (2, 0));
 }
 
-/// Has this thread, and those that it makes, run on one processor, and each of them until it gives
-/// way or sleeps.
-fn takes_turns() -> bool {
-    let mut here = CpuSet::new();
-    here.set(sched_getcpu());
-    sched_setaffinity(None, &here).unwrap();
+/// Pins this thread and the threads that it starts to one CPU, where each runs until it yields or
+/// sleeps. Returns false if the scheduler refuses.
+fn use_fifo_scheduling() -> bool {
+    let mut cpus = CpuSet::new();
+    cpus.set(sched_getcpu());
+    sched_setaffinity(None, &cpus).unwrap();
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: `priority` is read during the call.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
 }
 
-/// What a wait gives that another thread sends a signal as soon as it is let in.
-fn signalled(wait: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
-    // SAFETY: the call cannot fail.
+/// Runs a wait to which another thread sends a signal as soon as it gets the CPU.
+fn wait_with_signal(wait: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    // SAFETY: pthread_self(3) cannot fail.
     let waiter = unsafe { libc::pthread_self() };
     let is_waiting = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -75,7 +76,7 @@ fn signalled(wait: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno
             while !is_waiting.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            // SAFETY: the thread waits for this one to end.
+            // SAFETY: the waiting thread lives on, because it joins this thread.
             assert_eq!(unsafe { libc::pthread_kill(waiter, libc::SIGUSR1) }, 0);
         });
         is_waiting.store(true, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! That what is loaded is what the sources say, that both sides mean the same memory, and what the
-//! kernel's verifier has to do.
+//! The committed object matches its sources, both sides have the same memory layout, and the
+//! verifier has little work.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -24,7 +24,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn the_object_was_built_from_these_sources() {
+fn the_object_matches_its_sources() {
     let made = std::fs::read_to_string(folder().join("../objects/uselect.made")).unwrap();
     let mut compared = 0;
     for line in made.lines() {
@@ -33,7 +33,7 @@ fn the_object_was_built_from_these_sources() {
         for byte in Sha256::digest(std::fs::read(folder().join(name)).unwrap()) {
             write!(found, "{byte:02x}").unwrap();
         }
-        assert_eq!(found, sum, "{name} has changed: scripts/bpf-objects builds the object anew");
+        assert_eq!(found, sum, "{name} has changed: run scripts/bpf-objects");
         compared += 1;
     }
     let headers = folder().join("libbpf/bpf");
@@ -54,45 +54,46 @@ fn count_sources(path: &Path) -> usize {
 #[test]
 fn both_sides_have_the_same_layout() {
     let fields = [
-        ("uselect_shown, generations", offset_of!(ReadOnlyPages, generations)),
-        ("uselect_shown, word", offset_of!(ReadOnlyPages, word)),
-        ("uselect_shown, numbers", offset_of!(ReadOnlyPages, numbers)),
-        ("uselect_numbers, room", offset_of!(SocketNumbers, room)),
-        ("uselect_numbers, window", offset_of!(SocketNumbers, window)),
-        ("uselect_numbers, rtt_us", offset_of!(SocketNumbers, rtt_us)),
+        ("uselect_read_only_pages, generations", offset_of!(ReadOnlyPages, generations)),
+        ("uselect_read_only_pages, word", offset_of!(ReadOnlyPages, word)),
+        ("uselect_read_only_pages, numbers", offset_of!(ReadOnlyPages, numbers)),
+        ("uselect_socket_numbers, room", offset_of!(SocketNumbers, room)),
+        ("uselect_socket_numbers, window", offset_of!(SocketNumbers, window)),
+        ("uselect_socket_numbers, rtt_us", offset_of!(SocketNumbers, rtt_us)),
         ("uselect_sleeper, changed_words", offset_of!(SleeperFlag, changed_words)),
-        ("uselect_slot, armed", offset_of!(ThreadSlot, armed)),
-        ("uselect_slot, taken", offset_of!(ThreadSlot, taken)),
-        ("uselect_slot, generation", offset_of!(ThreadSlot, generation)),
-        ("uselect_own, active", offset_of!(WritablePages, active)),
-        ("uselect_own, read", offset_of!(WritablePages, read)),
-        ("uselect_own, write", offset_of!(WritablePages, write)),
-        ("uselect_own, except", offset_of!(WritablePages, except)),
-        ("uselect_own, changed", offset_of!(WritablePages, changed)),
-        ("uselect_own, descriptor", offset_of!(WritablePages, descriptor)),
-        ("uselect_own, index", offset_of!(WritablePages, index)),
-        ("uselect_own, interest", offset_of!(WritablePages, interest)),
-        ("uselect_own, threshold", offset_of!(WritablePages, threshold)),
-        ("uselect_own, slot", offset_of!(WritablePages, slot)),
+        ("uselect_thread_slot, armed", offset_of!(ThreadSlot, armed)),
+        ("uselect_thread_slot, taken", offset_of!(ThreadSlot, taken)),
+        ("uselect_thread_slot, generation", offset_of!(ThreadSlot, generation)),
+        ("uselect_writable_pages, active", offset_of!(WritablePages, active)),
+        ("uselect_writable_pages, read", offset_of!(WritablePages, read)),
+        ("uselect_writable_pages, write", offset_of!(WritablePages, write)),
+        ("uselect_writable_pages, except", offset_of!(WritablePages, except)),
+        ("uselect_writable_pages, changed", offset_of!(WritablePages, changed)),
+        ("uselect_writable_pages, descriptor", offset_of!(WritablePages, descriptor)),
+        ("uselect_writable_pages, index", offset_of!(WritablePages, index)),
+        ("uselect_writable_pages, interest", offset_of!(WritablePages, interest)),
+        ("uselect_writable_pages, threshold", offset_of!(WritablePages, threshold)),
+        ("uselect_writable_pages, slot", offset_of!(WritablePages, slot)),
     ];
-    let mut asserted = String::from("#include \"layout.h\"\n");
-    let mut expect = |what: &str, number: usize| {
-        writeln!(asserted, "_Static_assert({what} == {number}, \"{what}\");").unwrap();
+    let mut source_text = String::from("#include \"layout.h\"\n");
+    let mut assert_equal = |expression: &str, value: usize| {
+        writeln!(source_text, "_Static_assert({expression} == {value}, \"{expression}\");")
+            .unwrap();
     };
     for (field, offset) in fields {
-        expect(&format!("__builtin_offsetof(struct {field})"), offset);
+        assert_equal(&format!("__builtin_offsetof(struct {field})"), offset);
     }
-    expect("sizeof(struct uselect_shown)", size_of::<ReadOnlyPages>());
-    expect("sizeof(struct uselect_sleeper)", size_of::<SleeperFlag>());
-    expect("sizeof(struct uselect_own)", size_of::<WritablePages>());
-    expect("USELECT_SOCKETS", SOCKETS);
-    expect("USELECT_THREADS", THREADS);
-    expect("USELECT_PROBES", PROBES);
-    expect("USELECT_REGIONS", REGIONS as usize);
-    expect("USELECT_SLEEPERS", SLEEPERS);
-    expect("USELECT_DOUBT", DOUBT as usize);
+    assert_equal("sizeof(struct uselect_read_only_pages)", size_of::<ReadOnlyPages>());
+    assert_equal("sizeof(struct uselect_sleeper)", size_of::<SleeperFlag>());
+    assert_equal("sizeof(struct uselect_writable_pages)", size_of::<WritablePages>());
+    assert_equal("USELECT_SOCKETS", SOCKETS);
+    assert_equal("USELECT_THREADS", THREADS);
+    assert_equal("USELECT_PROBES", PROBES);
+    assert_equal("USELECT_REGIONS", REGIONS as usize);
+    assert_equal("USELECT_SLEEPERS", SLEEPERS);
+    assert_equal("USELECT_DOUBT", DOUBT as usize);
     let source = std::env::temp_dir().join(format!("uselect-layout-{}.c", std::process::id()));
-    std::fs::write(&source, asserted).unwrap();
+    std::fs::write(&source, source_text).unwrap();
     let mut compiler = Command::new("cc");
     compiler.arg("-fsyntax-only").arg("-I").arg(folder()).arg(&source);
     let output = compiler.output().unwrap();
@@ -100,14 +101,14 @@ fn both_sides_have_the_same_layout() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Instructions that the verifier goes through, by all ways through a program together. The kernel
-/// refuses from a million on (since Linux 5.2; other versions count somewhat more or less), and each
-/// start of the daemon takes that long.
+/// Limit of the instructions that the verifier processes on all paths of a program together. The
+/// kernel rejects a program at one million (since Linux 5.2), and each start of the daemon waits
+/// for the verifier. The counts differ a little between versions of the kernel.
 const VERIFIED_MAX: u32 = 30_000;
 
 #[test]
-fn the_verifier_is_soon_through() {
-    // Of several daemons on the machine ours is a thread here.
+fn programs_stay_below_the_verifier_budget() {
+    // The daemon is a thread of this process, which tells its programs from those of other daemons.
     if common::tracker().is_none_or(|tracker| tracker.backend() == Backend::Multishot) {
         return;
     }
@@ -121,7 +122,7 @@ fn the_verifier_is_soon_through() {
     let mut verified = BTreeMap::new();
     for program in loaded_programs().flatten().filter(is_ours) {
         let name = program.name_as_str().unwrap().to_owned();
-        // Since Linux 5.16.
+        // The kernel reports the count since Linux 5.16.
         verified.insert(name, program.verified_instruction_count().unwrap());
     }
     let source = std::fs::read_to_string(folder().join("uselect.bpf.c")).unwrap();

@@ -1,5 +1,5 @@
-//! Descriptors that are not tracked, beside one that is always ready. Apart from other tests, whose
-//! waits would be counted.
+//! Untracked descriptors beside a tracked one that is always ready. In a file of its own, because
+//! waits of other tests would be counted.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -20,7 +20,7 @@ const NOW: Option<Duration> = Some(Duration::ZERO);
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
 #[test]
-fn select_and_descriptors_that_are_not_tracked() {
+fn uselect_reports_untracked_descriptors() {
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     let mut client = TcpStream::connect(address).unwrap();
@@ -44,14 +44,15 @@ fn select_and_descriptors_that_are_not_tracked() {
     client.write_all(b"x").unwrap();
     assert_eq!(select(LONG), (1, true, false));
     datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
-    // Memory answers, but now and then the others are asked for, too: after so many times,
-    let begun = Instant::now();
+    // The tracked socket is ready, so the kernel is asked about the other one only after KERNEL_CHECK_WAITS_MAX
+    // waits,
+    let begin = Instant::now();
     let both =
         (0..=uselect::KERNEL_CHECK_WAITS_MAX).filter(|_| select(LONG) == (2, true, true)).count();
-    // (or on a slow machine after so long)
-    let looked = begun.elapsed().div_duration_f64(uselect::KERNEL_CHECK_TIME_MAX) as usize;
-    assert!((1..10 + looked).contains(&both), "{both}");
-    // and after so long.
+    // or, on a slow machine, after KERNEL_CHECK_TIME_MAX,
+    let by_time = begin.elapsed().div_duration_f64(uselect::KERNEL_CHECK_TIME_MAX) as usize;
+    assert!((1..10 + by_time).contains(&both), "{both}");
+    // and after KERNEL_CHECK_TIME_MAX also without waits.
     std::thread::sleep(uselect::KERNEL_CHECK_TIME_MAX);
     assert_eq!(select(LONG), (2, true, true));
 }

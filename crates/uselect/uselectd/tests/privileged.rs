@@ -1,5 +1,5 @@
-//! A process connects to uselectd and then executes a program with privileges. Whoever holds the
-//! connection gets no registration of that process.
+//! A process connects to uselectd and then executes a program with privileges. Another process that
+//! holds the connection must not get a registration of that process.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -31,18 +31,19 @@ const NOBODY: u32 = 65534;
 /// How a program gets more privileges than the process that executes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Privilege {
-    /// The effective user is the one who executed it, and the capabilities are not.
+    /// By a file capability: the effective user stays the same.
     FileCapability,
-    /// The effective user is that one again, and the saved one is root.
+    /// By the set-user-ID bit of root: the program restores the effective user, and the saved user
+    /// is root.
     SetUserId,
 }
 
-/// A copy of this program in a directory of its own, which is removed with it.
+/// A copy of this test program in a directory of its own, which is removed on drop.
 struct Image(PathBuf);
 
 impl Image {
     fn new(name: &str, privilege: Option<Privilege>) -> Self {
-        let folder = common::socket(name).with_extension("d");
+        let folder = common::socket_path(name).with_extension("d");
         std::fs::create_dir(&folder).unwrap();
         let image = Self(folder.join("image"));
         std::fs::copy(std::env::current_exe().unwrap(), &image.0).unwrap();
@@ -57,7 +58,7 @@ impl Image {
             }
             Some(Privilege::FileCapability) => {
                 // `struct vfs_cap_data` of linux/capability.h: VFS_CAP_REVISION_2 with the
-                // effective bit, and CAP_NET_BIND_SERVICE permitted.
+                // effective bit, and CAP_NET_BIND_SERVICE in the permitted set.
                 let words = [0x0200_0001_u32, 1 << 10, 0, 0, 0];
                 let value = words.map(u32::to_le_bytes).concat();
                 let flags = XattrFlags::empty();
@@ -74,20 +75,20 @@ impl Drop for Image {
     }
 }
 
-/// Not a test by itself: connects a socket that it was left, asks for a registration if it is told
-/// to, and executes another program when it is told to.
+/// Not a test by itself: connects a socket that it has inherited. Then it sends a request on the
+/// order "ask" and executes another program on the order "execute".
 #[test]
 fn process() {
     let Some(path) = std::env::var_os("USELECT_PROCESS") else { return };
     let number = std::env::var("USELECT_CONNECTION").unwrap().parse().unwrap();
-    // SAFETY: it is the number of a descriptor that this process was left, which stays open.
+    // SAFETY: the number is that of an inherited descriptor, which stays open.
     let connection = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::net::connect(connection, &SocketAddrUnix::new(Path::new(&path)).unwrap()).unwrap();
     eprintln!("process: connected");
     let mut orders = std::io::stdin().lines().map(Result::unwrap);
     let Some(mut order) = orders.next() else { return };
     if order == "ask" {
-        let request = request::request(connection, &begin()).unwrap();
+        let request = request::receive_challenge(connection, &request_prefix()).unwrap();
         rustix::io::write(connection, &request).unwrap();
         eprintln!("process: asked");
         let Some(next) = orders.next() else { return };
@@ -100,18 +101,19 @@ fn process() {
     panic!("{}", command.env("USELECT_IMAGE", "").exec());
 }
 
-/// Not a test by itself: the program that is executed. It stays until its input ends.
+/// Not a test by itself: the program that is executed. It prints its credentials and waits for the
+/// end of its input.
 #[test]
 fn image() {
     if std::env::var_os("USELECT_IMAGE").is_none() {
         return;
     }
     if rustix::process::geteuid().is_root() {
-        // SAFETY: it changes the ids of this process, in which nobody depends on them.
+        // SAFETY: the call changes the ids of this process, and no other code depends on them.
         assert_eq!(unsafe { libc::seteuid(NOBODY) }, 0);
     }
     let (mut real, mut effective, mut saved) = (0, 0, 0);
-    // SAFETY: three numbers, which outlive the call.
+    // SAFETY: the three integers outlive the call.
     assert_eq!(unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) }, 0);
     let capabilities = rustix::thread::capabilities(None).unwrap().permitted;
     let has_capability = capabilities.contains(CapabilitySet::NET_BIND_SERVICE);
@@ -119,20 +121,21 @@ fn image() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// A request for a registration but for the challenge.
-fn begin() -> Vec<u8> {
+/// Returns a request without the challenge.
+fn request_prefix() -> Vec<u8> {
     [&REQUEST_MAGIC[..], &[TrackingMode::Exact as u8]].concat()
 }
 
-struct Process {
+struct AttackProcess {
     child: Child,
-    said: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
     connection: OwnedFd,
 }
 
-impl Process {
-    /// A process without privileges, which has connected. This one holds the connection too.
-    fn connected(uselectd: &Uselectd, before: &Image, after: &Image) -> Self {
+impl AttackProcess {
+    /// Starts a process without privileges and waits until it has connected. The test holds the
+    /// connection too.
+    fn spawn_connected(uselectd: &Uselectd, before: &Image, after: &Image) -> Self {
         let stream = SocketType::STREAM;
         let connection = rustix::net::socket(AddressFamily::UNIX, stream, None).unwrap();
         let mut command = Command::new(&before.0);
@@ -141,45 +144,50 @@ impl Process {
         command.env("USELECT_CONNECTION", connection.as_raw_fd().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap());
-        let mut process = Self { child, said, connection };
-        assert_eq!(process.line("process: "), "connected");
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut process = Self { child, stderr, connection };
+        assert_eq!(process.read_line("process: "), "connected");
         process
     }
 
-    /// What it says behind `word`.
-    fn line(&mut self, word: &str) -> String {
+    /// Returns the next line of standard error that starts with `prefix`, without the prefix.
+    fn read_line(&mut self, prefix: &str) -> String {
         loop {
             let mut line = String::new();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "it has ended");
-            if let Some(rest) = line.strip_prefix(word) {
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "the process has ended");
+            if let Some(rest) = line.strip_prefix(prefix) {
                 return rest.trim_end().to_owned();
             }
         }
     }
 
-    fn order(&mut self, order: &str) {
+    fn send_order(&mut self, order: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
     }
 
-    /// Has it execute the other program, which has to have its privileges then.
-    fn executes(&mut self, privilege: Privilege) {
-        self.order("execute");
+    /// Has the process execute the other program, and checks that this has its privileges.
+    fn execute(&mut self, privilege: Privilege) {
+        self.send_order("execute");
         let expected = match privilege {
             Privilege::FileCapability => "65534 65534 65534 true",
             Privilege::SetUserId => "65534 65534 0 true",
         };
-        assert_eq!(self.line("image: "), expected, "the file system honours privileges of files");
+        assert_eq!(
+            self.read_line("image: "),
+            expected,
+            "the file system supports set-user-ID and file capabilities"
+        );
     }
 
-    /// Has it ask for a registration.
-    fn asks(&mut self) {
-        self.order("ask");
-        assert_eq!(self.line("process: "), "asked");
+    /// Has the process send a request.
+    fn request_registration(&mut self) {
+        self.send_order("ask");
+        assert_eq!(self.read_line("process: "), "asked");
     }
 
-    /// The byte of an answer, and how many descriptors come with it; `None` at the end.
-    fn answer(&self) -> Option<(u8, usize)> {
+    /// Receives a reply: its byte and the number of its descriptors. Returns `None` at the end of
+    /// the connection.
+    fn receive_reply(&self) -> Option<(u8, usize)> {
         let (mut byte, mut descriptors) = ([0], Vec::<OwnedFd>::new());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -187,8 +195,8 @@ impl Process {
         let flags = RecvFlags::CMSG_CLOEXEC;
         let received = rustix::net::recvmsg(&self.connection, &mut parts, &mut control, flags);
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(came) = message {
-                descriptors.extend(came);
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                descriptors.extend(fds);
             }
         }
         (received.unwrap().bytes == 1).then(|| (byte[0], descriptors.len()))
@@ -203,78 +211,81 @@ impl Process {
 const REFUSED: Option<(u8, usize)> = Some((RegistrationReply::Refused as u8, 0));
 const GRANTED: Option<(u8, usize)> = Some((RegistrationReply::Granted as u8, REPLY_DESCRIPTORS));
 
-/// Plays `attack` with each kind of privilege. The process gets no registration, and nothing is left
-/// of it.
-fn assert_refused(name: &str, attack: impl Fn(&Uselectd, &Image, &Image, Privilege) -> Process) {
+/// Runs `attack` with each kind of privilege. The process must be refused, and the daemon must keep
+/// nothing of it.
+fn assert_refused(
+    name: &str,
+    attack: impl Fn(&Uselectd, &Image, &Image, Privilege) -> AttackProcess,
+) {
     let Some(mut uselectd) = Uselectd::start(name, &["--allow-user", "65534"]) else { return };
-    let idle = uselectd.kept();
+    let idle = uselectd.kernel_objects();
     let before = Image::new(&format!("{name}-before"), None);
     for privilege in [Privilege::FileCapability, Privilege::SetUserId] {
         let after = Image::new(&format!("{name}-after"), Some(privilege));
         let process = attack(&uselectd, &before, &after, privilege);
-        assert_eq!(process.answer(), REFUSED, "{privilege:?}");
+        assert_eq!(process.receive_reply(), REFUSED, "{privilege:?}");
         process.end();
         uselectd.wait_for(idle);
     }
-    assert_eq!(uselectd.end(), "", "that is nothing to be told");
+    assert_eq!(uselectd.kill_and_read_log(), "", "refusals are not logged");
 }
 
 #[test]
-fn a_process_that_asks_itself_is_registered() {
+fn a_process_that_sends_its_own_request_is_registered() {
     let Some(uselectd) = Uselectd::start("honest", &["--allow-user", "65534"]) else { return };
     let image = Image::new("honest", None);
-    let mut process = Process::connected(&uselectd, &image, &image);
-    process.asks();
-    assert_eq!(process.answer(), GRANTED);
+    let mut process = AttackProcess::spawn_connected(&uselectd, &image, &image);
+    process.request_registration();
+    assert_eq!(process.receive_reply(), GRANTED);
     process.end();
 }
 
 #[test]
 fn another_process_cannot_register_one_that_has_executed() {
     assert_refused("accomplice", |uselectd, before, after, privilege| {
-        let mut process = Process::connected(uselectd, before, after);
-        let request = request::request(&process.connection, &begin()).unwrap();
-        process.executes(privilege);
+        let mut process = AttackProcess::spawn_connected(uselectd, before, after);
+        let request = request::receive_challenge(&process.connection, &request_prefix()).unwrap();
+        process.execute(privilege);
         rustix::io::write(&process.connection, &request).unwrap();
         process
     });
 }
 
 #[test]
-fn a_request_is_void_once_its_process_has_executed() {
+fn execve_invalidates_a_request_that_was_sent() {
     assert_refused("void", |uselectd, before, after, privilege| {
-        let mut process = Process::connected(uselectd, before, after);
+        let mut process = AttackProcess::spawn_connected(uselectd, before, after);
         wait_for_challenge(&process.connection);
-        let stopped = Stopped::new(uselectd);
-        process.asks();
-        process.executes(privilege);
+        let stopped = StoppedDaemon::new(uselectd);
+        process.request_registration();
+        process.execute(privilege);
         drop(stopped);
         process
     });
 }
 
 #[test]
-fn a_process_that_executes_before_it_is_accepted_is_not_registered() {
+fn a_process_that_executes_before_accept_is_not_registered() {
     assert_refused("backlog", |uselectd, before, after, privilege| {
-        let stopped = Stopped::new(uselectd);
-        let mut process = Process::connected(uselectd, before, after);
-        process.executes(privilege);
+        let stopped = StoppedDaemon::new(uselectd);
+        let mut process = AttackProcess::spawn_connected(uselectd, before, after);
+        process.execute(privilege);
         drop(stopped);
-        let request = request::request(&process.connection, &begin()).unwrap();
+        let request = request::receive_challenge(&process.connection, &request_prefix()).unwrap();
         rustix::io::write(&process.connection, &request).unwrap();
         process
     });
 }
 
-/// Another process without privileges holds the connection, and asks in the other one's name.
+/// Another process without privileges holds the connection and sends the request of the first one.
 #[test]
 fn another_process_cannot_register_one_that_has_not_executed() {
     let Some(uselectd) = Uselectd::start("another", &["--allow-user", "65534"]) else { return };
     let image = Image::new("another", None);
-    let process = Process::connected(&uselectd, &image, &image);
-    let request = request::request(&process.connection, &begin()).unwrap();
+    let process = AttackProcess::spawn_connected(&uselectd, &image, &image);
+    let request = request::receive_challenge(&process.connection, &request_prefix()).unwrap();
     rustix::io::write(&process.connection, &request).unwrap();
-    assert_eq!(process.answer(), REFUSED);
+    assert_eq!(process.receive_reply(), REFUSED);
     process.end();
 }
 
@@ -282,10 +293,10 @@ fn wait_for_challenge(connection: &OwnedFd) {
     rustix::net::recv(connection, &mut [0][..], RecvFlags::PEEK).unwrap();
 }
 
-/// A daemon that is stopped until this is dropped.
-struct Stopped(Pid);
+/// Stops a daemon by SIGSTOP until it is dropped.
+struct StoppedDaemon(Pid);
 
-impl Stopped {
+impl StoppedDaemon {
     fn new(uselectd: &Uselectd) -> Self {
         let daemon = Pid::from_child(&uselectd.process);
         kill_process(daemon, Signal::STOP).unwrap();
@@ -300,7 +311,7 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
+impl Drop for StoppedDaemon {
     fn drop(&mut self) {
         kill_process(self.0, Signal::CONT).unwrap();
     }

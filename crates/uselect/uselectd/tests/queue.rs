@@ -1,5 +1,5 @@
-//! A listener whose connections come and go; what a registration bears meanwhile; whose turn it is
-//! where many are ready; and what is no event.
+//! Listeners whose connections come and go, sleepers that are added meanwhile, the order of ready
+//! descriptors, and thresholds.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -23,10 +23,10 @@ fn is_readable(tracker: &Tracker, fd: i32, wait: Option<Duration>) -> bool {
     tracker.upoll(&mut fds, wait, None).unwrap() == 1
 }
 
-/// Of a listener nothing counts arrivals, and the kernel uses the memory of a connection that was
-/// accepted for the next one.
+/// The kernel has no counter of a listener's arrivals, and it reuses the memory of an accepted
+/// connection for the next one.
 #[test]
-fn each_connection_is_told_of() {
+fn every_pending_connection_is_reported() {
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     for round in 0..2000 {
@@ -37,7 +37,8 @@ fn each_connection_is_told_of() {
     }
 }
 
-/// The answer to a thread that asks for a ring is no sign for those that sleep already.
+/// The daemon's reply to a thread that requests a ring must not wake the threads that sleep
+/// already.
 #[test]
 fn sleepers_are_added_while_others_sleep() {
     let Some(tracker) = tracker() else { return };
@@ -51,12 +52,12 @@ fn sleepers_are_added_while_others_sleep() {
         .collect();
     assert!(sleepers.into_iter().all(|sleeper| sleeper.join().unwrap()));
     let (listener, _) = listener(tracker);
-    assert!(listener.is_tracked(), "the registration is as it was");
+    assert!(listener.is_tracked(), "the process is still registered");
 }
 
-/// As epoll(7) goes round, with less room for events than there are.
+/// Like epoll(7), when fewer events fit than descriptors are ready.
 #[test]
-fn each_of_many_that_are_ready_has_its_turn() {
+fn ready_descriptors_are_reported_round_robin() {
     let Some(tracker) = tracker() else { return };
     let watcher = Watcher::new(tracker).unwrap();
     let ready: Vec<_> = (0..40)
@@ -68,19 +69,19 @@ fn each_of_many_that_are_ready_has_its_turn() {
             (listener, client)
         })
         .collect();
-    let mut told = [0; 40];
+    let mut counts = [0; 40];
     for _ in 0..1000 {
         let mut events = [DescriptorEvent::default(); 3];
         let count = watcher.wait(&mut events, LONG, None).unwrap();
-        events[..count].iter().for_each(|event| told[event.data as usize] += 1);
+        events[..count].iter().for_each(|event| counts[event.data as usize] += 1);
     }
-    assert!(told.iter().all(|times| (74..=76).contains(times)), "{told:?}");
+    assert!(counts.iter().all(|times| (74..=76).contains(times)), "{counts:?}");
     drop(ready);
 }
 
-/// Though there is room to send all the time, which is waited for as well.
+/// The wait also includes send space, which is there all the time.
 #[test]
-fn bytes_short_of_a_threshold_are_no_event() {
+fn bytes_below_the_threshold_are_no_event() {
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     let mut client = TcpStream::connect(address).unwrap();
@@ -89,35 +90,35 @@ fn bytes_short_of_a_threshold_are_no_event() {
     let watcher = Watcher::new(tracker).unwrap();
     watcher.add(fd, bits::IN | bits::OUT | bits::EDGE, 7).unwrap();
     let mut events = [DescriptorEvent::default(); 2];
-    let mut told = |wait| match watcher.wait(&mut events, wait, None).unwrap() {
+    let mut reported = |wait| match watcher.wait(&mut events, wait, None).unwrap() {
         0 => 0,
         _ => events[0].events,
     };
-    assert_eq!(told(LONG), bits::OUT);
-    // Filters know of no numbers.
+    assert_eq!(reported(LONG), bits::OUT);
+    // The multishot backend does not support thresholds.
     if !tracker.expect_bytes(fd, 10) {
         return;
     }
     client.write_all(b"123").unwrap();
     client.write_all(b"456789").unwrap();
-    assert_eq!(told(Some(Duration::from_millis(30))), 0);
+    assert_eq!(reported(Some(Duration::from_millis(30))), 0);
     client.write_all(b"0").unwrap();
-    assert_eq!(told(LONG), bits::IN | bits::OUT);
-    // What is left of a threshold is taken back without a call, and seen by the next that comes,
+    assert_eq!(reported(LONG), bits::IN | bits::OUT);
+    // A threshold is removed without a system call. The next arrival is reported,
     tracker.expect_bytes(fd, 0);
     client.write_all(b"1").unwrap();
-    assert_ne!(told(LONG) & bits::IN, 0);
-    // or by a look: then of what has come before, too.
+    assert_ne!(reported(LONG) & bits::IN, 0);
+    // and so is data that had arrived before, after a refresh.
     assert_eq!(socket.receive(&mut [0; 100]).unwrap(), 11);
     assert!(tracker.expect_bytes(fd, 10));
     client.write_all(b"1").unwrap();
-    assert_eq!(told(Some(Duration::from_millis(30))), 0);
+    assert_eq!(reported(Some(Duration::from_millis(30))), 0);
     tracker.expect_bytes(fd, 0);
     tracker.refresh(fd);
-    assert_ne!(told(LONG) & bits::IN, 0);
-    // An end is told whatever is left.
+    assert_ne!(reported(LONG) & bits::IN, 0);
+    // The end of the stream is reported in spite of a threshold.
     assert_eq!(socket.receive(&mut [0; 100]).unwrap(), 1);
     assert!(tracker.expect_bytes(fd, 10));
     client.shutdown(Shutdown::Write).unwrap();
-    assert_ne!(told(LONG) & bits::IN, 0);
+    assert_ne!(reported(LONG) & bits::IN, 0);
 }

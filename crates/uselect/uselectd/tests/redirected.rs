@@ -1,5 +1,5 @@
-//! Bytes that another socket's send has put beside what TCP has received (sockmap): memory does not
-//! see them, so it has to say that the kernel is to be asked.
+//! Data that a sockmap redirects from another socket: it is not in TCP's receive queue, so the
+//! shared memory has to tell the library to ask the kernel.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -18,31 +18,33 @@ use uselect::{DescriptorEvent, PollFd, Watcher, bits};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
-/// bpf(2), of commands and attributes of linux/bpf.h in words of 32 bits.
+/// Calls bpf(2). The attributes are `union bpf_attr` of linux/bpf.h in words of 32 bits.
 fn bpf<const WORDS: usize>(command: i32, attributes: [u32; WORDS]) -> i32 {
     let (start, bytes) = (attributes.as_ptr(), size_of_val(&attributes));
-    // SAFETY: the attributes outlive the call; what they point to does too, as the callers say.
+    // SAFETY: the attributes outlive the call, and the callers keep alive what they point to.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, start, bytes) };
     assert!(result >= 0, "command {command}: {}", std::io::Error::last_os_error());
     result as i32
 }
 
-fn halves<T>(place: *const T) -> [u32; 2] {
-    let address = place.expose_provenance() as u64;
+/// Splits an address into its lower and upper half.
+fn address_words<T>(pointer: *const T) -> [u32; 2] {
+    let address = pointer.expose_provenance() as u64;
     [address as u32, (address >> 32) as u32]
 }
 
-/// A sockmap of two places. What the second one sends is received by the first one.
-fn redirection() -> [OwnedFd; 2] {
-    const MAP_CREATE: i32 = 0;
-    const PROGRAM_LOAD: i32 = 5;
-    const PROGRAM_ATTACH: i32 = 8;
-    const SOCKMAP: u32 = 15;
-    const SK_MSG: u32 = 16;
-    const SK_MSG_VERDICT: u32 = 7;
-    let map = bpf(MAP_CREATE, [SOCKMAP, 4, 4, 2, 0]);
+/// Creates a sockmap with two entries: data that the second socket sends is received by the first
+/// one. Returns the map and its program.
+fn create_sockmap() -> [OwnedFd; 2] {
+    const BPF_MAP_CREATE: i32 = 0;
+    const BPF_PROG_LOAD: i32 = 5;
+    const BPF_PROG_ATTACH: i32 = 8;
+    const BPF_MAP_TYPE_SOCKMAP: u32 = 15;
+    const BPF_PROG_TYPE_SK_MSG: u32 = 16;
+    const BPF_SK_MSG_VERDICT: u32 = 7;
+    let map = bpf(BPF_MAP_CREATE, [BPF_MAP_TYPE_SOCKMAP, 4, 4, 2, 0]);
     let instructions: [u64; 6] = [
-        // The map, by two instructions; place 0; BPF_F_INGRESS; bpf_msg_redirect_map; its verdict.
+        // The map (two instructions), index 0, BPF_F_INGRESS, bpf_msg_redirect_map(), return.
         u64::from(map.cast_unsigned()) << 32 | 0x1218,
         0,
         0x03b7,
@@ -50,24 +52,25 @@ fn redirection() -> [OwnedFd; 2] {
         60 << 32 | 0x85,
         0x95,
     ];
-    let ([at, at_high], [terms, terms_high]) =
-        (halves(instructions.as_ptr()), halves(c"GPL".as_ptr()));
-    let program = bpf(PROGRAM_LOAD, [SK_MSG, 6, at, at_high, terms, terms_high]);
-    bpf(PROGRAM_ATTACH, [map.cast_unsigned(), program.cast_unsigned(), SK_MSG_VERDICT, 0]);
-    // SAFETY: the kernel has just given them to us.
+    let ([code, code_high], [license, license_high]) =
+        (address_words(instructions.as_ptr()), address_words(c"GPL".as_ptr()));
+    let program =
+        bpf(BPF_PROG_LOAD, [BPF_PROG_TYPE_SK_MSG, 6, code, code_high, license, license_high]);
+    bpf(BPF_PROG_ATTACH, [map.cast_unsigned(), program.cast_unsigned(), BPF_SK_MSG_VERDICT, 0]);
+    // SAFETY: the kernel has just returned these descriptors, and this function alone owns them.
     [map, program].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn insert(map: &OwnedFd, place: u32, socket: i32) {
-    const MAP_UPDATE: i32 = 2;
+fn insert(map: &OwnedFd, index: u32, socket: i32) {
+    const BPF_MAP_UPDATE_ELEM: i32 = 2;
     let ([key, key_high], [value, value_high]) =
-        (halves(&raw const place), halves(&raw const socket));
+        (address_words(&raw const index), address_words(&raw const socket));
     let map = map.as_raw_fd().cast_unsigned();
-    bpf(MAP_UPDATE, [map, 0, key, key_high, value, value_high, 0, 0]);
+    bpf(BPF_MAP_UPDATE_ELEM, [map, 0, key, key_high, value, value_high, 0, 0]);
 }
 
 #[test]
-fn what_is_received_beside_tcp_is_told() {
+fn data_redirected_by_a_sockmap_is_reported() {
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     for is_watched in [false, true] {
@@ -77,7 +80,7 @@ fn what_is_received_beside_tcp_is_told() {
         let fd = socket.as_raw_fd();
         let watcher = Watcher::new(tracker).unwrap();
         watcher.add(fd, bits::IN, 7).unwrap();
-        let [map, _program] = redirection();
+        let [map, _program] = create_sockmap();
         insert(&map, 0, fd);
         insert(&map, 1, client.as_raw_fd());
         std::thread::scope(|threads| {
@@ -96,7 +99,7 @@ fn what_is_received_beside_tcp_is_told() {
                 assert_eq!(fds[0].revents, 1);
             }
         });
-        // A part is left there.
+        // Receive a part; the rest is still readable.
         let mut bytes = [0; 2];
         assert_eq!(
             rustix::net::recv(&socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT).unwrap().0,

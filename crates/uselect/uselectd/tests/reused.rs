@@ -1,4 +1,5 @@
-//! A descriptor that one watcher has still, and that is another file and another watcher's by now.
+//! A descriptor that is still in one watcher, and that was closed, reused and added to another
+//! watcher.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -19,14 +20,14 @@ const LONG: Option<Duration> = Some(Duration::from_secs(5));
 const EDGES: u32 = bits::IN | bits::EDGE;
 
 #[test]
-fn a_watcher_leaves_another_one_what_is_its_own_no_more() {
+fn a_watcher_does_not_report_a_reused_descriptor_of_another() {
     let Some(tracker) = tracker() else { return };
-    for is_given_up in [false, true] {
+    for untracks_all in [false, true] {
         let (listener, address) = listener(tracker);
         let [first, second] = [(); 2].map(|()| Watcher::new(tracker).unwrap());
         let connections = [(); 3].map(|()| connected(&listener, address));
-        // Two of three in a row share a word.
-        let [(_gone, socket), (mut beside, neighbour), _rest] = match &connections {
+        // Of three consecutive descriptors, two neighbours are in the same word of the bitmaps.
+        let [(_peer, socket), (mut neighbour_peer, neighbour), _rest] = match &connections {
             [(_, a), (_, b), _] if a.as_raw_fd() / 64 == b.as_raw_fd() / 64 => connections,
             _ => {
                 let [first, second, third] = connections;
@@ -34,12 +35,13 @@ fn a_watcher_leaves_another_one_what_is_its_own_no_more() {
             }
         };
         let reused = socket.as_raw_fd();
-        assert_eq!(reused / 64, neighbour.as_raw_fd() / 64, "they share a word");
+        assert_eq!(reused / 64, neighbour.as_raw_fd() / 64, "both are in the same word");
         first.add(reused, EDGES, 1).unwrap();
         first.add(neighbour.as_raw_fd(), EDGES, 2).unwrap();
-        // Before, so that they do not get the number; several, as the daemon's thread may.
+        // Connect first, so that no client gets the descriptor. Several clients, because the
+        // daemon, a thread of this process, may get it.
         let mut clients = [(); 8].map(|()| TcpStream::connect(address).unwrap()).into_iter();
-        // Not forgotten by the watcher, as it should be.
+        // Close the socket without removing it from the watcher.
         drop(socket);
         let mut others = Vec::new();
         let (mut client, socket) = loop {
@@ -52,11 +54,11 @@ fn a_watcher_leaves_another_one_what_is_its_own_no_more() {
         second.add(reused, EDGES, 3).unwrap();
         let mut events = [DescriptorEvent::default(); 4];
         assert_eq!(second.wait(&mut events, Some(Duration::ZERO), None), Ok(0));
-        if is_given_up {
-            first.hand_over();
+        if untracks_all {
+            first.untrack_all();
         }
         client.write_all(b"x").unwrap();
-        beside.write_all(b"x").unwrap();
+        neighbour_peer.write_all(b"x").unwrap();
         for socket in [&socket, &neighbour] {
             while socket.state().unwrap().events & bits::IN == 0 {
                 std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Threads that wait for the same descriptor, each for something else.
+//! Threads that wait for the same descriptor, each for other events.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -24,8 +24,8 @@ const ROUNDS: u32 = 20_000;
 const OVER: u32 = u32::MAX;
 
 #[test]
-fn who_takes_over_an_interest_takes_no_wake() {
-    if !modes::is_chosen("who_takes_over_an_interest_takes_no_wake") {
+fn taking_over_an_interest_loses_no_wakeup() {
+    if !modes::runs_here("taking_over_an_interest_loses_no_wakeup") {
         return;
     }
     let Some(tracker) = tracker() else { return };
@@ -33,40 +33,40 @@ fn who_takes_over_an_interest_takes_no_wake() {
     let client = TcpStream::connect(address).unwrap();
     client.set_nodelay(true).unwrap();
     let (socket, _) = listener.accept(true).unwrap();
-    let turn = AtomicU32::new(0);
+    let round_to_send = AtomicU32::new(0);
     let wait = |events: u32, time| {
         let mut fds = [PollFd { fd: socket.as_raw_fd(), events: events as u16, revents: 0 }];
         tracker.upoll(&mut fds, time, None).unwrap()
     };
     std::thread::scope(|threads| {
-        // Ends of the connection, which never come.
+        // Waits for the end of the connection, which never comes.
         threads.spawn(|| {
-            while turn.load(Ordering::SeqCst) != OVER {
+            while round_to_send.load(Ordering::SeqCst) != OVER {
                 assert_eq!(wait(bits::RDHUP, SHORT), 0);
             }
         });
         threads.spawn(|| {
             let mut sent = 0;
             loop {
-                match turn.load(Ordering::SeqCst) {
+                match round_to_send.load(Ordering::SeqCst) {
                     OVER => break,
-                    asked if asked > sent => {
-                        (0..asked % 4096).for_each(|_| std::hint::spin_loop());
+                    round if round > sent => {
+                        (0..round % 4096).for_each(|_| std::hint::spin_loop());
                         (&client).write_all(b"x").unwrap();
-                        sent = asked;
+                        sent = round;
                     }
                     _ => std::thread::yield_now(),
                 }
             }
         });
-        let lost = (1..=ROUNDS).find(|round| {
-            turn.store(*round, Ordering::SeqCst);
+        let missed = (1..=ROUNDS).find(|round| {
+            round_to_send.store(*round, Ordering::SeqCst);
             let begin = Instant::now();
             wait(bits::IN, Some(LONG));
             socket.receive(&mut [0; 8]).unwrap();
             begin.elapsed() >= LONG
         });
-        turn.store(OVER, Ordering::SeqCst);
-        assert_eq!(lost, None);
+        round_to_send.store(OVER, Ordering::SeqCst);
+        assert_eq!(missed, None);
     });
 }

@@ -1,4 +1,4 @@
-//! What no program is called for: the daemon's sweep finds it.
+//! Events for which no program runs: a sweep of the daemon finds them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -17,9 +17,9 @@ use uselect::{DescriptorEvent, PollFd, Watcher, bits};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
-/// The process's own shutdown(2), without the library's: nothing tells of it.
+/// The process calls shutdown(2) itself and not through the library, so no hook reports it.
 #[test]
-fn who_sleeps_is_woken_by_what_nobody_told() {
+fn a_sweep_wakes_a_sleeper_for_a_missed_event() {
     let Some(tracker) = tracker() else { return };
     let (listener, address) = listener(tracker);
     for is_watched in [false, true] {
@@ -54,36 +54,36 @@ fn who_sleeps_is_woken_by_what_nobody_told() {
     }
 }
 
-/// What has been received moves without a word, as it does for who restores a connection (since
-/// Linux 3.5): the sweep tells of it, once.
+/// The receive sequence number changes without a hook, as when a connection is restored
+/// (TCP_REPAIR, since Linux 3.5). The sweep reports it once.
 #[test]
-fn what_came_without_a_word_is_told_once() {
+fn a_sweep_reports_missed_data_once() {
     let Some(tracker) = tracker() else { return };
     let socket = tracker.socket(false, false).unwrap();
     let watcher = Watcher::new(tracker).unwrap();
     watcher.add(socket.as_raw_fd(), bits::IN | bits::EDGE, 7).unwrap();
     let mut events = [DescriptorEvent::default()];
-    assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1), "a fresh socket has hung up");
-    for place in [1000, 2000] {
-        set_received(&socket, place);
+    assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1), "a new socket reports a hang-up");
+    for sequence in [1000, 2000] {
+        set_receive_sequence(&socket, sequence);
         assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1));
         assert_eq!((events[0].events, events[0].edges), (bits::HUP, 1));
     }
     assert_eq!(watcher.wait(&mut events, Some(Duration::from_secs(3)), None), Ok(0));
 }
 
-/// Where the next byte goes to, of all that are received (TCP_QUEUE_SEQ).
-fn set_received(socket: &impl AsFd, place: libc::c_int) {
-    const RECEIVED: libc::c_int = 1;
+/// FdSets the sequence number of the next byte to receive (TCP_QUEUE_SEQ).
+fn set_receive_sequence(socket: &impl AsFd, sequence: libc::c_int) {
+    const TCP_RECV_QUEUE: libc::c_int = 1;
     let options = [
         (libc::TCP_REPAIR, 1),
-        (libc::TCP_REPAIR_QUEUE, RECEIVED),
-        (libc::TCP_QUEUE_SEQ, place),
+        (libc::TCP_REPAIR_QUEUE, TCP_RECV_QUEUE),
+        (libc::TCP_QUEUE_SEQ, sequence),
         (libc::TCP_REPAIR, 0),
     ];
     for (option, value) in options {
-        // SAFETY: `value` is read during the call, and is as long as is said.
-        let set = unsafe {
+        // SAFETY: `value` outlives the call and has the given length.
+        let result = unsafe {
             libc::setsockopt(
                 socket.as_fd().as_raw_fd(),
                 libc::IPPROTO_TCP,
@@ -92,6 +92,6 @@ fn set_received(socket: &impl AsFd, place: libc::c_int) {
                 size_of_val(&value) as libc::socklen_t,
             )
         };
-        assert_eq!(set, 0, "{option}: {}", std::io::Error::last_os_error());
+        assert_eq!(result, 0, "{option}: {}", std::io::Error::last_os_error());
     }
 }

@@ -1,4 +1,4 @@
-//! Descriptors that a wait is asked about more than once, each time for something else.
+//! Poll sets with several entries for the same descriptor, each with other events.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -19,12 +19,12 @@ use uselect::{PollFd, bits};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 const LONG: Duration = Duration::from_secs(10);
-/// With these it is remembered.
+/// A poll set of this size is cached.
 const MANY: usize = 100;
 
 #[test]
-fn bytes_end_a_sleep_whichever_entry_comes_last() {
-    if !modes::is_chosen("bytes_end_a_sleep_whichever_entry_comes_last") {
+fn data_ends_a_sleep_with_duplicate_entries() {
+    if !modes::runs_here("data_ends_a_sleep_with_duplicate_entries") {
         return;
     }
     let Some(tracker) = tracker() else { return };
@@ -32,13 +32,13 @@ fn bytes_end_a_sleep_whichever_entry_comes_last() {
     let client = TcpStream::connect(address).unwrap();
     let (socket, _) = listener.accept(true).unwrap();
     let entry = |events: u32| PollFd { fd: socket.as_raw_fd(), events: events as u16, revents: 0 };
-    let nobody = PollFd { fd: -1, events: 0, revents: 0 };
+    let unused = PollFd { fd: -1, events: 0, revents: 0 };
     let both = bits::IN | bits::RDHUP;
     let orders = [[bits::IN, bits::RDHUP], [bits::RDHUP, bits::IN], [both, bits::RDHUP]];
-    for (asked, others) in [0, MANY].into_iter().flat_map(|n| orders.map(|o| (o, n))) {
-        let mut fds: Vec<_> = asked.map(entry).into_iter().collect();
-        fds.resize(asked.len() + others, nobody);
-        // What follows is what was asked before.
+    for (requested, others) in [0, MANY].into_iter().flat_map(|n| orders.map(|o| (o, n))) {
+        let mut fds: Vec<_> = requested.map(entry).into_iter().collect();
+        fds.resize(requested.len() + others, unused);
+        // The next wait has the same poll set as this one.
         assert_eq!(tracker.upoll(&mut fds, SOON, None), Ok(0));
         std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -47,7 +47,7 @@ fn bytes_end_a_sleep_whichever_entry_comes_last() {
             });
             let begin = Instant::now();
             assert_eq!(tracker.upoll(&mut fds, Some(LONG), None), Ok(1));
-            assert!(begin.elapsed() < LONG, "{asked:x?} beside {others} others");
+            assert!(begin.elapsed() < LONG, "{requested:x?} with {others} other entries");
         });
         assert_eq!(socket.receive(&mut [0; 8]), Ok(1));
     }

@@ -26,7 +26,7 @@ fn socket() -> Option<&'static PathBuf> {
     let start = || {
         let name = concat!("uselect-", env!("CARGO_CRATE_NAME"), ".sock");
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        daemon::serve(&path).then_some(path)
+        daemon::start_daemon(&path).then_some(path)
     };
     SOCKET.get_or_init(start).as_ref()
 }

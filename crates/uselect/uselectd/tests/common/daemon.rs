@@ -1,22 +1,22 @@
-//! A daemon for tests: a thread of theirs.
+//! A daemon that runs as a thread of the test process.
 
 use std::path::Path;
 
 use uselectd::{AccessPolicy, Daemon, Error};
 
-/// Starts one that listens at `path`; false where that is not supported, which is said.
-pub(crate) fn serve(path: &Path) -> bool {
-    let Some(mut daemon) = load(path) else { return false };
-    // Its links and maps end with the process, whichever way that ends.
+/// Starts a daemon that listens at `path`. Prints why and returns false if that is not supported.
+pub(crate) fn start_daemon(path: &Path) -> bool {
+    let Some(mut daemon) = load_daemon(path) else { return false };
+    // The kernel removes its links and maps when the process ends.
     std::thread::spawn(move || daemon.run(None).unwrap());
     true
 }
 
-/// One that does not serve yet. With the capabilities of root, on a kernel that has what is needed,
-/// not to be supported is a failure.
-pub(crate) fn load(path: &Path) -> Option<Daemon> {
-    if !may_load() {
-        println!("skipped: programs are loaded with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON");
+/// Loads a daemon that does not serve yet. With the capabilities of root and a kernel that has all
+/// features, a failure to load it fails the test.
+pub(crate) fn load_daemon(path: &Path) -> Option<Daemon> {
+    if !has_capabilities() {
+        println!("skipped: needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON");
         return None;
     }
     if !std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" - cgroup2 ") {
@@ -33,8 +33,8 @@ pub(crate) fn load(path: &Path) -> Option<Daemon> {
     }
 }
 
-/// Root in a container may be without them.
-fn may_load() -> bool {
+/// Whether this process has the capabilities for a daemon. Root in a container may lack them.
+fn has_capabilities() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
     let effective = u64::from_str_radix(effective, 16).unwrap();

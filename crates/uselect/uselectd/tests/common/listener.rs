@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use uselect::{TrackedSocket, Tracker};
 
-/// A listener on a port of its own.
+/// Creates a listener on a free port.
 pub(crate) fn listener(tracker: &Tracker) -> (TrackedSocket, SocketAddrV4) {
     let listener = tracker.socket(false, false).unwrap();
     let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);

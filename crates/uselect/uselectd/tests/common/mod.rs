@@ -1,4 +1,4 @@
-//! A daemon and a registered process for tests: this one.
+//! A daemon in the test process, and the registration of the test process.
 
 mod daemon;
 
@@ -7,24 +7,24 @@ use std::sync::OnceLock;
 
 use uselect::{Tracker, TrackingMode};
 
-/// This process, registered; `None` where that is not supported, which is said.
+/// Registers this process once. Prints why and returns `None` if that is not supported.
 pub(crate) fn tracker() -> Option<&'static Tracker> {
     static TRACKER: OnceLock<Option<Tracker>> = OnceLock::new();
     TRACKER.get_or_init(register).as_ref()
 }
 
 fn register() -> Option<Tracker> {
-    if is_multishot() {
+    if wants_multishot() {
         let tracker = Tracker::multishot();
         return tracker.inspect_err(|error| println!("skipped: {error}")).ok();
     }
-    let path = socket("registered");
-    let tracker = daemon::serve(&path).then(|| Tracker::register(&path, mode()).unwrap())?;
+    let path = socket_path("registered");
+    let tracker = daemon::start_daemon(&path).then(|| Tracker::register(&path, mode()).unwrap())?;
     std::fs::remove_file(&path).unwrap();
     Some(tracker)
 }
 
-/// MODE=lean is lean mode, MODE=exact exact mode: a process has one.
+/// The mode of this process: lean with MODE=lean, else exact.
 pub(crate) fn mode() -> TrackingMode {
     match std::env::var("MODE").as_deref() {
         Ok("lean") => TrackingMode::Lean,
@@ -32,12 +32,13 @@ pub(crate) fn mode() -> TrackingMode {
     }
 }
 
-/// MODE=multishot is without programs: io_uring says of which sockets poll(2) is to be asked.
-fn is_multishot() -> bool {
+/// Whether MODE=multishot is set: no programs, and io_uring tells for which sockets to call
+/// poll(2).
+fn wants_multishot() -> bool {
     std::env::var_os("MODE").is_some_and(|mode| mode == "multishot")
 }
 
-/// Where a daemon of that name may listen.
-pub(crate) fn socket(name: &str) -> PathBuf {
+/// Returns a path for the socket of a daemon.
+pub(crate) fn socket_path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("uselect-{name}-{}", std::process::id()))
 }

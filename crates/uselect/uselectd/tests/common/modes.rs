@@ -1,22 +1,22 @@
-//! Tests in every mode: a process has one.
+//! Runs a test in every mode, each in a process of its own, because a process has one mode.
 
 use std::process::Command;
 
-/// Whether this process has to play that test itself, as MODE says in which mode; else it is played
-/// in each, in processes that have nothing else to do: what others open and close while one runs
-/// would be given its numbers.
-pub(crate) fn is_chosen(test: &str) -> bool {
+/// Returns true if MODE selects the mode, so that this process runs the test itself. Otherwise runs
+/// the test in each mode in a process of its own, in which no other test opens or closes
+/// descriptors: they would get the numbers that the test expects to be reused.
+pub(crate) fn runs_here(test: &str) -> bool {
     if std::env::var_os("MODE").is_some() {
         return true;
     }
     for mode in ["exact", "lean", "multishot"] {
-        let mut player = Command::new(std::env::current_exe().unwrap());
-        player.args(["--exact", test, "--nocapture"]).env("MODE", mode);
-        let output = player.output().unwrap();
-        let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        println!("{mode}\n{}", said.concat());
-        // A name that no test has would be a success, too.
-        assert!(output.status.success() && said[0].contains("1 passed"), "{mode}");
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env("MODE", mode);
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        println!("{mode}\n{}", text.concat());
+        // A name without a test would also succeed.
+        assert!(output.status.success() && text[0].contains("1 passed"), "{mode}");
     }
     false
 }

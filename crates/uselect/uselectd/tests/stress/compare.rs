@@ -1,4 +1,4 @@
-//! Comparing every tracked descriptor.
+//! Compares every tracked descriptor with poll(2).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::MutexGuard;
@@ -10,145 +10,150 @@ use uselect::{FdSets, TrackedSocket, TrackingMode};
 use crate::common;
 use crate::player::Player;
 
-/// All that poll(2) says of TCP: IN, PRI, OUT, ERR, HUP, RDNORM, WRNORM, RDHUP.
+/// All events that poll(2) reports for TCP: IN, PRI, OUT, ERR, HUP, RDNORM, WRNORM, RDHUP.
 const ALL: u16 = 0x215F;
 
 /// IN and RDNORM, OUT and WRNORM.
 const READING: u16 = 0x041;
 const WRITING: u16 = 0x104;
 
-/// What is different and not so after this time was just on its way, or the kernel had called no
-/// program for it, which the daemon's sweeps find within little more than a second.
+/// A difference that is gone after this time is no error: a packet was in flight, or the kernel had
+/// skipped a program, which a sweep of the daemon corrects within little more than a second.
 const SOON: Duration = Duration::from_millis(1500);
 
 #[derive(Default, Debug)]
-pub(crate) struct Counts {
+pub(crate) struct StressCounts {
     pub(crate) compared: u64,
     pub(crate) different: u64,
-    /// Different for longer than [`SOON`], and right within ten seconds although nothing moved there.
+    /// Different for longer than [`SOON`], and equal within ten seconds although the socket did not
+    /// change.
     pub(crate) late: u64,
-    /// Different while the network was still at work there, and right later.
+    /// Different while the socket still changed, and equal later.
     pub(crate) moving: u64,
     pub(crate) slept: u64,
-    /// Sleeps that only the daemon's sweep has ended.
+    /// Sleeps that only a sweep of the daemon ended.
     pub(crate) swept: u64,
     pub(crate) lost: u64,
-    /// Of what was compared, how often each bit was set, as a check that the play reaches it.
-    pub(crate) seen: std::collections::BTreeMap<u16, u64>,
+    /// How often each result of poll(2) was compared, to check that the test reaches it.
+    pub(crate) results: std::collections::BTreeMap<u16, u64>,
 }
 
-pub(crate) fn polled(socket: BorrowedFd<'_>) -> u16 {
+pub(crate) fn poll_events(socket: BorrowedFd<'_>) -> u16 {
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::from_bits_retain(ALL))];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
     fds[0].revents().bits()
 }
 
-impl Counts {
+impl StressCounts {
     pub(crate) fn compare(&mut self, listener: &TrackedSocket, players: &[MutexGuard<'_, Player>]) {
         let sockets = players.iter().flat_map(|player| player.sockets.iter());
         let mut wrong = Vec::new();
         for socket in sockets.clone().chain([listener]).filter(|socket| socket.is_tracked()) {
             self.compared += 1;
-            let view = View::of(socket);
-            *self.seen.entry(view.found).or_default() += 1;
-            if !view.is_right() {
+            let view = SocketView::of(socket);
+            *self.results.entry(view.polled).or_default() += 1;
+            if !view.agrees() {
                 wrong.push((socket, view));
             }
         }
         if wrong.is_empty() {
             return;
         }
-        // A packet may have come between a look at one and a look at the other.
+        // A packet may have arrived between the two reads.
         std::thread::sleep(SOON);
-        wrong.iter_mut().for_each(|(socket, view)| *view = View::of(socket));
-        for (socket, before) in wrong.into_iter().filter(|(_, view)| !view.is_right()) {
-            let now = View::after_rest(socket);
-            let (kind, count) = match (now.is_right(), now.is_like(&before)) {
+        wrong.iter_mut().for_each(|(socket, view)| *view = SocketView::of(socket));
+        for (socket, before) in wrong.into_iter().filter(|(_, view)| !view.agrees()) {
+            let now = SocketView::settled(socket);
+            let (kind, count) = match (now.agrees(), now.is_unchanged_since(&before)) {
                 (false, _) => ("different", &mut self.different),
                 (true, true) => ("late", &mut self.late),
                 (true, false) => ("moving", &mut self.moving),
             };
             *count += 1;
-            println!("{kind}: {}; then {}", before.told, now.told);
+            println!("{kind}: {}; then {}", before.description, now.description);
         }
     }
 }
 
-struct View {
-    found: u16,
-    /// What upoll says.
-    said: u16,
-    /// Whether the bitmaps say what poll(2) says.
-    is_in_bitmaps: bool,
-    /// Whether its bytes are what the kernel says.
-    is_in_numbers: bool,
+struct SocketView {
+    /// Events by poll(2).
+    polled: u16,
+    /// Events by upoll.
+    upolled: u16,
+    /// Whether the bitmaps agree with poll(2).
+    bitmaps_agree: bool,
+    /// Whether the number of readable bytes agrees with the kernel's.
+    numbers_agree: bool,
     readable: u32,
-    /// All that may explain a difference.
-    told: String,
+    /// Everything that may explain a difference.
+    description: String,
 }
 
-impl View {
-    /// The first that is right of those of the next ten seconds, or the last one.
-    fn after_rest(socket: &TrackedSocket) -> Self {
+impl SocketView {
+    /// Returns the first view of the next ten seconds that agrees, or else the last one.
+    fn settled(socket: &TrackedSocket) -> Self {
         let mut views = (0..20).map(|_| {
             std::thread::sleep(Duration::from_millis(500));
             Self::of(socket)
         });
-        let first = views.find(Self::is_right);
+        let first = views.find(Self::agrees);
         first.unwrap_or_else(|| Self::of(socket))
     }
 
     fn of(socket: &TrackedSocket) -> Self {
-        let found = polled(socket.as_fd());
+        let polled = poll_events(socket.as_fd());
         let state = socket.state();
         let readable = state.map_or(0, |state| state.readable);
-        // Apart: where there is something to read, room is asked of the kernel now and then alone.
-        let said = said(socket, ALL & !WRITING) | said(socket, WRITING);
-        let is_in_bitmaps = is_in_bitmaps(socket, found);
-        let bound = number(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 3);
-        let queued = number(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 5);
-        // A listener has none, an end counts as one until what is before it is received, and urgent
-        // data counts else. Room is not compared: while a socket connects it changes without a word.
+        // Two calls: while a socket is readable, the library asks the kernel for send space only
+        // now and then.
+        let upolled = upoll_events(socket, ALL & !WRITING) | upoll_events(socket, WRITING);
+        let bitmaps_agree = bitmaps_agree(socket, polled);
+        let sndbuf = sockopt_u32(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 3);
+        let queued = sockopt_u32(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 5);
+        // A listener has no bytes. The end of the stream counts as a byte until the data before it
+        // is received. Urgent data is counted differently. Send space is not compared, because
+        // while a socket connects it changes without any hook.
         let bytes = rustix::io::ioctl_fionread(socket).map(|bytes| bytes as u32);
-        let end = u32::from(found & 0x2010 != 0);
-        let is_in_numbers = bytes.is_err()
-            // Bytes below the mark are not told of.
-            || number(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0) > 1
+        let end = u32::from(polled & 0x2010 != 0);
+        let numbers_agree = bytes.is_err()
+            // Bytes below SO_RCVLOWAT are not reported.
+            || sockopt_u32(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0) > 1
             || common::mode() == TrackingMode::Lean
             || state.is_none_or(|state| state.events & 0x002 != 0)
             || bytes.is_ok_and(|bytes| (bytes..=bytes + end).contains(&readable));
-        let told = format!(
-            "poll {found:#x}, upoll {said:#x}, bitmaps {is_in_bitmaps}, numbers {is_in_numbers}, \
-             {state:x?}, bytes {bytes:x?}, sent anew {}, bound {bound:x}, queued {queued:x}",
-            number(socket, libc::SOL_TCP, libc::TCP_INFO, 25),
+        let description = format!(
+            "poll {polled:#x}, upoll {upolled:#x}, bitmaps {bitmaps_agree}, numbers {numbers_agree}, \
+             {state:x?}, bytes {bytes:x?}, retransmits {}, sndbuf {sndbuf:x}, queued {queued:x}",
+            sockopt_u32(socket, libc::SOL_TCP, libc::TCP_INFO, 25),
         );
-        Self { found, said, is_in_bitmaps, is_in_numbers, readable, told }
+        Self { polled, upolled, bitmaps_agree, numbers_agree, readable, description }
     }
 
-    fn is_right(&self) -> bool {
-        let said = match common::mode() {
-            TrackingMode::Exact => self.said,
-            // What came while a receive was on its way is told once more, and room until a send
-            // falls short, though poll(2) waits for a third of it.
-            TrackingMode::Lean => self.said & (self.found | !(READING | WRITING)),
+    fn agrees(&self) -> bool {
+        let upolled = match common::mode() {
+            TrackingMode::Exact => self.upolled,
+            // Data that arrived during a receive is reported once more. Send space is reported
+            // until a send falls short, although poll(2) reports it only when a third of the buffer
+            // is free.
+            TrackingMode::Lean => self.upolled & (self.polled | !(READING | WRITING)),
         };
-        said == self.found && self.is_in_bitmaps && self.is_in_numbers
+        upolled == self.polled && self.bitmaps_agree && self.numbers_agree
     }
 
-    /// Whether nothing has come or gone between the two.
-    fn is_like(&self, other: &Self) -> bool {
-        (self.found, self.readable) == (other.found, other.readable)
+    /// Whether no data has come or gone between the two views.
+    fn is_unchanged_since(&self, other: &Self) -> bool {
+        (self.polled, self.readable) == (other.polled, other.readable)
     }
 }
 
-/// What upoll says.
-fn said(socket: &TrackedSocket, events: u16) -> u16 {
+/// Returns the events that upoll reports.
+fn upoll_events(socket: &TrackedSocket, events: u16) -> u16 {
     let mut fds = [uselect::PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
     socket.tracker().upoll(&mut fds, Some(Duration::ZERO), None).unwrap();
     fds[0].revents
 }
 
-fn is_in_bitmaps(socket: &TrackedSocket, found: u16) -> bool {
+fn bitmaps_agree(socket: &TrackedSocket, polled: u16) -> bool {
     let fd = socket.as_raw_fd() as usize;
     let (mut read, mut write) = (vec![0; fd / 64 + 1], vec![0; fd / 64 + 1]);
     (read[fd / 64], write[fd / 64]) = (1 << (fd % 64), 1 << (fd % 64));
@@ -158,18 +163,18 @@ fn is_in_bitmaps(socket: &TrackedSocket, found: u16) -> bool {
         socket.tracker().uselect(&mut sets, Some(Duration::ZERO), None).unwrap();
     }
     let has = |bits: &[u64]| bits[fd / 64] != 0;
-    let is_right = |said, found| said == found || common::mode() == TrackingMode::Lean && said;
-    is_right(has(&read), found & 0x019 != 0) && is_right(has(&write), found & 0x00C != 0)
+    let agrees = |bit, expected| bit == expected || common::mode() == TrackingMode::Lean && bit;
+    agrees(has(&read), polled & 0x019 != 0) && agrees(has(&write), polled & 0x00C != 0)
 }
 
-/// A number of what getsockopt(2) gives: of TCP_INFO (linux/tcp.h) or SO_MEMINFO
-/// (linux/sock_diag.h).
-fn number(socket: &TrackedSocket, level: i32, name: i32, at: usize) -> u32 {
-    let mut numbers = [0u32; 26];
-    let mut length = size_of_val(&numbers) as libc::socklen_t;
-    let (fd, place) = (socket.as_raw_fd(), (&raw mut numbers).cast());
-    // SAFETY: `numbers` has room for `length` bytes, and both outlive the call.
-    let result = unsafe { libc::getsockopt(fd, level, name, place, &raw mut length) };
+/// Returns an element of the value of a socket option, as an array of u32: of TCP_INFO
+/// (linux/tcp.h) or SO_MEMINFO (linux/sock_diag.h).
+fn sockopt_u32(socket: &TrackedSocket, level: i32, option: i32, index: usize) -> u32 {
+    let mut values = [0u32; 26];
+    let mut length = size_of_val(&values) as libc::socklen_t;
+    let (fd, value) = (socket.as_raw_fd(), (&raw mut values).cast());
+    // SAFETY: `values` has `length` bytes, and both outlive the call.
+    let result = unsafe { libc::getsockopt(fd, level, option, value, &raw mut length) };
     assert_eq!(result, 0);
-    numbers[at]
+    values[index]
 }

@@ -1,4 +1,4 @@
-//! A thread of the tracked process.
+//! A thread of the tracked process: random operations on tracked sockets.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Write as _};
@@ -10,25 +10,25 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use rustix::pipe::SpliceFlags;
 use uselect::{PollFd, Shutdown, TrackedSocket, Tracker, TrackingMode};
 
-use crate::{Dice, Stage, common};
+use crate::{RandomChoices, SharedState, common};
 
 const SOCKETS_MAX: usize = 150;
 
 pub(crate) struct Player {
     tracker: Tracker,
     pub(crate) sockets: Vec<TrackedSocket>,
-    dice: Dice,
+    random: RandomChoices,
     buffer: Vec<u8>,
     pipe: (OwnedFd, OwnedFd),
     file: File,
     pub(crate) steps: u64,
 }
 
-/// Steps until the stage says that it is over. Whatever a call says is right: ends and errors are
-/// part of the play.
-pub(crate) fn play(player: &Mutex<Player>, stage: &Stage) {
-    while stage.goes_on() {
-        player.lock().unwrap().step(stage);
+/// Runs random steps until the test is over. Results of calls are ignored, because ends and errors
+/// are part of the test.
+pub(crate) fn play(player: &Mutex<Player>, shared: &SharedState) {
+    while shared.wait_for_next_step() {
+        player.lock().unwrap().step(shared);
     }
 }
 
@@ -40,50 +40,53 @@ impl Player {
         let mut file = File::from(file);
         file.write_all(&vec![7; 300 << 10]).unwrap();
         let buffer = vec![1; 300 << 10];
-        let (tracker, dice) = (tracker.clone(), Dice::new(seed));
-        Self { tracker, sockets: Vec::new(), dice, buffer, pipe, file, steps: 0 }
+        let (tracker, random) = (tracker.clone(), RandomChoices::new(seed));
+        Self { tracker, sockets: Vec::new(), random, buffer, pipe, file, steps: 0 }
     }
 
-    fn step(&mut self, stage: &Stage) {
+    fn step(&mut self, shared: &SharedState) {
         self.steps += 1;
-        match self.dice.below(40) {
-            0 if self.sockets.len() < SOCKETS_MAX => self.accept(stage),
-            1 if self.sockets.len() < SOCKETS_MAX && self.dice.below(2) == 0 => self.connect(stage),
-            1 => self.look(),
-            2 if self.dice.below(4) == 0 => self.close(),
-            3 if self.dice.below(20) == 0 => self.end(),
-            4 if self.dice.below(4) == 0 => self.tune(),
+        match self.random.below(40) {
+            0 if self.sockets.len() < SOCKETS_MAX => self.accept(shared),
+            1 if self.sockets.len() < SOCKETS_MAX && self.random.below(2) == 0 => {
+                self.connect(shared)
+            }
+            1 => self.poll_all(),
+            2 if self.random.below(4) == 0 => self.close(),
+            3 if self.random.below(20) == 0 => self.shut_down(),
+            4 if self.random.below(4) == 0 => self.tune(),
             5..=22 => self.receive(),
             23.. => self.send(),
             _ => {}
         }
     }
 
-    fn accept(&mut self, stage: &Stage) {
-        if let Ok((socket, _)) = stage.listener.accept(false) {
+    fn accept(&mut self, shared: &SharedState) {
+        if let Ok((socket, _)) = shared.listener.accept(false) {
             assert!(socket.is_tracked());
             self.sockets.push(socket);
         }
     }
 
-    /// To the peers, or to where nobody listens.
-    fn connect(&mut self, stage: &Stage) {
+    /// Connects to the peers, or to a port at which no process listens.
+    fn connect(&mut self, shared: &SharedState) {
         let socket = self.tracker.socket(false, false).unwrap();
         assert!(socket.is_tracked());
-        let mut address = stage.elsewhere;
-        if self.dice.below(8) == 0 {
+        let mut address = shared.peer_address;
+        if self.random.below(8) == 0 {
             address.set_port(1);
         }
-        if self.dice.below(8) > 0 {
+        if self.random.below(8) > 0 {
             let _ = rustix::net::connect(&socket, &address);
         }
         self.sockets.push(socket);
     }
 
-    /// What is asked of the kernel here changes what need not be asked later.
-    fn look(&mut self) {
+    /// Polls all sockets, because what the library asks the kernel here changes what it has to ask
+    /// later.
+    fn poll_all(&mut self) {
         const EVENTS: [u16; 5] = [0x001, 0x005, 0x004, 0x002, 0x2007];
-        let events = EVENTS[self.dice.below(EVENTS.len())];
+        let events = EVENTS[self.random.below(EVENTS.len())];
         let entry = |socket: &TrackedSocket| PollFd { fd: socket.as_raw_fd(), events, revents: 0 };
         let mut fds: Vec<_> = self.sockets.iter().map(entry).collect();
         self.tracker.upoll(&mut fds, Some(Duration::ZERO), None).unwrap();
@@ -93,41 +96,41 @@ impl Player {
         if self.sockets.is_empty() {
             return;
         }
-        let at = self.dice.below(self.sockets.len());
+        let at = self.random.below(self.sockets.len());
         let socket = self.sockets.swap_remove(at);
-        if self.dice.below(2) == 0 {
+        if self.random.below(2) == 0 {
             sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
         }
     }
 
     fn pick(&mut self) -> Option<usize> {
-        (!self.sockets.is_empty()).then(|| self.dice.below(self.sockets.len()))
+        (!self.sockets.is_empty()).then(|| self.random.below(self.sockets.len()))
     }
 
-    fn end(&mut self) {
+    fn shut_down(&mut self) {
         let Some(at) = self.pick() else { return };
-        let how = [Shutdown::Write, Shutdown::Read, Shutdown::Both][self.dice.below(3)];
+        let how = [Shutdown::Write, Shutdown::Read, Shutdown::Both][self.random.below(3)];
         let _ = self.sockets[at].shutdown(how);
     }
 
-    /// What no hook tells of, and the library is therefore told of.
+    /// Changes a socket in a way that no hook reports, and has the library refresh it.
     fn tune(&mut self) {
         let Some(at) = self.pick() else { return };
         let socket = &self.sockets[at];
-        match self.dice.below(4) {
+        match self.random.below(4) {
             0 => drop(socket.take_error()),
             3 => {
                 sockopt::set_socket_oobinline(socket, true).unwrap();
                 socket.refresh();
             }
             1 => {
-                let bytes = 4 << 10 << self.dice.below(6);
+                let bytes = 4 << 10 << self.random.below(6);
                 sockopt::set_socket_send_buffer_size(socket, bytes).unwrap();
                 socket.refresh();
             }
             _ => {
-                let low = [1, 1, 100, 5000][self.dice.below(4)];
-                set_low_mark(socket, low);
+                let bytes = [1, 1, 100, 5000][self.random.below(4)];
+                set_rcvlowat(socket, bytes);
                 socket.refresh();
             }
         }
@@ -135,10 +138,10 @@ impl Player {
 
     fn receive(&mut self) {
         let Some(at) = self.pick() else { return };
-        let (socket, count) = (&self.sockets[at], self.dice.bytes());
+        let (socket, count) = (&self.sockets[at], self.random.bytes());
         let bytes = &mut self.buffer[..count];
-        let way = self.dice.below(8);
-        match way {
+        let variant = self.random.below(8);
+        match variant {
             7 => drop(socket.receive(bytes)),
             0 => drop(rustix::net::recv(socket, bytes, RecvFlags::PEEK)),
             6 => drop(rustix::net::recv(socket, bytes, RecvFlags::OOB)),
@@ -158,18 +161,18 @@ impl Player {
             3 => drop(rustix::net::recv(socket, bytes, RecvFlags::TRUNC)),
             _ => drop(rustix::io::read(socket, bytes)),
         }
-        if way != 7 && common::mode() == TrackingMode::Lean {
+        if variant != 7 && common::mode() == TrackingMode::Lean {
             socket.refresh();
         }
     }
 
     fn send(&mut self) {
         let Some(at) = self.pick() else { return };
-        let (socket, count) = (&self.sockets[at], self.dice.bytes());
+        let (socket, count) = (&self.sockets[at], self.random.bytes());
         let bytes = &self.buffer[..count];
         let flags = SendFlags::NOSIGNAL;
-        let way = self.dice.below(7);
-        match way {
+        let variant = self.random.below(7);
+        match variant {
             6 => drop(socket.send(bytes)),
             0 => {
                 let (one, two) = bytes.split_at(count / 2);
@@ -183,19 +186,18 @@ impl Player {
             2 => drop(rustix::net::send(socket, bytes, flags | SendFlags::MORE)),
             _ => drop(rustix::net::send(socket, bytes, flags)),
         }
-        if way != 6 && common::mode() == TrackingMode::Lean {
+        if variant != 6 && common::mode() == TrackingMode::Lean {
             socket.refresh();
         }
     }
 }
 
-/// SO_RCVLOWAT.
-fn set_low_mark(socket: &TrackedSocket, bytes: libc::c_int) {
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+fn set_rcvlowat(socket: &TrackedSocket, bytes: libc::c_int) {
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `bytes` is as long as `length` says and outlives the call.
+    // SAFETY: `bytes` has `length` bytes and outlives the call.
     let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const bytes).cast(), length)
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const bytes).cast(), length)
     };
     assert_eq!(result, 0);
 }

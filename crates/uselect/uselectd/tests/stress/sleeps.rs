@@ -1,4 +1,4 @@
-//! Sleeping while one thing happens.
+//! Sleeps that a single event has to end.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,34 +9,35 @@ use std::time::{Duration, Instant};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use uselect::{PollFd, TrackedSocket, Tracker};
 
-use crate::Dice;
-use crate::compare::{Counts, polled};
+use crate::RandomChoices;
+use crate::compare::{StressCounts, poll_events};
 use crate::player::Player;
 
 const IN: u16 = 0x001;
 const OUT: u16 = 0x004;
 const HUP: u16 = 0x010;
-/// Shorter than what the library lets pass without looking again, where it looks again.
+/// Shorter than the time after which the library asks the kernel again on its own.
 const SLEEP: Duration = Duration::from_millis(150);
-/// Who is not woken so long after what is waited for was done has missed it, at first.
+/// If a sleeper is not woken within this time after the event, its wake-up counts as missed at
+/// first.
 const LATE: Duration = Duration::from_millis(50);
 
-/// By then the daemon has swept what the kernel called no program for.
-const SWEPT: Duration = Duration::from_secs(3);
+/// By then a sweep of the daemon has found an event for which the kernel skipped the program.
+const SWEEP_TIME: Duration = Duration::from_secs(3);
 
-/// Sleeps among all sockets that say nothing of what is asked, on a connection of its own, until
-/// bytes, room or a reset come.
+/// Sleeps on a new connection until data, send space or a reset comes. The poll set also has all
+/// other sockets, with events that they do not report now.
 pub(crate) fn sleep(
     tracker: &Tracker,
     players: &[MutexGuard<'_, Player>],
-    counts: &mut Counts,
-    dice: &mut Dice,
+    counts: &mut StressCounts,
+    random: &mut RandomChoices,
 ) {
     let sockets = || players.iter().flat_map(|player| player.sockets.iter());
     let mut fds: Vec<PollFd> = sockets()
-        .filter(|socket| polled(socket.as_fd()) & (0x008 | HUP) == 0)
+        .filter(|socket| poll_events(socket.as_fd()) & (0x008 | HUP) == 0)
         .map(|socket| {
-            let events = (IN | OUT) & !polled(socket.as_fd());
+            let events = (IN | OUT) & !poll_events(socket.as_fd());
             PollFd { fd: socket.as_raw_fd(), events, revents: 0 }
         })
         .collect();
@@ -44,16 +45,16 @@ pub(crate) fn sleep(
         let Some((socket, mut peer)) = pair(tracker) else { return };
         match wanted {
             OUT => while send(&socket, &[0; 65536], SendFlags::NOSIGNAL).is_ok() {},
-            // A hang-up is told though nobody asks, and though there are bytes that nobody wants.
+            // A hang-up is reported without being requested, and although there are unread bytes.
             HUP => peer.write_all(b"x").unwrap(),
             _ => {}
         }
         std::thread::sleep(Duration::from_millis(5));
         let events = if wanted == HUP { 0 } else { wanted };
         fds.push(PollFd { fd: socket.as_raw_fd(), events, revents: 0 });
-        let wait = Duration::from_micros(dice.below(1500) as u64);
+        let delay = Duration::from_micros(random.below(1500) as u64);
         let other = std::thread::spawn(move || {
-            std::thread::sleep(wait);
+            std::thread::sleep(delay);
             match wanted {
                 IN => peer.write_all(b"x").unwrap(),
                 OUT => drop(peer.read(&mut vec![0; 1 << 20])),
@@ -74,27 +75,30 @@ pub(crate) fn sleep(
         });
         let count = tracker.upoll(&mut fds, Some(SLEEP), None).unwrap();
         let end = Instant::now();
-        let found = fds.pop().map(|entry| entry.revents).unwrap_or_default();
+        let revents = fds.pop().map(|entry| entry.revents).unwrap_or_default();
         let (peer, done) = other.join().unwrap();
-        // Timers of other connections may end it before, the other thread may come late, and so may
-        // the kernel on a busy machine, which poll(2) then does not know of either: that shows
-        // nothing.
-        let is_there = polled(socket.as_fd()) & wanted != 0;
-        let is_late = count == 0 && is_there && end.saturating_duration_since(done) > LATE;
-        counts.slept += u64::from(is_late || found & wanted != 0);
+        // Timers of other connections may end the sleep early. The other thread may run late, and
+        // on a busy machine the kernel may too; poll(2) then does not report the event either. Such
+        // sleeps do not count.
+        let is_reported = poll_events(socket.as_fd()) & wanted != 0;
+        let is_late = count == 0 && is_reported && end.saturating_duration_since(done) > LATE;
+        counts.slept += u64::from(is_late || revents & wanted != 0);
         if is_late {
             let mut fds = [PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
-            let is_swept = tracker.upoll(&mut fds, Some(SWEPT), None) == Ok(1);
-            let said = if is_swept { &mut counts.swept } else { &mut counts.lost };
-            *said += 1;
-            println!("late: {wanted:#x}, swept {is_swept}, poll {:#x}", polled(socket.as_fd()));
+            let is_swept = tracker.upoll(&mut fds, Some(SWEEP_TIME), None) == Ok(1);
+            let counter = if is_swept { &mut counts.swept } else { &mut counts.lost };
+            *counter += 1;
+            println!(
+                "late: {wanted:#x}, swept {is_swept}, poll {:#x}",
+                poll_events(socket.as_fd())
+            );
         }
         drop(peer);
         let _ = recv(&socket, &mut [0; 8][..], RecvFlags::DONTWAIT);
     }
 }
 
-/// A connection of which nothing has been heard yet.
+/// A new connection without any event.
 fn pair(tracker: &Tracker) -> Option<(TrackedSocket, TcpStream)> {
     let (listener, address) = crate::listener::listener(tracker);
     let peer = TcpStream::connect(address).ok()?;
