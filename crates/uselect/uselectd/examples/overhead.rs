@@ -1,10 +1,11 @@
-//! `overhead [ROUNDS]`: what sending and receiving cost others while somebody is registered.
+//! `overhead [ROUNDS]`: measures what a registered process costs the sends and receives of another
+//! process.
 //!
-//! One thread on one core sends a byte to and fro over loopback, of which nothing is tracked: while
-//! nobody is registered, while a process in lean mode is, in exact mode, and in exact mode in the
-//! cgroup of this process. Each round measures all of them, in another order, and compares with
-//! nobody of the same round. Ends with status 1 if a median is above the bar of 120 ns for a send
-//! and a receive. Needs root, and a machine that does nothing else.
+//! One thread on one core sends a byte back and forth over loopback, by sockets that are not
+//! tracked. The cases are: no client; a client in lean mode; a client in exact mode; a client in
+//! exact mode in the cgroup of this process. Each round measures all cases, in another order, and
+//! compares each with the case without a client. The status is 1 if a median is more than 120 ns
+//! above that for a send and a receive. Needs root and an otherwise idle machine.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,35 +16,37 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use uselect::{REQUEST_MAGIC, RegistrationReply, TrackingMode};
+use uselect::{CHALLENGE_BYTES, REQUEST_MAGIC, RegistrationReply, TrackingMode};
 use uselectd::{AccessPolicy, Daemon};
 
+/// The largest allowed overhead of a send and a receive.
 const BAR_NS: f64 = 120.0;
 const ROUNDS: usize = 30;
-/// Of a round and a case; their median counts, so that what interrupts one is left out.
+/// Batches of a case in a round. Their median counts, so that an interrupted batch does not.
 const BATCHES: usize = 60;
-/// Sends and receives of a batch.
-const TURNS: u32 = 1000;
+/// Pairs of a send and a receive in a batch.
+const PAIRS: u32 = 1000;
 
-/// Who is registered.
+/// A client that is registered during a measurement.
 struct Case {
     name: &'static str,
     mode: Option<TrackingMode>,
-    is_neighbour: bool,
+    /// The client is in the cgroup of this process.
+    shares_cgroup: bool,
 }
 
 const CASES: [Case; 4] = [
-    Case { name: "nobody", mode: None, is_neighbour: false },
-    Case { name: "lean", mode: Some(TrackingMode::Lean), is_neighbour: false },
-    Case { name: "exact", mode: Some(TrackingMode::Exact), is_neighbour: false },
-    Case { name: "exact, same cgroup", mode: Some(TrackingMode::Exact), is_neighbour: true },
+    Case { name: "no client", mode: None, shares_cgroup: false },
+    Case { name: "lean", mode: Some(TrackingMode::Lean), shares_cgroup: false },
+    Case { name: "exact", mode: Some(TrackingMode::Exact), shares_cgroup: false },
+    Case { name: "exact, same cgroup", mode: Some(TrackingMode::Exact), shares_cgroup: true },
 ];
 
 fn main() -> io::Result<ExitCode> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match &words[..] {
-        [word, socket, mode, cgroup] if word == "member" => {
-            member(socket, mode, cgroup).map(|()| ExitCode::SUCCESS)
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [word, socket, mode, cgroup] if word == "client" => {
+            client(socket, mode, cgroup).map(|()| ExitCode::SUCCESS)
         }
         [] => compare(ROUNDS),
         [rounds] => compare(rounds.parse().map_err(io::Error::other)?),
@@ -51,18 +54,23 @@ fn main() -> io::Result<ExitCode> {
     }
 }
 
-/// Another process: asks for what the library asks for, and stays until its input ends.
-fn member(socket: &str, mode: &str, cgroup: &str) -> io::Result<()> {
+/// Runs the client process: registers like the library and waits for the end of its input.
+fn client(socket: &str, mode: &str, cgroup: &str) -> io::Result<()> {
     if !cgroup.is_empty() {
         std::fs::write(Path::new(cgroup).join("cgroup.procs"), "0")?;
     }
     let mut connection = UnixStream::connect(socket)?;
     let mode = if mode == "lean" { TrackingMode::Lean } else { TrackingMode::Exact };
-    connection.write_all(&[&REQUEST_MAGIC[..], &[mode as u8]].concat())?;
-    let mut answer = [0];
-    connection.read_exact(&mut answer)?;
-    if answer[0] != RegistrationReply::Granted as u8 {
-        return Err(io::Error::other(format!("refused: {}", answer[0])));
+    let mut reply = [0];
+    connection.read_exact(&mut reply)?;
+    if reply[0] == RegistrationReply::Challenge as u8 {
+        let mut challenge = [0; CHALLENGE_BYTES];
+        connection.read_exact(&mut challenge)?;
+        connection.write_all(&[&REQUEST_MAGIC[..], &[mode as u8], &challenge].concat())?;
+        connection.read_exact(&mut reply)?;
+    }
+    if reply[0] != RegistrationReply::Granted as u8 {
+        return Err(io::Error::other(format!("refused: {}", reply[0])));
     }
     println!("registered");
     io::stdin().read_to_end(&mut Vec::new()).map(drop)
@@ -71,9 +79,9 @@ fn member(socket: &str, mode: &str, cgroup: &str) -> io::Result<()> {
 fn compare(rounds: usize) -> io::Result<ExitCode> {
     let socket = std::env::temp_dir().join(format!("uselect-overhead-{}", std::process::id()));
     let mut daemon = Daemon::new(&socket, AccessPolicy::default()).map_err(io::Error::other)?;
-    // Ends with the process, whichever way that ends.
+    // The kernel removes its links and maps when the process ends.
     std::thread::spawn(move || daemon.run(None));
-    let cgroup = other_cgroup()?;
+    let cgroup = child_cgroup()?;
     std::fs::create_dir(&cgroup)?;
     let measured = measure(rounds, &socket, &cgroup);
     std::fs::remove_dir(&cgroup)?;
@@ -81,8 +89,8 @@ fn compare(rounds: usize) -> io::Result<ExitCode> {
     Ok(report(&mut measured?))
 }
 
-/// One below this process's own.
-fn other_cgroup() -> io::Result<PathBuf> {
+/// Returns the path of a cgroup below that of this process.
+fn child_cgroup() -> io::Result<PathBuf> {
     let (own, mounts) = (
         std::fs::read_to_string("/proc/self/cgroup")?,
         std::fs::read_to_string("/proc/self/mountinfo")?,
@@ -96,7 +104,7 @@ fn other_cgroup() -> io::Result<PathBuf> {
     Ok(Path::new(mount).join(own).join(format!("uselect-overhead-{}", std::process::id())))
 }
 
-/// By case, what a send and a receive took in each round, in nanoseconds.
+/// Returns for each case the time of a send and a receive in each round, in nanoseconds.
 fn measure(rounds: usize, socket: &Path, cgroup: &Path) -> io::Result<[Vec<f64>; CASES.len()]> {
     let mut core = CpuSet::new();
     core.set(std::thread::available_parallelism()?.get() - 1);
@@ -106,15 +114,15 @@ fn measure(rounds: usize, socket: &Path, cgroup: &Path) -> io::Result<[Vec<f64>;
     for round in 0..rounds {
         for at in 0..CASES.len() {
             let at = (at + round) % CASES.len();
-            let Case { mode, is_neighbour, .. } = &CASES[at];
-            let cgroup = if *is_neighbour { Path::new("") } else { cgroup };
+            let Case { mode, shares_cgroup, .. } = &CASES[at];
+            let cgroup = if *shares_cgroup { Path::new("") } else { cgroup };
             wait_until_idle()?;
             let registered = mode.map(|mode| register(socket, mode, cgroup)).transpose()?;
-            // What comes first warms up.
-            turn(&mut one, &mut other)?;
+            // The first batch warms up.
+            run_batch(&mut one, &mut other)?;
             let mut batches = [0.0; BATCHES];
             for batch in &mut batches {
-                *batch = turn(&mut one, &mut other)?;
+                *batch = run_batch(&mut one, &mut other)?;
             }
             measured[at].push(median(&mut batches));
             if let Some(mut registered) = registered {
@@ -137,24 +145,25 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
 
 fn register(socket: &Path, mode: TrackingMode, cgroup: &Path) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("member").arg(socket).arg(if mode == TrackingMode::Lean {
+    command.arg("client").arg(socket).arg(if mode == TrackingMode::Lean {
         "lean"
     } else {
         "exact"
     });
-    let mut member = command.arg(cgroup).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let said = BufReader::new(member.stdout.take().expect("it is piped")).lines().next();
-    match said.transpose()? {
-        Some(_) => Ok(member),
-        None => Err(io::Error::other(format!("it ended: {}", member.wait()?))),
+    let mut client = command.arg(cgroup).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let line =
+        BufReader::new(client.stdout.take().expect("standard output is piped")).lines().next();
+    match line.transpose()? {
+        Some(_) => Ok(client),
+        None => Err(io::Error::other(format!("the client has ended: {}", client.wait()?))),
     }
 }
 
-/// Until no process of the machine has a link to a tracepoint or a cgroup any more: not the daemon,
-/// which is this process, and no other daemon, whose programs would be measured too.
+/// Waits until no process of the machine has a BPF link, neither this process, which runs the
+/// daemon, nor another daemon, whose programs would be measured too.
 fn wait_until_idle() -> io::Result<()> {
     let end = Instant::now() + Duration::from_secs(10);
-    while let Some(path) = link()? {
+    while let Some(path) = find_link()? {
         if Instant::now() > end {
             let path = path.display();
             return Err(io::Error::other(format!("a program is attached, see {path}")));
@@ -164,9 +173,10 @@ fn wait_until_idle() -> io::Result<()> {
     Ok(())
 }
 
-fn link() -> io::Result<Option<PathBuf>> {
+/// Returns a file in /proc that shows a BPF link, if there is one.
+fn find_link() -> io::Result<Option<PathBuf>> {
     for process in std::fs::read_dir("/proc")? {
-        // Some are no processes, others have ended meanwhile.
+        // Some entries are no processes, and processes may end meanwhile.
         let Ok(infos) = std::fs::read_dir(process?.path().join("fdinfo")) else { continue };
         let is_link = |path: &PathBuf| {
             std::fs::read_to_string(path).is_ok_and(|info| info.contains("link_type:"))
@@ -178,34 +188,36 @@ fn link() -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Nanoseconds of a send and a receive, as the mean of a batch: CPU time of the thread, in whose
-/// sends over loopback the receiving side's softirqs run. Where the kernel accounts for those apart
-/// (CONFIG_IRQ_TIME_ACCOUNTING) they are left out, and with them one of the programs.
-fn turn(one: &mut TcpStream, other: &mut TcpStream) -> io::Result<f64> {
+/// Runs a batch and returns the mean CPU time of a send and a receive in nanoseconds. Over loopback
+/// the softirqs of the receiving side run in the sends of this thread. If the kernel accounts for
+/// softirqs separately (CONFIG_IRQ_TIME_ACCOUNTING), the result lacks them, and with them one of
+/// the programs.
+fn run_batch(one: &mut TcpStream, other: &mut TcpStream) -> io::Result<f64> {
     let mut byte = [0];
     let begin = clock_gettime(ClockId::ThreadCPUTime);
-    for _ in 0..TURNS / 2 {
+    for _ in 0..PAIRS / 2 {
         one.write_all(&byte)?;
         other.read_exact(&mut byte)?;
         other.write_all(&byte)?;
         one.read_exact(&mut byte)?;
     }
-    let took = clock_gettime(ClockId::ThreadCPUTime) - begin;
-    Ok((took.tv_sec as f64 * 1e9 + took.tv_nsec as f64) / f64::from(TURNS))
+    let elapsed = clock_gettime(ClockId::ThreadCPUTime) - begin;
+    Ok((elapsed.tv_sec as f64 * 1e9 + elapsed.tv_nsec as f64) / f64::from(PAIRS))
 }
 
-/// Prints a row a case, with the quartiles; says whether the bar is met.
+/// Prints a row for each case, with the quartiles, and returns whether all medians are below the
+/// limit.
 fn report(measured: &mut [Vec<f64>; CASES.len()]) -> ExitCode {
-    let nobody = measured[0].clone();
-    println!("{:<20} {:>18}   {:>18}", "registered", "ns per send+recv", "more than nobody");
+    let without_client = measured[0].clone();
+    println!("{:<20} {:>18}   {:>18}", "registered", "ns per send+recv", "overhead");
     let mut is_met = true;
     for (case, times) in CASES.iter().zip(measured) {
-        let mut more: Vec<f64> =
-            times.iter().zip(&nobody).map(|(time, base)| time - base).collect();
-        println!("{:<20} {:>18}   {:>18}", case.name, spread(times), spread(&mut more));
-        is_met &= median(&mut more) <= BAR_NS;
+        let mut overhead: Vec<f64> =
+            times.iter().zip(&without_client).map(|(time, base)| time - base).collect();
+        println!("{:<20} {:>18}   {:>18}", case.name, spread(times), spread(&mut overhead));
+        is_met &= median(&mut overhead) <= BAR_NS;
     }
-    println!("{} the bar: {BAR_NS} ns more", if is_met { "met" } else { "missed" });
+    println!("{} the limit of {BAR_NS} ns", if is_met { "met" } else { "missed" });
     if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -215,7 +227,7 @@ fn spread(values: &mut [f64]) -> String {
     format!("{middle:.0} ({low:.0} to {high:.0})")
 }
 
-/// Sorts them.
+/// Sorts the values and returns the median.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
