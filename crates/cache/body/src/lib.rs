@@ -396,9 +396,9 @@ impl Filler {
             drop(state);
             self.buffer = Some(buffer);
         }
-        let spare = self.buffer.as_mut().expect("allocated above").unfilled();
-        let count = spare.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
-        Ok(&mut spare[..count])
+        let unfilled = self.buffer.as_mut().expect("allocated above").unfilled();
+        let count = unfilled.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
+        Ok(&mut unfilled[..count])
     }
 
     /// Publishes the first `count` bytes of [`Filler::unfilled`], which the caller has written.

@@ -28,14 +28,13 @@ pub(super) fn open_record(
     let now = shared.index.shard(id.key).get(id).filter(|now| now.at == at);
     let indexed = now.ok_or(FetchError::Gone)?;
     let segment = shared.segments.get(at.segment).ok_or(FetchError::Gone)?;
-    let RecordHeaders { record: front, update, status } =
-        shared.read_headers(&segment, &indexed)?;
+    let RecordHeaders { record, update, status } = shared.read_headers(&segment, &indexed)?;
     if status == RecordStatus::Purged {
         return Err(FetchError::Gone);
     }
-    let head = front.stored_header(update.as_ref(), status == RecordStatus::Stale);
+    let header = record.stored_header(update.as_ref(), status == RecordStatus::Stale);
     let body_at = at.offset() + u64::from(indexed.header_bytes);
-    Ok(OpenRecord { segment, record: front, body_at, header: head })
+    Ok(OpenRecord { segment, record, body_at, header })
 }
 
 impl FetchTask {
@@ -49,7 +48,7 @@ impl FetchTask {
         if self.opened.is_none() {
             match open_record(shared, self.id, self.at) {
                 Ok(opened) => self.opened = Some(opened),
-                Err(miss) => return self.fail(shared, miss),
+                Err(error) => return self.fail(shared, error),
             }
         }
         let mut budget = TURN_BYTES;
@@ -58,7 +57,7 @@ impl FetchTask {
             if self.has_reported && !self.filler().is_shared() {
                 return false;
             }
-            let given = self.delivered;
+            let delivered = self.delivered;
             match self.deliver_chunk(shared) {
                 Ok(FetchStep::Progress) => self.tries = 0,
                 Ok(FetchStep::Complete) => return self.finish_body(shared),
@@ -68,12 +67,12 @@ impl FetchTask {
                     return true;
                 }
                 Ok(FetchStep::NoMemory) => return self.fail(shared, FetchError::NoMemory),
-                Err(miss) => return self.fail(shared, miss),
+                Err(error) => return self.fail(shared, error),
             }
             if self.delivered > 0 {
                 self.report_fetched(shared);
             }
-            budget = budget.saturating_sub((self.delivered - given) as usize);
+            budget = budget.saturating_sub((self.delivered - delivered) as usize);
             if budget == 0 {
                 shared.queue.push_fetch(self);
                 return false;
@@ -110,9 +109,9 @@ impl FetchTask {
             read_chunk(shared, opened, chunk.start, &mut self.unplaced)?;
         }
         let count = match filler.unfilled() {
-            Ok(spare) => {
-                let count = spare.len().min(self.unplaced.len());
-                spare[..count].copy_from_slice(&self.unplaced[..count]);
+            Ok(unfilled) => {
+                let count = unfilled.len().min(self.unplaced.len());
+                unfilled[..count].copy_from_slice(&self.unplaced[..count]);
                 count
             }
             Err(error) => {
@@ -138,8 +137,8 @@ impl FetchTask {
             self.has_reported = true;
             shared.stats.update(|counters| counters.fetched += 1);
             shared.index.shard(self.id.key).mark_fetched(self.id);
-            let head = opened.header.clone();
-            shared.callbacks.handle_reply(self.requester, DiskReply::Fetched(head));
+            let header = opened.header.clone();
+            shared.callbacks.handle_reply(self.requester, DiskReply::Fetched(header));
         }
     }
 
@@ -152,9 +151,9 @@ impl FetchTask {
     }
 
     /// Ends the fetch with an error. If the header was delivered already, the body is cut.
-    fn fail(mut self, shared: &DiskShared, miss: FetchError) -> bool {
+    fn fail(mut self, shared: &DiskShared, error: FetchError) -> bool {
         let (id, at) = (self.id, self.at);
-        match miss {
+        match error {
             FetchError::Damaged => shared.discard_damaged(id, at),
             FetchError::Gone => {
                 shared.stats.update(|counters| counters.fetches_gone += 1);
@@ -169,7 +168,7 @@ impl FetchTask {
         if let Some(filler) = self.filler.take() {
             wake(shared, filler.cut());
         }
-        self.report_end(shared, miss);
+        self.report_end(shared, error);
         false
     }
 
@@ -181,10 +180,10 @@ impl FetchTask {
         self.report_end(shared, FetchError::Gone);
     }
 
-    fn report_end(&self, shared: &DiskShared, miss: FetchError) {
+    fn report_end(&self, shared: &DiskShared, error: FetchError) {
         let reply = match self.has_reported {
             true => DiskReply::Cut(self.id),
-            false => DiskReply::NotFetched(miss),
+            false => DiskReply::NotFetched(error),
         };
         shared.callbacks.handle_reply(self.requester, reply);
     }
@@ -198,9 +197,9 @@ fn read_directly(
     chunk: Range<u64>,
 ) -> Result<Option<u64>, FetchError> {
     let count = (chunk.end - chunk.start) as usize;
-    let Ok(spare) = filler.unfilled() else { return Ok(None) };
-    let Some(spare) = spare.get_mut(..count) else { return Ok(None) };
-    read_chunk(shared, opened, chunk.start, spare)?;
+    let Ok(unfilled) = filler.unfilled() else { return Ok(None) };
+    let Some(unfilled) = unfilled.get_mut(..count) else { return Ok(None) };
+    read_chunk(shared, opened, chunk.start, unfilled)?;
     wake(shared, filler.advance(count));
     Ok(Some(count as u64))
 }

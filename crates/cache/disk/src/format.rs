@@ -273,8 +273,8 @@ impl RecordParts<'static> {
 
 impl<'a> RecordParts<'a> {
     /// Splits a record header of the length that `fixed` says.
-    pub(super) fn of(fixed: &FixedHeader, front: &'a [u8]) -> Self {
-        let mut cut = PartReader(&front[SEALED_FIXED_BYTES..]);
+    pub(super) fn of(fixed: &FixedHeader, header: &'a [u8]) -> Self {
+        let mut cut = PartReader(&header[SEALED_FIXED_BYTES..]);
         Self {
             meta: cut.take(fixed.meta_bytes()),
             variant: cut.variant(fixed),
@@ -429,20 +429,20 @@ impl Sealer {
     }
 
     /// Appends the seal of a record header that is otherwise complete.
-    pub(super) fn put_header_seal(&self, front: &mut Vec<u8>, at: RecordPosition) {
-        let seal = self.seal(b'f', at, front);
-        front.extend_from_slice(&seal);
+    pub(super) fn put_header_seal(&self, header: &mut Vec<u8>, at: RecordPosition) {
+        let seal = self.seal(b'f', at, header);
+        header.extend_from_slice(&seal);
     }
 
     /// Returns whether a whole record header was written at `at`.
-    pub(super) fn is_record_header(&self, front: &[u8], at: RecordPosition) -> bool {
-        let Some((front, seal)) = front.split_last_chunk::<SEAL_BYTES>() else { return false };
-        self.seal(b'f', at, front) == *seal
+    pub(super) fn is_record_header(&self, header: &[u8], at: RecordPosition) -> bool {
+        let Some((header, seal)) = header.split_last_chunk::<SEAL_BYTES>() else { return false };
+        self.seal(b'f', at, header) == *seal
     }
 
     /// Returns the seal at the end of a record, which is written last.
-    pub(super) fn end_seal(&self, front: &[u8], at: RecordPosition) -> [u8; SEAL_BYTES] {
-        self.seal(b'e', at, &front[front.len() - SEAL_BYTES..])
+    pub(super) fn end_seal(&self, header: &[u8], at: RecordPosition) -> [u8; SEAL_BYTES] {
+        self.seal(b'e', at, &header[header.len() - SEAL_BYTES..])
     }
 
     pub(super) fn header_bytes(&self, header: &SegmentHeader) -> [u8; SEGMENT_HEADER_BYTES] {
@@ -519,19 +519,19 @@ mod tests {
     #[test]
     fn a_record_header_is_valid_only_unchanged_and_in_its_place() {
         let fixed = fixed();
-        let mut front = Vec::new();
-        sealer().put_fixed(&mut front, &fixed, AT);
+        let mut header = Vec::new();
+        sealer().put_fixed(&mut header, &fixed, AT);
         let variant = VariantKey { exact: 8, by_language: Some(9) };
-        front.extend_from_slice(&[1; META_BYTES]);
-        put_variant(&mut front, Some(variant));
-        front.extend_from_slice(b"abcheadnamet");
-        front.extend_from_slice(&[2; 32]);
-        front.extend_from_slice(b"12345678");
-        sealer().put_header_seal(&mut front, AT);
-        assert_eq!(front.len(), fixed.record_header_bytes());
-        assert_eq!(sealer().read_fixed(&front, AT), Some(fixed));
-        assert!(sealer().is_record_header(&front, AT));
-        let parts = RecordParts::of(&fixed, &front);
+        header.extend_from_slice(&[1; META_BYTES]);
+        put_variant(&mut header, Some(variant));
+        header.extend_from_slice(b"abcheadnamet");
+        header.extend_from_slice(&[2; 32]);
+        header.extend_from_slice(b"12345678");
+        sealer().put_header_seal(&mut header, AT);
+        assert_eq!(header.len(), fixed.record_header_bytes());
+        assert_eq!(sealer().read_fixed(&header, AT), Some(fixed));
+        assert!(sealer().is_record_header(&header, AT));
+        let parts = RecordParts::of(&fixed, &header);
         assert_eq!(
             (parts.variant, parts.vary, parts.response_header),
             (Some(variant), &b"abc"[..], &b"head"[..])
@@ -539,16 +539,18 @@ mod tests {
         assert_eq!((parts.name, parts.tags.len(), parts.sums.len()), (&b"namet"[..], 32, 8));
         let elsewhere = RecordPosition { unit: 10, ..AT };
         assert!(
-            sealer().read_fixed(&front, elsewhere).is_none()
-                && !sealer().is_record_header(&front, elsewhere)
+            sealer().read_fixed(&header, elsewhere).is_none()
+                && !sealer().is_record_header(&header, elsewhere)
         );
         for (key, directory) in [(4, 6), (3, 7)] {
             let other = Sealer::new(HashKey::new([key; 16]), directory);
-            assert!(other.read_fixed(&front, AT).is_none() && !other.is_record_header(&front, AT));
+            assert!(
+                other.read_fixed(&header, AT).is_none() && !other.is_record_header(&header, AT)
+            );
         }
-        assert_ne!(sealer().end_seal(&front, AT), sealer().end_seal(&front, elsewhere));
-        for at in 0..front.len() {
-            let mut flipped = front.clone();
+        assert_ne!(sealer().end_seal(&header, AT), sealer().end_seal(&header, elsewhere));
+        for at in 0..header.len() {
+            let mut flipped = header.clone();
             flipped[at] ^= 1;
             assert!(!sealer().is_record_header(&flipped, AT), "byte {at}");
             assert_eq!(

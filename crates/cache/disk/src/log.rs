@@ -134,19 +134,19 @@ impl Log {
         let sealer = self.shared.sealer;
         let (mut fixed, parts) = (record.fixed, &record.parts);
         fixed.purges = self.purges;
-        let front = &mut self.header_buffer;
-        front.clear();
-        sealer.put_fixed(front, &fixed, at);
-        front.extend_from_slice(parts.meta);
-        put_variant(front, parts.variant);
+        let header = &mut self.header_buffer;
+        header.clear();
+        sealer.put_fixed(header, &fixed, at);
+        header.extend_from_slice(parts.meta);
+        put_variant(header, parts.variant);
         for part in [parts.vary, parts.response_header, parts.name, parts.tags, parts.sums] {
-            front.extend_from_slice(part);
+            header.extend_from_slice(part);
         }
-        sealer.put_header_seal(front, at);
-        debug_assert_eq!(front.len(), fixed.record_header_bytes());
-        let end = sealer.end_seal(front, at);
+        sealer.put_header_seal(header, at);
+        debug_assert_eq!(header.len(), fixed.record_header_bytes());
+        let end = sealer.end_seal(header, at);
         open.is_dirty = true;
-        let written = write_parts(&open.segment, offset, front, record.body, &end);
+        let written = write_parts(&open.segment, offset, header, record.body, &end);
         if let Err(error) = written {
             self.undo_append(offset);
             return Err(error);
@@ -292,13 +292,13 @@ impl Log {
     /// Rewrites a response whose segment is dropped.
     fn rewrite(&mut self, from: &Segment, indexed: &IndexedRecord) -> Option<()> {
         let shared = self.shared.clone();
-        let RecordHeaders { record: front, update, status } =
+        let RecordHeaders { record: header, update, status } =
             shared.read_headers(from, indexed).ok()?;
         // The rewritten record would come after the rule that covers it.
         if status != RecordStatus::Valid {
             return None;
         }
-        let mut record = front.to_new_record();
+        let mut record = header.to_new_record();
         if let Some(newer) = update.as_ref().map(RecordHeader::to_new_record) {
             (record.parts.meta, record.parts.response_header) =
                 (newer.parts.meta, newer.parts.response_header);
@@ -306,7 +306,7 @@ impl Log {
         }
         let mut body = vec![0; usize::try_from(indexed.body_bytes).ok()?];
         let offset = indexed.at.offset() + u64::from(indexed.header_bytes);
-        if !read_exactly(&*from.file, offset, &mut body).ok()? || !front.matches_body(&body) {
+        if !read_exactly(&*from.file, offset, &mut body).ok()? || !header.matches_body(&body) {
             return None;
         }
         let at = self.append(&NewRecord { body: &[&body], ..record }).ok()?;
@@ -351,13 +351,13 @@ fn position_at(segment: &Segment, offset: u64) -> RecordPosition {
 fn write_parts(
     segment: &Segment,
     offset: u64,
-    front: &[u8],
+    header: &[u8],
     body: &[&[u8]],
     end: &[u8],
 ) -> IoResult<()> {
     let file = &*segment.file;
     let mut parts = Vec::with_capacity(body.len() + 2);
-    parts.push(front);
+    parts.push(header);
     parts.extend_from_slice(body);
     let body_bytes: usize = body.iter().map(|part| part.len()).sum();
     if body_bytes as u64 <= VERIFIED_BYTES_MAX {
@@ -366,7 +366,7 @@ fn write_parts(
     }
     write_all(file, offset, &parts)?;
     file.sync()?;
-    write_all(file, offset + (front.len() + body_bytes) as u64, &[end])
+    write_all(file, offset + (header.len() + body_bytes) as u64, &[end])
 }
 
 /// Creates a record without a body.

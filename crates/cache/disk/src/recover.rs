@@ -196,10 +196,10 @@ impl Log {
         let sealer = &self.shared.sealer;
         let Some(fixed) = window.get(at.offset(), SEALED_FIXED_BYTES)? else { return Ok(None) };
         let Some(fixed) = sealer.read_fixed(fixed, at) else { return Ok(None) };
-        let Some(front) = window.get(at.offset(), fixed.record_header_bytes())? else {
+        let Some(header) = window.get(at.offset(), fixed.record_header_bytes())? else {
             return Ok(None);
         };
-        Ok(sealer.is_record_header(front, at).then_some(fixed))
+        Ok(sealer.is_record_header(header, at).then_some(fixed))
     }
 
     /// Appends the summary item of a record. An incomplete response becomes a purge of its id,
@@ -213,15 +213,15 @@ impl Log {
         fixed: FixedHeader,
     ) -> IoResult<()> {
         let bytes = window.get(at.offset(), fixed.record_header_bytes())?;
-        let front = RecordHeader { fixed, bytes: bytes.map(<[u8]>::to_vec).unwrap_or_default() };
-        if front.has_kind(RecordKind::Response) && !self.is_whole(window, at, &front)? {
+        let header = RecordHeader { fixed, bytes: bytes.map(<[u8]>::to_vec).unwrap_or_default() };
+        if header.has_kind(RecordKind::Response) && !self.is_whole(window, at, &header)? {
             let gone = FixedHeader {
                 purges: fixed.purges,
                 ..FixedHeader::new(RecordKind::Purge(PurgeScope::Id), fixed.id)
             };
             put_item(items, at.unit, &gone, &RecordParts::NONE);
         } else {
-            put_item(items, at.unit, &fixed, &front.parts());
+            put_item(items, at.unit, &fixed, &header.parts());
         }
         Ok(())
     }
@@ -230,11 +230,11 @@ impl Log {
         &self,
         window: &mut Window<'_>,
         at: RecordPosition,
-        front: &RecordHeader,
+        header: &RecordHeader,
     ) -> IoResult<bool> {
-        let body = at.offset() + front.bytes.len() as u64;
-        let body_bytes = front.fixed.body_bytes;
-        let end = self.shared.sealer.end_seal(&front.bytes, at);
+        let body = at.offset() + header.bytes.len() as u64;
+        let body_bytes = header.fixed.body_bytes;
+        let end = self.shared.sealer.end_seal(&header.bytes, at);
         let written = window.get(body + body_bytes, SEAL_BYTES)?;
         if written != Some(&end[..]) {
             return Ok(false);
@@ -242,11 +242,11 @@ impl Log {
         if body_bytes > VERIFIED_BYTES_MAX {
             return Ok(true);
         }
-        for chunk in 0..front.fixed.chunks() {
+        for chunk in 0..header.fixed.chunks() {
             let start = (chunk * CHUNK_BYTES) as u64;
             let bytes = (body_bytes - start).min(CHUNK_BYTES as u64) as usize;
             let sum = window.get(body + start, bytes)?.map(crc32c::crc32c);
-            if sum.is_none() || sum != front.chunk_sum(chunk) {
+            if sum.is_none() || sum != header.chunk_sum(chunk) {
                 return Ok(false);
             }
         }

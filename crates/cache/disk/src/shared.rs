@@ -62,12 +62,12 @@ impl DiskShared {
         indexed: &IndexedRecord,
     ) -> Result<RecordHeaders, FetchError> {
         let (id, at) = (indexed.id, indexed.at);
-        let front = self.read_record_header(
+        let header = self.read_record_header(
             segment,
             id,
             HeaderLocation { at, header_bytes: indexed.header_bytes },
         )?;
-        if !front.has_kind(RecordKind::Response) || front.fixed.body_bytes != indexed.body_bytes {
+        if !header.has_kind(RecordKind::Response) || header.fixed.body_bytes != indexed.body_bytes {
             return Err(FetchError::Damaged);
         }
         let mut update = None;
@@ -79,11 +79,11 @@ impl DiskShared {
             }
             update = Some(newer);
         }
-        let parts = front.parts();
+        let parts = header.parts();
         let head_at = indexed.update.map_or(at, |head| head.at);
         let record = RuleSubject { id, at, header_at: head_at, name: parts.name, tags: parts.tags };
         let status = self.rules.status_of(&record);
-        Ok(RecordHeaders { record: front, update, status })
+        Ok(RecordHeaders { record: header, update, status })
     }
 
     fn read_record_header(
@@ -93,10 +93,10 @@ impl DiskShared {
         head: HeaderLocation,
     ) -> Result<RecordHeader, FetchError> {
         let mut bytes = vec![0; head.header_bytes as usize];
-        let fixed = self.read_checked(segment, head.at.offset(), &mut bytes, |front| {
-            let fixed = self.sealer.read_fixed(front, head.at)?;
-            let is_it = fixed.id == id && fixed.record_header_bytes() == front.len();
-            (is_it && self.sealer.is_record_header(front, head.at)).then_some(fixed)
+        let fixed = self.read_checked(segment, head.at.offset(), &mut bytes, |header| {
+            let fixed = self.sealer.read_fixed(header, head.at)?;
+            let is_it = fixed.id == id && fixed.record_header_bytes() == header.len();
+            (is_it && self.sealer.is_record_header(header, head.at)).then_some(fixed)
         })?;
         Ok(RecordHeader { fixed, bytes })
     }

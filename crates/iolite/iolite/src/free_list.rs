@@ -80,11 +80,11 @@ pub(crate) struct FreedBlock {
 impl FreeList {
     /// Creates an empty list for a slab of `blocks`.
     pub(crate) fn new(kind: MemoryKind, blocks: usize) -> Self {
-        let mut free_list = Vec::new();
-        free_list.resize_with(blocks * kind.segments_per_block(), || None);
+        let mut segments = Vec::new();
+        segments.resize_with(blocks * kind.segments_per_block(), || None);
         Self {
             kind,
-            segments: free_list,
+            segments,
             blocks: vec![BlockUse::default(); blocks],
             size_classes: [const { Vec::new() }; SIZE_CLASSES],
             spare_segments: Vec::new(),
@@ -245,7 +245,8 @@ impl FreeList {
         end <= UNITS_PER_SEGMENT && segment.has_generation(at / unit, end - at / unit, generation)
     }
 
-    /// Returns the block with the fewest bytes in use that is not being evacuated, and that number.
+    /// Returns the lowest number of bytes in use of any block that is not being evacuated, and that
+    /// block.
     pub(crate) fn least_used_block(&self) -> Option<(u64, u32)> {
         let present = self.blocks.iter().zip(0..).filter(|(of, _)| of.state == BlockState::Present);
         let least = present.map(|(of, block)| (of.live, block)).min()?;
@@ -300,22 +301,22 @@ impl FreeList {
             return;
         }
         let class = &mut self.size_classes[longest.ilog2() as usize];
-        let place = class.len() as u32;
+        let index = class.len() as u32;
         class.push(number as u32);
-        self.segment_mut(number).list_index = place;
+        self.segment_mut(number).list_index = index;
     }
 
     /// Removes a segment from its list. To be called before its longest gap changes.
     fn unlink(&mut self, number: usize) {
-        let (longest, place) = (self.segment(number).longest_gap, self.segment(number).list_index);
+        let (longest, index) = (self.segment(number).longest_gap, self.segment(number).list_index);
         if longest == 0 {
             return;
         }
         let class = &mut self.size_classes[longest.ilog2() as usize];
-        let out = class.swap_remove(place as usize);
+        let out = class.swap_remove(index as usize);
         assert_eq!(out as usize, number, "a segment knows its index");
-        if let Some(moved) = class.get(place as usize).copied() {
-            self.segment_mut(moved as usize).list_index = place;
+        if let Some(moved) = class.get(index as usize).copied() {
+            self.segment_mut(moved as usize).list_index = index;
         }
     }
 }

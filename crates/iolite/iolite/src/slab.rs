@@ -186,13 +186,13 @@ impl Slab {
     /// for slow readers. To be called after [`AllocError::Fragmented`]. Examines every block: some
     /// microseconds for 10 GB.
     pub fn start_evacuation(&self) -> Option<Vec<u64>> {
-        let (copied, referred) =
+        let (copied, zero_copy) =
             (self.free_list(MemoryKind::Copied), self.free_list(MemoryKind::ZeroCopy));
         let blocks = self.0.capacity as usize / BLOCK_BYTES;
-        if copied.evacuating + referred.evacuating >= blocks.div_ceil(EVACUATING_BLOCKS_SHARE) {
+        if copied.evacuating + zero_copy.evacuating >= blocks.div_ceil(EVACUATING_BLOCKS_SHARE) {
             return None;
         }
-        let found = [copied, referred].into_iter();
+        let found = [copied, zero_copy].into_iter();
         let found = found.filter_map(|free_list| Some((free_list.least_used_block()?, free_list)));
         let ((held, block), mut free_list) = found.min_by_key(|((held, _), _)| *held)?;
         let whole = BLOCK_BYTES as u64;
@@ -214,9 +214,9 @@ impl Slab {
 
     fn prefault_block(&self) -> Option<TaskResult> {
         let task = self.blocks().begin_task()?;
-        let made = task.run(&self.0.memory);
-        self.blocks().finish_task(task, made);
-        Some(made)
+        let result = task.run(&self.0.memory);
+        self.blocks().finish_task(task, result);
+        Some(result)
     }
 
     /// Returns whether the slice with this id is still held, unchanged.
@@ -230,10 +230,10 @@ impl Slab {
 
     /// Returns the present state of the slab and its counters.
     pub fn stats(&self) -> SlabStats {
-        let (copied, referred) =
+        let (copied, zero_copy) =
             (self.free_list(MemoryKind::Copied), self.free_list(MemoryKind::ZeroCopy));
         let blocks = self.blocks();
-        let [live, free, tainted] = [0, 1, 2].map(|of| copied.bytes()[of] + referred.bytes()[of]);
+        let [live, free, tainted] = [0, 1, 2].map(|of| copied.bytes()[of] + zero_copy.bytes()[of]);
         let counters = &self.0.counters;
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         SlabStats {
@@ -241,12 +241,12 @@ impl Slab {
             live,
             free,
             tainted,
-            extents: (copied.extents + referred.extents) as u64,
+            extents: (copied.extents + zero_copy.extents) as u64,
             ready_blocks: blocks.ready.len() as u64,
             queued_blocks: blocks.queued.len() as u64,
             empty_blocks: blocks.empty.len() as u64,
             small_page_blocks: blocks.small_page_blocks() as u64,
-            evacuating_blocks: (copied.evacuating + referred.evacuating) as u64,
+            evacuating_blocks: (copied.evacuating + zero_copy.evacuating) as u64,
             recycled: blocks.recycled,
             prefault_failures: blocks.failures,
             refused_full: count(&counters.refused_full),

@@ -137,8 +137,8 @@ impl DiskCallbacks for CacheCallbacks {
     fn handle_reply(&self, requester: WaiterId, reply: DiskReply) {
         let Some(cache) = self.cache.upgrade() else { return };
         let woken = match reply {
-            DiskReply::Fetched(head) if cache.is_loading(requester.token) => {
-                cache.finish_load(requester.token, &head)
+            DiskReply::Fetched(header) if cache.is_loading(requester.token) => {
+                cache.finish_load(requester.token, &header)
             }
             DiskReply::NotFetched(_) if cache.is_loading(requester.token) => {
                 cache.fail_load(requester.token)

@@ -79,30 +79,32 @@ impl Cache {
             let Some(DiskReply::Listed(headers, next)) = reply else {
                 return (found, self.disk_tier.has_disks());
             };
-            for head in headers.iter().filter(|head| selector.matches(&head.name, &head.tags)) {
+            for header in
+                headers.iter().filter(|header| selector.matches(&header.name, &header.tags))
+            {
                 if found.len() == max {
                     return (found, true);
                 }
-                found.extend(self.listed(head).filter(|_| !self.is_in_memory(head)));
+                found.extend(self.listed(header).filter(|_| !self.is_in_memory(header)));
             }
             cursor = next;
         }
         (found, false)
     }
 
-    fn listed(&self, head: &StoredHeader) -> Option<Arc<Object>> {
+    fn listed(&self, header: &StoredHeader) -> Option<Arc<Object>> {
         let body = Arc::new(Body::whole(iolite::Aggregate::new()));
-        let mut object = from_disk(head, body, &self.hash)?;
-        if head.is_stale {
+        let mut object = from_disk(header, body, &self.hash)?;
+        if header.is_stale {
             object.stored.meta.invalidate();
         }
         Some(Arc::new(object))
     }
 
-    fn is_in_memory(&self, head: &StoredHeader) -> bool {
-        let shard = self.lock_shard(head.id.key);
-        let objects = shard.keys.get(&head.id.key).map_or(&[][..], |entry| &entry.objects);
-        objects.iter().any(|slot| slot.object.variant == head.variant)
+    fn is_in_memory(&self, header: &StoredHeader) -> bool {
+        let shard = self.lock_shard(header.id.key);
+        let objects = shard.keys.get(&header.id.key).map_or(&[][..], |entry| &entry.objects);
+        objects.iter().any(|slot| slot.object.variant == header.variant)
     }
 
     /// Sends a request to the disks and waits for the reply. `None` if there is none in time, or no

@@ -46,27 +46,27 @@ pub(super) fn to_disk(key: Key, object: &Object, hash: &HashKey) -> Option<Store
 }
 
 /// Converts a response that was read; `None` if this version did not write it.
-pub(super) fn from_disk(head: &StoredHeader, body: Arc<Body>, hash: &HashKey) -> Option<Object> {
-    let meta = Meta::from_bytes(&head.meta, head.header.len())?;
-    let vary = match &*head.vary {
+pub(super) fn from_disk(header: &StoredHeader, body: Arc<Body>, hash: &HashKey) -> Option<Object> {
+    let meta = Meta::from_bytes(&header.meta, header.header.len())?;
+    let vary = match &*header.vary {
         [] => None,
         names => Some(VaryNames::from_bytes(names)?),
     };
-    if vary.is_some() != head.variant.is_some() || meta.extent.is_some() {
+    if vary.is_some() != header.variant.is_some() || meta.extent.is_some() {
         return None;
     }
-    let mut tags = &*head.tags;
-    if let (Some((last, others)), Some(own)) = (tags.split_last(), url_tag_of(hash, &head.name))
+    let mut tags = &*header.tags;
+    if let (Some((last, others)), Some(own)) = (tags.split_last(), url_tag_of(hash, &header.name))
         && *last == own
     {
         tags = others;
     }
     Some(Object {
-        stored: Stored { meta, head: head.header.to_vec(), vary },
-        variant: head.variant,
-        declared: Some(head.body_bytes),
+        stored: Stored { meta, header: header.header.to_vec(), vary },
+        variant: header.variant,
+        declared: Some(header.body_bytes),
         body,
-        name: (*head.name).into(),
+        name: (*header.name).into(),
         tags: tags.into(),
         is_from_disk: true,
     })

@@ -13,7 +13,7 @@ use crate::index::disk_state::{CACHE_WORKER, DiskState, PendingLoad};
 use crate::index::fetch_lease::FetchLease;
 use crate::index::lookup::LookupRequest;
 use crate::index::object_filler;
-use crate::index::shard::{KeyEntry, ObjectSlot, PendingFetch as UnderWay, Shard};
+use crate::index::shard::{KeyEntry, ObjectSlot, PendingFetch, Shard};
 
 impl Cache {
     /// Starts to load the response to a request that memory cannot answer, and registers the
@@ -64,13 +64,13 @@ impl Cache {
             return false;
         }
         all.insert(number, PendingLoad { key, handle, body, since, hit });
-        let (waiters, is_of_disk) = (vec![waiter], true);
-        let fetch = UnderWay {
+        let (waiters, is_disk_load) = (vec![waiter], true);
+        let fetch = PendingFetch {
             lease: number,
             vary_key,
             waiters,
-            is_disk_load: is_of_disk,
-            ..UnderWay::default()
+            is_disk_load,
+            ..PendingFetch::default()
         };
         shard.keys.entry(key).or_default().fetches.push(fetch);
         true
@@ -119,12 +119,16 @@ impl Cache {
     }
 
     /// Inserts the object whose header and first bytes were loaded. Returns the waiters.
-    pub(super) fn finish_load(self: &Arc<Self>, number: u64, head: &StoredHeader) -> Vec<WaiterId> {
+    pub(super) fn finish_load(
+        self: &Arc<Self>,
+        number: u64,
+        header: &StoredHeader,
+    ) -> Vec<WaiterId> {
         let Some(load) = self.lock_pending_loads().remove(&number) else { return Vec::new() };
         let PendingLoad { key, handle, body, since, hit } = load;
         let mut lease = FetchLease::new(self.clone(), key, number);
         let now_ms = self.disk_tier.now_ms.load(Ordering::Relaxed);
-        let object = from_disk(head, body, &self.hash);
+        let object = from_disk(header, body, &self.hash);
         let mut shard = self.lock_shard(key);
         let ended = lease.end_in(&mut shard);
         let is_there = self.is_still_on_disk(&hit, object.is_some());
@@ -135,7 +139,7 @@ impl Cache {
         let meta = &mut object.stored.meta;
         // The disk knows neither when it was made stale nor whether by a purge or by a client's
         // request, after which no stale use is allowed.
-        if ended.is_outdated || head.is_stale {
+        if ended.is_outdated || header.is_stale {
             meta.invalidate();
         }
         self.invalidations.apply_since(meta, since, &object.name, &object.tags, now_ms);
@@ -149,7 +153,7 @@ impl Cache {
             shard.free_handle(handle);
             return ended.waiters;
         }
-        let size = head.body_bytes + object.overhead();
+        let size = header.body_bytes + object.overhead();
         let objects = shard.insert(key, handle, Arc::new(object), size, since);
         // The other objects of its key are newer.
         objects.rotate_right(1);
