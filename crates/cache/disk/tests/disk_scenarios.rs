@@ -139,8 +139,8 @@ fn a_variant_is_stored_with_all_its_metadata() {
     assert_eq!(hit.vary.as_deref(), Some(&b"accept-language"[..]));
     test.disks.fetch(test.request(hit)).unwrap();
     test.work();
-    let callbacks = test.callbacks.take(3);
-    let [DiskReply::Fetched(head)] = &callbacks[..] else { panic!("{callbacks:?}") };
+    let replies = test.callbacks.take(3);
+    let [DiskReply::Fetched(head)] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!((head.variant, &*head.vary), (variant, &b"accept-language"[..]));
     assert_eq!((&*head.tags, &*head.header), (&[TagHash(2)][..], &b"v9 l1000 u0"[..]));
 }

@@ -44,7 +44,7 @@ struct Model {
     is_stale: bool,
 }
 
-struct Life<'a> {
+struct History<'a> {
     seed: u64,
     random: Pcg64Mcg,
     slab: &'a Slab,
@@ -74,7 +74,7 @@ struct Seen {
     after_start: u64,
 }
 
-impl Life<'_> {
+impl History<'_> {
     fn below(&mut self, bound: u64) -> u64 {
         self.random.next_u64() % bound
     }
@@ -129,7 +129,7 @@ impl Life<'_> {
     }
 
     /// Completes all requested work.
-    fn settle(&mut self) {
+    fn complete_work(&mut self) {
         self.work();
         if !self.is_dead() {
             for model in self.models.values_mut().filter(|model| !model.is_unsure) {
@@ -221,10 +221,10 @@ impl Life<'_> {
             }
         }
         self.work();
-        let callbacks = self.callbacks.take(self.token);
-        let is_durable = callbacks == [DiskReply::Purged { is_durable: true }];
+        let replies = self.callbacks.take(self.token);
+        let is_durable = replies == [DiskReply::Purged { is_durable: true }];
         self.trace(|| format!("purge {target:?} soft {is_soft}: {is_durable}"));
-        assert!(is_durable || self.is_dead() || self.has_faults, "{callbacks:?}");
+        assert!(is_durable || self.is_dead() || self.has_faults, "{replies:?}");
         for id in about {
             let model = self.models.get_mut(&id).unwrap();
             if is_soft {
@@ -240,11 +240,11 @@ impl Life<'_> {
     fn sync(&mut self) {
         self.token += 1;
         callbacks::sync(self.disks(), self.token);
-        self.settle();
-        let callbacks = self.callbacks.take(self.token);
-        self.trace(|| format!("sync {callbacks:?}"));
+        self.complete_work();
+        let replies = self.callbacks.take(self.token);
+        self.trace(|| format!("sync {replies:?}"));
         // A failing disk may have failed to sync earlier records.
-        if callbacks == [DiskReply::Purged { is_durable: true }] && !self.has_faults {
+        if replies == [DiskReply::Purged { is_durable: true }] && !self.has_faults {
             for model in self.models.values_mut().filter(|model| !model.is_unsure) {
                 model.after_power = model.now.into_iter().collect();
             }
@@ -307,16 +307,16 @@ impl Life<'_> {
                 self.fetch(id);
             }
             14..=16 => drop(self.disks().run_once()),
-            17 => self.settle(),
+            17 => self.complete_work(),
             18 => self.sync(),
-            _ => self.trouble(),
+            _ => self.inject_fault(),
         }
     }
 
     /// Injects a fault.
-    fn trouble(&mut self) {
-        let place = self.below(self.directories.len() as u64) as usize;
-        let directory = self.directories[place].clone();
+    fn inject_fault(&mut self) {
+        let index = self.below(self.directories.len() as u64) as usize;
+        let directory = self.directories[index].clone();
         match self.below(6) {
             0 if self.seed.is_multiple_of(3) => {
                 directory.flip();
@@ -346,7 +346,7 @@ impl Life<'_> {
     fn restart(&mut self) {
         let how = self.below(3);
         if how == 0 && !self.is_dead() {
-            self.settle();
+            self.complete_work();
         }
         self.count();
         let mut responses: u64 = self.disks().stats().iter().map(|one| one.responses).sum();
@@ -384,11 +384,11 @@ impl Life<'_> {
         self.work();
         responses = self.disks().stats().iter().map(|one| one.responses).sum();
         self.seen.after_start += responses;
-        self.learn();
+        self.update_model();
     }
 
     /// Updates the model to what is found after a start.
-    fn learn(&mut self) {
+    fn update_model(&mut self) {
         let ids: Vec<ResponseId> = self.models.keys().copied().collect();
         for id in ids {
             let Some(hit) = self.find(id) else { continue };
@@ -412,12 +412,12 @@ impl Life<'_> {
     }
 }
 
-fn live(seed: u64, slab: &Slab) -> Seen {
+fn play(seed: u64, slab: &Slab) -> Seen {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let count = 1 + random.next_u64() % 2;
     let directories =
-        (0..count).map(|place| SimDirectory::new(seed * 10 + place, 4 * DISK_BYTES)).collect();
-    let mut life = Life {
+        (0..count).map(|index| SimDirectory::new(seed * 10 + index, 4 * DISK_BYTES)).collect();
+    let mut history = History {
         seed,
         random,
         slab,
@@ -431,17 +431,17 @@ fn live(seed: u64, slab: &Slab) -> Seen {
         has_faults: false,
         seen: Seen::default(),
     };
-    life.start();
+    history.start();
     for _ in 0..4 {
-        let mut steps = life.below(150);
-        while steps > 0 && !life.is_dead() {
-            life.step();
+        let mut steps = history.below(150);
+        while steps > 0 && !history.is_dead() {
+            history.step();
             steps -= 1;
         }
-        life.restart();
+        history.restart();
     }
-    life.count();
-    life.seen
+    history.count();
+    history.seen
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn no_byte_is_wrong_and_no_purged_response_comes_back() {
     let slab = Slab::on_heap(32 << 20).unwrap();
     let mut all = Seen::default();
     for seed in first..first + seeds {
-        let lived = std::panic::catch_unwind(|| live(seed, &slab));
+        let lived = std::panic::catch_unwind(|| play(seed, &slab));
         let seen = lived.unwrap_or_else(|_| panic!("DISK_FIRST={seed} DISK_SEEDS=1"));
         all.hits += seen.hits;
         all.hits_after_start += seen.hits_after_start;

@@ -102,7 +102,7 @@ impl SlabMemory {
 
     /// Returns an unused block to the kernel. Pages that sockets still refer to keep their bytes
     /// until the sockets have sent them: the block is a whole number of folios, whatever their
-    /// sizes, so that none is zeroed in place (see [`millrace_sys::punch`]).
+    /// sizes, so that none is zeroed in place (see [`millrace_sys::punch_hole`]).
     pub(crate) fn recycle(&self, block: u32) -> Result<(), Errno> {
         match self.file(u64::from(block) * BLOCK_BYTES as u64) {
             Some((file, offset)) => millrace_sys::punch_hole(file, offset, BLOCK_BYTES as u64),

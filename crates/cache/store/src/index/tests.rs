@@ -115,9 +115,9 @@ pub(super) fn meta() -> millrace_http_cache::Meta {
 fn fill(object_filler: &mut ObjectFiller, mut bytes: &[u8]) -> Vec<WaiterId> {
     let mut woken = Vec::new();
     while !bytes.is_empty() {
-        let spare = object_filler.unfilled(NOW_MS).unwrap();
-        let count = spare.len().min(bytes.len());
-        spare[..count].copy_from_slice(&bytes[..count]);
+        let unfilled = object_filler.unfilled(NOW_MS).unwrap();
+        let count = unfilled.len().min(bytes.len());
+        unfilled[..count].copy_from_slice(&bytes[..count]);
         bytes = &bytes[count..];
         woken.extend(object_filler.advance(count, NOW_MS));
     }
@@ -352,8 +352,8 @@ fn a_response_without_memory_is_not_stored_or_waited_for() {
         let (object_filler, _) = cache.publish(key(number), None, entry("", "", None), NOW_MS);
         let Ok(mut object_filler) = object_filler else { break };
         readers.push(Reader::new(object_filler.body().clone(), 0).unwrap());
-        while let Ok(spare) = object_filler.unfilled(NOW_MS) {
-            let count = spare.len();
+        while let Ok(unfilled) = object_filler.unfilled(NOW_MS) {
+            let count = unfilled.len();
             let _ = object_filler.advance(count, NOW_MS);
         }
     }

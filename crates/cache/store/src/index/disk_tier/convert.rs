@@ -62,7 +62,7 @@ pub(super) fn from_disk(header: &StoredHeader, body: Arc<Body>, hash: &HashKey) 
         tags = others;
     }
     Some(Object {
-        stored: Stored { meta, header: header.header.to_vec(), vary },
+        stored: Stored { meta, head: header.header.to_vec(), vary },
         variant: header.variant,
         declared: Some(header.body_bytes),
         body,
