@@ -25,10 +25,10 @@ pub(crate) fn begin<E: Engine>(
     of: Key,
     cache_key: CacheKey,
     object: Arc<Object>,
-    claim: FetchLease,
+    lease: FetchLease,
 ) {
     if core.cache_waits.refreshes == REFRESHES_MAX {
-        return core.wake(claim.release());
+        return core.wake(lease.release());
     }
     let now = core.engine.now();
     let mut exchange = core.exchange_pool.take();
@@ -50,7 +50,7 @@ pub(crate) fn begin<E: Engine>(
         invalidation_seq: core.cache().invalidation_seq(),
         key: Some(cache_key),
         object: Some(object),
-        lease: Some(claim),
+        lease: Some(lease),
         forward: Some(Forward::Stale),
         ..CacheContext::default()
     };

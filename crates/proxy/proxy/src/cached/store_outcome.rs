@@ -259,8 +259,8 @@ fn publish<E: Engine>(
     let caching = &mut core.exchange(key).caching;
     let filling = match filling {
         Ok(filling) => filling,
-        Err(unkept) => {
-            caching.store_refusal = Some(match unkept {
+        Err(refusal) => {
+            caching.store_refusal = Some(match refusal {
                 StoreRefusal::Size => "size",
                 StoreRefusal::Memory => "memory",
             });
@@ -303,12 +303,12 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     if refusal.is_some_and(|it| it.drops_stored(object.meta().status)) && !is_personal {
         cache.remove(cache_key);
     }
-    let claim = caching.lease.take();
+    let lease = caching.lease.take();
     core.counters.cache_validated.add(1);
     // Other requests would get a personal response of their own too, so none may wait for another.
     let woken = match is_personal {
-        true => claim.map(|claim| claim.release_as_private(receipt.response_ms + UNCOLLAPSED_MS)),
-        false => claim.map(FetchLease::release),
+        true => lease.map(|lease| lease.release_as_private(receipt.response_ms + UNCOLLAPSED_MS)),
+        false => lease.map(FetchLease::release),
     };
     core.wake(woken.into_iter().flatten());
     side::finish(core, key);
@@ -373,7 +373,7 @@ fn refuse_to_store<E: Engine>(
         || status >= 500;
     let pass_ms = if is_passing { pass_ms.min(UNCOLLAPSED_MS) } else { pass_ms };
     let woken =
-        caching.lease.take().map(|claim| claim.release_as_private(now_ms.saturating_add(pass_ms)));
+        caching.lease.take().map(|lease| lease.release_as_private(now_ms.saturating_add(pass_ms)));
     core.wake(woken.into_iter().flatten());
 }
 

@@ -55,9 +55,9 @@ mod tests {
     }
 
     fn is_kept(exchange: Box<Exchange>) -> bool {
-        let mut spare = ExchangePool::default();
-        spare.recycle(exchange);
-        !spare.exchanges.is_empty()
+        let mut pool = ExchangePool::default();
+        pool.recycle(exchange);
+        !pool.exchanges.is_empty()
     }
 
     #[test]

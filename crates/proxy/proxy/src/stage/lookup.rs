@@ -191,7 +191,7 @@ fn look_up(
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
         return None;
     }
-    let asked = match route.policy.heeds_requests {
+    let directives = match route.policy.heeds_requests {
         true => RequestDirectives::of(request),
         false => RequestDirectives::default(),
     };
@@ -199,13 +199,13 @@ fn look_up(
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
     // Nor may other requests wait for an exchange that itself waits for its turn.
     let is_for_others = refreshes && !wants_range(request) && is_first;
-    let takes_lease = is_for_others && may_claim(request, &asked, &route.policy);
+    let takes_lease = is_for_others && may_claim(request, &directives, &route.policy);
     let asks_disks = !caching.has_queried_disks;
-    let asked = &asked;
+    let directives = &directives;
     Some(cache.lookup(&LookupRequest {
         key,
         request: &sent,
-        directives: asked,
+        directives,
         now_ms,
         waiter,
         takes_lease,

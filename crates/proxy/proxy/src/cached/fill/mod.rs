@@ -134,13 +134,13 @@ impl Fill {
         input: &mut RecvBuffer,
         now_ms: u64,
     ) -> Result<usize, FillPause> {
-        let spare = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
+        let unfilled = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
         let bytes = input.bytes_mut();
-        let part = bytes.len().min(spare.len());
+        let part = bytes.len().min(unfilled.len());
         let taken = self.body.advance(&mut bytes[..part]);
         let (consumed, payload) = taken.map_err(|_| FillPause::Cut)?;
         let count = payload.len();
-        spare[..count].copy_from_slice(&bytes[payload]);
+        unfilled[..count].copy_from_slice(&bytes[payload]);
         input.consume(consumed);
         self.bytes += count as u64;
         Ok(count)
@@ -155,9 +155,9 @@ impl Fill {
     ) -> Result<usize, FillPause> {
         let certain_bytes =
             usize::try_from(self.body.certain_payload().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let spare = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
-        let most = spare.len().min(certain_bytes);
-        match connection.wire.try_receive_into(engine, &mut spare[..most]) {
+        let unfilled = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
+        let most = unfilled.len().min(certain_bytes);
+        match connection.wire.try_receive_into(engine, &mut unfilled[..most]) {
             None => Err(FillPause::NeedsWatch),
             Some(Ok(0)) => Err(FillPause::OriginEnded),
             Some(Ok(count)) => {

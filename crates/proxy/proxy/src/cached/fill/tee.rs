@@ -21,9 +21,10 @@ impl Fill {
         mut path: TeePath<'_, E>,
         now_ms: u64,
     ) -> Result<usize, FillPause> {
-        let rest = self.body.certain_payload().unwrap_or(u64::MAX).min(PIPE_BYTES as u64) as usize;
-        let spare = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
-        let max = spare.len().min(rest);
+        let certain_bytes =
+            self.body.certain_payload().unwrap_or(u64::MAX).min(PIPE_BYTES as u64) as usize;
+        let unfilled = self.filling.unfilled(now_ms).map_err(|_| FillPause::NeedsMemory)?;
+        let max = unfilled.len().min(certain_bytes);
         let Some([mut pipe, mut aside]) = take_two_pipes(path.engine, path.pipes) else {
             self.leader = None;
             return Ok(0);
@@ -36,7 +37,7 @@ impl Fill {
                 return self.handle_empty_pipe(filled);
             }
         };
-        let copied = pipe.copy(path.engine, &mut aside, spare);
+        let copied = pipe.copy(path.engine, &mut aside, unfilled);
         path.pipes.give(path.engine, aside);
         let leader = self.leader.as_mut().expect("the caller has checked that there is a leader");
         leader.course.filled(count, max, &leader.thresholds);
