@@ -107,7 +107,7 @@ impl Search {
         let Some(stage) = stage_of(to) else { return };
         let is_own = stage_of(module.file) == Some(stage);
         if is_own && path.segments.last().is_some_and(|last| last == ENTRY) {
-            self.report(module, path, "enters its own stage", "Step::Again".to_owned());
+            self.report(module, path, "enters its own stage", "NextStep::Reenter".to_owned());
         } else if module.file != DRIVER && !is_own {
             let expected = format!("only {DRIVER} names stages");
             self.report(module, path, "names what is in a stage", expected);
