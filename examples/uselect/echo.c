@@ -3,7 +3,7 @@
 // WAIT: select, poll, level, edge or oneshot (epoll), or counted (epoll with counts of events).
 // BACKEND: auto, bpf, multishot, calls, or lean (bpf in lean mode). SOCKET: the socket of uselectd.
 // It listens on a free port of 127.0.0.1 and prints it. SIGINT and SIGTERM end it; it then prints
-// how its waits were answered.
+// how its waits were served.
 #define _GNU_SOURCE
 #include <err.h>
 #include <errno.h>

@@ -159,7 +159,7 @@ class PreloadedServer:
         self.process.send_signal(self.stop_signal)
         return self.process.wait(SECONDS_MAX)
 
-    def assert_answered_from_memory(self):
+    def assert_served_from_memory(self):
         """Checks the reports of its processes. Backends other than bpf make a system call for each
         ready socket, so only their name is checked."""
         stderr_text = self.stderr_path.read_text(errors="replace")
@@ -168,12 +168,12 @@ class PreloadedServer:
         self.case.assertTrue(lines, f"no report, status {status}: {stderr_text[-2000:]}")
         named = [line for line in lines if line[4] == f"backend {BACKEND}"]
         self.case.assertTrue(named, f"no process used backend {BACKEND}: {lines}")
-        answered = [line for line in named if int(line[2]) > 0 or BACKEND != "bpf"]
-        self.case.assertTrue(answered, f"no wait was answered from memory: {lines}")
+        served = [line for line in named if int(line[2]) > 0 or BACKEND != "bpf"]
+        self.case.assertTrue(served, f"no wait was served from memory: {lines}")
 
     def end(self):
         self.stop()
-        self.assert_answered_from_memory()
+        self.assert_served_from_memory()
 
 
 class Connection:

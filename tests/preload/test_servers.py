@@ -43,7 +43,7 @@ class Haproxy(PreloadCase):
             haproxy = self.serve_once(origin, *options)
             if haproxy.stop() != -signal.SIGSEGV:
                 break
-        haproxy.assert_answered_from_memory()
+        haproxy.assert_served_from_memory()
 
     def serve_once(self, origin, *options):
         port = free_port()

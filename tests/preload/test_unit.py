@@ -75,7 +75,7 @@ class Unit(PreloadCase):
         command += ["setpriv", "--no-new-privs", "--inh-caps=-all"]
         command += [f"--bounding-set={','.join(['-all', *names])}"]
         command += [sys.executable, "-Bc", code, PROGRAMS / "uselectd", *options]
-        command += ["--socket", path, "--allow-user", "nobody"]
+        command += ["--socket", path, "--allow-user", str(NOBODY)]
         daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self._end_daemon, daemon)
         self.assertEqual(daemon.stderr.readline(), f"uselectd: listening on unix:{path}\n")

@@ -1,4 +1,4 @@
-// uselect.h: select, poll and epoll answered from memory that the kernel keeps up to date. See
+// uselect.h: select, poll and epoll served from memory that the kernel keeps up to date. See
 // uselect(7) for an overview; each function has a man page.
 //
 // The terms are those of "Kernel Support for Faster Web Proxies", section 2. Functions return -1 and
@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-// How waits are answered.
+// How waits are served.
 enum {
   USELECT_BACKEND_AUTO = 0,      // the first available one of those below
   USELECT_BACKEND_BPF = 1,       // eBPF programs that uselectd(8) loads
@@ -29,10 +29,10 @@ enum {
   USELECT_BACKEND_CALLS = 3,     // every wait is the system call
 };
 
-// What the eBPF programs follow.
+// Which events the eBPF programs follow.
 enum {
-  USELECT_MODE_EXACT = 0, // what arrives, and what the process receives and sends
-  USELECT_MODE_LEAN = 1,  // what arrives; the process must use uselect_recv and uselect_send
+  USELECT_MODE_EXACT = 0, // arrivals, and receives and sends of the process
+  USELECT_MODE_LEAN = 1,  // arrivals only; the process must use uselect_recv and uselect_send
 };
 
 // Options of uselect_init. Zero the structure first: 0 and NULL are the defaults.
@@ -44,7 +44,7 @@ struct uselect_options {
 
 // The state of a tracked socket as of its last event.
 struct uselect_info {
-  uint32_t events;     // what poll(2) would return if all events were requested
+  uint32_t events;     // the result of poll(2) if all events were requested
   uint32_t edges;      // the number of events so far, modulo 65536
   uint32_t readable;   // bytes that can be received; of a listener, connections to accept
   uint32_t send_space; // bytes that can be sent without blocking
@@ -55,7 +55,7 @@ struct uselect_info {
 // An event of a descriptor in an epoll instance, with the number of changes.
 struct uepoll_counted_event {
   epoll_data_t data; // the value that was passed to uepoll_ctl
-  uint32_t events;   // what the descriptor is ready for now: EPOLLIN and so on
+  uint32_t events;   // the events that are ready now: EPOLLIN and so on
   uint32_t edges;    // its events since it was returned last; 0: not tracked, so not counted
 };
 
@@ -111,7 +111,7 @@ void uselect_refresh(int fd);
 ssize_t uselect_recv(int sockfd, void *buf, size_t len, int flags);
 ssize_t uselect_send(int sockfd, const void *buf, size_t len, int flags);
 
-// uselect_get_socket_state(3): returns what a descriptor is ready for now, in the bits of poll(2).
+// uselect_get_socket_state(3): returns the events that are ready, in the bits of poll(2).
 int uselect_get_socket_state(int fd);
 // uselect_socket_info(3): stores the recorded state of a tracked socket.
 int uselect_socket_info(int fd, struct uselect_info *info);

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn uselect_init(options: *const CInitOptions) -> c_int {
 /// The size of the path in the address of a Unix socket, with the final 0 (unix(7)).
 const SOCKET_PATH_BYTES: usize = 108;
 
-/// uselect_init(3): returns how waits are answered.
+/// uselect_init(3): returns how waits are served.
 #[unsafe(no_mangle)]
 pub extern "C" fn uselect_backend() -> c_int {
     catch_to_errno(|| Ok(process::backend() as c_int))

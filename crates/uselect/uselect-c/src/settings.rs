@@ -16,7 +16,7 @@ pub extern "C" fn uselect_set_threshold(fd: c_int, bytes: u32) -> c_int {
     })
 }
 
-/// uselect_set_kernel_check_interval(3): sets how long memory alone may answer.
+/// uselect_set_kernel_check_interval(3): sets how long memory alone may serve waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn uselect_set_kernel_check_interval(waits: u32, time_us: u32) -> c_int {
     set(|tracker| tracker.set_kernel_check_interval(waits, Duration::from_micros(time_us.into())))

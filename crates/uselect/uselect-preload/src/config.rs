@@ -26,7 +26,7 @@ pub(crate) struct Config {
     path: [u8; PATH_MAX],
     path_bytes: usize,
     pub(crate) backend: RequestedBackend,
-    /// Whether the process reports how its waits were answered.
+    /// Whether the process reports how its waits were served.
     pub(crate) reports_stats: bool,
     pub(crate) output: MessageOutput,
     pub(crate) program: ProgramName,

@@ -4,7 +4,7 @@
 //! ```text
 //!  created ── a tracked socket is added ──> with a watcher
 //!     │                                          │
-//!     └── polled, copied, passed, inherited ─────┴──> kernel only, for good
+//!     └── polled, copied, passed, inherited ─────┴──> kernel only, permanently
 //! ```
 //!
 //! A process that waits for the descriptor itself, or uses it elsewhere, sees only the events of

@@ -35,7 +35,7 @@ pub(crate) fn check_exclusive(epoll: i32) -> bool {
     }
 }
 
-/// Moves everything in an epoll instance to the kernel, for good. Does nothing for other
+/// Moves everything in an epoll instance to the kernel, permanently. Does nothing for other
 /// descriptors.
 #[cold]
 pub(crate) fn hand_over(epoll: i32) {

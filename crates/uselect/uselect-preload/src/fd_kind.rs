@@ -4,8 +4,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// What a descriptor is. A number that is not open is `Unknown`, and so is a descriptor that was
-/// opened by a call that the library does not replace; the latter is classified at its first wait.
+/// The kind of a descriptor. A number that is not open is `Unknown`, and so is a descriptor that
+/// was opened by a call that the library does not replace; the latter is classified at its first
+/// wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum FdKind {

@@ -1,9 +1,9 @@
 //! libuselect_preload.so, which `uselect run` loads before the C library, so that select, poll,
-//! epoll and related calls of an unmodified program are answered from memory.
+//! epoll and related calls of an unmodified program are served from memory.
 //!
 //! The library records which descriptors of the program are tracked TCP sockets, and which of them
 //! its epoll descriptors wait for. It never reads, writes or delays a byte of the program, and
-//! never changes the flags of a descriptor. It answers a call only if it is certain of the result.
+//! never changes the flags of a descriptor. It serves a call only if it is certain of the result.
 //! All other calls go to the C library, and so do calls from a signal handler that interrupted a
 //! call of the library in its thread.
 //!

@@ -1,4 +1,4 @@
-//! uselect: runs a program with select, poll and epoll answered from memory.
+//! uselect: runs a program with select, poll and epoll served from memory.
 
 use std::convert::Infallible;
 use std::env;
@@ -15,15 +15,15 @@ use lexopt::Parser;
 use uselect::{Tracker, TrackingMode};
 
 const USAGE: &str = "usage: uselect run [OPTION]... [--] PROGRAM [ARGUMENT]...
-Run PROGRAM with select, poll and epoll of its TCP sockets answered from memory.
+Run PROGRAM with select, poll and epoll of its TCP sockets served from memory.
 
 Example: uselect run --stats -- lighttpd -D -f lighttpd.conf
 
 Options:
-  --stats[=FILE]     Report at the exit of each process how its waits were answered, on standard
+  --stats[=FILE]     Report at the exit of each process how its waits were served, on standard
                      error or appended to FILE
   --socket PATH      Socket of uselectd [default: /run/uselectd.sock]
-  --backend NAME     How waits are answered [possible values: auto, bpf, multishot, calls]
+  --backend NAME     How waits are served [possible values: auto, bpf, multishot, calls]
                      [default: auto, the first available one]
   --help             Print this help
   --version          Print the version";

@@ -5,7 +5,7 @@
 //! so a wait with the same arrays as before makes no additional call. A page is never taken out: a
 //! program that unmaps it, or makes it read-only, and then passes a pointer to it ends by SIGSEGV.
 //!
-//! It never dereferences a pointer, and never answers for a page that the kernel has not checked.
+//! It never dereferences a pointer, and never approves a page that the kernel has not checked.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! `KernelCheckInterval`: how long memory alone may answer waits.
+//! `KernelCheckInterval`: how long memory alone may serve waits.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl KernelCheckInterval {
         self.time_max_us.store(time_us, Ordering::Relaxed);
     }
 
-    /// Counts a wait, and returns whether memory alone may answer it. The limit of time applies
+    /// Counts a wait, and returns whether memory alone may serve it. The limit of time applies
     /// only if there are descriptors that are not tracked.
     #[inline]
     pub(crate) fn skip_check(&self, has_untracked: bool) -> bool {

@@ -48,7 +48,7 @@ pub struct ReadOnlyPages {
     /// The number of sockets that were ever tracked.
     pub generations: AtomicU32,
     padding: [u32; 13],
-    /// By index: generation of the socket << 32 | event count << 16 | what poll(2) would return.
+    /// By index: generation of the socket << 32 | event count << 16 | the result of poll(2).
     pub word: [AtomicU64; SOCKETS],
     /// By index.
     pub numbers: [SocketNumbers; SOCKETS],
@@ -87,9 +87,9 @@ pub struct WritablePages {
     pub sleeper: [SleeperFlag; SLEEPERS],
     /// By descriptor: whether it is tracked (A-bits in the paper). Only the process writes it.
     pub active: Bitmap,
-    /// By descriptor: what select(2) returns for reading (R-bits).
+    /// By descriptor: whether it is readable, as of select(2) (R-bits).
     pub read: Bitmap,
-    /// By descriptor: what select(2) returns for writing (W-bits).
+    /// By descriptor: whether it is writable, as of select(2) (W-bits).
     pub write: Bitmap,
     /// By descriptor: whether the kernel must be called, because of an error, urgent data, or
     /// `DOUBT` (E-bits).

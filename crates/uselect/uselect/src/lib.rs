@@ -6,8 +6,8 @@
 //! loads eBPF programs and gives a process its memory; the process needs no privilege. Without the
 //! daemon, io_uring can still show which sockets are idle ([`Tracker::multishot`]).
 //!
-//! The crate never reads the bytes of a socket. It never answers for a descriptor that is not
-//! tracked, or whose state is not certain: it calls poll(2) for these.
+//! The crate never reads the bytes of a socket. If a descriptor is not tracked, or its state is not
+//! certain, the crate calls poll(2).
 
 mod adaptive_gate;
 mod bitmap;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// The number of consecutive waits that memory alone may answer. The next wait also checks
+/// The number of consecutive waits that memory alone may serve. The next wait also checks
 /// descriptors that are not tracked, and lets the kernel update the sockets that it reports
 /// (MaxPass in the paper). [`crate::Tracker::set_kernel_check_interval`] changes it.
 pub const KERNEL_CHECK_WAITS_MAX: u32 = 64;
-/// The time for which memory alone may answer, if descriptors are not tracked. The next wait checks
-/// these descriptors too.
+/// The time for which memory alone may serve waits, if descriptors are not tracked. The next wait
+/// checks these descriptors too.
 pub const KERNEL_CHECK_TIME_MAX: Duration = Duration::from_millis(10);
-/// The number of consecutive waits that memory alone may answer without a check that the daemon
+/// The number of consecutive waits that memory alone may serve without a check that the daemon
 /// still runs. A thread that sleeps is woken when the daemon ends.
 pub const DAEMON_CHECK_WAITS_MAX: u32 = 256;
 /// Events that one wait for an epoll instance stores at most. The next wait returns the rest.

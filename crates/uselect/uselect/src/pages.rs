@@ -37,7 +37,7 @@ impl SocketWord {
         (self.0 >> 16) as u16
     }
 
-    /// What poll(2) would return, including bits that were not requested.
+    /// Returns the result of poll(2), including bits that were not requested.
     pub(crate) fn events(self) -> u32 {
         self.0 as u32 & (0xFFFF & !DOUBT)
     }

@@ -1,4 +1,4 @@
-//! upoll: poll(2), answered from memory where possible.
+//! upoll: poll(2), served from memory where possible.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -68,13 +68,13 @@ struct PollCall<'a, OnUntracked> {
     on_untracked: OnUntracked,
 }
 
-/// What memory shows of an entry.
+/// The state of an entry, as far as memory shows it.
 enum EntryState {
     /// Memory does not show its state: the kernel must be called.
     NeedsKernel,
     /// The entry may be ready: the kernel must be called.
     Hint,
-    /// What poll(2) would return for it.
+    /// The result that poll(2) would return.
     Events(u32),
 }
 

@@ -1,4 +1,4 @@
-//! uselect: select(2), answered from the bitmaps where possible (section 2, figure 2 of the paper).
+//! uselect: select(2), served from the bitmaps where possible (section 2, figure 2 of the paper).
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -91,7 +91,7 @@ struct WordScan {
     requested: [u64; 3],
     /// Ready bits of the descriptors in `known`.
     found: [u64; 3],
-    /// Descriptors that memory answers for.
+    /// Descriptors whose state memory shows.
     known: u64,
     /// Other descriptors that may be ready.
     hints: u64,
@@ -122,7 +122,7 @@ impl WordScan {
         self.requested[0] | self.requested[1] | self.requested[2]
     }
 
-    /// Returns the descriptors that memory does not answer for.
+    /// Returns the descriptors whose state memory does not show.
     fn unknown(&self) -> u64 {
         self.all() & !self.known
     }

@@ -13,7 +13,8 @@ use crate::poll_set::PollSet;
 /// Bit of an interest: it belongs to a watcher, and stays until the watcher clears it.
 pub(crate) const KEPT: u32 = 1 << 31;
 
-/// What a thread needs to sleep. An upoll or uselect takes it for the duration of the wait.
+/// The resources that a thread needs to sleep. An upoll or uselect takes it for the duration of the
+/// wait.
 pub(crate) struct Sleeper {
     /// The number of the sleeper, `0 <= number < SLEEPERS`.
     pub(crate) number: usize,
@@ -159,7 +160,7 @@ impl Sleeper {
     }
 
     /// Returns the stored form of an interest. It includes all events for which memory must ask the
-    /// kernel, because the kernel's answer may be anything.
+    /// kernel, because the kernel may return any result.
     fn interest(&self, events: u32) -> u32 {
         (self.number as u32) << 16 | (events | bits::ALWAYS_REPORTED | bits::PRI | DOUBT) & 0xFFFF
     }

@@ -8,7 +8,7 @@ use crate::sleeper::Sleeper;
 
 /// Sleepers by number; null means in use or not created. The pool has no lock, because a signal
 /// handler must not wait for the code that it interrupted. A sleeper that is not returned is lost
-/// for good, because the daemon sends each ring once.
+/// permanently, because the daemon sends each ring once.
 pub(crate) struct SleeperPool([AtomicPtr<Sleeper>; SLEEPERS]);
 
 impl SleeperPool {

@@ -26,7 +26,7 @@ use crate::yield_before_sleep::YieldBeforeSleep;
 #[derive(Clone)]
 pub struct Tracker(Arc<TrackerShared>);
 
-/// How waits are answered.
+/// How waits are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     /// From memory that eBPF programs keep up to date.
@@ -60,8 +60,8 @@ enum TrackerMemory {
 /// The recorded state of a tracked socket, as of its last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketState {
-    /// What poll(2) would return if all events were requested. POLLPRI and POLLERR mean that the
-    /// kernel must be called. If POLLOUT is missing, send space may have become free since.
+    /// The result of poll(2) if all events were requested. POLLPRI and POLLERR mean that the kernel
+    /// must be called. If POLLOUT is missing, send space may have become free since.
     pub events: u32,
     /// The event count, modulo 2^16. An event is what would wake an edge-triggered wait.
     pub edges: u16,
@@ -141,7 +141,7 @@ impl Tracker {
         }))
     }
 
-    /// Returns how waits are answered. This becomes [`Backend::Calls`] in a child of fork(2), and
+    /// Returns how waits are served. This becomes [`Backend::Calls`] in a child of fork(2), and
     /// when the daemon ends.
     pub fn backend(&self) -> Backend {
         match &self.0.memory {
@@ -200,7 +200,7 @@ impl Tracker {
         }
     }
 
-    /// Returns whether memory can answer waits for a descriptor.
+    /// Returns whether memory can serve waits for a descriptor.
     #[inline]
     pub fn is_tracked(&self, fd: i32) -> bool {
         match &self.0.memory {
@@ -289,8 +289,8 @@ impl Tracker {
         true
     }
 
-    /// Sets how many consecutive waits, and for how long, memory alone may answer (MaxPass in the
-    /// paper).
+    /// Sets for how many consecutive waits, and for how long, memory alone may serve waits (MaxPass
+    /// in the paper).
     pub fn set_kernel_check_interval(&self, count: u32, time: Duration) {
         self.0.kernel_check.set(count, time);
     }

@@ -1,5 +1,5 @@
-//! `MemoryView` and `BlockingWait`: what a wait can read from memory, and how it sleeps, for both
-//! kinds of memory.
+//! `MemoryView` and `BlockingWait`: the parts of a wait that differ between the two kinds of
+//! memory.
 
 use std::time::Duration;
 

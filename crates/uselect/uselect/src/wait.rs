@@ -59,8 +59,8 @@ pub(crate) fn wait(
     let found = call.scan_memory(view);
     let is_over = timeout == Some(Duration::ZERO) && mask.is_none();
     let is_unknown = found.has_unknown || found.has_hints;
-    let is_answered = found.ready > 0 && shared.kernel_check.skip_check(is_unknown);
-    if is_answered || found.ready == 0 && is_over && !is_unknown {
+    let is_served = found.ready > 0 && shared.kernel_check.skip_check(is_unknown);
+    if is_served || found.ready == 0 && is_over && !is_unknown {
         if calls == 0 {
             stats.without_syscall.add();
         }

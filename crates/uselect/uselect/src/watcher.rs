@@ -176,8 +176,8 @@ impl Watcher {
         }
     }
 
-    /// Moves all descriptors to the kernel's instance, for good. For an instance that will itself
-    /// be waited for, or used by a child.
+    /// Moves all descriptors to the kernel's instance, permanently. For an instance that will
+    /// itself be waited for, or used by a child.
     pub fn hand_over(&self) {
         if let (Some(memory), Some(region)) = (&self.memory, self.tracker.shared().region()) {
             memory.state().hand_over(region, memory.sleeper(), &self.kernel_set);

@@ -8,10 +8,10 @@ use crate::kernel;
 
 /// Waking a sleeping thread costs the sender an interrupt, and in a closed loop the scheduler may
 /// then run the sleeper for each packet. If the sender shares the processor, sched_yield(2) lets it
-/// run first. What it sends until this thread runs again needs no wake-up. This is adaptive, like
-/// [`crate::spin::Spin`]: a thread that is alone on its processor gets it back at once, and one
-/// that shares it with a compute-bound thread would wait for a time slice. docs/design/uselect.md
-/// has measurements.
+/// run first. Packets that it sends until this thread runs again need no wake-up. This is adaptive,
+/// like [`crate::spin::Spin`]: a thread that is alone on its processor gets it back at once, and
+/// one that shares it with a compute-bound thread would wait for a time slice.
+/// docs/design/uselect.md has measurements.
 #[derive(Default)]
 pub(crate) struct YieldBeforeSleep {
     gate: AdaptiveGate,
