@@ -179,7 +179,7 @@ class ProxyAuthentication(InteropCase):
         users = self.users()
         program = self.forward().process.args[0]
         for change, said in (
-            (lambda: users.chmod(0o666), "can be written by everybody"),
+            (lambda: users.chmod(0o666), "is writable by other users"),
             (lambda: users.write_text("alice:plain\n"), f"{users}:1: is no hash of a known kind"),
             (users.unlink, "No such file"),
         ):

@@ -246,7 +246,7 @@ class Cache(ShopCase):
                 self.assertEqual(self.cache("purge", *words), f"purged: {len(gone)}\n", words)
             else:
                 said = self.cache("purge", *words, fails=3)
-                self.assertEqual(said, "millrace: cache purge: nothing stored matched\n")
+                self.assertEqual(said, "millrace: cache purge: no stored response matched\n")
             left = [path for path in everything if path not in gone]
             self.assertEqual(self.kept(), left, words)
             for path in gone:
@@ -296,7 +296,7 @@ class Cache(ShopCase):
         self.assertIn("X-Shown: yes", shown)
         shown = json.loads(self.cache("show", f"{self.proxy.url}/b", "--json"))["objects"][0]
         self.assertEqual((shown["status"], shown["bytes"], shown["state"]), (200, 2, "fresh"))
-        self.assertIn("nothing is stored", self.cache("show", "http://a/", fails=True))
+        self.assertIn("no stored response", self.cache("show", "http://a/", fails=True))
         self.assertRegex(self.cache("stat"), r"(?m)^objects +2 ")
         stat = json.loads(self.cache("stat", "--json"))
         self.assertEqual(stat["objects"], 2)
@@ -307,7 +307,7 @@ class Cache(ShopCase):
         self.assertRegex(self.cache("stat", admin=self.tcp), r"(?m)^objects +1 ")
         for words in (("purge", "--all"), ("list",), ("show", f"{self.proxy.url}/a")):
             said = self.cache(*words, admin=self.tcp, fails=True)
-            self.assertIn("needs Authorization", said, words)
+            self.assertIn("missing Authorization", said, words)
         self.assertEqual(self.kept(), ["/a"])
         self.assertIn("/a", self.cache("list", "--token-file", self.token, admin=self.tcp))
         said = self.cache("purge", "--all", "--token-file", self.token, admin=self.tcp)

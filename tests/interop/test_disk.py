@@ -236,7 +236,7 @@ class Disk(ShopCase):
         self.assertEqual(proxy.stop(), 0)
         # The other one missed that: what it has may be outdated.
         proxy = self.start(disks=disks)
-        self.assertTrue(any("what was on it is dropped" in line for line in proxy.lines))
+        self.assertTrue(any("its responses were dropped" in line for line in proxy.lines))
 
     def test_a_folder_that_is_not_as_it_has_to_be_is_refused_in_words(self):
         other = self.folder / "other"
@@ -248,7 +248,7 @@ class Disk(ShopCase):
         said = f"disk {link}: {link} is a symbolic link, and not root's (expected:"
         self.refused(link, said, 2)
         other.chmod(0o750)
-        self.refused(other, f"disk {other}: others may look into {other}: its mode is 750", 2)
+        self.refused(other, f"disk {other}: {other} is accessible to other users (mode 750)", 2)
         if os.getuid() == 0:
             other.chmod(0o700)
             os.chown(other, 12345, 12345)

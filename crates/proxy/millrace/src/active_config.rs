@@ -1,12 +1,12 @@
-//! What is in force, and how it changes while the process runs.
+//! The configuration in force, and its replacement by a reload.
 //!
 //! ```text
-//! file read ─ checked ─ may this process have it? ─ log and listeners opened ─ workers told
+//! file read ─ checked ─ allowed by the sandbox? ─ log and listeners opened ─ workers notified
 //!     └─────────┴──────────────┴──────────────────────────┴── refused: nothing has changed
 //! ```
 //!
-//! Everything that can fail comes before the first worker hears of it, so a reload is done as a
-//! whole or not at all.
+//! Everything that can fail happens before the first worker is notified, so a reload takes effect
+//! as a whole or not at all.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -26,36 +26,36 @@ use crate::privileges::{self, Confinement};
 use crate::reload_counters::ReloadCounters;
 use crate::systemd::Systemd;
 use crate::threads::lock;
-use crate::worker_mailboxes::{Post, WorkerMailboxes};
+use crate::worker_mailboxes::{SocketMessage, WorkerMailboxes};
 use crate::{console, program_error::ProgramError};
 
-/// How long it is waited for the workers to take a configuration up. They do between two turns, so
-/// that only one that hangs is waited for.
+/// Time to wait until the workers have applied a configuration. A worker applies it between two
+/// turns, so only a worker that hangs takes this long.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is looked whether they have.
+/// Interval at which the workers are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Letters that a worker's mailbox must have room for beside a configuration: to drain, to stop.
+/// Messages that must fit into each mailbox besides a configuration: drain and abort.
 const RESERVED_MESSAGES: usize = 2;
 
-/// What is in force, for the supervisor, for whoever reloads, and for a worker that takes another's
-/// place.
+/// The configuration in force. The supervisor, reloads and replacements of workers use it.
 pub(crate) struct ActiveConfig {
     state: Mutex<ActiveState>,
-    /// `None`: a command line, which cannot be read again.
+    /// `None`: the configuration is a command line, which cannot be reloaded.
     source: Option<ConfigSource>,
     shared: Arc<SharedState>,
     log: LogSink,
     counts: Arc<ReloadCounters>,
-    /// Told of each configuration that comes into force.
+    /// Called with each new configuration.
     observers: Mutex<Vec<Observer>>,
-    /// What the process has left itself.
-    locked: OnceLock<Confinement>,
+    /// The remaining rights of the process.
+    confinement: OnceLock<Confinement>,
 }
 
 type Observer = Box<dyn Fn(&Arc<Config>) + Send>;
 
 struct ActiveState {
-    /// As it was read, with port 0 where the kernel picks: what a new one is compared with.
+    /// The configuration as read, with port 0 where the kernel chooses. A reload is compared with
+    /// it.
     requested: Config,
     config: Arc<Config>,
     listeners: Listeners,
@@ -64,12 +64,12 @@ struct ActiveState {
 }
 
 impl ActiveConfig {
-    /// Opens the listeners of the first configuration, which was read from `source`, but for those
-    /// that are `inherited`: their files are not ours before [`Force::own_files`]. Gives each
-    /// worker's sockets.
+    /// Opens the listeners of the first configuration. `inherited` sockets are used first; their
+    /// files belong to the predecessor before [`ActiveConfig::take_file_ownership`]. Returns the
+    /// sockets of each worker.
     ///
     /// # Errors
-    /// The first address that cannot be listened on, and why.
+    /// The first address that cannot be opened, and why.
     pub(crate) fn open(
         asked_for: Config,
         mut config: Config,
@@ -98,26 +98,26 @@ impl ActiveConfig {
             log,
             counts: Arc::default(),
             observers: Mutex::default(),
-            locked: OnceLock::new(),
+            confinement: OnceLock::new(),
         };
         Ok((active_config, sockets))
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub(crate) fn config(&self) -> Arc<Config> {
         self.lock().config.clone()
     }
 
-    /// How reloads went, and go on to go.
+    /// Returns the counters of reloads.
     pub(crate) fn reload_counters(&self) -> Arc<ReloadCounters> {
         self.counts.clone()
     }
 
-    /// Gives up what the first configuration does not need, now that its listeners are open; to be
-    /// called once, before any thread is started.
+    /// Drops the rights that the first configuration does not need. Call this once, after its
+    /// listeners are open and before any thread is started.
     ///
     /// # Errors
-    /// As [`privileges::lock_in`].
+    /// Those of [`privileges::drop_privileges`].
     pub(crate) fn drop_privileges(
         &self,
         engine: Engine,
@@ -126,32 +126,31 @@ impl ActiveConfig {
         let file = self.source.as_ref().map(|source| source.file.as_path());
         let abstract_sockets = systemd.uses_abstract_socket();
         let locked = privileges::drop_privileges(&self.config(), file, engine, abstract_sockets)?;
-        self.locked.set(locked).expect("privileges are given up once");
+        self.confinement.set(locked).expect("privileges are given up once");
         Ok(())
     }
 
-    /// What the process has left itself; `None` before [`Force::lock_in`].
+    /// Returns the remaining rights; `None` before [`ActiveConfig::drop_privileges`].
     pub(crate) fn confinement(&self) -> Option<&Confinement> {
-        self.locked.get()
+        self.confinement.get()
     }
 
-    /// The way to the workers, which have started.
+    /// Sets the mailboxes of the started workers.
     pub(crate) fn set_mailboxes(&self, mailboxes: WorkerMailboxes) {
         self.lock().mailboxes = mailboxes;
     }
 
-    /// `follower` is told of each configuration that comes into force from now on, by whoever
-    /// reloads: it must not take long.
+    /// Registers a function that is called with each new configuration, on the reloading thread. It
+    /// must not block.
     pub(crate) fn on_change(&self, follower: impl Fn(&Arc<Config>) + Send + 'static) {
         lock(&self.observers).push(Box::new(follower));
     }
 
-    /// Reads the file again and has the workers go on under what it says, unless there is an
-    /// `obstacle`, in words. It is said on standard error what came of it. Gives the number of the
-    /// new snapshot, once every worker has taken it up.
+    /// Reloads the file, unless there is an `obstacle`, which is the reason for a refusal. Logs the
+    /// result. Returns the number of the new configuration when every worker has applied it.
     ///
     /// # Errors
-    /// Why it was refused, on one line: nothing has changed then.
+    /// The reason for a refusal on one line. Nothing has changed then.
     pub(crate) fn reload(&self, obstacle: Option<&str>) -> Result<u64, String> {
         match obstacle.map_or_else(|| self.apply_file(), |obstacle| Err(obstacle.to_owned())) {
             Ok(number) => {
@@ -170,7 +169,10 @@ impl ActiveConfig {
 
     fn apply_file(&self) -> Result<u64, String> {
         let Some(source) = &self.source else {
-            return Err("no file to reload: the configuration is a command line".to_owned());
+            return Err(
+                "cannot reload a command line (expected: a process started by millrace run FILE)"
+                    .to_owned(),
+            );
         };
         let asked_for = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
@@ -180,7 +182,7 @@ impl ActiveConfig {
             locked.check(&asked_for, Some(&source.file))?;
         }
         if !state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
-            return Err("a worker does not read its letters".to_owned());
+            return Err("a worker does not read its messages".to_owned());
         }
         let mut config = Config {
             number: state.config.number + 1,
@@ -192,12 +194,13 @@ impl ActiveConfig {
         let change = change.map_err(|error| error.to_string())?;
         if let Err(error) = self.log.set_file(log) {
             change.undo();
-            return Err(format!("no thread for the access log: {error}"));
+            return Err(format!("cannot start the thread of the access log: {error}"));
         }
         Ok(state.activate(config, asked_for, change, &lock(&self.observers)))
     }
 
-    /// A worker that hangs takes it up when it goes on; the others are not kept waiting.
+    /// Waits until the workers have applied the configuration. A worker that hangs applies it
+    /// later.
     fn wait_until_applied(&self, number: u64) {
         let start = Instant::now();
         let is_late = |index: &usize| self.shared.counters[*index].config_generation.get() < number;
@@ -208,16 +211,19 @@ impl ActiveConfig {
                 return;
             }
             if start.elapsed() > APPLY_TIMEOUT {
-                return console::log(&format!("not taken up yet by workers {late:?}"));
+                return console::log(&format!(
+                    "workers {late:?} have not applied the configuration yet"
+                ));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// What a worker needs to take a broken one's place; `None` when nobody is to.
+    /// Returns the configuration and the sockets for the replacement of a worker; `None` if the
+    /// process drains.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If no descriptor is free.
     pub(crate) fn prepare_replacement(
         &self,
         worker: usize,
@@ -229,39 +235,39 @@ impl ActiveConfig {
         Ok(Some((state.config.clone(), state.listeners.duplicate_for_worker(worker)?)))
     }
 
-    /// Tells every worker to take no more. No reload is done any more.
+    /// Tells all workers to drain. No reload is possible afterwards.
     pub(crate) fn drain(&self) {
         self.lock().end(|| WorkerMessage::Drain);
     }
 
-    /// Nobody else goes on with what was inherited: its files are removed at the end.
+    /// Takes ownership of the inherited socket files, so that they are removed at the end.
     pub(crate) fn take_file_ownership(&self) {
         self.lock().listeners.set_file_ownership(true);
     }
 
-    /// Each listening socket once more, for a successor.
+    /// Duplicates each listening socket for a successor.
     ///
     /// # Errors
-    /// When a descriptor cannot be had.
+    /// If no descriptor is free.
     pub(crate) fn duplicate_sockets(&self) -> std::io::Result<Vec<ListeningSocket>> {
         self.lock().listeners.duplicate_sockets()
     }
 
-    /// Tells every worker to leave its listeners, with their files, to a successor. No reload is
-    /// done any more.
+    /// Tells all workers to leave their listeners, with the socket files, to a successor. No reload
+    /// is possible afterwards.
     pub(crate) fn hand_off(&self) {
         let mut state = self.lock();
         state.listeners.set_file_ownership(false);
         state.end(|| WorkerMessage::HandOff);
     }
 
-    /// As [`Force::cede`], for a process that has not succeeded the one whose listeners it has:
-    /// files of those that it opened itself are removed.
+    /// Like [`ActiveConfig::hand_off`], for a process whose takeover failed: it removes the files
+    /// of the sockets that it opened itself.
     pub(crate) fn abort_takeover(&self) {
         self.lock().end(|| WorkerMessage::HandOff);
     }
 
-    /// Sends every worker a letter that does without an answer, unless one does not read its mail.
+    /// Sends every worker a message that may be lost. It is not sent if a mailbox is nearly full.
     pub(crate) fn try_send_all(&self, message: impl FnMut() -> WorkerMessage<OwnedFd>) {
         let mut state = self.lock();
         if !state.is_draining && state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
@@ -269,17 +275,17 @@ impl ActiveConfig {
         }
     }
 
-    /// Tells every worker to break off. Nothing can be said to them after it.
+    /// Tells all workers to abort. No message can be sent afterwards.
     pub(crate) fn abort_workers(&self) {
-        self.lock().mailboxes.stop();
+        self.lock().mailboxes.abort_workers();
     }
 
-    /// Whether the workers were told to break off.
+    /// Returns whether the workers were told to abort.
     pub(crate) fn has_aborted_workers(&self) -> bool {
         self.lock().mailboxes.is_stopped()
     }
 
-    /// Closes the listeners of a start that failed.
+    /// Closes the listeners after a failed start.
     pub(crate) fn close_listeners(&self) {
         self.lock().listeners.close_all();
     }
@@ -290,15 +296,15 @@ impl ActiveConfig {
 }
 
 impl ActiveState {
-    /// Closes the listeners here and has the workers close theirs, by a letter. No reload is done
-    /// any more.
-    fn end(&mut self, message: fn() -> Post) {
+    /// Closes the listeners here and sends the workers the message to close theirs. No reload is
+    /// possible afterwards.
+    fn end(&mut self, message: fn() -> SocketMessage) {
         self.is_draining = true;
         self.listeners.close_all();
         self.mailboxes.send_all(message);
     }
 
-    /// Nothing here fails.
+    /// Puts a checked configuration in force. This cannot fail.
     fn activate(
         &mut self,
         config: Config,
@@ -334,10 +340,10 @@ impl ActiveState {
     }
 }
 
-/// Opens the access log that a configuration names.
+/// Opens the access log of a configuration.
 ///
 /// # Errors
-/// When the machine refuses the file.
+/// If the file cannot be opened.
 pub(crate) fn open_log(config: &Config) -> Result<Option<LogFile>, ProgramError> {
     let Some(log) = &config.access_log else { return Ok(None) };
     let what = format!("cannot open the access log {}", log.path.display());

@@ -1,4 +1,4 @@
-//! What is stored: the cache's memory and the thread that tends to it.
+//! Creates the cache and its prefault thread.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use millrace_store::{Bounds, Cache, HotCopies};
 use crate::console;
 use crate::program_error::ProgramError;
 
-/// The cache of a configuration, if it has one, which sends these hot bodies by copy. Called before
-/// the process gives its rights up: the files in memory are made here.
+/// Creates the configured cache, if there is one. `copies` selects the hot bodies that are sent by
+/// copy. Call this before privileges are dropped, because it creates memory files.
 ///
 /// # Errors
-/// When the kernel refuses the memory.
+/// If the kernel refuses the memory.
 pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cache>>, ProgramError> {
     let Some(settings) = &config.cache else { return Ok(None) };
     let bytes = usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX);
     let slab = Slab::new(bytes);
     let slab =
-        slab.map_err(|error| ProgramError::system("cannot make the cache's memory", error))?;
+        slab.map_err(|error| ProgramError::system("cannot create the memory of the cache", error))?;
     let bounds = Bounds {
         bytes: settings.memory_bytes,
         object_bytes: settings.object_bytes_max(&config.limits),
@@ -30,7 +30,7 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
     };
     let mut random = [0; 16];
     millrace_sys::fill_random(&mut random);
-    // What is on disks was hashed with a key that is there too.
+    // Keys of responses on disks are hashed with a secret that is stored there.
     let folders: Vec<_> = settings.disks.iter().map(|disk| disk.folder.as_path()).collect();
     let hash = Disks::hash_key_of(&folders).unwrap_or(HashKey::new(random));
     let cache = Cache::new(slab, hash, bounds);
@@ -41,19 +41,20 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
     Ok(Some(cache))
 }
 
-/// Starts the thread that makes memory ready. Without it the cache runs dry after its first blocks.
+/// Starts the prefault thread. Without it the cache has no memory after its first blocks.
 ///
 /// # Errors
-/// When there can be no further thread.
+/// If the thread cannot be started.
 pub(crate) fn start_prefault(
     cache: Option<&Arc<Cache>>,
 ) -> Result<Option<PrefaultThread>, ProgramError> {
     let Some(cache) = cache else { return Ok(None) };
     let helper = PrefaultThread::start(cache.slab());
-    let failed = |error| ProgramError::system("cannot start the cache's thread", error);
+    let failed =
+        |error| ProgramError::system("cannot start the prefault thread of the cache", error);
     let helper = helper.map_err(failed)?;
     if cache.slab().stats().small_page_blocks > 0 {
-        console::log("the cache has no huge pages: its hits cost more");
+        console::log("no huge pages for the cache: cache hits use more CPU time");
     }
     Ok(Some(helper))
 }

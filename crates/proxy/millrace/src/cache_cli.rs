@@ -1,4 +1,5 @@
-//! Asks a running process at its admin address, and prints its answer.
+//! The `cache` command: sends a request to the admin address of a running process and prints the
+//! response.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
@@ -11,15 +12,15 @@ use crate::console;
 use crate::http::{self, Connection};
 use crate::program_error::ProgramError;
 
-/// How long the process may take. A purge walks over all that is stored.
+/// Time limit of the response. A purge visits all stored responses.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest body that is read.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
-/// Asks, and prints what it is told.
+/// Sends the request and prints the response.
 ///
 /// # Errors
-/// When nobody answers, or with a refusal.
+/// If the process does not respond or refuses the request.
 pub(crate) fn run(asking: &AdminRequest) -> std::result::Result<(), ProgramError> {
     let token = asking.token_file.as_deref();
     let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
@@ -27,33 +28,38 @@ pub(crate) fn run(asking: &AdminRequest) -> std::result::Result<(), ProgramError
     let response = connect(&asking.admin).and_then(|connection| exchange(connection, &request));
     let response =
         response.map_err(|error| ProgramError::System(describe_error(asking, &error)))?;
-    let PurgeResponse { status, matched_nothing, body } = response;
+    let CacheResponse { status, matched_nothing, body } = response;
     if status == 200 {
         console::write_result(&body)?;
         return if matched_nothing { Err(ProgramError::NothingPurged) } else { Ok(()) };
     }
-    Err(ProgramError::System(body.lines().next().unwrap_or("refused without a word").to_owned()))
+    Err(ProgramError::System(
+        body.lines()
+            .next()
+            .unwrap_or("the process refused the request without a reason")
+            .to_owned(),
+    ))
 }
 
 /// The response of the process.
 #[derive(PartialEq, Eq, Debug)]
-struct PurgeResponse {
+struct CacheResponse {
     status: u16,
-    /// Whether no stored response matched a purge ([`MATCHED`]).
+    /// Whether a purge matched no stored response ([`MATCHED_FIELD`]).
     matched_nothing: bool,
     body: String,
 }
 
-/// Why nobody answers; where nobody listens, how it comes that somebody does.
+/// Describes why there is no response. If no process listens, also how to start one.
 fn describe_error(asking: &AdminRequest, error: &Error) -> String {
     let admin = &asking.admin;
     let hint = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("; it has to be started with --admin {admin}, or name its address by --admin")
+            format!(" (start the process with --admin {admin}, or name its address by --admin)")
         }
         _ => String::new(),
     };
-    format!("cannot ask the process at {admin}: {error}{hint}")
+    format!("cannot reach the process at {admin}: {error}{hint}")
 }
 
 fn request(asking: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
@@ -62,7 +68,7 @@ fn request(asking: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
         ListenAddress::Tcp(address) => address.to_string(),
         ListenAddress::Unix(_) => "millrace".to_owned(),
     };
-    let pairs = asking.query.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
+    let pairs = asking.query.iter().map(|(name, value)| format!("{name}={}", encode_value(value)));
     let query = pairs.collect::<Vec<_>>().join("&");
     let target = format!("{}?{query}", asking.path);
     let mut request = Vec::new();
@@ -75,8 +81,8 @@ fn request(asking: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
     request
 }
 
-/// Everything but letters, digits and marks that mean nothing in a query.
-fn encoded(text: &str) -> String {
+/// Percent-encodes everything except letters, digits and characters without a meaning in a query.
+fn encode_value(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
     http::percent_encoded(text.as_bytes(), is_plain)
 }
@@ -89,8 +95,8 @@ fn connect(admin: &ListenAddress) -> Result<Connection> {
     }
 }
 
-/// Sends a request and reads the response, which has a Content-Length at every admin server.
-fn exchange(mut connection: Connection, request: &[u8]) -> Result<PurgeResponse> {
+/// Sends a request and reads the response. Every admin server sends a Content-Length.
+fn exchange(mut connection: Connection, request: &[u8]) -> Result<CacheResponse> {
     connection.write_all(request)?;
     let head = connection.read_response()?;
     let malformed = |wrong: &str| Error::new(ErrorKind::InvalidData, wrong);
@@ -98,7 +104,7 @@ fn exchange(mut connection: Connection, request: &[u8]) -> Result<PurgeResponse>
         Ok(Some(length)) if length <= BODY_BYTES_MAX => connection.read_body(length as usize)?,
         _ => return Err(malformed("the response has no valid Content-Length")),
     };
-    Ok(PurgeResponse {
+    Ok(CacheResponse {
         status: head.status(),
         matched_nothing: http::values(&head, MATCHED_FIELD).any(|value| value == b"0"),
         body: String::from_utf8(body).map_err(|_| malformed("the response is not UTF-8"))?,
@@ -113,7 +119,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_request_says_what_is_meant_and_an_answer_is_whole() {
+    fn requests_are_encoded_and_responses_are_complete() {
         let asking = AdminRequest {
             path: "/cache/purge",
             is_change: true,
@@ -136,7 +142,7 @@ mod tests {
             response(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nab"))
         };
         let (status, matched_nothing, body) = (200, false, "ab".to_owned());
-        assert_eq!(sized("2").unwrap(), PurgeResponse { status, matched_nothing, body });
+        assert_eq!(sized("2").unwrap(), CacheResponse { status, matched_nothing, body });
         let nothing = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{MATCHED_FIELD}: 0\r\n\r\n");
         assert!(response(&nothing).unwrap().matched_nothing);
         assert!(sized("3").is_err() && sized("-").is_err());

@@ -1,4 +1,4 @@
-//! Where the configuration came from, and may be read again.
+//! The source of the configuration, which a reload reads again.
 
 use std::fs;
 use std::io::Read;
@@ -8,28 +8,28 @@ use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, RawCo
 
 use crate::{congestion, preflight, users};
 
-/// A file, with the options of the process that a command line puts before its own.
+/// A configuration file and the command-line options that take precedence over it.
 pub(crate) struct ConfigSource {
-    /// The file.
+    /// The path of the file.
     pub(crate) file: PathBuf,
-    /// What comes before its own options.
+    /// Options of the command line.
     pub(crate) over: RawConfig,
 }
 
 impl ConfigSource {
-    /// What messages call the file.
+    /// Returns the name of the file for messages.
     pub(crate) fn name(&self) -> String {
         self.file.display().to_string()
     }
 
-    /// As [`ConfigSource::read`], for a process that serves: it does not wait for the writer of a
-    /// pipe, as a first start may.
+    /// Reads the file for a reload. Unlike [`ConfigSource::read`] it refuses a pipe, whose writer
+    /// it would have to wait for.
     ///
     /// # Errors
-    /// As [`ConfigSource::read`], and what is no file.
+    /// Those of [`ConfigSource::read`]; a path that is not a regular file.
     pub(crate) fn read_again(&self) -> Result<Config, ConfigError> {
         match fs::metadata(&self.file) {
-            Ok(found) if !found.is_file() => Err(self.unreadable("is no file")),
+            Ok(found) if !found.is_file() => Err(self.unreadable("is not a regular file")),
             _ => {
                 let config = self.read()?;
                 preflight::check_folders(&config, &self.over)?;
@@ -39,17 +39,17 @@ impl ConfigSource {
     }
 
     fn unreadable(&self, wrong: impl ToString) -> ConfigError {
-        ConfigError::rule(self.name(), wrong.to_string(), "a file that can be read")
+        ConfigError::rule(self.name(), wrong.to_string(), "a readable file")
     }
 
-    /// Reads the file and what it means.
+    /// Reads and parses the file.
     ///
     /// # Errors
-    /// The first thing that is wrong, on one line.
+    /// The first error, on one line.
     pub(crate) fn read(&self) -> Result<Config, ConfigError> {
         let name = self.name();
         let mut bytes = Vec::new();
-        // One byte more than allowed is enough to know that a file is too long; it may be endless.
+        // Reading one byte more than allowed detects a file that is too long, even an endless one.
         fs::File::open(&self.file)
             .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
             .map_err(|error| self.unreadable(error))?;

@@ -1,5 +1,5 @@
-//! Whether this kernel has the congestion control that a configuration asks for. Asked before
-//! anything is opened, because later a refusal would only show in how fast connections are.
+//! Checks that the kernel offers the configured congestion control. Checked before anything is
+//! opened: a later refusal would only show as slow connections.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use millrace_sys::Errno;
 
 use crate::console;
 
-/// Checks every algorithm that `config` names, which is what `tables` mean.
+/// Checks every algorithm that `config` names. `tables` is the source of `config`.
 ///
 /// # Errors
-/// The first name that a socket of this process cannot have, with those that it can.
+/// The first algorithm that is not available, with those that are.
 pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
     for (number, service) in config.services.iter().enumerate() {
         let options = [
@@ -24,12 +24,12 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
             let Some(name) = choice.name() else { continue };
             let Err(error) = check_unprivileged(name) else { continue };
             let problem = match error {
-                Errno::NOENT => "is nothing that this kernel has",
+                Errno::NOENT => "is not available in this kernel",
                 Errno::PERM => {
-                    "needs CAP_NET_ADMIN, which millrace gives up or has not \
+                    "needs CAP_NET_ADMIN, which millrace does not keep \
                      (net.ipv4.tcp_allowed_congestion_control)"
                 }
-                _ => "cannot be set here",
+                _ => "cannot be set",
             };
             return Err(ConfigError::Value {
                 location: tables.location_in_service(number, option).to_owned(),
@@ -43,8 +43,8 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
     Ok(())
 }
 
-/// The system's algorithm, where `auto` differs from it. Says so if somebody asked for `auto` and
-/// cannot have what it stands for.
+/// Returns the system's algorithm if `auto` must differ from it. Logs if `auto` is configured and
+/// its algorithm is not available.
 pub(crate) fn system_default(config: &Config) -> Option<Arc<str>> {
     let system = millrace_sys::default_congestion().ok()?;
     if system == NEARBY {
@@ -53,27 +53,31 @@ pub(crate) fn system_default(config: &Config) -> Option<Arc<str>> {
     if check_unprivileged(NEARBY).is_ok() {
         return Some(system.into());
     }
-    let asks = |choice: &Congestion| *choice == Congestion::Auto;
+    let uses_auto = |choice: &Congestion| *choice == Congestion::Auto;
     let mut services = config.services.iter();
-    if services.any(|service| asks(&service.congestion) || asks(&service.origin_congestion)) {
-        console::log(&format!("congestion auto: {NEARBY} cannot be had here; {system} serves all"));
+    if services
+        .any(|service| uses_auto(&service.congestion) || uses_auto(&service.origin_congestion))
+    {
+        console::log(&format!(
+            "congestion auto: {NEARBY} is not available; {system} is used for all connections"
+        ));
     }
     None
 }
 
-/// Whether connections can have an algorithm also when the process has given up what it was started
-/// with. To somebody with CAP_NET_ADMIN the kernel gives any, which also loads it.
+/// Checks that an unprivileged process may use an algorithm. With CAP_NET_ADMIN the kernel allows
+/// any algorithm, and loads it.
 fn check_unprivileged(name: &str) -> Result<(), Errno> {
     millrace_sys::try_congestion(name)?;
     let allowed = algorithms(true);
-    // Where there is no list to be read it is left to the kernel.
+    // If the list cannot be read, the kernel decides.
     match allowed.is_empty() || allowed.iter().any(|one| one == name) {
         true => Ok(()),
         false => Err(Errno::PERM),
     }
 }
 
-/// The algorithms that are loaded; only those that every user may have, if `allowed`.
+/// Returns the loaded algorithms, or only those `allowed` to every user.
 fn algorithms(allowed: bool) -> Vec<String> {
     let which = if allowed { "allowed" } else { "available" };
     let path = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
@@ -88,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_lacks_is_refused_with_what_it_has() {
+    fn a_missing_algorithm_is_refused_with_those_available() {
         let checked = |text: &str| {
             let tables = config::parse_toml("a.toml", text, &RawConfig::default()).unwrap();
             check(&config::from_raw(&tables).unwrap(), &tables)
         };
-        // Every kernel has reno, for every user.
+        // Every kernel allows reno to every user.
         for name in ["system", "auto", "reno"] {
             checked(&format!("[[forward]]\norigin-congestion = \"{name}\"")).unwrap();
         }
@@ -101,7 +105,10 @@ mod tests {
                       origin-congestion = 'no-such-thing'\nlisten = '127.0.0.1:0'";
         let message = checked(second).unwrap_err().to_string();
         let place = "a.toml:5: origin-congestion: ";
-        assert!(message.starts_with(&format!("{place}\"no-such-thing\" is nothing")), "{message}");
+        assert!(
+            message.starts_with(&format!("{place}\"no-such-thing\" is not available")),
+            "{message}"
+        );
         assert!(message.contains("(expected: system, auto, ") && message.contains("reno"));
     }
 }

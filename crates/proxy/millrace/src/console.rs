@@ -1,10 +1,11 @@
-//! What the program writes for people: lines on standard error, and results on standard output.
+//! Output of the program: log lines on standard error and results on standard output.
 
 use std::io::{ErrorKind, Write};
 
 use crate::program_error::ProgramError;
 
-/// One line for the person who runs millrace, on standard error. A closed one is no reason to fail.
+/// Writes a log line to standard error. Errors are ignored: a closed standard error must not stop
+/// the process.
 pub(crate) fn log(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "millrace: {line}");
 }
@@ -12,7 +13,7 @@ pub(crate) fn log(line: &str) {
 /// Writes the result of a command to standard output.
 ///
 /// # Errors
-/// When it could not be written. A reader that has closed its pipe got what it wanted.
+/// If writing fails, except with EPIPE: a reader that closes its pipe has read enough.
 pub(crate) fn write_result(text: &str) -> Result<(), ProgramError> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
@@ -23,7 +24,7 @@ pub(crate) fn write_result(text: &str) -> Result<(), ProgramError> {
     }
 }
 
-/// A count of bytes for people: three digits or so, in powers of 1024.
+/// Formats a number of bytes with about three digits and a unit (powers of 1024).
 pub(crate) fn format_bytes(count: u64) -> String {
     let units = ["bytes", "KB", "MB", "GB", "TB"];
     let mut unit = 0;

@@ -1,5 +1,5 @@
-//! `millrace demo`: a booster before a small web server, both in this process and on loopback
-//! only, with lines that say what the requests did as they happen.
+//! `millrace demo`: a reverse proxy in front of a small web server, both in this process and on
+//! loopback. It prints a line about each group of requests.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -12,34 +12,36 @@ use crate::program_error::ProgramError;
 use crate::supervisor::Running;
 use crate::{console, demo_site};
 
-/// The ports that are taken if nobody else has them.
+/// The preferred ports.
 const PORT: u16 = 8080;
 const ADMIN_PORT: u16 = 9180;
-/// How often the counters are read. Only the rhythm of the lines depends on it.
+/// Interval at which the counters are read and a line may be printed.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs until it is told to end.
+/// Runs the demo until the process is told to end.
 ///
 /// # Errors
-/// When the machine refuses sockets or threads.
+/// If the system refuses sockets or threads.
 pub(crate) fn run() -> Result<(), ProgramError> {
-    let failed = |error: std::io::Error| ProgramError::System(format!("no web server: {error}"));
+    let failed = |error: std::io::Error| {
+        ProgramError::System(format!("cannot start the web server: {error}"))
+    };
     let origin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
     let origin_address = origin.local_addr().map_err(failed)?;
-    let admin = free(ADMIN_PORT).map_err(failed)?;
+    let admin = free_address(ADMIN_PORT).map_err(failed)?;
     let config = config::from_arguments([
         "boost".to_owned(),
         format!("--origin=http://{origin_address}"),
-        format!("--listen={}", free(PORT).map_err(failed)?),
+        format!("--listen={}", free_address(PORT).map_err(failed)?),
         format!("--admin={admin}"),
     ])?;
     let running = Running::start(config, None, false)?;
-    // After the start, which blocks signals in the threads that are made from then on.
+    // Started afterwards, so that its threads inherit the blocked signals.
     demo_site::start(origin)?;
     let [ListenAddress::Tcp(address)] = running.addresses()[..] else {
         unreachable!("the demo listens on one TCP address");
     };
-    // It serves on if nobody reads its lines.
+    // The demo continues if nothing reads its output.
     let _ = console::write_result(&welcome(address, admin, origin_address));
     let mut before = Totals::default();
     running.wait(Some(REPORT_INTERVAL), |counters| {
@@ -51,8 +53,8 @@ pub(crate) fn run() -> Result<(), ProgramError> {
     })
 }
 
-/// The loopback address with `port`, or with another one if that is taken.
-fn free(port: u16) -> std::io::Result<SocketAddr> {
+/// Returns the loopback address with `port`, or with a free port if that one is in use.
+fn free_address(port: u16) -> std::io::Result<SocketAddr> {
     let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match TcpListener::bind(wanted) {
         Ok(listener) => listener.local_addr(),
@@ -63,7 +65,7 @@ fn free(port: u16) -> std::io::Result<SocketAddr> {
 fn welcome(address: SocketAddr, admin: SocketAddr, origin: SocketAddr) -> String {
     format!(
         "
-  A millrace booster is in front of a small web server ({origin}).
+  millrace runs as a reverse proxy in front of a small web server ({origin}).
 
   In a browser:         http://{address}/
   In another terminal:  curl -v http://{address}/
@@ -73,15 +75,15 @@ fn welcome(address: SocketAddr, admin: SocketAddr, origin: SocketAddr) -> String
                         curl http://{admin}/cache/stat
                         curl http://{admin}/metrics
 
-  The server lets /wheel.svg be kept: Cache-Status in the answers tells what the cache did.
+  /wheel.svg may be cached. The Cache-Status field of a response shows what the cache did.
 
-  Ctrl-C ends it. What happens is told here:
+  Press Ctrl-C to end. Requests are reported here:
 
 "
     )
 }
 
-/// The counters of all workers, added up.
+/// The sums of the counters of all workers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Totals {
     exchanges: u64,
@@ -109,22 +111,22 @@ impl Totals {
         }
     }
 
-    /// What happened since `before`, if a request ended since.
+    /// Returns a line about the time since `before` if a request ended in it.
     fn line_since(&self, before: &Self) -> Option<String> {
         let exchanges = self.exchanges.checked_sub(before.exchanges).filter(|count| *count > 0)?;
         let mut line = format!(
             "  {} over {}: {} to the server opened, {} reused",
-            counted(exchanges, "request"),
-            counted(self.accepted - before.accepted, "new connection"),
-            counted(self.opened - before.opened, "connection"),
+            format_count(exchanges, "request"),
+            format_count(self.accepted - before.accepted, "new connection"),
+            format_count(self.opened - before.opened, "connection"),
             self.reused - before.reused,
         );
         if self.hits > before.hits {
-            let hits = counted(self.hits - before.hits, "request");
-            line.push_str(&format!(", {hits} answered from the cache"));
+            let hits = format_count(self.hits - before.hits, "request");
+            line.push_str(&format!(", {hits} served from the cache"));
         }
         line.push_str(&format!(
-            "; {} of bodies passed on",
+            "; {} of bodies forwarded",
             console::format_bytes(self.bytes - before.bytes)
         ));
         if self.spliced > before.spliced {
@@ -132,20 +134,20 @@ impl Totals {
             line.push_str(&format!(", {spliced} of them spliced in the kernel"));
         }
         if self.own > before.own {
-            let own = counted(self.own - before.own, "answer");
-            line.push_str(&format!("; {own} by millrace itself"));
+            let own = format_count(self.own - before.own, "response");
+            line.push_str(&format!("; {own} generated by millrace"));
         }
         line.push_str(&format!(
-            ".\n    In all: {} and {} to the server: {} saved.\n",
-            counted(self.exchanges, "request"),
-            counted(self.opened, "connection"),
+            ".\n    Total: {} and {} to the server; {} saved.\n",
+            format_count(self.exchanges, "request"),
+            format_count(self.opened, "connection"),
             self.exchanges.saturating_sub(self.own).saturating_sub(self.opened),
         ));
         Some(line)
     }
 }
 
-fn counted(count: u64, noun: &str) -> String {
+fn format_count(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
@@ -158,12 +160,12 @@ mod tests {
     fn a_taken_port_is_replaced_by_a_free_one_on_loopback() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let free = free(port).unwrap();
+        let free = free_address(port).unwrap();
         assert!(free.port() != port && free.ip().is_loopback());
     }
 
     #[test]
-    fn lines_say_what_was_saved() {
+    fn lines_report_the_saved_connections() {
         let before = Totals { exchanges: 2, opened: 1, ..Totals::default() };
         let now = Totals { exchanges: 5, opened: 2, reused: 2, accepted: 1, ..Totals::default() };
         let now = Totals { hits: 1, bytes: 2048, spliced: 1024, ..now };
@@ -171,8 +173,8 @@ mod tests {
         assert_eq!(
             now.line_since(&before).unwrap(),
             "  3 requests over 1 new connection: 1 connection to the server opened, 2 reused, \
-             1 request answered from the cache; 2.0 KB of bodies passed on, 1.0 KB of them spliced \
-             in the kernel.\n    In all: 5 requests and 2 connections to the server: 3 saved.\n"
+             1 request served from the cache; 2.0 KB of bodies forwarded, 1.0 KB of them spliced \
+             in the kernel.\n    Total: 5 requests and 2 connections to the server; 3 saved.\n"
         );
     }
 }

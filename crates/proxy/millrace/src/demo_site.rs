@@ -1,6 +1,6 @@
-//! The small web server behind `millrace demo`: a page, its style and picture, and a megabyte to
-//! download, on threads and blocking sockets of its own. It stands for the web server that people
-//! have already; it is no part of the proxy.
+//! The web server of `millrace demo`: a page, its style sheet and image, and a megabyte to
+//! download. It uses its own threads and blocking sockets. It stands for a user's web server and is
+//! not part of the proxy.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -19,44 +19,44 @@ const PAGE: &[u8] = include_bytes!("demo_site/index.html");
 const STYLE: &[u8] = include_bytes!("demo_site/style.css");
 const WHEEL: &[u8] = include_bytes!("demo_site/wheel.svg");
 
-/// What `/pattern` weighs.
+/// The size of `/pattern`.
 pub(crate) const PATTERN_BYTES: usize = 1 << 20;
-/// What is said of the style and the picture: they may be cached. The page and the pattern may not,
-/// so that what is passed on can be seen, too.
+/// The Cache-Control field of the style sheet and the image. The page and the pattern have none, so
+/// that the demo also shows requests to the origin.
 const CACHED: Option<FixedField> = Some((b"Cache-Control", b"max-age=600"));
 const ALLOWED: Option<FixedField> = Some((b"Allow", b"GET, HEAD"));
-/// Connections served at once; further ones are closed.
+/// Limit of concurrent connections. Further ones are closed.
 const CONNECTIONS_MAX: usize = 256;
 const OK: Status = (200, "OK");
-/// The most that is read of a request body, which is of no interest.
+/// Bytes of a request body that are read at most. The content does not matter.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// A connection is closed this long after its last request: longer than the booster keeps it, so
-/// that it is never this side that closes under a request.
+/// Time after the last request when a connection is closed. Longer than the proxy keeps idle
+/// connections, so that this side never closes one that gets a request.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// The name and the value of a field.
 type FixedField = (&'static [u8], &'static [u8]);
 
-/// A status, the media type of the body, a further field, and the body.
+/// A status, the media type of the body, one more field, and the body.
 type Response<'a> = (Status, &'static [u8], Option<FixedField>, &'a [u8]);
 
 /// Serves the connections of `listener` until the process ends.
 ///
 /// # Errors
-/// When no thread can be started.
+/// If no thread can be started.
 pub(crate) fn start(listener: TcpListener) -> Result<(), ProgramError> {
     let pattern: Arc<[u8]> = (0..PATTERN_BYTES).map(|index| b'a' + (index % 26) as u8).collect();
     let connections = Arc::new(AtomicUsize::new(0));
     let accept = move || {
         for stream in listener.incoming().flatten() {
-            // Pairs with the subtraction at a connection's end; only this thread adds.
+            // Pairs with the subtraction at the end of a connection. Only this thread adds.
             if connections.load(Ordering::Acquire) == CONNECTIONS_MAX {
                 continue;
             }
             connections.fetch_add(1, Ordering::Relaxed);
             let (count, pattern) = (Arc::clone(&connections), Arc::clone(&pattern));
             let serve = move || {
-                // A connection that breaks has nobody left to be told.
+                // An error means that the client is gone.
                 let _ = serve(stream, &pattern);
                 // Pairs with the load above.
                 count.fetch_sub(1, Ordering::Release);
@@ -69,7 +69,7 @@ pub(crate) fn start(listener: TcpListener) -> Result<(), ProgramError> {
     spawn("site", accept).map(drop)
 }
 
-/// Answers requests one after the other until the other side closes.
+/// Serves the requests of a connection until the client closes it.
 fn serve(stream: TcpStream, pattern: &[u8]) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut connection = Connection::new(stream.into(), false)?;
@@ -78,16 +78,19 @@ fn serve(stream: TcpStream, pattern: &[u8]) -> std::io::Result<()> {
         let head = connection.read_request()?;
         let is_read = matches!(head.method(), Method::Get | Method::Head);
         let ((status, reason), kind, more, body): Response<'_> = match head.target() {
-            _ if !is_read => {
-                ((405, "Method Not Allowed"), b"text/plain", ALLOWED, b"only GET and HEAD\n")
-            }
+            _ if !is_read => (
+                (405, "Method Not Allowed"),
+                b"text/plain",
+                ALLOWED,
+                b"405 Method Not Allowed (allowed: GET, HEAD)\n",
+            ),
             b"/" | b"/index.html" => (OK, b"text/html", None, PAGE),
             b"/style.css" => (OK, b"text/css", CACHED, STYLE),
             b"/wheel.svg" => (OK, b"image/svg+xml", CACHED, WHEEL),
             b"/pattern" => (OK, b"text/plain", None, pattern),
-            _ => ((404, "Not Found"), b"text/plain", None, b"no such page\n"),
+            _ => ((404, "Not Found"), b"text/plain", None, b"404 Not Found\n"),
         };
-        // A request body is not read here, so where the next request begins is not known.
+        // A request body is not parsed, so no request can be read after it.
         let has_body = !matches!(request_framing(&head), Ok(Framing::None | Framing::Length(0)));
         let is_last = has_body || !connection_options(&head).is_persistent(head.version());
         let mut bytes = Vec::new();

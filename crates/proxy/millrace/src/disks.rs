@@ -1,4 +1,5 @@
-//! The disks of the cache: opened once the process has given its rights up, and left to a successor.
+//! The disks of the cache: opened after the process has dropped its privileges, and released to a
+//! successor.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,70 +18,70 @@ use crate::console;
 use crate::program_error::ProgramError;
 use crate::threads::{self, spawn};
 
-/// Letters to the workers from the disks' threads.
+/// Messages from the disk threads to the workers.
 type DiskMail = PeerMailboxes<WorkerMessage<OwnedFd>, EventWaker>;
 
-/// Wakes the workers' exchanges that wait for a disk.
+/// Wakes exchanges that wait for a disk.
 #[derive(Debug, Default)]
 pub(crate) struct DiskWaker(OnceLock<Mutex<DiskMail>>);
 
-/// How often a worker whose mailbox is full is tried, and how long is waited in between. One that
-/// does not turn for so long has other troubles, and its exchanges give up waiting by themselves.
+/// Attempts to wake a worker whose mailbox is full, and the interval between them. A worker that
+/// hangs longer has other problems, and its exchanges stop waiting by a timeout.
 const WAKE_TRIES_MAX: u32 = 2000;
 const WAKE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
-/// How long a start waits until what is on the disks was found. After that it is found while clients
-/// are served, who ask the origin for the rest.
+/// Time that a start waits for the recovery of the disks. After that the recovery continues while
+/// clients are served from the origin.
 const RECOVERY_WAIT: Duration = Duration::from_millis(300);
-/// How often it is tried to lock disks that a predecessor has still.
+/// Interval between attempts to lock disks that the predecessor still uses.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// The share of the cache's memory, as a divisor, that may wait for disks.
-const STUCK_SHARE: u64 = 4;
+/// The share of the cache's memory, as a divisor, that writes waiting for stuck disks may occupy.
+const STUCK_MEMORY_DIVISOR: u64 = 4;
 
 impl DiskWaker {
-    /// Says how the workers are reached, before the first one runs.
-    pub(crate) fn connect(&self, letters: DiskMail) {
-        let is_first = self.0.set(Mutex::new(letters)).is_ok();
+    /// Connects the workers, before the first one runs.
+    pub(crate) fn connect(&self, mail: DiskMail) {
+        let is_first = self.0.set(Mutex::new(mail)).is_ok();
         assert!(is_first, "workers are started once");
     }
 }
 
 impl Waker for DiskWaker {
     fn wake(&self, waiter: WaiterId) {
-        let letters = self.0.get().expect("whoever waits runs");
+        let mail = self.0.get().expect("workers start after the mail is connected");
         for _ in 0..WAKE_TRIES_MAX {
-            let mut letters = threads::lock(letters);
+            let mut mail = threads::lock(mail);
             let message = WorkerMessage::Wake(Token::from_bits(waiter.token));
-            if letters.send(usize::from(waiter.worker), message).is_ok() {
-                return letters.flush();
+            if mail.send(usize::from(waiter.worker), message).is_ok() {
+                return mail.flush();
             }
-            drop(letters);
+            drop(mail);
             sleep(WAKE_RETRY_INTERVAL);
         }
     }
 }
 
-/// The disks of a process: open, or wanted from the one before.
+/// The disks of a process. They may still be in use by the predecessor.
 #[derive(Debug)]
 pub(crate) struct Disks {
     cache: Option<Arc<Cache>>,
-    /// The process ends, or leaves its disks to another. Set once; pairs with the load of whoever
-    /// still tries to open them.
-    is_over: Arc<AtomicBool>,
+    /// Set once, when the process ends or releases its disks. Pairs with the loads in
+    /// `wait_for_predecessor`.
+    is_closing: Arc<AtomicBool>,
 }
 
 impl Disks {
-    /// Opens the disks of a configuration, whose workers `bell` wakes. With a predecessor that has
-    /// them it goes on without, until that one lets go.
+    /// Opens the configured disks, which use `waker` to wake the workers. If a predecessor still
+    /// uses the disks, the cache works without them until they are released.
     ///
     /// # Errors
-    /// A folder that is not as it has to be, or that another process uses.
+    /// If a folder is not usable or another process uses it.
     pub(crate) fn open(
         config: &Config,
         cache: Option<&Arc<Cache>>,
         waker: &Arc<DiskWaker>,
         has_predecessor: bool,
     ) -> Result<Self, ProgramError> {
-        let mut all = Self { cache: None, is_over: Arc::default() };
+        let mut all = Self { cache: None, is_closing: Arc::default() };
         let (Some(settings), Some(cache)) = (&config.cache, cache) else { return Ok(all) };
         if settings.disks.is_empty() {
             return Ok(all);
@@ -89,9 +90,12 @@ impl Disks {
         match lock(&settings.disks) {
             Ok(volumes) => {
                 attach(cache, volumes, &settings.disks, waker);
-                let (cache, spaces) = (cache.clone(), spaces(config));
-                if await_contents(&cache, WAKE_RETRY_INTERVAL, Some(Instant::now() + RECOVERY_WAIT))
-                {
+                let (cache, spaces) = (cache.clone(), configured_spaces(config));
+                if wait_for_recovery(
+                    &cache,
+                    WAKE_RETRY_INTERVAL,
+                    Some(Instant::now() + RECOVERY_WAIT),
+                ) {
                     report_unmatched(&cache, &spaces);
                 } else {
                     spawn("disk-report", move || report_once_recovered(&cache, &spaces))?;
@@ -100,7 +104,7 @@ impl Disks {
             Err((_, DirectoryError::Locked)) if has_predecessor => {
                 cache.await_disks();
                 let (cache, disks, waker) = (cache.clone(), settings.disks.clone(), waker.clone());
-                let (is_over, spaces) = (all.is_over.clone(), spaces(config));
+                let (is_over, spaces) = (all.is_closing.clone(), configured_spaces(config));
                 spawn("disk-wait", move || {
                     wait_for_predecessor(&cache, &disks, &waker, &is_over, &spaces)
                 })?;
@@ -110,25 +114,25 @@ impl Disks {
         Ok(all)
     }
 
-    /// Writes what is to be written and lets go of the disks; the process goes on without. On a
-    /// thread of its own, as it may take as long as the disks take.
+    /// Writes pending responses and releases the disks on a thread of its own, because a disk may
+    /// be slow. The process continues without disks.
     pub(crate) fn release(&self) {
-        // Pairs with the loads in `seek`.
-        self.is_over.store(true, Ordering::Release);
+        // Pairs with the loads in `wait_for_predecessor`.
+        self.is_closing.store(true, Ordering::Release);
         let Some(cache) = self.cache.clone() else { return };
         if let Err(error) = spawn("disk-end", move || cache.close_disks()) {
-            console::log(&format!("cannot leave the disks before the end: {error}"));
+            console::log(&format!("cannot release the disks before the end: {error}"));
         }
     }
 
-    /// The same at the end of the process, which waits.
+    /// Writes pending responses and releases the disks. Blocks until that is done.
     pub(crate) fn close(&self) {
-        self.is_over.store(true, Ordering::Release);
+        self.is_closing.store(true, Ordering::Release);
         self.cache.iter().for_each(|cache| cache.close_disks());
     }
 }
 
-/// Waits for the disks that a predecessor has.
+/// Waits until the predecessor has released the disks, then attaches them.
 fn wait_for_predecessor(
     cache: &Arc<Cache>,
     disks: &[Disk],
@@ -145,7 +149,7 @@ fn wait_for_predecessor(
             Err((_, DirectoryError::Locked)) => sleep(LOCK_RETRY_INTERVAL),
             Err((disk, error)) => {
                 console::log(&format!(
-                    "{}; the cache goes on without",
+                    "{}; the cache continues without disks",
                     describe_error(disk, error)
                 ));
                 return cache.close_disks();
@@ -154,7 +158,8 @@ fn wait_for_predecessor(
     }
 }
 
-/// Reports stored responses that match no service of the configuration, whose spaces these are.
+/// Logs the number of stored responses that belong to none of `spaces`, the cache spaces of the
+/// configured services.
 fn report_unmatched(cache: &Cache, spaces: &[SpaceTag]) {
     let what = match cache.recovered_outside(spaces) {
         0 => return,
@@ -168,17 +173,17 @@ fn report_unmatched(cache: &Cache, spaces: &[SpaceTag]) {
 }
 
 fn report_once_recovered(cache: &Cache, spaces: &[SpaceTag]) {
-    await_contents(cache, RECOVERY_WAIT, None);
+    wait_for_recovery(cache, RECOVERY_WAIT, None);
     report_unmatched(cache, spaces);
 }
 
-fn spaces(config: &Config) -> Vec<SpaceTag> {
+fn configured_spaces(config: &Config) -> Vec<SpaceTag> {
     config.services.iter().map(|service| service.name.space().tag()).collect()
 }
 
-/// Waits until the contents of all disks are known or the deadline is over, and returns whether
-/// they are known. Polls at the given interval.
-fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> bool {
+/// Waits until the contents of all disks are known or the deadline has passed. Returns whether they
+/// are known. Checks at the interval `pause`.
+fn wait_for_recovery(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> bool {
     while cache.disk_stats().iter().any(|disk| disk.is_recovering) {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return false;
@@ -190,7 +195,7 @@ fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> 
 
 type Volumes = Vec<(Arc<dyn DirectoryIo>, u64)>;
 
-/// Locks all of them, or none.
+/// Locks all disks, or none.
 fn lock(disks: &[Disk]) -> Result<Volumes, (&Disk, DirectoryError)> {
     let mut volumes: Volumes = Vec::new();
     for disk in disks {
@@ -210,19 +215,19 @@ fn describe_error(disk: &Disk, error: DirectoryError) -> String {
     }
 }
 
-/// What waits to be written keeps its memory: disks that are stuck may keep a quarter of what the
-/// cache has, all of them together.
-fn options(bytes: u64, disks: usize) -> DiskOptions {
+/// Returns the options of the disks. Responses that wait to be written keep their memory: together,
+/// stuck disks may keep a quarter of the cache's memory.
+fn disk_options(bytes: u64, disks: usize) -> DiskOptions {
     let mut options = DiskOptions::default();
-    let most = bytes / STUCK_SHARE / disks.max(1) as u64;
+    let most = bytes / STUCK_MEMORY_DIVISOR / disks.max(1) as u64;
     options.marks.skip_bytes = options.marks.skip_bytes.min(most);
     options
 }
 
-/// A disk that fails is no reason not to serve.
+/// Attaches the disks to the cache. If a disk fails, the cache works without disks.
 fn attach(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], waker: &Arc<DiskWaker>) {
     let now_ms = u64::try_from(millrace_sys::time_of_day().as_millis()).unwrap_or(u64::MAX);
-    let options = options(cache.bytes_max(), disks.len());
+    let options = disk_options(cache.bytes_max(), disks.len());
     let opened = cache.open_disks(volumes, &options, waker.clone(), now_ms);
     let contents = match opened {
         Ok(contents) => contents,
@@ -230,16 +235,18 @@ fn attach(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], waker: &Arc<Disk
             cache.close_disks();
             let folders: Vec<_> = disks.iter().map(|it| it.folder.display().to_string()).collect();
             let folders = folders.join(", ");
-            return console::log(&format!("the cache goes on without disks ({folders}): {error}"));
+            return console::log(&format!(
+                "the cache continues without disks ({folders}): {error}"
+            ));
         }
     };
     for (disk, contents) in disks.iter().zip(contents) {
         let folder = disk.folder.display();
         let what = match contents {
             DirectoryContents::Kept => continue,
-            DirectoryContents::New => "begins empty: it is new, or was not left as it has to be",
-            DirectoryContents::OtherKey => "belonged to another cache: what was on it is dropped",
-            DirectoryContents::MissedRuns => "was away for a while: what was on it is dropped",
+            DirectoryContents::New => "starts empty: it is new or was not closed correctly",
+            DirectoryContents::OtherKey => "belonged to another cache: its responses were dropped",
+            DirectoryContents::MissedRuns => "was missing for a while: its responses were dropped",
         };
         console::log(&format!("disk {folder} {what}"));
     }
@@ -250,8 +257,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_that_are_stuck_keep_a_part_of_the_memory() {
-        let skip_bytes = |bytes, disks| options(bytes, disks).marks.skip_bytes;
+    fn stuck_disks_keep_a_part_of_the_memory() {
+        let skip_bytes = |bytes, disks| disk_options(bytes, disks).marks.skip_bytes;
         assert_eq!(skip_bytes(32 << 20, 1), 8 << 20);
         assert_eq!(skip_bytes(128 << 20, 2), 16 << 20);
         assert_eq!(skip_bytes(64 << 30, 2), DiskOptions::default().marks.skip_bytes);

@@ -1,7 +1,7 @@
-//! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads;
-//! for --engine auto, --cache-send auto and --splice calibrated it sends itself a few messages; and
-//! it asks uselectd for a registration, which ends with it. It opens nothing that could disturb a
-//! running proxy.
+//! `millrace doctor`: reports what this machine offers and how millrace would use it. It changes
+//! nothing and opens nothing that could disturb a running proxy. For --engine auto, --cache-send
+//! auto and --splice calibrated it sends a few messages to itself. It also registers with uselectd;
+//! the registration ends with the process.
 
 use std::fs;
 use std::num::NonZero;
@@ -23,7 +23,7 @@ use crate::{console, hot_bodies, ring_reservation, splice_thresholds};
 /// Prints the findings about this machine for a process with this configuration.
 ///
 /// # Errors
-/// When something found makes millrace unable to run.
+/// If millrace cannot run on this machine.
 pub(crate) fn run(config: &Config) -> Result<(), ProgramError> {
     let machine = Machine::inspect(&config.uselectd);
     let findings = findings(&machine, config);
@@ -42,13 +42,14 @@ pub(crate) fn run(config: &Config) -> Result<(), ProgramError> {
     console::write_result(&page)?;
     match findings.iter().find(|finding| finding.severity == Severity::Fatal) {
         None => Ok(()),
-        Some(bad) => {
-            Err(ProgramError::System(format!("cannot run here: {}: {}", bad.name, bad.detail)))
-        }
+        Some(bad) => Err(ProgramError::System(format!(
+            "cannot run on this machine: {}: {}",
+            bad.name, bad.detail
+        ))),
     }
 }
 
-/// What was read of this machine; `None`: it could not be read.
+/// The properties of this machine; `None`: not readable.
 #[derive(Clone, Default)]
 struct Machine {
     kernel: Option<String>,
@@ -61,20 +62,20 @@ struct Machine {
     congestion_available: Option<String>,
     backlog: Option<u64>,
     pipe_pages: Option<u64>,
-    /// Bytes of RLIMIT_MEMLOCK, if the limit applies to this process.
+    /// RLIMIT_MEMLOCK in bytes, if the limit applies to this process.
     locked_memory: Option<u64>,
-    /// Bytes that a ring of io_uring counts against it.
+    /// Bytes that an io_uring ring counts against it.
     ring_bytes: Option<u64>,
-    /// Whether not even one ring could be created for want of locked memory.
+    /// Whether not even one ring could be created for lack of locked memory.
     is_ring_refused: bool,
     tracking: Option<Tracking>,
 }
 
-/// What answers for the sockets of a process here, and why nothing better does.
+/// The backend that reports readiness, and why each better one is not available.
 type Tracking = (Backend, Vec<(Backend, uselect::Error)>);
 
 impl Machine {
-    /// `uselectd` is the socket that it is asked at.
+    /// Reads the properties. `uselectd` is the path of its socket.
     fn inspect(uselectd: &Path) -> Self {
         let proc = |path: &str| {
             fs::read_to_string(format!("/proc/{path}")).ok().map(|text| text.trim().to_owned())
@@ -82,7 +83,7 @@ impl Machine {
         let number = |path: &str| proc(path).and_then(|text| text.parse().ok());
         let descriptors_now = millrace_sys::descriptor_limit();
         let ring = ReservedRing::new();
-        // Raising is what a start would do, and ends with this process.
+        // A start raises the limit as well. Here it ends with the process.
         let (tracker, missing) = Tracker::best(uselectd, uselect::TrackingMode::Exact);
         let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
         Self {
@@ -105,18 +106,18 @@ impl Machine {
     }
 }
 
-/// Bytes that can be had without swapping (proc_meminfo(5)).
+/// Returns the memory available without swapping in bytes (proc_meminfo(5)).
 fn memory_available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }
 
-/// The name servers of resolv.conf(5).
+/// Returns the name servers of resolv.conf(5).
 fn name_servers(resolv: &str) -> Vec<String> {
     let server = |line: &str| {
-        let mut words = line.split_whitespace();
-        (words.next() == Some("nameserver")).then(|| words.next().map(str::to_owned)).flatten()
+        let mut fields = line.split_whitespace();
+        (fields.next() == Some("nameserver")).then(|| fields.next().map(str::to_owned)).flatten()
     };
     resolv.lines().filter_map(server).collect()
 }
@@ -144,13 +145,13 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// What could not be read is told as such; it does not stop anything.
+/// Formats a value or reports that it is not readable, which is not an error.
 fn or_unreadable<T: ToString>(value: &Option<T>) -> String {
-    value.as_ref().map_or_else(|| "cannot be read here".to_owned(), T::to_string)
+    value.as_ref().map_or_else(|| "unreadable".to_owned(), T::to_string)
 }
 
-/// The oldest kernel that has all that is used: EPOLLEXCLUSIVE, for listeners that several workers
-/// share, came last.
+/// The oldest kernel with all required features. The newest of them is EPOLLEXCLUSIVE, for
+/// listeners that several workers share.
 const KERNEL_MIN: (u32, u32) = (4, 5);
 
 fn kernel(machine: &Machine) -> Finding {
@@ -176,19 +177,19 @@ fn engine(selection: Result<EngineSelection, ProgramError>) -> Finding {
 fn workers(machine: &Machine, config: &Config) -> Finding {
     let value = format!("{} of {} processors", config.workers, machine.processors);
     let is_too_many = config.workers as u64 > machine.processors;
-    let note = is_too_many.then_some("more workers than processors gain nothing");
+    let note = is_too_many.then_some("more workers than processors do not help");
     Finding::ok_or_note("workers", value, note)
 }
 
-/// A proxied connection has a descriptor on either side.
+/// One descriptor for each side of a proxied connection.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
-/// Listeners, wakers, logs and the like.
+/// Listeners, wakers, logs and others.
 const DESCRIPTORS_OTHER: u64 = 64;
 
 fn descriptors(machine: &Machine, config: &Config) -> Finding {
     let (now, most) = (machine.descriptors_now, machine.descriptors_max);
     let value = match most == u64::MAX {
-        true => "without limit".to_owned(),
+        true => "unlimited".to_owned(),
         false if now == most => format!("{most}"),
         false => format!("{now}, raised to {most} at start"),
     };
@@ -197,14 +198,14 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
     let others = DESCRIPTORS_OTHER + files;
     let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;
     if most < DESCRIPTORS_OTHER {
-        return Finding::new("descriptors", Severity::Fatal, value, "too few to open sockets with");
+        return Finding::new("descriptors", Severity::Fatal, value, "too few to open sockets");
     }
-    let and_files = if files == 0 { String::new() } else { format!(" and {files} files of disks") };
+    let and_files = if files == 0 { String::new() } else { format!(" and {files} disk files") };
     if most < needed {
         let reached = most.saturating_sub(others) / DESCRIPTORS_PER_CONNECTION;
         let detail = format!(
-            "limits.connections is {connections}; from about {reached} busy ones{and_files} on \
-             accepting pauses. Raise the hard limit (ulimit -Hn) or lower the limit."
+            "limits.connections is {connections}, but accepting will pause at about {reached} busy \
+             connections{and_files}. Raise the hard limit (ulimit -Hn) or lower limits.connections."
         );
         return Finding::ok_or_note("descriptors", value, Some(&detail));
     }
@@ -219,7 +220,7 @@ fn memory(machine: &Machine, config: &Config) -> Finding {
     let value =
         format!("{pools} for pools, {cache} for the cache, {} free", or_unreadable(&available));
     let is_short = machine.memory_bytes.is_some_and(|bytes| bytes < config.memory_bytes);
-    let note = is_short.then_some("less is free than --memory may take");
+    let note = is_short.then_some("less memory is free than --memory allows");
     Finding::ok_or_note("memory", value, note)
 }
 
@@ -228,7 +229,7 @@ fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
     let workers = config.workers;
     let limit = match machine.locked_memory {
         Some(limit) => format!("{} for all processes of the user", console::format_bytes(limit)),
-        None => "not limited".to_owned(),
+        None => "unlimited".to_owned(),
     };
     let rings = engines::rings_needed(config.engine, workers) as u64;
     let needed = machine.ring_bytes.map(|bytes| bytes * rings);
@@ -236,7 +237,7 @@ fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
         Some(needed) => {
             format!("{workers} workers need {} for io_uring", console::format_bytes(needed))
         }
-        None => "no ring of io_uring can be created".to_owned(),
+        None => "no io_uring ring can be created".to_owned(),
     };
     let value = format!("{limit}; {needs}; engine {} is used", used.name());
     let wants_rings = matches!(config.engine, EngineChoice::Auto | EngineChoice::Uring);
@@ -249,13 +250,13 @@ fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
     Finding::ok_or_note("memlock", value, is_noted.then_some(ring_reservation::MEMLOCK_ADVICE))
 }
 
-/// How bodies are moved.
+/// Reports how bodies are forwarded.
 fn bodies(selection: &splice_thresholds::ThresholdSelection) -> Finding {
     let rows = selection.plan().map(|(kind, what)| format!("{kind:<21}{what}"));
     Finding::new("bodies", Severity::Ok, &selection.reason, rows.join("\n"))
 }
 
-/// How hot bodies go from the cache to clients.
+/// Reports how hot bodies are sent from the cache.
 fn hot_bodies(config: &Config) -> Finding {
     match &config.cache {
         None => Finding::new("hot bodies", Severity::Ok, "there is no cache", ""),
@@ -285,7 +286,7 @@ fn pipes(
         console::format_bytes(bytes)
     );
     match machine.pipe_pages {
-        // 0: there is no such limit (proc_sys_fs(5)).
+        // 0 means no limit (proc_sys_fs(5)).
         Some(pages) if pages > 0 && pages * PAGE_BYTES < bytes => {
             let detail = format!(
                 "fs.pipe-user-pages-soft is {pages}: beyond {} of pipes bodies are copied",
@@ -293,13 +294,13 @@ fn pipes(
             );
             Finding::ok_or_note("pipes", value, Some(&detail))
         }
-        _ => Finding::new("pipes", Severity::Ok, value, "beyond them bodies are copied"),
+        _ => Finding::new("pipes", Severity::Ok, value, "when all are in use, bodies are copied"),
     }
 }
 
 fn names(machine: &Machine) -> Finding {
     if machine.name_servers.is_empty() {
-        let detail = "127.0.0.1 is asked, as the C library does";
+        let detail = "127.0.0.1 is used, as in the C library";
         return Finding::new("name servers", Severity::Note, "none in /etc/resolv.conf", detail);
     }
     Finding::ok_or_note("name servers", machine.name_servers.join(", "), None)
@@ -308,22 +309,22 @@ fn names(machine: &Machine) -> Finding {
 fn congestion(machine: &Machine) -> Finding {
     let available = or_unreadable(&machine.congestion_available);
     let value = format!("{} (this kernel has: {available})", or_unreadable(&machine.congestion));
-    let detail = "bbr paces every segment: between machines close by it costs several times cubic's \
-                CPU. --congestion auto and --origin-congestion auto avoid that.";
+    let detail = "bbr paces every segment. Between nearby machines it uses several times the CPU time \
+                  of cubic. --congestion auto and --origin-congestion auto avoid that.";
     let is_bbr = machine.congestion.as_deref() == Some("bbr");
     Finding::ok_or_note("congestion", value, is_bbr.then_some(detail))
 }
 
-/// What listen(2) is asked for.
+/// The backlog passed to listen(2).
 const BACKLOG: u64 = 4096;
 
 fn backlog(machine: &Machine) -> Finding {
-    let detail = "net.core.somaxconn cuts the queue of new connections below 4096";
+    let detail = "net.core.somaxconn limits the queue of new connections to less than 4096";
     let is_short = machine.backlog.is_some_and(|most| most < BACKLOG);
     Finding::ok_or_note("backlog", or_unreadable(&machine.backlog), is_short.then_some(detail))
 }
 
-/// User-level tracking, for programs that are linked or preloaded with it.
+/// Reports the readiness tracking that programs linked or preloaded with uselect get.
 fn tracking(machine: &Machine, config: &Config) -> Finding {
     let (backend, missing) = machine.tracking.as_ref().map_or((Backend::Calls, &[][..]), |found| {
         let (backend, missing) = found;
@@ -339,17 +340,16 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
     });
     let mut missing = missing.collect::<Vec<_>>();
     if config.engine == EngineChoice::Uselect && !matches!(backend, Backend::Bpf(_)) {
-        missing.push(
-            "by engine uselect no millrace starts; one that runs goes on by epoll".to_owned(),
-        );
+        missing
+            .push("engine uselect cannot start; a running process continues with epoll".to_owned());
     }
     let (verdict, value) = match backend {
-        Backend::Bpf(_) => (Severity::Ok, "by eBPF: ready sockets take no call"),
+        Backend::Bpf(_) => (Severity::Ok, "by eBPF: no system call for ready sockets"),
         Backend::Multishot => (
             Severity::Note,
-            "by io_uring, which engine uselect does not use: idle sockets take no call",
+            "by io_uring (not used by engine uselect): no system call for idle sockets",
         ),
-        Backend::Calls => (Severity::Note, "none: each wait is a call"),
+        Backend::Calls => (Severity::Note, "none: each wait is a system call"),
     };
     Finding::new("uselect", verdict, value, missing.join("\n"))
 }
@@ -358,8 +358,8 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
 mod tests {
     use super::*;
 
-    fn config(words: &str) -> Config {
-        millrace_config::from_arguments(words.split(' ')).unwrap()
+    fn config(arguments: &str) -> Config {
+        millrace_config::from_arguments(arguments.split(' ')).unwrap()
     }
 
     fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Severity {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_falls_short_is_said() {
+    fn limits_that_are_too_low_are_reported() {
         let machine = |kernel: &str| Machine {
             kernel: Some(kernel.to_owned()),
             processors: 2,
@@ -415,8 +415,8 @@ mod tests {
              epoll is used"
         );
         assert_eq!(short.detail, ring_reservation::MEMLOCK_ADVICE);
-        let verdict = |words: &str, used| memlock(&machine, &config(words), used).severity;
-        // 60 rings fit. A start reserves more than one for each worker.
+        let verdict = |arguments: &str, used| memlock(&machine, &config(arguments), used).severity;
+        // 60 rings fit, but a start reserves more than one per worker.
         assert_eq!(verdict("forward --workers 60", Epoll), Severity::Note);
         assert_eq!(verdict("forward --workers 56", Epoll), Severity::Ok);
         assert_eq!(verdict("forward --workers 60 --engine uring", Epoll), Severity::Note);
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(verdict("forward --workers 64 --engine poll", Engine::Poll), Severity::Ok);
         let free = Machine { ring_bytes, ..Machine::default() };
         let free = memlock(&free, &config("forward --workers 64"), Epoll);
-        assert!(free.severity == Severity::Ok && free.value.starts_with("not limited; 64 "));
+        assert!(free.severity == Severity::Ok && free.value.starts_with("unlimited; 64 "));
         let is_ring_refused = true;
         let none =
             Machine { locked_memory: Some(100 << 10), is_ring_refused, ..Machine::default() };
@@ -434,32 +434,29 @@ mod tests {
             (none.severity, &*none.detail),
             (Severity::Note, ring_reservation::MEMLOCK_ADVICE)
         );
-        assert!(none.value.contains("; no ring of io_uring can be created; "), "{}", none.value);
+        assert!(none.value.contains("; no io_uring ring can be created; "), "{}", none.value);
     }
 
     #[test]
-    fn what_disks_take_of_files_is_said() {
+    fn disk_files_are_counted() {
         let machine = Machine { descriptors_max: 4096, ..Machine::default() };
         let with = |disk: &str| {
-            let words = format!("forward --limit connections=1800 {disk}");
-            let config = config(words.trim());
+            let arguments = format!("forward --limit connections=1800 {disk}");
+            let config = config(arguments.trim());
             let mut all = findings(&machine, &config).into_iter();
             let found = all.find(|it| it.name == "descriptors").unwrap();
             (found.severity, found.detail)
         };
         assert_eq!(with("").0, Severity::Ok);
         let (verdict, detail) = with("--disk /a:128M");
-        assert!(
-            verdict == Severity::Ok && detail.contains("= 1800 and 9 files of disks"),
-            "{detail}"
-        );
+        assert!(verdict == Severity::Ok && detail.contains("= 1800 and 9 disk files"), "{detail}");
         let (verdict, detail) = with("--disk /a:100G");
-        let told = "about 1503 busy ones and 1025 files";
-        assert!(verdict == Severity::Note && detail.contains(told), "{detail}");
+        let expected = "about 1503 busy connections and 1025 disk files";
+        assert!(verdict == Severity::Note && detail.contains(expected), "{detail}");
     }
 
     #[test]
-    fn why_tracking_is_no_better_is_said() {
+    fn missing_backends_are_reported_with_the_reason() {
         let with = |backend, missing| {
             let tracking = Some((backend, missing));
             self::tracking(&Machine { tracking, ..Machine::default() }, &config("forward"))
@@ -484,9 +481,9 @@ mod tests {
         let named =
             Machine { tracking: Some((Backend::Calls, vec![absent])), ..Machine::default() };
         let named = tracking(&named, &config("forward --engine uselect --uselectd /a"));
-        let words =
-            "not by eBPF: uselectd is not running at /a\nby engine uselect no millrace starts; one";
-        assert!(named.detail.starts_with(words), "{}", named.detail);
+        let arguments =
+            "not by eBPF: uselectd is not running at /a\nengine uselect cannot start; a";
+        assert!(named.detail.starts_with(arguments), "{}", named.detail);
         let last = with(Backend::Calls, vec![refused, forbidden]);
         assert!(last.detail.lines().count() == 2 && last.detail.contains("forbids io_uring"));
     }

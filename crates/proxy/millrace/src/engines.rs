@@ -1,4 +1,4 @@
-//! Which engine the workers run on, and why.
+//! Selects the engine of the workers.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use millrace_engine::{EpollWatch, Error, ReservedRing, Watch};
 use crate::program_error::ProgramError;
 use crate::{calibrate, ring_reservation};
 
-/// An engine of this program.
+/// An engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Engine {
     Epoll,
@@ -19,7 +19,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// As `--engine` names it.
+    /// Returns the name that `--engine` uses.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Epoll => "epoll",
@@ -31,21 +31,21 @@ impl Engine {
     }
 }
 
-/// The engine to run on, and why it is that one.
+/// The selected engine and the reason for it.
 #[derive(Debug)]
 pub(crate) struct EngineSelection {
     pub(crate) engine: Engine,
     pub(crate) reason: String,
-    /// One for each worker if they run on [`Engine::Uring`]; otherwise none.
+    /// One ring for each worker with [`Engine::Uring`]; otherwise empty.
     pub(crate) rings: Vec<ReservedRing>,
 }
 
-/// Times that each engine is measured, in turn; the least counts, as everything that disturbs a
-/// measurement adds to it.
+/// Measurements of each engine. They alternate, and the least counts, because disturbances only add
+/// to a measurement.
 const ROUNDS: usize = 4;
 
-/// The number of rings that [`pick`] reserves at once: one for each worker, and those that it
-/// measures or probes. For engines without rings, the number that their workers would need.
+/// Returns the number of rings that [`select_engine`] reserves at once: one for each worker, and
+/// those that it measures or probes. For an engine without rings, the number of workers.
 pub(crate) fn rings_needed(choice: EngineChoice, workers: usize) -> usize {
     workers
         + match choice {
@@ -55,13 +55,13 @@ pub(crate) fn rings_needed(choice: EngineChoice, workers: usize) -> usize {
         }
 }
 
-/// The engine that is asked for. To pick one for `auto` takes some 20 ms of CPU time.
+/// Selects the configured engine. For `auto` this takes about 20 ms of CPU time.
 ///
 /// # Errors
-/// When the one that was asked for cannot be had here.
+/// If the configured engine is not available.
 pub(crate) fn select_engine(config: &Config) -> Result<EngineSelection, ProgramError> {
     let selected =
-        |engine, rings| EngineSelection { engine, reason: "asked for".to_owned(), rings };
+        |engine, rings| EngineSelection { engine, reason: "configured".to_owned(), rings };
     let requested = |engine| Ok(selected(engine, Vec::new()));
     let needed = rings_needed(config.engine, config.workers);
     match config.engine {
@@ -83,13 +83,14 @@ pub(crate) fn select_engine(config: &Config) -> Result<EngineSelection, ProgramE
             let refused = |why: String| ProgramError::System(format!("--engine uring: {why}"));
             let mut rings = ring_reservation::reserve(config.workers, needed)
                 .map_err(|shortage| refused(shortage.to_string()))?;
-            // A filter of system calls may allow io_uring_setup(2) and nothing else.
+            // A system call filter may allow only io_uring_setup(2), so the rings are probed as
+            // well.
             let probe = rings.pop().expect("one is spare").into_watch();
             probe.map_err(|error| refused(error.to_string()))?;
             Ok(selected(Engine::Uring, rings))
         }
-        // The rings to measure are reserved with those of the workers: the kernel releases a ring
-        // some time after it is closed, and until then its memory is not free for another one.
+        // The rings for measuring are reserved together with those of the workers: the kernel
+        // releases a closed ring with a delay, and until then its memory counts against the limit.
         EngineChoice::Auto => Ok(match ring_reservation::reserve(config.workers, needed) {
             Ok(mut rings) => {
                 let measured = measure(rings.split_off(config.workers));
@@ -104,7 +105,7 @@ fn epoll_for(reason: String) -> EngineSelection {
     EngineSelection { engine: Engine::Epoll, reason, rings: Vec::new() }
 }
 
-/// CPU time of a message over (epoll, uring).
+/// Returns the CPU time of one message over (epoll, uring).
 fn measure(rings: Vec<ReservedRing>) -> Result<(Duration, Duration), Error> {
     let mut least = (Duration::MAX, Duration::MAX);
     for ring in rings {
@@ -130,7 +131,7 @@ fn select_cheaper(
                 false => epoll_for(reason),
             }
         }
-        Err(error) => epoll_for(format!("auto: the engines could not be compared: {error}")),
+        Err(error) => epoll_for(format!("auto: cannot compare the engines: {error}")),
     }
 }
 
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn auto_takes_uring_only_where_it_is_not_dearer() {
+    fn auto_selects_uring_unless_it_costs_more() {
         let us = Duration::from_micros;
         for (epoll, uring, expected) in
             [(3, 2, Engine::Uring), (3, 3, Engine::Uring), (2, 3, Engine::Epoll)]
@@ -151,13 +152,11 @@ mod tests {
             assert!(selected.reason.contains(&format!("{epoll}.00 us by epoll")));
         }
         let selected = select_cheaper(Err(Error::TimedOut), Vec::new());
-        assert!(
-            selected.engine == Engine::Epoll && selected.reason.contains("could not be compared")
-        );
+        assert!(selected.engine == Engine::Epoll && selected.reason.contains("cannot compare"));
     }
 
     #[test]
-    fn what_is_asked_for_is_taken() {
+    fn a_configured_engine_is_used() {
         let with = |engine| select_engine(&Config { engine, ..config() });
         for (choice, engine) in [
             (EngineChoice::Epoll, Engine::Epoll),

@@ -1,6 +1,6 @@
-//! What `millrace doctor` finds.
+//! The findings of `millrace doctor`.
 
-/// A finding: what there is, and a word about it.
+/// A finding: a value of this machine and a remark about it.
 pub(crate) struct Finding {
     pub(crate) name: &'static str,
     pub(crate) value: String,
@@ -8,12 +8,12 @@ pub(crate) struct Finding {
     pub(crate) severity: Severity,
 }
 
-/// What a finding means for millrace.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Severity {
-    /// As it should be.
+    /// Nothing to do.
     Ok,
-    /// It works, with a limitation that the operator should know.
+    /// millrace works with a limitation that the operator should know.
     Note,
     /// millrace cannot run.
     Fatal,
@@ -29,7 +29,7 @@ impl Finding {
         Self { name, value: value.into(), detail: detail.into(), severity: verdict }
     }
 
-    /// One that is as it should be, unless there is a `note`.
+    /// Creates a finding with the severity `Note` if there is a `note`, otherwise `Ok`.
     pub(crate) fn ok_or_note(name: &'static str, value: String, note: Option<&str>) -> Self {
         let verdict = if note.is_some() { Severity::Note } else { Severity::Ok };
         Self::new(name, verdict, value, note.unwrap_or_default())

@@ -1,9 +1,9 @@
-//! Health checks: threads of the control plane ask each origin of a route with `check` for a path
-//! now and then, and say on the workers' board who failed. They touch no request, and nothing waits
-//! for them: the process ends under them.
+//! Health checks: threads of the control plane send a request to each origin of a route with
+//! `check` at an interval and publish failures in the workers' shared health. They touch no request
+//! of a client. They end with the process.
 //!
-//! A check ends in its time, but one thread would let origins that stall delay the checks of those
-//! that do not: there are a few, and each takes the check that is due first.
+//! Each check has a timeout. There are several threads, so that stalled origins do not delay the
+//! checks of others. Each thread takes the check that is due first.
 
 use std::net::ToSocketAddrs;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,20 +20,20 @@ use crate::http::Connection;
 use crate::program_error::ProgramError;
 use crate::threads::{lock, spawn};
 
-/// Checks that are under way at once.
+/// Limit of concurrent checks.
 const THREADS_MAX: usize = 8;
-/// The most that is read of a response after its head; what follows is of no interest.
+/// Bytes of a response body that are read at most. The content does not matter.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// How long a thread sleeps where nothing is due.
+/// Time that a thread sleeps if no check is due.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
-/// The checks of the configuration in force.
+/// The health checks of the configuration in force.
 struct HealthChecks(Arc<Scheduler>);
 
 struct Scheduler {
     shared: Arc<SharedState>,
     state: Mutex<ScheduleState>,
-    /// Something is due earlier than a thread may think.
+    /// Notified when a check may be due earlier than the threads expect.
     wake: Condvar,
 }
 
@@ -43,7 +43,7 @@ struct ScheduleState {
     limits: CheckLimits,
     /// `<= THREADS_MAX`
     threads: usize,
-    /// Nobody is interested any more.
+    /// The threads must end.
     is_ended: bool,
 }
 
@@ -66,7 +66,7 @@ impl CheckLimits {
     }
 }
 
-/// One check and what it found so far.
+/// A check, its schedule and its status.
 struct ScheduledCheck {
     check: HealthCheck,
     due: Instant,
@@ -74,11 +74,12 @@ struct ScheduledCheck {
     verdict: CheckStatus,
 }
 
-/// Up until so many checks in a row failed, down until so many passed.
+/// The status of a check. It becomes down after a number of consecutive failures and up after a
+/// number of consecutive successes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct CheckStatus {
     up: bool,
-    /// Results in a row that say otherwise.
+    /// Consecutive results that contradict `up`.
     contrary: u32,
 }
 
@@ -97,10 +98,10 @@ impl CheckStatus {
     }
 }
 
-/// Checks what the configuration in force says, and whatever comes after it.
+/// Starts the checks of the configuration in force and of those that replace it.
 ///
 /// # Errors
-/// When a thread cannot be started.
+/// If a thread cannot be started.
 pub(crate) fn start(
     active_config: &ActiveConfig,
     shared: &Arc<SharedState>,
@@ -117,40 +118,41 @@ pub(crate) fn start(
 }
 
 impl HealthChecks {
-    /// Goes on with another configuration. Checks that stand in both keep what they found.
+    /// Applies another configuration. A check that is in both keeps its status.
     ///
     /// # Errors
-    /// When a thread cannot be started; the configuration is in force all the same.
+    /// If a thread cannot be started. The configuration is applied nevertheless.
     fn set_config(&self, config: &Config) -> Result<(), ProgramError> {
         let checks = HealthCheck::of_config(config);
-        let mut state = self.0.state();
+        let mut lock_state = self.0.state();
         let rules = CheckLimits::new(&config.limits);
-        state.limits = rules;
-        let mut before = std::mem::take(&mut state.checks);
+        lock_state.limits = rules;
+        let mut before = std::mem::take(&mut lock_state.checks);
         let (now, count) = (Instant::now(), checks.len().max(1) as u32);
-        // They begin spread over an interval, and stay so.
+        // The checks are spread over the interval.
         let step = rules.interval / count;
         for (index, check) in (0u32..).zip(checks) {
             let known = before.iter().position(|target| target.check == check);
             let due = now + step * index;
-            state.checks.push(match known {
-                // What was due within a longer interval does not wait for its end.
+            lock_state.checks.push(match known {
+                // A check scheduled with a longer interval must not wait for its end.
                 Some(at) => {
                     let target = before.swap_remove(at);
                     ScheduledCheck { due: target.due.min(now + rules.interval), ..target }
                 }
                 None => {
-                    // The board may remember what it found before it left the configuration.
+                    // The shared health may still have the status from before the check left the
+                    // configuration.
                     self.0.shared.health.set_check_result(&check, true);
                     ScheduledCheck { check, due, is_running: false, verdict: CheckStatus::UP }
                 }
             });
         }
-        let wanted = state.checks.len().min(THREADS_MAX);
-        while state.threads < wanted {
+        let wanted = lock_state.checks.len().min(THREADS_MAX);
+        while lock_state.threads < wanted {
             let inner = Arc::clone(&self.0);
             spawn("health-check", move || inner.run())?;
-            state.threads += 1;
+            lock_state.threads += 1;
         }
         self.0.wake.notify_all();
         Ok(())
@@ -158,7 +160,7 @@ impl HealthChecks {
 }
 
 impl Drop for HealthChecks {
-    /// Lets the threads end, each after the check that it is at, and waits for none.
+    /// Makes the threads end after their current check. Does not wait for them.
     fn drop(&mut self) {
         self.0.state().is_ended = true;
         self.0.wake.notify_all();
@@ -170,13 +172,13 @@ impl Scheduler {
         lock(&self.state)
     }
 
-    /// The life of a thread.
+    /// Runs a thread.
     fn run(&self) {
         while let Some((check, timeout)) = self.wait_for_due() {
             let found = run_check(&check, timeout);
             let mut state = self.state();
             let rules = state.limits;
-            // A reload may have taken it away meanwhile.
+            // A reload may have removed the check meanwhile.
             let target = state.checks.iter_mut().find(|target| target.check == check);
             let Some(target) = target else { continue };
             target.is_running = false;
@@ -189,12 +191,12 @@ impl Scheduler {
                 let why = found.err().map_or("passes".to_owned(), |why| format!("fails: {why}"));
                 console::log(&format!("health check of {} {} {why}", check.name(), check.path));
             }
-            // Said each time: a worker may have taken it over since the last.
+            // Published each time: a worker may have registered the origin since the last check.
             self.shared.health.set_check_result(&check, up);
         }
     }
 
-    /// Waits for the check that is due first; `None`: there will be none.
+    /// Waits for the check that is due first; `None`: the thread must end.
     fn wait_for_due(&self) -> Option<(HealthCheck, Duration)> {
         let mut state = self.state();
         loop {
@@ -218,7 +220,7 @@ impl Scheduler {
     }
 }
 
-/// Whether the origin is well, or why not.
+/// Runs a check.
 fn run_check(check: &HealthCheck, timeout: Duration) -> Result<(), String> {
     let (first, last) = check.statuses;
     match request_status(check, timeout) {
@@ -228,17 +230,18 @@ fn run_check(check: &HealthCheck, timeout: Duration) -> Result<(), String> {
     }
 }
 
-/// Asks, and gives the status of the final response.
+/// Sends the request of a check and returns the status code of the final response.
 fn request_status(check: &HealthCheck, timeout: Duration) -> std::io::Result<u16> {
     let mut connection = connect(&check.origin, Instant::now() + timeout)?;
     connection.write_all(&check.request())?;
     let status = connection.read_origin_response()?.status();
-    // The rest is read so that the origin can end in order; how that goes decides nothing.
+    // Read the body so that the origin can close in order. An error does not change the result.
     let _ = connection.discard(BODY_BYTES_MAX);
     Ok(status)
 }
 
-/// Connects to an origin. Names are looked up each time, by the system's resolver and in its time.
+/// Connects to an origin. The system's resolver looks the name up for each check; `deadline` does
+/// not bound the lookup.
 fn connect(origin: &Origin, deadline: Instant) -> std::io::Result<Connection> {
     match origin {
         Origin::Tcp { host, port } => {
@@ -268,8 +271,7 @@ mod tests {
         Origin::Tcp { host: "127.0.0.1".to_owned(), port }
     }
 
-    /// Asks an origin that answers one connection with `answer`; gives what came of it and what it
-    /// was sent.
+    /// Runs a check of an origin that sends `response`. Returns the result and the request.
     fn respond_with(response: &'static [u8]) -> (std::io::Result<u16>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let check = check(here(&listener));
@@ -305,12 +307,12 @@ mod tests {
         let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
         let inner = Scheduler { shared, state: Mutex::default(), wake: Condvar::new() };
         let checks = HealthChecks(Arc::new(inner));
-        // So none is started, and nobody is asked.
+        // With this value no thread is started.
         checks.0.state().threads = THREADS_MAX;
         let check_every = |interval: &str| {
             let interval = format!("--limit=check_interval_ms={interval}");
-            let words = ["boost", "--origin=http://127.0.0.1:1", "--check=/", &interval];
-            checks.set_config(&from_arguments(words).unwrap()).unwrap();
+            let arguments = ["boost", "--origin=http://127.0.0.1:1", "--check=/", &interval];
+            checks.set_config(&from_arguments(arguments).unwrap()).unwrap();
         };
         check_every("1h");
         checks.0.state().checks[0].due = Instant::now() + Duration::from_secs(3600);
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_fails() {
+    fn malformed_responses_fail() {
         for response in [
             &b""[..],
             b"HTTP/1.1 200 OK\r\n",
@@ -334,11 +336,11 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_closed_doors_fail_in_time() {
+    fn silent_and_unreachable_origins_fail_in_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = check(here(&listener));
         let short = Duration::from_millis(50);
-        assert!(request_status(&silent, short).is_err(), "its connection waits in the backlog");
+        assert!(request_status(&silent, short).is_err(), "the connection waits in the backlog");
         drop(listener);
         assert!(request_status(&silent, PATIENCE).is_err());
         let nowhere = check(Origin::Unix(std::path::Path::new("/nonexistent/socket").into()));
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_in_a_row_turn_the_verdict() {
+    fn consecutive_results_change_the_status() {
         let rules = CheckLimits { fails: 3, passes: 2, ..CheckLimits::default() };
         let mut status = CheckStatus::UP;
         let mut after = |results: &[bool]| {

@@ -1,4 +1,4 @@
-//! How hot bodies go from the cache to clients, and why so.
+//! Selects how hot bodies are sent from the cache to clients.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,45 +11,45 @@ use crate::calibrate::{self, SendCosts};
 use crate::console;
 use crate::splice_thresholds::{CostComparison, compare_costs, median_us};
 
-/// Which hot bodies are copied, and why those.
+/// The hot bodies that are copied, and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HotBodySelection {
     pub(crate) copies: HotCopies,
     pub(crate) reason: String,
-    /// Whether they should have been measured, and could not be.
+    /// Whether the measurement failed, so that the default was taken.
     pub(crate) is_fallback: bool,
 }
 
 impl HotBodySelection {
-    /// How they are sent.
+    /// Describes how hot bodies are sent.
     pub(crate) fn plan(&self) -> String {
         let large = console::format_bytes(LARGE_BYTES);
         match self.copies {
             HotCopies::NONE => "by reference".to_owned(),
             HotCopies::ALL => "by copy".to_owned(),
-            HotCopies { large: false, .. } => format!("by copy; from {large} on by reference"),
-            HotCopies { medium: false, .. } => format!("by reference; from {large} on by copy"),
+            HotCopies { large: false, .. } => format!("by copy; from {large} by reference"),
+            HotCopies { medium: false, .. } => format!("by reference; from {large} by copy"),
         }
     }
 }
 
 impl fmt::Display for HotBodySelection {
-    /// In one line.
+    /// Formats the selection in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.plan(), self.reason)
     }
 }
 
-/// Bodies that stand for those below [`LARGE_BYTES`], and for the others.
+/// Measured sizes: one below [`LARGE_BYTES`] and one above.
 const SIZES: [usize; 2] = [64 << 10, 1 << 20];
 
-/// How long a start waits for an answer; a machine that is so busy has none.
+/// Time limit of the measurement at start. A machine that needs longer is too busy to be measured.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The way that `choice` names. To measure it for `auto` takes some 5 ms of CPU time.
+/// Returns the configured method. For `auto` it is measured, which takes about 5 ms of CPU time.
 pub(crate) fn select_hot_copies(choice: CacheSend) -> HotBodySelection {
     let requested =
-        |copies| HotBodySelection { copies, reason: "asked for".to_owned(), is_fallback: false };
+        |copies| HotBodySelection { copies, reason: "configured".to_owned(), is_fallback: false };
     match choice {
         CacheSend::Copy => requested(HotCopies::ALL),
         CacheSend::ZeroCopy => requested(HotCopies::NONE),
@@ -57,13 +57,13 @@ pub(crate) fn select_hot_copies(choice: CacheSend) -> HotBodySelection {
     }
 }
 
-/// A copy is taken only where it is clearly cheaper: a reference costs the same whatever the
-/// processor's cache holds.
+/// Selects copying where it is clearly cheaper. Otherwise a reference is better, because its cost
+/// does not depend on the processor's cache.
 fn select_measured(costs: Result<Vec<SendCosts>, Error>) -> HotBodySelection {
     let costs = match costs {
         Ok(costs) => costs,
         Err(error) => {
-            let reason = format!("auto: the two ways could not be compared: {error}");
+            let reason = format!("auto: cannot compare the two methods: {error}");
             return HotBodySelection { copies: HotCopies::NONE, reason, is_fallback: true };
         }
     };
@@ -84,7 +84,7 @@ fn select_measured(costs: Result<Vec<SendCosts>, Error>) -> HotBodySelection {
 mod tests {
     use super::*;
 
-    /// What a reference takes, in four rounds that repeat, where a copy takes 100.
+    /// Creates costs where a copy takes 100 us and a reference takes these times in turn.
     fn costs(bytes: usize, referred: [u64; 4]) -> SendCosts {
         let us = Duration::from_micros;
         let rounds = referred.map(|referred| (us(100), us(referred))).repeat(4);
@@ -92,15 +92,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_clearly_cheaper_by_copy_is_copied() {
+    fn bodies_that_are_clearly_cheaper_to_copy_are_copied() {
         let (cheap, dear) = ([80, 80, 80, 120], [120, 120, 120, 80]);
         let level = [80, 80, 120, 120];
         for (medium, large, plan) in [
             (cheap, cheap, "by reference"),
             (level, level, "by reference"),
             (dear, dear, "by copy"),
-            (dear, cheap, "by copy; from 256 KB on by reference"),
-            (cheap, dear, "by reference; from 256 KB on by copy"),
+            (dear, cheap, "by copy; from 256 KB by reference"),
+            (cheap, dear, "by reference; from 256 KB by copy"),
         ] {
             let selection =
                 select_measured(Ok(vec![costs(SIZES[0], medium), costs(SIZES[1], large)]));
@@ -112,15 +112,15 @@ mod tests {
         }
         let selection = select_measured(Err(Error::TimedOut));
         assert!(selection.copies == HotCopies::NONE && selection.is_fallback);
-        assert!(selection.reason.contains("not be compared"));
+        assert!(selection.reason.contains("cannot compare"));
     }
 
     #[test]
-    fn what_is_asked_for_is_taken() {
+    fn a_configured_method_is_used() {
         for (choice, copies) in
             [(CacheSend::Copy, HotCopies::ALL), (CacheSend::ZeroCopy, HotCopies::NONE)]
         {
-            let reason = "asked for".to_owned();
+            let reason = "configured".to_owned();
             assert_eq!(
                 select_hot_copies(choice),
                 HotBodySelection { copies, reason, is_fallback: false }

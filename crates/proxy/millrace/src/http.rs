@@ -1,8 +1,8 @@
-//! HTTP/1 over blocking sockets, for the threads and commands beside the data plane: the admin
-//! server, the health checks, the cache command and the web server of the demo.
+//! HTTP/1 over blocking sockets for the control plane: the admin server, the health checks, the
+//! cache command and the web server of the demo.
 //!
-//! `millrace_http1` parses; this module feeds it from a socket, within limits and until a deadline.
-//! It decides nothing about a message.
+//! `millrace_http1` parses. This module passes it the bytes of a socket, within limits and until a
+//! deadline. It makes no decision about a message.
 
 use std::fmt::Write as _;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -15,17 +15,18 @@ use std::time::{Duration, Instant};
 
 use millrace_http1::{AnswerHead, Fields, HeadError, HeadLimits, HeadScan, RequestHead};
 
-/// The limits of every head but those of origins. Above: an error that holds a [`HeadError`].
+/// The limits of all headers except those of origins. A larger header is an error that contains a
+/// [`HeadError`].
 pub(crate) const HEAD_LIMITS: HeadLimits =
     HeadLimits { bytes_max: 64 * 1024, fields_max: 256, target_bytes_max: 64 * 1024 };
 
-/// The limits of an origin's response head: the largest that a configuration can set.
+/// The limits of an origin's response header: the largest that a configuration can set.
 const ORIGIN_LIMITS: HeadLimits = HeadLimits { fields_max: 4096, ..HEAD_LIMITS };
 
 /// A status code and its reason phrase, such as `(404, "Not Found")`.
 pub(crate) type Status = (u16, &'static str);
 
-/// A connection, and the bytes received over it that no message has used yet.
+/// A connection, and the received bytes that no message has used yet.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Arc<Socket>,
@@ -54,11 +55,11 @@ impl Connection {
         Ok(Self { socket: Arc::new(socket), deadline: Instant::now(), received: Vec::new() })
     }
 
-    /// Connects to the first of `addresses` that accepts. Each may take its share of the time that
-    /// is left, so that an address that does not respond cannot hide one that does.
+    /// Connects to the first of `addresses` that accepts. Each address gets a share of the
+    /// remaining time, so that an unresponsive address does not use it up.
     ///
     /// # Errors
-    /// The last address's error; [`ErrorKind::NotFound`] if there is no address.
+    /// The error of the last address; [`ErrorKind::NotFound`] if there is no address.
     pub(crate) fn to_tcp(addresses: &[SocketAddr], deadline: Instant) -> Result<Self> {
         let mut last = ErrorKind::NotFound.into();
         for (tried, address) in addresses.iter().enumerate() {
@@ -76,7 +77,7 @@ impl Connection {
     /// # Errors
     /// The kernel's error, also if the backlog of the listening socket is full.
     pub(crate) fn to_unix(path: &Path, deadline: Instant) -> Result<Self> {
-        // Not by the standard library: that blocks while the backlog is full.
+        // The standard library's connect blocks while the backlog is full.
         let (fd, connected) = millrace_sys::connect_unix(path)?;
         connected?;
         Ok(Self { deadline, ..Self::new(fd, true)? })
@@ -87,27 +88,26 @@ impl Connection {
         &self.socket
     }
 
-    /// Sets when reads and writes begin to fail with [`ErrorKind::TimedOut`].
+    /// Sets when reads and writes start to fail with [`ErrorKind::TimedOut`].
     pub(crate) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
-    /// Reads the head of the next request.
+    /// Reads the header of the next request.
     ///
     /// # Errors
-    /// The socket's; [`ErrorKind::UnexpectedEof`] if the stream ends before the head does;
-    /// [`ErrorKind::InvalidData`] with a [`HeadError`] for a head that is refused.
+    /// Those of the socket; [`ErrorKind::UnexpectedEof`] if the stream ends within the header;
+    /// [`ErrorKind::InvalidData`] with a [`HeadError`] if the header is malformed or too large.
     pub(crate) fn read_request(&mut self) -> Result<RequestHead> {
         let mut head = RequestHead::default();
         self.read_head(|input, scan| head.parse(input, scan, &HEAD_LIMITS))?;
         Ok(head)
     }
 
-    /// Reads the head of the final response and skips the interim ones before it (RFC 9110 section
-    /// 15.2).
+    /// Reads the header of the final response and skips interim responses (RFC 9110 section 15.2).
     ///
     /// # Errors
-    /// As [`read_request`](Self::read_request).
+    /// Those of [`read_request`](Self::read_request).
     pub(crate) fn read_response(&mut self) -> Result<AnswerHead> {
         let mut head = AnswerHead::default();
         while head.status() < 200 {
@@ -116,10 +116,10 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads the head of an origin's final response, as leniently as the data plane does.
+    /// Reads the header of an origin's final response, as leniently as the data plane does.
     ///
     /// # Errors
-    /// As [`read_request`](Self::read_request).
+    /// Those of [`read_request`](Self::read_request).
     pub(crate) fn read_origin_response(&mut self) -> Result<AnswerHead> {
         let mut head = AnswerHead::default();
         while head.status() < 200 {
@@ -128,7 +128,7 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads the next head with `parse`, which is a head's own method.
+    /// Reads the next header with `parse`, a parse method of its type.
     fn read_head(
         &mut self,
         mut parse: impl FnMut(&[u8], &mut HeadScan) -> std::result::Result<Option<usize>, HeadError>,
@@ -146,7 +146,7 @@ impl Connection {
     /// Reads `length` bytes of a body.
     ///
     /// # Errors
-    /// The socket's; [`ErrorKind::UnexpectedEof`] if the stream ends before.
+    /// Those of the socket; [`ErrorKind::UnexpectedEof`] if the stream ends earlier.
     pub(crate) fn read_body(&mut self, length: usize) -> Result<Vec<u8>> {
         while self.received.len() < length {
             self.receive()?;
@@ -157,7 +157,7 @@ impl Connection {
     /// Writes all of `bytes`.
     ///
     /// # Errors
-    /// The socket's; [`ErrorKind::TimedOut`] after the deadline.
+    /// Those of the socket; [`ErrorKind::TimedOut`] after the deadline.
     pub(crate) fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let sent = self.socket.write(bytes, time_left(self.deadline)?)?;
@@ -166,18 +166,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the sending direction, then reads and drops up to `bytes_max` bytes: closing a socket
-    /// with unread bytes would reset the connection, and the response with it.
-    ///
-    /// An error here comes after the response, so nobody needs it.
+    /// Shuts the sending direction down, then reads and discards up to `bytes_max` bytes. Closing a
+    /// socket with unread bytes would reset the connection and destroy the response. Errors are
+    /// ignored, because the response has been sent.
     pub(crate) fn finish(mut self, bytes_max: usize) {
         let _ = self.socket.shutdown(Shutdown::Write).and_then(|()| self.discard(bytes_max));
     }
 
-    /// Reads and drops `bytes_max` bytes or a few more.
+    /// Reads and discards at least `bytes_max` bytes.
     ///
     /// # Errors
-    /// The socket's; [`ErrorKind::UnexpectedEof`] if the stream ends before.
+    /// Those of the socket; [`ErrorKind::UnexpectedEof`] if the stream ends earlier.
     pub(crate) fn discard(&mut self, bytes_max: usize) -> Result<()> {
         let mut dropped = self.received.len();
         while dropped < bytes_max {
@@ -226,10 +225,10 @@ impl Socket {
         count.map_err(map_timeout)
     }
 
-    /// Ends one or both directions for every owner of the socket.
+    /// Shuts one or both directions down for every owner of the socket.
     ///
     /// # Errors
-    /// The kernel's, also if the peer has ended the connection already.
+    /// The kernel's error, also if the peer has ended the connection already.
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(how),
@@ -238,13 +237,13 @@ impl Socket {
     }
 }
 
-/// Returns the values of all fields of this name, in whatever case.
+/// Returns the values of all fields with this name, in any case.
 pub(crate) fn values<'a>(fields: &'a Fields, name: &str) -> impl Iterator<Item = &'a [u8]> {
     let is_named = move |field: &&_| fields.name_of(field).eq_ignore_ascii_case(name.as_bytes());
     fields.fields().iter().filter(is_named).map(|field| fields.value_of(field))
 }
 
-/// Returns bytes as text, with those that are not plain in the form `%XX` (RFC 3986 section 2.1).
+/// Encodes bytes that are not plain as `%XX` (RFC 3986 section 2.1).
 pub(crate) fn percent_encoded(bytes: &[u8], is_plain: impl Fn(u8) -> bool) -> String {
     bytes.iter().fold(String::new(), |mut text, &byte| {
         match is_plain(byte) {
@@ -259,12 +258,12 @@ fn refused(why: HeadError) -> Error {
     Error::new(ErrorKind::InvalidData, why)
 }
 
-/// A timeout of a blocking socket comes as EAGAIN, which says nothing to an operator.
+/// Maps EAGAIN, the error of a blocking socket's timeout, to [`ErrorKind::TimedOut`].
 fn map_timeout(error: Error) -> Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }
 
-/// The time until `deadline`; an error if it has passed.
+/// Returns the time until `deadline`, or an error if it has passed.
 fn time_left(deadline: Instant) -> Result<Duration> {
     match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(ErrorKind::TimedOut.into()),
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_in_the_error() {
+    fn errors_contain_the_cause() {
         let (client, mut server) = UnixStream::pair().unwrap();
         let mut client = Connection::new(client.into(), true).unwrap();
         client.set_deadline(Instant::now() + Duration::from_millis(20));

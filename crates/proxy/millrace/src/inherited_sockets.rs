@@ -1,5 +1,4 @@
-//! Listening sockets that were open before this process was: of the process that it succeeds, or of
-//! the service manager that started it.
+//! Listening sockets inherited from the predecessor or from the service manager.
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,56 +9,56 @@ use millrace_sys::BoundAddress;
 use crate::console;
 use crate::program_error::ProgramError;
 
-/// A listening socket, and who removes its file if it has one.
+/// A listening socket.
 pub(crate) struct ListeningSocket {
     pub(crate) fd: OwnedFd,
-    /// Somebody outside, a service manager, keeps it open and owns its file.
+    /// A service manager keeps the socket open and owns its file.
     pub(crate) borrowed: bool,
 }
 
 impl ListeningSocket {
-    /// One that this process opened.
+    /// Wraps a socket that this process opened.
     pub(crate) fn own(fd: OwnedFd) -> Self {
         Self { fd, borrowed: false }
     }
 
-    /// Another descriptor of the same socket.
+    /// Duplicates the descriptor of the socket.
     pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, borrowed: self.borrowed })
     }
 }
 
-/// What a socket was for, where that is known.
+/// The purpose of an inherited socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SocketPurpose {
-    /// Clients.
+    /// It accepts clients.
     Clients,
-    /// An admin address.
+    /// It is an admin address.
     Admin,
-    /// Whatever is configured at its address.
+    /// The configuration decides: the socket serves what is configured at its address.
     Any,
 }
 
-/// Sockets that nobody has taken yet.
+/// Inherited sockets that are not used yet.
 #[derive(Default)]
 pub(crate) struct InheritedSockets {
     sockets: Vec<(SocketPurpose, ListenAddress, ListeningSocket)>,
-    /// Every address that the configuration names: port 0 does not stand for one of these.
+    /// Every configured address. Port 0 does not match a socket at one of them.
     configured: HashSet<ListenAddress>,
 }
 
 impl InheritedSockets {
-    /// None yet, for a process of this configuration.
+    /// Creates an empty set for a process with this configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let listeners = config.listeners.iter().map(|listener| &listener.address);
         let named = listeners.chain(&config.admin).cloned().collect();
         Self { sockets: Vec::new(), configured: named }
     }
 
-    /// Adds what `from` (in words) gave.
+    /// Adds a socket. `from` describes its source in an error.
     ///
     /// # Errors
-    /// When it is nothing that can be listened on.
+    /// If it is not a listening stream socket whose address can be configured.
     pub(crate) fn add(
         &mut self,
         purpose: SocketPurpose,
@@ -72,9 +71,11 @@ impl InheritedSockets {
             Ok(Some(BoundAddress::Unix(path))) => ListenAddress::Unix(path),
             Ok(Some(BoundAddress::Abstract(name))) => {
                 let name = String::from_utf8_lossy(&name).escape_debug().to_string();
-                return Err(refused(format!("nothing can be configured to listen on @{name}")));
+                return Err(refused(format!(
+                    "abstract Unix socket @{name} (expected: a TCP socket or a Unix socket with a path)"
+                )));
             }
-            Ok(None) => return Err(refused("it is not a stream socket that listens".to_owned())),
+            Ok(None) => return Err(refused("not a listening stream socket".to_owned())),
             Err(error) => return Err(refused(std::io::Error::from(error).to_string())),
         };
         millrace_sys::prepare_listener(socket.fd.as_fd())
@@ -83,9 +84,9 @@ impl InheritedSockets {
         Ok(())
     }
 
-    /// The sockets that listen at `address`, several where the port was shared by SO_REUSEPORT; and
-    /// where that is, which `address` need not say of port 0: it takes whatever port there is that
-    /// the configuration does not name. Empty if there are none.
+    /// Takes the sockets at `address`. There are several if workers shared a port by SO_REUSEPORT.
+    /// Returns the address as well: port 0 matches any port that is not configured. The list is
+    /// empty if there is no socket.
     pub(crate) fn take(
         &mut self,
         purpose: SocketPurpose,
@@ -111,15 +112,16 @@ impl InheritedSockets {
         (found, sockets)
     }
 
-    /// What is left once everything that is configured is open. Of a running process it is closed,
-    /// which that one drains; of a service manager it is a mistake, for clients may connect there.
+    /// Checks the sockets that are not used after all configured addresses are open. Sockets of the
+    /// predecessor are closed, since it drains them. A socket of the service manager is an error,
+    /// because clients may connect to it.
     ///
     /// # Errors
-    /// The first such mistake.
+    /// The first unused socket of the service manager.
     pub(crate) fn check_unused(&self) -> Result<(), ProgramError> {
-        // Each worker may have had a socket of its own at one address.
+        // Several workers may have had a socket at the same address.
         let mut unused = BTreeSet::new();
-        for (purpose, address) in self.left() {
+        for (purpose, address) in self.unused_sockets() {
             if purpose == SocketPurpose::Any {
                 return Err(ProgramError::System(format!(
                     "the service manager passes a socket at {address}, and nothing is configured \
@@ -134,18 +136,19 @@ impl InheritedSockets {
         Ok(())
     }
 
-    /// Where sockets listen that were not taken.
-    fn left(&self) -> impl Iterator<Item = (SocketPurpose, &ListenAddress)> {
+    /// Returns the purposes and addresses of the unused sockets.
+    fn unused_sockets(&self) -> impl Iterator<Item = (SocketPurpose, &ListenAddress)> {
         self.sockets.iter().map(|(purpose, address, _)| (*purpose, address))
     }
 }
 
-/// The sockets of one address for each of `workers`. None is left out, for there may be clients in
-/// the queue behind it: with fewer workers than sockets, a worker gets several; with more, several
-/// workers share one. Further sockets are not opened: if the takeover fails, their queues are lost.
+/// Distributes the sockets of one address over `workers`. Every socket is assigned, because clients
+/// may wait in its queue: with fewer workers than sockets, a worker gets several; with more,
+/// several workers share one. No further sockets are opened, because clients in their queues would
+/// be lost if the takeover failed.
 ///
 /// # Errors
-/// When a descriptor cannot be had.
+/// If a descriptor cannot be duplicated.
 pub(crate) fn distribute(
     sockets: Vec<OwnedFd>,
     workers: usize,
@@ -163,7 +166,7 @@ pub(crate) fn distribute(
     Ok(of_workers)
 }
 
-/// Borrowed descriptors of sockets.
+/// Borrows the descriptors of sockets.
 pub(crate) fn fds(sockets: &[ListeningSocket]) -> Vec<BorrowedFd<'_>> {
     sockets.iter().map(|socket| socket.fd.as_fd()).collect()
 }
@@ -181,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_found_by_their_address_and_port_0_takes_what_nobody_names() {
+    fn sockets_are_found_by_address_and_port_0_takes_one_that_is_not_configured() {
         let (named, one) = listen("127.0.0.1:0");
         let (other, two) = listen("127.0.0.1:0");
-        let words = format!("forward --workers 1 --listen 127.0.0.1:0 --listen {named}");
-        let config = config::from_arguments(words.split(' ')).unwrap();
+        let arguments = format!("forward --workers 1 --listen 127.0.0.1:0 --listen {named}");
+        let config = config::from_arguments(arguments.split(' ')).unwrap();
         let mut inherited = InheritedSockets::new(&config);
         inherited.add(SocketPurpose::Clients, ListeningSocket::own(one), "a test").unwrap();
         inherited.add(SocketPurpose::Clients, ListeningSocket::own(two), "a test").unwrap();
@@ -194,7 +197,10 @@ mod tests {
         let (found, sockets) = inherited.take(SocketPurpose::Clients, &any);
         assert_eq!((found, sockets.len()), (other, 1));
         assert!(inherited.take(SocketPurpose::Clients, &any).1.is_empty());
-        assert_eq!(inherited.left().collect::<Vec<_>>(), [(SocketPurpose::Clients, &named)]);
+        assert_eq!(
+            inherited.unused_sockets().collect::<Vec<_>>(),
+            [(SocketPurpose::Clients, &named)]
+        );
         assert_eq!(inherited.take(SocketPurpose::Clients, &named).1.len(), 1);
         let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn no_socket_is_left_out_and_no_worker_goes_without() {
+    fn every_socket_and_every_worker_is_used() {
         let counts = |sockets: usize, workers| {
             let sockets = (0..sockets).map(|_| listen("127.0.0.1:0").1).collect();
             distribute(sockets, workers).unwrap().iter().map(Vec::len).collect::<Vec<_>>()

@@ -1,9 +1,9 @@
-//! Opens what clients connect to, and keeps it open as long as the process takes clients.
+//! Opens the listening sockets for clients and keeps them open while the process accepts clients.
 //!
-//! A socket of a listener is here and at the worker that accepts from it: one that takes a broken
-//! worker's place finds what is queued behind it. When a listener leaves the configuration, or the
-//! process drains, what is here is closed first, so that the socket ends when its worker has taken
-//! in what was queued.
+//! This module and the worker that accepts from a socket each hold a descriptor of it, so that the
+//! replacement of a panicked worker finds the connections in its queue. When a listener leaves the
+//! configuration or the process drains, this module closes its descriptor first. The socket then
+//! ends when the worker has accepted what was queued.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,103 +19,103 @@ use millrace_sys::Errno;
 use crate::inherited_sockets::{InheritedSockets, ListeningSocket, SocketPurpose, distribute};
 use crate::program_error::ProgramError;
 
-/// Permissions of a Unix socket's file: whoever can reach its folder may connect.
+/// Permissions of a Unix socket file: any user who can reach its folder may connect.
 const UNIX_MODE: u32 = 0o666;
-/// How long workers may still have a socket of a listener that was removed: they close it once
-/// nothing came for a tenth of a second, after one second in any case.
+/// Time that workers may keep a socket of a removed listener. They close it when no connection
+/// arrived for a tenth of a second, or after one second.
 const REMOVED_CLOSE_MAX: Duration = Duration::from_secs(2);
-/// How long after its start a process tries an address that somebody has: it may be one that was
-/// killed. What its rings watch, the listeners among it, is closed by the kernel only after it has
-/// ended, when its service manager has started us already: tens of milliseconds later with
-/// thousands of connections, so this is for a hundred thousand.
+/// Time after the start in which an address that is in use is tried again. It may belong to a
+/// process that was killed: the kernel closes listeners watched by io_uring only after that process
+/// has exited, when the service manager may already have started this one. With thousands of
+/// connections that takes tens of milliseconds; this value covers a hundred thousand.
 const KILLED_CLOSE_MAX: Duration = Duration::from_secs(2);
-/// How often an address that may be free soon is tried again.
+/// Interval between attempts to listen on an address that may become free.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Sockets by the number of their listener.
+/// Sockets with the numbers of their listeners.
 pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
 
 /// The listeners of the process, each with a socket for each worker.
 pub(crate) struct Listeners {
     workers: usize,
-    /// When the process began, until it listens.
+    /// The start of the process; `None` after the first configuration is open.
     start: Option<Instant>,
-    /// What was open before this process was, and is not used yet.
+    /// Inherited sockets that are not used yet.
     inherited: InheritedSockets,
     open: Vec<OpenListener>,
-    /// The address of each number that was ever given, and how many listeners with the same address
-    /// stood before it: with port 0 there may be several.
+    /// The address for each number assigned so far, and the count of earlier listeners with the
+    /// same address: with port 0 there may be several.
     numbers: Vec<(ListenAddress, usize)>,
-    /// Addresses that were removed, and when.
+    /// Removed addresses, and when they were removed.
     removed: Vec<(ListenAddress, Instant)>,
 }
 
 struct OpenListener {
     number: u16,
-    /// With the port that the kernel picked.
+    /// With the port that the kernel chose.
     address: ListenAddress,
-    /// Of each worker: at least one.
+    /// For each worker at least one.
     sockets: Vec<Vec<OwnedFd>>,
-    /// A service manager keeps them open, and owns the file.
+    /// A service manager keeps the sockets open and owns the file.
     borrowed: bool,
-    /// The file, if it is a Unix socket, is ours to remove.
+    /// This process removes the file of a Unix socket.
     owns_file: bool,
 }
 
-/// What changes between two configurations, prepared but not done.
+/// A prepared change from one configuration to another.
 pub(crate) struct ListenerChange {
     opened: Vec<OpenListener>,
-    /// Numbers of those that are there and will not be.
+    /// The numbers of the listeners to remove.
     removed: Vec<u16>,
-    /// Of each worker: copies of what is opened.
+    /// For each worker the duplicates of the opened sockets.
     of_workers: Vec<Sockets>,
 }
 
 impl ListenerChange {
-    /// Where it listens newly.
+    /// Returns the new listening addresses.
     pub(crate) fn opened(&self) -> impl Iterator<Item = &ListenAddress> {
         self.opened.iter().map(|open| &open.address)
     }
 
-    /// Takes back what was opened.
+    /// Removes the files of the opened sockets, and drops the change.
     pub(crate) fn undo(self) {
         self.opened.iter().for_each(OpenListener::remove_file);
     }
 }
 
 impl Listeners {
-    /// None yet, for so many workers; the first change takes what is `inherited` before it opens
-    /// anything.
+    /// Creates an empty set for `workers`. The first change uses the `inherited` sockets before it
+    /// opens any.
     pub(crate) fn new(workers: usize, inherited: InheritedSockets) -> Self {
         let (open, numbers, removed) = (Vec::new(), Vec::new(), Vec::new());
         Self { workers, start: Some(Instant::now()), inherited, open, numbers, removed }
     }
 
-    /// Closes what was inherited and nothing is configured to listen at.
+    /// Closes the inherited sockets whose addresses are not configured.
     ///
     /// # Errors
-    /// When a service manager passed it: clients may connect there.
+    /// If one belongs to a service manager: clients may connect to it.
     pub(crate) fn close_unused_inherited(&mut self) -> Result<(), ProgramError> {
         std::mem::take(&mut self.inherited).check_unused()
     }
 
-    /// Whether the files of Unix sockets are ours from now on: not while another process may go on
-    /// with them. A service manager's never are.
+    /// Sets whether this process owns the files of Unix sockets. It does not while another process
+    /// may continue with them, and never owns those of a service manager.
     pub(crate) fn set_file_ownership(&mut self, owned: bool) {
         for open in &mut self.open {
             open.owns_file = owned && !open.borrowed;
         }
     }
 
-    /// Each socket once more, for a successor.
+    /// Duplicates each socket for a successor.
     ///
     /// # Errors
-    /// When a descriptor cannot be had.
+    /// If no descriptor is free.
     pub(crate) fn duplicate_sockets(&self) -> std::io::Result<Vec<ListeningSocket>> {
         let (mut copies, mut seen) = (Vec::new(), HashSet::new());
         for open in &self.open {
             for socket in open.sockets.iter().flatten() {
-                // Workers may share one.
+                // Workers may share a socket.
                 let file = File::from(socket.try_clone()?);
                 if seen.insert(file.metadata()?.ino()) {
                     copies.push(ListeningSocket { fd: file.into(), borrowed: open.borrowed });
@@ -125,11 +125,11 @@ impl Listeners {
         Ok(copies)
     }
 
-    /// Opens what is not open yet, and writes into each listener its number and the address that
-    /// it has. Nothing else has changed yet: [`Listeners::commit`] or [`Change::undo`] follows.
+    /// Opens what is not open yet, and sets the number and the actual address of each listener.
+    /// Nothing else changes before [`Listeners::commit`]; [`ListenerChange::undo`] reverts it.
     ///
     /// # Errors
-    /// The first address that cannot be listened on, and why.
+    /// The first address that cannot be opened, and why.
     pub(crate) fn prepare(
         &mut self,
         listeners: &mut [Listener],
@@ -141,7 +141,7 @@ impl Listeners {
         };
         for place in 0..listeners.len() {
             let before = &listeners[..place];
-            // What stands before has its own address already, and its number.
+            // The listeners before this one have their numbers and actual addresses already.
             let numbers = before.iter().map(|listener| listener.number).collect::<Vec<_>>();
             if let Err(error) = self.open_one(&mut listeners[place], &numbers, &mut change) {
                 change.undo();
@@ -192,7 +192,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// A listener over sockets that were open before this process was, if there are any.
+    /// Creates a listener from inherited sockets, if there are any at its address.
     fn take_inherited(
         &mut self,
         number: u16,
@@ -208,7 +208,7 @@ impl Listeners {
         Ok(Some(OpenListener { number, address, sockets, borrowed, owns_file: false }))
     }
 
-    /// The number of the next listener at `address`, after those with the numbers `taken`.
+    /// Returns the number of the next listener at `address`, after those with the numbers `taken`.
     fn number(&mut self, address: &ListenAddress, taken: &[u16]) -> Result<u16, ProgramError> {
         let is_same = |number: &&u16| self.numbers[**number as usize].0 == *address;
         let key = (address.clone(), taken.iter().filter(is_same).count());
@@ -216,7 +216,9 @@ impl Listeners {
             return Ok(number as u16);
         }
         if self.numbers.len() >= usize::from(u16::MAX) {
-            let text = format!("cannot listen on {address}: no number is left; restart");
+            let text = format!(
+                "cannot listen on {address}: too many different addresses since the start; restart the process"
+            );
             return Err(ProgramError::System(text));
         }
         self.numbers.push(key);
@@ -241,15 +243,15 @@ impl Listeners {
                 }
             };
             match opened {
-                // Our own workers may still take in what is queued there; or see KILLED_FOR.
+                // A worker of this process may still hold the socket; or see KILLED_CLOSE_MAX.
                 Err(Errno::ADDRINUSE) if may_be_free() => std::thread::sleep(RETRY_INTERVAL),
                 opened => return opened,
             }
         }
     }
 
-    /// Does what was prepared: what is removed is closed here. Gives each worker's new sockets, and
-    /// the addresses that are not listened on any more.
+    /// Applies a prepared change and closes the removed listeners. Returns the new sockets of each
+    /// worker and the removed addresses.
     pub(crate) fn commit(&mut self, change: ListenerChange) -> (Vec<Sockets>, Vec<ListenAddress>) {
         let now = Instant::now();
         self.start = None;
@@ -257,7 +259,7 @@ impl Listeners {
         let is_removed = |open: &mut OpenListener| change.removed.contains(&open.number);
         let mut addresses = Vec::new();
         for open in self.open.extract_if(.., is_removed) {
-            // A successor may listen at the same path from now on.
+            // Removed now, because a successor may listen on the same path later.
             open.remove_file();
             self.removed.push((open.address.clone(), now));
             addresses.push(open.address);
@@ -266,10 +268,10 @@ impl Listeners {
         (change.of_workers, addresses)
     }
 
-    /// Copies of a worker's sockets, for one that takes its place.
+    /// Duplicates a worker's sockets for its replacement.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If no descriptor is free.
     pub(crate) fn duplicate_for_worker(&self, worker: usize) -> Result<Sockets, Errno> {
         let of_worker = |open: &OpenListener| {
             let copies = open.sockets[worker].iter().map(duplicate);
@@ -278,17 +280,18 @@ impl Listeners {
         self.open.iter().flat_map(of_worker).collect()
     }
 
-    /// Closes everything here, and removes the files: the workers' own sockets are the last ones.
+    /// Closes all sockets of this module and removes their files. The workers hold the last
+    /// descriptors.
     pub(crate) fn close_all(&mut self) {
         for open in std::mem::take(&mut self.open) {
-            // A successor may listen at the same path from now on.
+            // Removed now, because a successor may listen on the same path later.
             open.remove_file();
         }
     }
 }
 
 impl OpenListener {
-    /// One that is already gone is as good.
+    /// Removes the file of a Unix socket that this process owns. A missing file is not an error.
     fn remove_file(&self) {
         if let (ListenAddress::Unix(path), true) = (&self.address, self.owns_file) {
             let _ = std::fs::remove_file(path);
@@ -304,12 +307,12 @@ fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// One socket a worker, at one port: the kernel spreads the clients (SO_REUSEPORT).
+/// Opens one socket per worker on the same port. The kernel distributes clients (SO_REUSEPORT).
 fn open_tcp(address: SocketAddr, workers: usize) -> Result<(Vec<OwnedFd>, ListenAddress), Errno> {
     let is_shared = workers > 1;
     if is_shared && address.port() != 0 {
-        // Two processes of one user could share the port unawares, and split its clients. A socket
-        // that does not share finds out whether anybody is there.
+        // Two processes of one user could share the port by accident and split its clients. A
+        // socket without SO_REUSEPORT detects another process.
         drop(millrace_sys::listen_tcp(address, false)?);
     }
     let first = millrace_sys::listen_tcp(address, is_shared)?;
@@ -321,7 +324,7 @@ fn open_tcp(address: SocketAddr, workers: usize) -> Result<(Vec<OwnedFd>, Listen
     Ok((sockets, ListenAddress::Tcp(bound)))
 }
 
-/// One socket that all workers share: Unix sockets have no SO_REUSEPORT.
+/// Opens one socket for all workers: Unix sockets have no SO_REUSEPORT.
 fn open_unix(path: &Path, workers: usize) -> Result<Vec<OwnedFd>, Errno> {
     let first = millrace_sys::listen_unix(path, UNIX_MODE)?;
     let mut sockets = vec![first];
@@ -331,16 +334,16 @@ fn open_unix(path: &Path, workers: usize) -> Result<Vec<OwnedFd>, Errno> {
     Ok(sockets)
 }
 
-/// The failure of an address, told so that it can be mended.
+/// Returns the error of an address that cannot be opened.
 pub(crate) fn listen_error(address: &impl std::fmt::Display, error: Errno) -> ProgramError {
-    let word = match error {
-        Errno::ADDRINUSE => "somebody else listens there".to_owned(),
+    let reason = match error {
+        Errno::ADDRINUSE => "address already in use".to_owned(),
         Errno::ACCESS => "not permitted (ports below 1024 need CAP_NET_BIND_SERVICE)".to_owned(),
         Errno::ADDRNOTAVAIL => "this machine has no such address".to_owned(),
         Errno::NOENT => "its folder does not exist".to_owned(),
         _ => std::io::Error::from(error).to_string(),
     };
-    ProgramError::System(format!("cannot listen on {address}: {word}"))
+    ProgramError::System(format!("cannot listen on {address}: {reason}"))
 }
 
 #[cfg(test)]
@@ -348,8 +351,8 @@ mod tests {
     use super::*;
 
     fn listener(address: &str) -> Listener {
-        let words = ["forward", "--listen", address];
-        millrace_config::from_arguments(words).unwrap().listeners.remove(0)
+        let arguments = ["forward", "--listen", address];
+        millrace_config::from_arguments(arguments).unwrap().listeners.remove(0)
     }
 
     fn none(workers: usize) -> Listeners {
@@ -361,11 +364,11 @@ mod tests {
     }
 
     #[test]
-    fn every_worker_has_a_socket_at_the_port_that_was_picked() {
+    fn every_worker_has_a_socket_at_the_chosen_port() {
         let mut listeners = none(3);
-        let mut asked = all(&["127.0.0.1:0"]);
-        let change = listeners.prepare(&mut asked).unwrap();
-        let ListenAddress::Tcp(picked) = asked[0].address else { panic!("TCP was asked for") };
+        let mut requested = all(&["127.0.0.1:0"]);
+        let change = listeners.prepare(&mut requested).unwrap();
+        let ListenAddress::Tcp(picked) = requested[0].address else { panic!("a TCP address") };
         assert_ne!(picked.port(), 0);
         let (of_workers, _) = listeners.commit(change);
         for sockets in &of_workers {
@@ -377,7 +380,7 @@ mod tests {
             late.start = None;
             let taken = late.prepare(&mut all(&[&picked.to_string()]));
             let message = taken.err().unwrap().to_string();
-            assert_eq!(message, format!("cannot listen on {picked}: somebody else listens there"));
+            assert_eq!(message, format!("cannot listen on {picked}: address already in use"));
         }
     }
 
@@ -406,10 +409,10 @@ mod tests {
     #[test]
     fn an_address_comes_back_as_soon_as_our_own_socket_is_closed() {
         let mut listeners = none(1);
-        let mut asked = all(&["127.0.0.1:0"]);
-        let change = listeners.prepare(&mut asked).unwrap();
+        let mut requested = all(&["127.0.0.1:0"]);
+        let change = listeners.prepare(&mut requested).unwrap();
         let (of_workers, _) = listeners.commit(change);
-        let address = asked[0].address.to_string();
+        let address = requested[0].address.to_string();
         let none = listeners.prepare(&mut []).unwrap();
         drop(listeners.commit(none));
         let worker = std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! millrace, the program: command line, supervision of the workers, the admin address, `doctor`
-//! and `demo`. What happens to a request is in `millrace-proxy`.
+//! The program millrace: command line, supervision of the workers, admin server, `doctor` and
+//! `demo`. The crate `millrace-proxy` handles requests.
 #![forbid(unsafe_code)]
 
 mod active_config;

@@ -1,12 +1,12 @@
 //! Logs when a configured origin stops responding and when it responds again.
 //!
-//! A thread reads the outages that the workers recorded on the board. Targets that clients of a
-//! forward proxy choose are not on the board, so no client can fill the log; metrics count those
-//! failures.
+//! A thread reads the outages that the workers publish in the shared health. It does not contain
+//! the targets that clients of a forward proxy choose, so no client can fill the log. Metrics count
+//! those failures.
 //!
-//! Two lines about one origin are at least [`INTERVAL`] apart. For an origin whose state does not
-//! last, the interval doubles while lines keep coming. A round prints at most [`LINES_MAX`] lines;
-//! the next round continues with the remaining origins.
+//! Two lines about one origin are at least [`INTERVAL`] apart. If an origin keeps changing its
+//! state, the interval doubles with each line. A round prints at most [`LINES_MAX`] lines; the next
+//! round continues with the remaining origins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::console;
 use crate::program_error::ProgramError;
 use crate::threads::spawn;
 
-/// Interval between rounds while there are outages: failures of one round share a line.
+/// Interval between rounds during outages. The failures of one round share a line.
 const ROUND: Duration = Duration::from_secs(1);
-/// The least time between two lines about one origin, and the longest that it doubles to. A state
-/// that has lasted [`INTERVAL`] does not wait longer than that.
+/// The minimum time between two lines about one origin, and the maximum to which it doubles. A
+/// state that has lasted [`INTERVAL`] is reported without waiting longer than that.
 const INTERVAL: Duration = Duration::from_secs(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(320);
-/// Interval between two lines that an origin still fails.
+/// Interval between reminders that an origin still fails.
 const REMINDER: Duration = Duration::from_secs(300);
-/// Lines in one round.
+/// Limit of the lines in one round.
 const LINES_MAX: usize = 10;
 
 /// Starts the thread, which runs until the process ends.
@@ -46,7 +46,7 @@ pub(crate) fn start(shared: &Arc<SharedState>) -> Result<(), ProgramError> {
             if !reporter.has_more() {
                 shared.health.wait_for_outages(Duration::MAX);
             }
-            // The first failure is seldom the only one.
+            // More failures usually follow the first one.
             std::thread::sleep(ROUND);
         }
     };
@@ -56,10 +56,10 @@ pub(crate) fn start(shared: &Arc<SharedState>) -> Result<(), ProgramError> {
 /// The state of the log for all origins.
 #[derive(Default)]
 struct Reporter {
-    /// By the names of the origins.
+    /// Keyed by the name of the origin.
     reported: BTreeMap<String, Reported>,
-    /// The origin of the last line, if the last round could not print all of them: the next round
-    /// starts behind it.
+    /// The origin of the last line, if the last round could not print all lines: the next round
+    /// starts after it.
     resume_after: Option<String>,
 }
 
@@ -68,28 +68,28 @@ struct Reporter {
 struct Reported {
     /// [`Outage::generation`] of the counts below.
     generation: u64,
-    /// Failures that lines have reported.
+    /// Failures reported in lines.
     failed: u64,
-    /// The outage that was announced and whose end was not: when it began, by the workers' clock,
-    /// and the failures before it.
+    /// The outage that was announced and has not ended: its start by the workers' clock, and the
+    /// failures before it.
     outage: Option<(millrace_engine::Instant, u64)>,
-    /// `Outage::since` of the latest round, and when a round saw this value first.
+    /// `Outage::since` of the latest round, and the first round that saw this value.
     state: Option<(Option<millrace_engine::Instant>, Duration)>,
-    /// When the latest line was printed, and how long the next one has to wait.
+    /// The time of the latest line, and how long the next one must wait.
     line: Option<(Duration, Duration)>,
-    /// A line waits for its turn, or the outage has not ended.
+    /// Whether a line waits, or the outage has not ended.
     has_more: bool,
 }
 
 impl Reporter {
-    /// Whether the next round may have a line even if no worker records anything.
+    /// Returns whether the next round may print a line even if no worker publishes anything.
     fn has_more(&self) -> bool {
         self.resume_after.is_some() || self.reported.values().any(|reported| reported.has_more)
     }
 
-    /// Returns the lines of a round at `now`. `outages` is in the order of the names.
+    /// Returns the lines of a round at `now`. `outages` is sorted by name.
     fn round(&mut self, outages: &[(String, Outage)], now: Duration) -> Vec<String> {
-        // Origins that left the configuration are forgotten.
+        // Forget origins that left the configuration.
         self.reported.retain(|name, _| outages.iter().any(|(other, _)| other == name));
         for (name, outage) in outages {
             self.reported.entry(name.clone()).or_default().observe(outage, now);
@@ -118,7 +118,7 @@ impl Reported {
     /// Records the state of the origin in this round.
     fn observe(&mut self, outage: &Outage, now: Duration) {
         if self.generation != outage.generation {
-            // The origin left the configuration and came back: its counts began again.
+            // The origin left the configuration and came back, so its counts started again.
             *self = Self { generation: outage.generation, line: self.line, ..Self::default() };
         }
         if self.state.is_none_or(|(since, _)| since != outage.since) {
@@ -126,7 +126,7 @@ impl Reported {
         }
     }
 
-    /// Whether the next line may be printed now.
+    /// Returns whether the next line may be printed now.
     fn is_due(&self, outage: &Outage, now: Duration) -> bool {
         let Some((last, wait)) = self.line else { return true };
         let is_change = self.outage.is_some() != outage.since.is_some();
@@ -206,39 +206,39 @@ mod tests {
         Instant::default() + second(seconds)
     }
 
-    /// An outage that began or ended at these seconds.
+    /// Creates an outage that began or ended at these seconds.
     fn outage(failed: u64, since: Option<u64>, responded: Option<u64>) -> Outage {
         let cause = Some(FailureCause::Reason(Reason::ConnectFailed));
         let (since, responded) = (since.map(at), responded.map(at));
         Outage { generation: 1, failures: failed, cause, since, responded_at: responded }
     }
 
-    /// The lines of a round about one origin.
-    fn said(reporter: &mut Reporter, outage: Outage, now: u64) -> Vec<String> {
+    /// Returns the lines of a round about one origin.
+    fn lines_of(reporter: &mut Reporter, outage: Outage, now: u64) -> Vec<String> {
         reporter.round(&[("http://a:80".to_owned(), outage)], second(now))
     }
 
     #[test]
     fn an_outage_is_announced_once_and_so_is_its_end() {
         let mut reporter = Reporter::default();
-        let first = said(&mut reporter, outage(8, Some(10), None), 11);
+        let first = lines_of(&mut reporter, outage(8, Some(10), None), 11);
         assert_eq!(first, ["origin http://a:80: no connection; 8 attempts failed"]);
         for now in 12..52 {
-            assert!(said(&mut reporter, outage(8 + now, Some(10), None), now).is_empty());
+            assert!(lines_of(&mut reporter, outage(8 + now, Some(10), None), now).is_empty());
             assert!(reporter.has_more(), "its end is awaited");
         }
-        let last = said(&mut reporter, outage(60, None, Some(52)), 53);
+        let last = lines_of(&mut reporter, outage(60, None, Some(52)), 53);
         assert_eq!(last, ["origin http://a:80: responding again after 42 s; 60 attempts failed"]);
-        assert!(said(&mut reporter, outage(60, None, Some(52)), 54).is_empty());
+        assert!(lines_of(&mut reporter, outage(60, None, Some(52)), 54).is_empty());
         assert!(!reporter.has_more());
     }
 
     #[test]
     fn a_long_outage_is_repeated_seldom() {
         let mut reporter = Reporter::default();
-        said(&mut reporter, outage(1, Some(0), None), 1);
+        lines_of(&mut reporter, outage(1, Some(0), None), 1);
         let lines: Vec<_> = (2..1000)
-            .flat_map(|now| said(&mut reporter, outage(now, Some(0), None), now))
+            .flat_map(|now| lines_of(&mut reporter, outage(now, Some(0), None), now))
             .collect();
         let again = "origin http://a:80: still failing: no connection; 300 attempts failed in \
                      the last 300 s";
@@ -249,9 +249,9 @@ mod tests {
     fn an_origin_that_fails_now_and_then_gets_fewer_and_fewer_lines() {
         let mut reporter = Reporter::default();
         let mut lines = Vec::new();
-        // Each second one request fails, and the next is answered.
+        // Each second one request fails and the next succeeds.
         for now in 1..1000 {
-            lines.extend(said(&mut reporter, outage(now, None, Some(now)), now));
+            lines.extend(lines_of(&mut reporter, outage(now, None, Some(now)), now));
         }
         assert!((5..=10).contains(&lines.len()), "{lines:?}");
         let first = "origin http://a:80: no connection; 1 attempt failed; it responds again";
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn an_end_that_comes_soon_waits_for_its_turn() {
         let mut reporter = Reporter::default();
-        assert_eq!(said(&mut reporter, outage(1, Some(0), None), 1).len(), 1);
-        assert!(said(&mut reporter, outage(1, None, Some(2)), 2).is_empty());
+        assert_eq!(lines_of(&mut reporter, outage(1, Some(0), None), 1).len(), 1);
+        assert!(lines_of(&mut reporter, outage(1, None, Some(2)), 2).is_empty());
         assert!(reporter.has_more());
-        // It fails again meanwhile: that is the same outage.
-        assert!(said(&mut reporter, outage(2, Some(3), Some(2)), 4).is_empty());
-        let last = said(&mut reporter, outage(2, None, Some(5)), 6);
+        // The origin fails again meanwhile, which continues the same outage.
+        assert!(lines_of(&mut reporter, outage(2, Some(3), Some(2)), 4).is_empty());
+        let last = lines_of(&mut reporter, outage(2, None, Some(5)), 6);
         assert_eq!(last, ["origin http://a:80: responding again after 5 s; 2 attempts failed"]);
     }
 
@@ -277,11 +277,11 @@ mod tests {
     fn a_lasting_outage_after_flapping_does_not_wait_for_the_longer_interval() {
         let mut reporter = Reporter::default();
         for now in 1..400 {
-            said(&mut reporter, outage(now, None, Some(now)), now);
+            lines_of(&mut reporter, outage(now, None, Some(now)), now);
         }
         let mut lines = Vec::new();
         for now in 400..420 {
-            lines.extend(said(&mut reporter, outage(now, Some(400), None), now));
+            lines.extend(lines_of(&mut reporter, outage(now, Some(400), None), now));
             if !lines.is_empty() {
                 assert_eq!(now, 405);
                 break;
@@ -290,22 +290,22 @@ mod tests {
         assert!(lines.len() == 1 && !lines[0].contains("responds again"), "{lines:?}");
         // The same holds for its end.
         let mut ends = (420..440)
-            .filter(|&now| !said(&mut reporter, outage(420, None, Some(420)), now).is_empty());
+            .filter(|&now| !lines_of(&mut reporter, outage(420, None, Some(420)), now).is_empty());
         assert_eq!(ends.next(), Some(425));
     }
 
     #[test]
     fn counts_of_an_origin_that_left_and_came_back_begin_again() {
         let mut reporter = Reporter::default();
-        said(&mut reporter, outage(8, Some(0), None), 1);
+        lines_of(&mut reporter, outage(8, Some(0), None), 1);
         let again = Outage { generation: 2, ..outage(3, Some(20), None) };
         let line = "origin http://a:80: no connection; 3 attempts failed in the last 20 s";
-        assert_eq!(said(&mut reporter, again, 21), [line]);
-        // The third one has responded before the round.
+        assert_eq!(lines_of(&mut reporter, again, 21), [line]);
+        // The third outage ends before the round.
         let third = Outage { generation: 3, ..outage(1, None, Some(60)) };
         let line = "origin http://a:80: no connection; 1 attempt failed in the last 40 s; it \
                     responds again";
-        assert_eq!(said(&mut reporter, third, 61), [line]);
+        assert_eq!(lines_of(&mut reporter, third, 61), [line]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Panics: which of them the process survives.
+//! Panics, and which of them the process survives.
 //!
-//! A panic is a bug of ours, after which the tables of its worker are not to be trusted. They are
-//! thrown away with all that they describe, and a new worker takes the slot: the other workers share
-//! nothing with it but mailboxes, counters and the listeners. A panic of any other thread ends the
-//! process, so that whoever supervises it starts another; so do too many in a row, since a bug that
-//! every client meets is no better served by a new worker.
+//! A panic is a bug. The tables of a worker cannot be trusted after one, so they are dropped with
+//! everything they describe, and a new worker takes the slot. The other workers share only
+//! mailboxes, counters and listeners with it. A panic of any other thread ends the process, so that
+//! the service manager restarts it. So do too many panics within a minute: if every client triggers
+//! the bug, a new worker does not help.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 use crate::console;
 use crate::threads::lock;
 
-/// The time in which panics are counted.
+/// The time window in which panics are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
 thread_local! {
-    /// Whether a panic of this thread is caught by [`survive`].
+    /// Whether [`catch_panic`] catches a panic of this thread.
     static CATCHES_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `body`; a panic in it gives an error instead of ending the process. What `body` changes is
-/// the caller's not to trust afterwards.
+/// Runs `body` and returns a panic in it as an error. The caller must not trust state that `body`
+/// changed before the panic.
 pub(crate) fn catch_panic<T>(body: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     CATCHES_PANICS.set(true);
     let result = catch_unwind(AssertUnwindSafe(body));
@@ -33,7 +33,8 @@ pub(crate) fn catch_panic<T>(body: impl FnOnce() -> T) -> Result<T, Box<dyn Any 
     result
 }
 
-/// From now on a panic is told in one line, and ends the process unless somebody survives it.
+/// Installs the panic hook: it logs a panic in one line and ends the process unless [`catch_panic`]
+/// catches it.
 pub(crate) fn install_panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -45,12 +46,12 @@ pub(crate) fn install_panic_hook() {
     }));
 }
 
-/// The panics of all workers that were survived of late.
+/// The recent panics of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct RestartBudget(Mutex<VecDeque<Instant>>);
 
 impl RestartBudget {
-    /// Counts one more at `now`; whether that is no more than `max` in a minute.
+    /// Records a panic at `now` and returns whether at most `max` occurred within the window.
     pub(crate) fn record(&self, max: u64, now: Instant) -> bool {
         let mut times = lock(&self.0);
         while times.front().is_some_and(|first| now.duration_since(*first) >= WINDOW) {
@@ -66,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_in_a_minute_and_no_more() {
+    fn the_number_of_panics_in_a_minute_is_limited() {
         let (restarts, start) = (RestartBudget::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(restarts.record(2, at(0)) && restarts.record(2, at(30)));
-        assert!(restarts.record(2, at(60)), "the first was a minute ago");
+        assert!(restarts.record(2, at(60)), "the first panic was a minute ago");
         assert!(!restarts.record(2, at(61)));
         assert!(!RestartBudget::default().record(0, at(0)));
     }

@@ -1,5 +1,5 @@
-//! What a configuration needs of this machine, looked at before anything is opened: so `check`
-//! tells what a start would fail by, in the same words and with the same status.
+//! Checks what a configuration needs of this machine before anything is opened. `check` runs the
+//! same checks as a start, with the same messages and exit status.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,11 +11,11 @@ use crate::admin::Token;
 use crate::privileges;
 use crate::program_error::ProgramError;
 
-/// Looks at the user, the token, and the folders of the access log, of disks and of Unix sockets.
-/// `tables` are what a command line has given of the configuration.
+/// Checks the user, the token, and the folders of the access log, of disks and of Unix sockets.
+/// `tables` is the command line part of the configuration.
 ///
 /// # Errors
-/// The first thing that is not as it has to be.
+/// The first failed check.
 pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ProgramError> {
     privileges::check_user(&config.user)?;
     if let Some(path) = &config.admin_token_file {
@@ -24,10 +24,10 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ProgramEr
     Ok(check_folders(config, tables)?)
 }
 
-/// Looks at the folders alone, which a reload may name.
+/// Checks only the folders, which a reload may change.
 ///
 /// # Errors
-/// The first one that is not there.
+/// The first missing folder.
 pub(crate) fn check_folders(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
     if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
         let place = format!("{} {}", tables.name_of("access-log"), log.path.display());
@@ -46,68 +46,72 @@ pub(crate) fn check_folders(config: &Config, tables: &RawConfig) -> Result<(), C
     Ok(())
 }
 
-/// Whether the folder is there and nobody else's, or can be made in the one that it is in.
+/// Checks that the folder of a disk exists and is private, or can be created.
 fn check_disk(option: &str, folder: &Path) -> Result<(), ConfigError> {
     let place = format!("{option} {}", folder.display());
     let Ok(mut found) = fs::symlink_metadata(folder) else { return check_folder(&place, folder) };
-    // One of root's is followed, as it is when the disk is opened: systemd makes one for the
-    // CacheDirectory= of a DynamicUser=.
+    // A link owned by root is followed, as when the disk is opened: systemd creates one for
+    // CacheDirectory= with DynamicUser=.
     if found.is_symlink() && found.uid() == 0 {
         found = fs::metadata(folder).unwrap_or(found);
     }
     let mode = found.permissions().mode() & 0o7777;
     let wrong = if found.is_symlink() {
-        format!("{} is a symbolic link, and not root's", folder.display())
+        format!("{} is a symbolic link that root does not own", folder.display())
     } else if !found.is_dir() {
-        format!("{} is no folder", folder.display())
+        format!("{} is not a folder", folder.display())
     } else if mode & 0o077 != 0 {
-        format!("others may look into {}: its mode is {mode:o}", folder.display())
+        format!("{} is accessible to other users (mode {mode:o})", folder.display())
     } else {
         return Ok(());
     };
-    Err(ConfigError::rule(place, wrong, "a folder with the mode 700, or a name for a new one"))
+    Err(ConfigError::rule(
+        place,
+        wrong,
+        "a folder with mode 700, or a new name in an existing folder",
+    ))
 }
 
-/// Whether the file can be there, be it or not.
+/// Checks that the folder of a file exists. The file need not exist.
 fn check_folder(place: &str, path: &Path) -> Result<(), ConfigError> {
     let folder = privileges::folder(path);
     let wrong = match fs::metadata(&folder) {
         Ok(found) if found.is_dir() => return Ok(()),
-        Ok(_) => format!("{} is no folder", folder.display()),
+        Ok(_) => format!("{} is not a folder", folder.display()),
         Err(error) => format!("{}: {error}", folder.display()),
     };
-    Err(ConfigError::rule(place, wrong, "a place in a folder that is there"))
+    Err(ConfigError::rule(place, wrong, "a path in an existing folder"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refusal(words: &[&str]) -> Option<String> {
-        let words = [&["forward"], words].concat();
-        let config = millrace_config::from_arguments(words).unwrap();
+    fn refusal(arguments: &[&str]) -> Option<String> {
+        let arguments = [&["forward"], arguments].concat();
+        let config = millrace_config::from_arguments(arguments).unwrap();
         check(&config, &RawConfig::default()).err().map(|error| error.to_string())
     }
 
     #[test]
-    fn what_a_start_would_fail_by_is_told_before() {
-        let is_told = |words: &[&str], said: &str| {
-            let message = refusal(words).unwrap();
-            assert!(message.contains(said), "{message}");
+    fn the_checks_report_why_a_start_would_fail() {
+        let reports = |arguments: &[&str], text: &str| {
+            let message = refusal(arguments).unwrap();
+            assert!(message.contains(text), "{message}");
         };
-        is_told(
+        reports(
             &["--access-log", "/no/such/a.log"],
             "access-log /no/such/a.log: /no/such: No such",
         );
-        is_told(&["--access-log", "/dev/null/a.log"], "/dev/null is no folder");
-        is_told(&["--listen", "unix:/no/such/socket"], "listen unix:/no/such/socket: ");
-        is_told(&["--admin", "unix:/no/such/socket"], "admin unix:/no/such/socket: ");
-        is_told(&["--disk", "/no/such:1G"], "disk /no/such: /no: No such");
-        is_told(&["--disk", "/dev/null:1G"], "disk /dev/null: /dev/null is no folder");
-        is_told(&["--disk", "/tmp:1G"], "disk /tmp: others may look into /tmp: its mode is 1777");
-        is_told(&["--user", "no-such-user"], "/etc/passwd has no \"no-such-user\"");
+        reports(&["--access-log", "/dev/null/a.log"], "/dev/null is not a folder");
+        reports(&["--listen", "unix:/no/such/socket"], "listen unix:/no/such/socket: ");
+        reports(&["--admin", "unix:/no/such/socket"], "admin unix:/no/such/socket: ");
+        reports(&["--disk", "/no/such:1G"], "disk /no/such: /no: No such");
+        reports(&["--disk", "/dev/null:1G"], "disk /dev/null: /dev/null is not a folder");
+        reports(&["--disk", "/tmp:1G"], "disk /tmp: /tmp is accessible to other users (mode 1777)");
+        reports(&["--user", "no-such-user"], "/etc/passwd has no \"no-such-user\"");
         let admin = ["--admin", "127.0.0.1:0", "--admin-token-file", "/no/such"];
-        is_told(&admin, "admin-token-file /no/such: cannot be read");
+        reports(&admin, "admin-token-file /no/such: cannot be read");
     }
 
     #[test]

@@ -1,35 +1,35 @@
-//! Why the program ends without having done what it was asked for.
+//! The error with which the program ends.
 
 use std::fmt;
 
 use millrace_config::ConfigError;
 
-/// A failure, told in one line.
+/// An error of the program. Its text is one line.
 #[derive(Debug)]
 pub(crate) enum ProgramError {
-    /// An option or file is wrong. Whoever wrote it can mend it.
+    /// An option or a file is wrong. The user can correct it.
     Config(ConfigError),
-    /// The machine refuses what is needed: a port, a file, a thread. Another try may go well.
+    /// The system refuses a resource such as a port, a file or a thread. A retry may succeed.
     System(String),
-    /// A purge matched nothing that is stored.
+    /// A purge matched no stored response.
     NothingPurged,
-    /// It was asked to end at once while requests were under way.
+    /// A second SIGINT ended the process while requests were in progress.
     Interrupted,
 }
 
 impl ProgramError {
-    /// What the machine refuses, and why.
+    /// Creates the error of a refused resource.
     pub(crate) fn system(what: impl fmt::Display, error: impl fmt::Display) -> Self {
         Self::System(format!("{what}: {error}"))
     }
 
-    /// The exit status.
+    /// Returns the exit status.
     pub(crate) const fn exit_status(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
             Self::System(_) => 1,
             Self::NothingPurged => 3,
-            // What shells report for a program that SIGINT ended: 128 and the signal's number.
+            // 128 plus the number of SIGINT, as shells report it.
             Self::Interrupted => 130,
         }
     }
@@ -40,8 +40,8 @@ impl fmt::Display for ProgramError {
         match self {
             Self::Config(error) => write!(f, "{error}"),
             Self::System(text) => f.write_str(text),
-            Self::NothingPurged => f.write_str("cache purge: nothing stored matched"),
-            Self::Interrupted => f.write_str("ended at once; requests under way were cut off"),
+            Self::NothingPurged => f.write_str("cache purge: no stored response matched"),
+            Self::Interrupted => f.write_str("interrupted; requests in progress were aborted"),
         }
     }
 }

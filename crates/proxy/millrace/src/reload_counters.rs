@@ -1,8 +1,8 @@
-//! How reloads went, for whoever counts them and whoever shows them.
+//! Counters of reloads, for the metrics.
 
 use std::sync::atomic::AtomicU64;
 
-/// How reloads went.
+/// Counters of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct ReloadCounters {
     pub(crate) done: AtomicU64,

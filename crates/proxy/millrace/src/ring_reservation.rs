@@ -1,5 +1,6 @@
-//! The io_uring rings of the workers. All of them are reserved before anything depends on the
-//! engine: RLIMIT_MEMLOCK may have room for some, and counts those of all processes of the user.
+//! The io_uring rings of the workers. All rings are reserved before the engine is chosen, because
+//! RLIMIT_MEMLOCK may have room for only some of them. The limit counts the rings of all processes
+//! of the user.
 
 use std::fmt;
 
@@ -7,21 +8,21 @@ use millrace_engine::{Error, ReservedRing};
 
 use crate::console;
 
-/// Why the rings cannot be had.
+/// The rings that could not be created, and why.
 #[derive(Debug)]
 pub(crate) struct RingShortage {
     error: Error,
     workers: usize,
     /// Bytes that all rings need together; `None`: not even one could be created.
     needed: Option<u64>,
-    /// Bytes of RLIMIT_MEMLOCK; `None`: unlimited.
+    /// RLIMIT_MEMLOCK in bytes; `None`: unlimited.
     limit: Option<u64>,
 }
 
 /// Reserves `count` rings: one for each of `workers`, and spare ones.
 ///
 /// # Errors
-/// When one of them cannot be created. The others are released then.
+/// If a ring cannot be created. The others are released.
 pub(crate) fn reserve(workers: usize, count: usize) -> Result<Vec<ReservedRing>, RingShortage> {
     let mut rings: Vec<ReservedRing> = Vec::with_capacity(count);
     for _ in 0..count {
@@ -37,7 +38,7 @@ pub(crate) fn reserve(workers: usize, count: usize) -> Result<Vec<ReservedRing>,
     Ok(rings)
 }
 
-/// How to get a ring that RLIMIT_MEMLOCK has no room for.
+/// Advice for a limit that has no room for the rings.
 pub(crate) const MEMLOCK_ADVICE: &str =
     "raise LimitMEMLOCK= of the unit or ulimit -l to use io_uring";
 

@@ -1,4 +1,4 @@
-//! From how many bytes on bodies are spliced, and why from there.
+//! Selects the body lengths from which bodies are spliced.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::calibrate::{self, ForwardCosts, RestKind};
 use crate::console;
 use crate::engines::Engine;
 
-/// The thresholds to run with, and why they are those.
+/// The selected thresholds and the reason for them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ThresholdSelection {
     pub(crate) thresholds: Thresholds,
@@ -20,7 +20,7 @@ pub(crate) struct ThresholdSelection {
 }
 
 impl ThresholdSelection {
-    /// How bodies of each kind are moved.
+    /// Describes how bodies of each kind are forwarded.
     pub(crate) fn plan(&self) -> [(&'static str, String); 4] {
         let Thresholds { alone_min, behind_min, tee_min, .. } = self.thresholds;
         let Thresholds { bulk_min, bulk_after, fill_min, .. } = self.thresholds;
@@ -28,56 +28,57 @@ impl ThresholdSelection {
             usize::MAX => "copied".to_owned(),
             0 => "spliced".to_owned(),
             _ => format!(
-                "copied; after {} spliced once a receive brings {}, until a pipe gets less than {}",
+                "copied; after {} spliced if a receive returns at least {}, until a pipe gets less than {}",
                 console::format_bytes(bulk_after),
                 console::format_bytes(bulk_min as u64),
                 console::format_bytes(fill_min as u64)
             ),
         };
         let direct = console::format_bytes(DIRECT_BYTES);
-        let kept = format!("into the slab (from {direct} on without a buffer) and sent from there");
-        let teed = "spliced, and read out of a second pipe (tee) into the slab";
+        let kept =
+            format!("received into the slab (from {direct} without a buffer) and sent from there");
+        let teed = "spliced, and read from a second pipe (tee) into the slab";
         [
             ("of known length", describe_by_length("copied", "spliced", alone_min)),
-            ("behind its head", describe_by_length("copied", "spliced", behind_min)),
+            ("after its header", describe_by_length("copied", "spliced", behind_min)),
             ("until close, tunnel", stream),
             ("stored", describe_by_length(&kept, teed, tee_min)),
         ]
     }
 }
 
-/// What is done with bodies shorter than `min`, and with the others.
+/// Describes how bodies shorter than `min`, and the others, are forwarded.
 fn describe_by_length(below: &str, others: &str, min: u64) -> String {
     match min {
         NEVER => below.to_owned(),
         0 | 1 => others.to_owned(),
-        _ => format!("{below}; from {} on {others}", console::format_bytes(min)),
+        _ => format!("{below}; from {} {others}", console::format_bytes(min)),
     }
 }
 
 impl fmt::Display for ThresholdSelection {
-    /// In one line.
+    /// Formats the selection in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Thresholds { alone_min, behind_min, .. } = self.thresholds;
         let (alone, behind) = (console::format_bytes(alone_min), console::format_bytes(behind_min));
-        write!(f, "from {alone} on, behind a head from {behind} ({})", self.reason)
+        write!(f, "from {alone}, after a header from {behind} ({})", self.reason)
     }
 }
 
-/// Rests that are measured alone, in KB: they are what a crossing is looked for among.
+/// Lengths in KB at which splicing of a rest alone is measured. The threshold becomes one of them.
 const ALONE_KB: [usize; 6] = [8, 16, 24, 32, 48, 64];
-/// The same behind what was received with a head.
+/// Lengths in KB at which splicing of a rest behind bytes received with the header is measured.
 const AFTER_HEADER_KB: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// How long a start waits for an answer; a machine that is so busy has none.
+/// Time limit of the measurement at start. A machine that needs longer is too busy to be measured.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The thresholds that are asked for. To calibrate them takes some 200 ms of CPU time.
+/// Returns the configured thresholds. Calibrating takes about 200 ms of CPU time.
 pub(crate) fn select_thresholds(choice: Splice, engine: Engine) -> ThresholdSelection {
     match choice.thresholds() {
         Some(thresholds) => {
             let is_fixed = choice == Splice::Fixed;
-            let reason = if is_fixed { "fixed: docs/design/bodies.md" } else { "asked for" };
+            let reason = if is_fixed { "fixed: docs/design/bodies.md" } else { "configured" };
             ThresholdSelection { thresholds, reason: reason.to_owned() }
         }
         None => select_calibrated(measure(engine)),
@@ -100,11 +101,11 @@ fn measure(engine: Engine) -> Result<Vec<ForwardCosts>, Error> {
 fn select_calibrated(measured: Result<Vec<ForwardCosts>, Error>) -> ThresholdSelection {
     let fixed = |why: &str| ThresholdSelection {
         thresholds: Thresholds::FIXED,
-        reason: format!("calibrated: {why}, so the fixed thresholds are taken"),
+        reason: format!("calibrated: {why}; using the fixed thresholds"),
     };
     let costs = match measured {
         Ok(costs) => costs,
-        Err(error) => return fixed(&format!("splicing could not be measured: {error}")),
+        Err(error) => return fixed(&format!("cannot measure splicing: {error}")),
     };
     let of_kind =
         |kind| -> Vec<&ForwardCosts> { costs.iter().filter(|it| it.kind == kind).collect() };
@@ -112,20 +113,20 @@ fn select_calibrated(measured: Result<Vec<ForwardCosts>, Error>) -> ThresholdSel
     let medians = format!(
         "{}; {}",
         format_medians("a rest", &alone),
-        format_medians("behind a head", &behind)
+        format_medians("after a header", &behind)
     );
     match (crossing(&alone), crossing(&behind)) {
         (Some(alone), Some(behind)) => ThresholdSelection {
             thresholds: Thresholds::measured(alone, behind),
             reason: format!("calibrated: {medians}"),
         },
-        _ => fixed(&format!("this machine gave no clear answer ({medians})")),
+        _ => fixed(&format!("the measurement is inconclusive ({medians})")),
     }
 }
 
-/// The length from which on splicing is cheaper; [`NEVER`]: it is not at any that was measured.
-/// `None` where one length says this and a longer one that, or the longest says nothing: what is
-/// true does not do so, and the machine had other things to do.
+/// Returns the length from which splicing is cheaper, or [`NEVER`] if it is cheaper at no measured
+/// length. Returns `None` if the results are inconsistent (splicing is cheaper at one length but
+/// not at a longer one) or unclear at the longest: then other load disturbed the measurement.
 fn crossing(costs: &[&ForwardCosts]) -> Option<u64> {
     let verdicts = costs.iter().map(|costs| compare_costs(&costs.rounds));
     let verdicts: Vec<CostComparison> = verdicts.collect();
@@ -138,16 +139,17 @@ fn crossing(costs: &[&ForwardCosts]) -> Option<u64> {
     }
 }
 
-/// What the other way is, beside copying.
+/// The cost of the other method in comparison with copying.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CostComparison {
     Cheaper,
     Dearer,
-    /// The rounds do not agree.
+    /// The rounds disagree.
     Unclear,
 }
 
-/// What three of four rounds say, each of which compares what was measured within a millisecond.
+/// Compares the costs (copying, other method) of all rounds: three quarters of the rounds must
+/// agree. The two measurements of a round are within a millisecond.
 pub(crate) fn compare_costs(rounds: &[(Duration, Duration)]) -> CostComparison {
     let cheaper = rounds.iter().filter(|(copied, other)| other < copied).count();
     match () {
@@ -157,7 +159,7 @@ pub(crate) fn compare_costs(rounds: &[(Duration, Duration)]) -> CostComparison {
     }
 }
 
-/// Medians, for people: what the shortest and the longest take.
+/// Formats the median costs of the shortest and the longest length.
 fn format_medians(what: &str, costs: &[&ForwardCosts]) -> String {
     let of = |costs: &&ForwardCosts| {
         let copied = median_us(costs.rounds.iter().map(|round| round.0));
@@ -168,7 +170,7 @@ fn format_medians(what: &str, costs: &[&ForwardCosts]) -> String {
     format!("{what} of {}", ends.collect::<Vec<_>>().join(", of "))
 }
 
-/// The median in microseconds.
+/// Returns the median in microseconds.
 pub(crate) fn median_us(times: impl Iterator<Item = Duration>) -> f64 {
     let mut all: Vec<Duration> = times.collect();
     all.sort_unstable();
@@ -179,7 +181,8 @@ pub(crate) fn median_us(times: impl Iterator<Item = Duration>) -> f64 {
 mod tests {
     use super::*;
 
-    /// What splicing takes, of a copy that takes 100: in three rounds of four, and in the fourth.
+    /// Creates costs where a copy takes 100 us. A cell is (KB, cost of splicing in three rounds of
+    /// four, cost in the fourth).
     fn costs(kind: RestKind, cells: &[(usize, u64, u64)]) -> Vec<ForwardCosts> {
         let us = Duration::from_micros;
         let cell = |&(size, most, last): &_| ForwardCosts {
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn where_splicing_gets_cheaper_it_begins() {
+    fn splicing_begins_where_it_gets_cheaper() {
         let cells = [(8, 120, 120), (16, 120, 90), (24, 90, 120), (32, 60, 60), (64, 40, 40)];
         let alone = costs(RestKind::Alone, &cells);
         let behind = costs(RestKind::AfterHeader, &[(4, 110, 110), (8, 90, 90), (32, 50, 50)]);
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_all_that_was_measured_ends_at_the_bounds() {
+    fn thresholds_outside_the_measured_lengths_end_at_the_bounds() {
         let cheap = [(2, 90, 90), (64, 40, 40)];
         let dear = [(2, 110, 110), (64, 120, 120)];
         for (cells, expected) in [(cheap, (0, 0)), (dear, (NEVER, NEVER))] {
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_clear_answer_the_fixed_ones_are_taken_and_that_is_said() {
+    fn inconclusive_measurements_select_the_fixed_thresholds() {
         let clear = costs(RestKind::AfterHeader, &[(2, 110, 110), (32, 60, 60)]);
         let relapse = costs(RestKind::Alone, &[(8, 90, 90), (16, 110, 110), (64, 60, 60)]);
         let (us, two) = (Duration::from_micros, [(90, 100), (110, 100)]);
@@ -222,32 +225,31 @@ mod tests {
         for alone in [relapse, undecided] {
             let selection = select_calibrated(Ok([alone, clear.clone()].concat()));
             assert_eq!(selection.thresholds, Thresholds::FIXED);
-            assert!(selection.reason.contains("no clear answer"));
+            assert!(selection.reason.contains("inconclusive"));
         }
         let selection = select_calibrated(Err(Error::TimedOut));
         assert_eq!(selection.thresholds, Thresholds::FIXED);
-        assert!(selection.reason.contains("could not be measured"));
+        assert!(selection.reason.contains("cannot measure"));
     }
 
     #[test]
-    fn a_plan_says_what_is_done_with_which_body() {
+    fn the_plan_describes_each_kind_of_body() {
         let plan = |choice| select_thresholds(choice, Engine::Epoll).plan().map(|(_, what)| what);
         let [alone, behind, stream, stored] = plan(Splice::Fixed);
-        assert_eq!(alone, "copied; from 32 KB on spliced");
-        assert_eq!(behind, "copied; from 4.0 KB on spliced");
-        assert!(stream.contains("brings 32 KB") && stream.ends_with("less than 8.0 KB"));
-        let teed =
-            format!("; from {} on spliced", console::format_bytes(Thresholds::FIXED.tee_min));
-        assert!(stored.contains("(from 32 KB on without") && stored.contains(&teed), "{stored}");
+        assert_eq!(alone, "copied; from 32 KB spliced");
+        assert_eq!(behind, "copied; from 4.0 KB spliced");
+        assert!(stream.contains("returns at least 32 KB") && stream.ends_with("less than 8.0 KB"));
+        let teed = format!("; from {} spliced", console::format_bytes(Thresholds::FIXED.tee_min));
+        assert!(stored.contains("(from 32 KB without") && stored.contains(&teed), "{stored}");
         assert_eq!(plan(Splice::Never)[..3], ["copied"; 3]);
         assert_eq!(plan(Splice::Always)[..3], ["spliced"; 3]);
     }
 
     #[test]
-    fn what_is_asked_for_is_taken() {
+    fn configured_thresholds_are_used() {
         for engine in [Engine::Epoll, Engine::Uring, Engine::Poll, Engine::Select] {
             let never = select_thresholds(Splice::Never, engine);
-            assert_eq!((never.thresholds, &never.reason[..]), (Thresholds::COPY, "asked for"));
+            assert_eq!((never.thresholds, &never.reason[..]), (Thresholds::COPY, "configured"));
         }
         assert!(
             select_thresholds(Splice::Calibrated, Engine::Epoll).reason.starts_with("calibrated: ")

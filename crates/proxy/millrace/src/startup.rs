@@ -1,5 +1,4 @@
-//! What a process begins with: what the service manager passed, and what the process has that it
-//! succeeds.
+//! Collects what a process inherits from its service manager and from its predecessor.
 
 use millrace_config::Config;
 
@@ -8,11 +7,11 @@ use crate::program_error::ProgramError;
 use crate::systemd::{NotifyConfig, Systemd};
 use crate::takeover::Takeover;
 
-/// Takes what the service manager passed and, for an upgrade, what the running process has. Returns
-/// the sockets, the takeover that some of them came from, and the notifier of the service manager.
+/// Takes the sockets of the service manager and, for an upgrade, those of the running process.
+/// Returns the sockets, the takeover, and the notifier of the service manager.
 ///
 /// # Errors
-/// When that cannot be had or used.
+/// If the descriptors are not usable or the takeover fails.
 pub(crate) fn collect_inherited(
     config: &Config,
     upgrade: bool,

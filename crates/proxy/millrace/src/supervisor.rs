@@ -1,15 +1,16 @@
-//! Runs a configuration: opens what has to be open, starts a thread a worker, then waits for
-//! signals until the last worker has ended. It touches no request.
+//! Runs a configuration: opens listeners and files, starts the workers, then handles signals until
+//! the last worker has ended. It touches no request.
 //!
 //! ```text
 //!            SIGHUP
 //!            v    |
 //! start -> running --SIGTERM, SIGINT--> draining --last worker ended--> done
-//!                                          |  \---limits.drain_ms---> breaking off -> done
+//!                                          |  \---limits.drain_ms---> aborting -> done
 //!                                          \---second SIGINT---> interrupted
 //! ```
 //!
-//! While a successor takes over, a reload is refused, and draining waits for the outcome.
+//! While a successor takes over, reloads are refused, and draining starts only after the takeover
+//! has succeeded or failed.
 
 mod handover;
 mod succession;
@@ -39,19 +40,19 @@ use crate::worker_pool::WorkerPool;
 use crate::{cache, console, hot_bodies, outages, panics, splice_thresholds, uselectd_watch};
 use succession::Succession;
 
-/// How often it is looked whether a draining worker has ended. Decides how soon the process ends
-/// after the last one, nothing else.
+/// Interval at which a draining process checks whether its workers have ended. It only decides how
+/// soon the process exits after the last one.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a running process sleeps when nobody asks for a shorter time.
+/// Time that a running process sleeps at most unless a timer needs less.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
-/// What workers have to break off what is left, once the time for draining is over.
+/// Time that the workers get to abort the remaining exchanges after the drain deadline.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs until the process is told to end. `source` is where the configuration can be read again;
-/// with `upgrade` it takes the place of a running one.
+/// Runs a configuration until the process is told to end. A reload reads `source` again. With
+/// `upgrade` the process takes over from a running one.
 ///
 /// # Errors
-/// When the machine refuses what the configuration needs, or the end was not awaited.
+/// If the system refuses what the configuration needs, or if a second SIGINT ended the process.
 pub(crate) fn run(
     config: Config,
     source: Option<ConfigSource>,
@@ -60,12 +61,12 @@ pub(crate) fn run(
     Running::start(config, source, upgrade)?.wait(None, |_| {})
 }
 
-/// A process whose workers run.
+/// A process with running workers.
 pub(crate) struct Running {
     signals: Signals,
     engine: engines::EngineSelection,
     thresholds: splice_thresholds::ThresholdSelection,
-    /// `None`: there is no cache.
+    /// `None`: the configuration has no cache.
     hot_bodies: Option<hot_bodies::HotBodySelection>,
     active_config: Arc<ActiveConfig>,
     worker_pool: WorkerPool,
@@ -75,15 +76,15 @@ pub(crate) struct Running {
     succession: Succession,
     log: LogSink,
     disks: Disks,
-    /// Makes memory ready for the cache as long as it lives.
+    /// The prefault thread of the cache. It runs until this is dropped.
     _prefault: Option<iolite::PrefaultThread>,
 }
 
 impl Running {
-    /// Starts everything and says where it listens.
+    /// Starts everything and logs the addresses.
     ///
     /// # Errors
-    /// When the machine refuses an address, a file, a thread or memory.
+    /// If the system refuses an address, a file, a thread or memory.
     pub(crate) fn start(
         config: Config,
         source: Option<ConfigSource>,
@@ -98,18 +99,21 @@ impl Running {
         let log = LogSink::without_file();
         let asked_for = config.clone();
         let mut config = config;
-        let guard = guard(&config)?;
+        let guard = admin_access_rules(&config)?;
         let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
         let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |picked| picked.copies);
-        let shared = shared(&config, copies)?;
+        let shared = create_shared(&config, copies)?;
         let start =
             ActiveConfig::open(asked_for, config, source, inherited, shared.clone(), log.clone())?;
         let (active_config, sockets) = (Arc::new(start.0), start.1);
-        // From here on with what is left; the log is opened as it will be opened again.
+        // Privileges are dropped from here on. The log is opened after that, so that reopening it
+        // later needs no privilege that is gone.
         active_config
             .drop_privileges(engine.engine, &systemd)
             .and_then(|()| active_config::open_log(&active_config.config()))
-            .and_then(|file| log.set_file(file).map_err(|error| machine("the access log", error)))
+            .and_then(|file| {
+                log.set_file(file).map_err(|error| start_error("the access log", error))
+            })
             .inspect_err(|_| active_config.close_listeners())?;
         let prefault = cache::start_prefault(shared.cache.as_ref())
             .inspect_err(|_| active_config.close_listeners())?;
@@ -141,7 +145,7 @@ impl Running {
             disks,
             _prefault: prefault,
         };
-        // The takeover comes last: once it is done there is nobody else who could serve.
+        // The takeover comes last: after it, no other process can serve.
         let start = health_checks::start(&running.active_config, &running.shared)
             .and_then(|()| outages::start(&running.shared))
             .and_then(|()| running.start_admin(guard, handle.clone()))
@@ -153,17 +157,17 @@ impl Running {
         Ok(running)
     }
 
-    /// Where it listens, with the ports that the kernel picked.
+    /// Returns the listening addresses, with the ports that the kernel chose.
     pub(crate) fn addresses(&self) -> Vec<ListenAddress> {
         let config = self.active_config.config();
         config.listeners.iter().map(|listener| listener.address.clone()).collect()
     }
 
-    /// Waits until the process is told to end and has drained. Calls `look` with the workers'
-    /// counters each `every`.
+    /// Waits until the process is told to end and has drained. Calls `look` with the counters of
+    /// the workers after each `every`.
     ///
     /// # Errors
-    /// [`Failure::Interrupted`] after a second SIGINT; waiting for signals itself may fail.
+    /// [`ProgramError::Interrupted`] after a second SIGINT; an error of waiting for signals.
     pub(crate) fn wait(
         mut self,
         every: Option<Duration>,
@@ -176,17 +180,18 @@ impl Running {
                 Some(_) => DRAIN_POLL_INTERVAL,
                 None => every.unwrap_or(IDLE_WAIT).min(self.succession.time_left()),
             };
-            let signal = self.signals.wait(timeout).map_err(|error| machine("signals", error))?;
+            let signal =
+                self.signals.wait(timeout).map_err(|error| start_error("signals", error))?;
             look(&self.shared.counters);
             self.feed_watchdog();
             match signal {
                 Some(Signal::HangUp) => {
-                    // It has said what came of it.
+                    // `reload` has logged its result.
                     let _ = self.reload(draining.is_some());
                     self.reopen_log();
                 }
                 Some(Signal::User1) => self.reopen_log(),
-                // It only says that there is an errand.
+                // The signal only announces a request.
                 Some(Signal::User2) | None => {}
                 Some(signal) => {
                     interrupts += u32::from(signal == Signal::Interrupt);
@@ -271,21 +276,23 @@ impl Running {
         self.succession.systemd.ready("serving");
     }
 
-    /// Has the file read again, and tells the service manager so unless the process drains.
+    /// Reloads the configuration file and notifies the service manager, unless the process drains.
     fn reload(&self, is_draining: bool) -> Result<u64, String> {
         if is_draining {
             return self.active_config.reload(Some("the process is draining"));
         }
-        // What was applied now would end with this process, and whoever asked would not know.
-        let obstacle =
-            self.is_upgrading().then_some("a new process is taking over, with its own file");
+        // A configuration applied now would be lost when this process ends, and its caller would
+        // not notice.
+        let obstacle = self
+            .is_upgrading()
+            .then_some("another process is taking over, with its own configuration file");
         self.succession.systemd.reloading();
         let outcome = self.active_config.reload(obstacle);
         self.succession.systemd.ready("serving");
         outcome
     }
 
-    /// Tells every worker to take no more. Gives the time by which they should have ended.
+    /// Tells all workers to drain. Returns the deadline for their end.
     fn drain(&mut self) -> Instant {
         if let Some(admin) = &self.admin {
             admin.set_draining();
@@ -300,8 +307,8 @@ impl Running {
         Instant::now() + Duration::from_millis(self.active_config.config().limits.drain_ms)
     }
 
-    /// Whether every worker has ended, or none will be waited for any more. Moves the deadline
-    /// when it tells the workers to break off.
+    /// Checks for the end of draining. Returns true if all workers have ended or have missed their
+    /// last deadline. After the first deadline, tells the workers to abort and moves the deadline.
     fn poll_drained(&mut self, deadline: &mut Instant) -> bool {
         self.release_successor();
         if self.worker_pool.poll_ended() {
@@ -311,10 +318,10 @@ impl Running {
             return false;
         }
         if self.active_config.has_aborted_workers() {
-            console::log("some workers did not end");
+            console::log("some workers did not end in time");
             return true;
         }
-        console::log("the time for draining is over; what is left is cut off");
+        console::log("drain timeout (limit drain_ms): aborting the remaining requests");
         self.active_config.abort_workers();
         *deadline = Instant::now() + ABORT_TIMEOUT;
         false
@@ -326,30 +333,30 @@ impl Running {
         }
         match self.log.reopen() {
             Ok(()) => console::log("access log reopened"),
-            Err(error) => console::log(&format!("access log not reopened: {error}")),
+            Err(error) => console::log(&format!("cannot reopen the access log: {error}")),
         }
     }
 
-    /// What is to be written still is.
+    /// Writes what is buffered for the access log and the disks.
     fn close_files(&self) {
         self.log.close();
         self.disks.close();
     }
 }
 
-/// Prepares the process itself. It has one thread so far: a signal goes to any thread that does not
-/// block it.
+/// Prepares signals, the panic hook and limits. The process must still have a single thread: a
+/// signal is delivered to any thread that does not block it.
 fn prepare_process() -> Result<Signals, ProgramError> {
-    let signals = Signals::block().map_err(|error| machine("signals", error))?;
+    let signals = Signals::block().map_err(|error| start_error("signals", error))?;
     panics::install_panic_hook();
     if let Err(error) = millrace_sys::raise_descriptor_limit() {
-        console::log(&format!("the limit of descriptors stays as it is: {error}"));
+        console::log(&format!("cannot raise the limit of file descriptors: {error}"));
     }
     Ok(signals)
 }
 
-/// Returns what a request to the admin address has to show.
-fn guard(config: &Config) -> Result<AccessRules, ProgramError> {
+/// Returns the rules for requests to the admin address.
+fn admin_access_rules(config: &Config) -> Result<AccessRules, ProgramError> {
     let token = config.admin_token_file.as_deref();
     Ok(AccessRules {
         token: token.map(|file| Token::read("admin-token-file", file)).transpose()?,
@@ -357,23 +364,23 @@ fn guard(config: &Config) -> Result<AccessRules, ProgramError> {
     })
 }
 
-/// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that
-/// no two proxies take each other's requests for their own.
-fn shared(config: &Config, copies: HotCopies) -> Result<Arc<SharedState>, ProgramError> {
+/// Creates the state that all workers share. The pseudonym of the process in Via (RFC 9110 section
+/// 7.6.3) is random, so that no two proxies mistake each other's requests for their own.
+fn create_shared(config: &Config, copies: HotCopies) -> Result<Arc<SharedState>, ProgramError> {
     let mut random = [0; 8];
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
     let (congestion, cache) = (congestion::system_default(config), cache::open(config, copies)?);
-    Ok(SharedState::new(config.workers, pseudonym, congestion, cache, console::log, trace()))
+    Ok(SharedState::new(config.workers, pseudonym, congestion, cache, console::log, driver_trace()))
 }
 
-/// Where the moves of the driver are reported to: standard error, where MILLRACE_TRACE asks for that
-/// and the build has debug assertions.
-fn trace() -> Option<fn(std::fmt::Arguments<'_>)> {
+/// Returns where the driver reports its steps: standard error, if MILLRACE_TRACE is set and the
+/// build has debug assertions.
+fn driver_trace() -> Option<fn(std::fmt::Arguments<'_>)> {
     let is_wanted = cfg!(debug_assertions) && std::env::var_os("MILLRACE_TRACE").is_some();
     is_wanted.then_some(|line| console::log(&line.to_string()))
 }
 
-fn machine(what: &str, error: impl std::fmt::Display) -> ProgramError {
+fn start_error(what: &str, error: impl std::fmt::Display) -> ProgramError {
     ProgramError::System(format!("cannot start {what}: {error}"))
 }

@@ -1,26 +1,28 @@
-//! What other threads ask of the supervising one, which alone holds the workers and listeners. It
-//! waits for signals, so an errand comes with one: SIGUSR2, from this process to itself.
+//! Requests of other threads to the supervisor, which alone owns the workers and listeners. The
+//! supervisor waits for signals, so each request is announced by SIGUSR2 from this process to
+//! itself.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::takeover::{Offer, TakeoverChannel};
 
-/// Something for the supervisor to do.
+/// A request to the supervisor.
 pub(crate) enum SupervisorRequest {
-    /// As at SIGTERM.
+    /// Drain, as after SIGTERM.
     Drain,
-    /// Apply the configuration's file anew: the number of the snapshot in force, or why not.
+    /// Reload the configuration file and reply with its number, or with the reason of the refusal.
     Reload(Sender<Result<u64, String>>),
-    /// Say what a successor would take over.
+    /// Reply with what a successor would take over.
     CollectOffer(Sender<io::Result<Offer>>),
-    /// The successor at the other end serves: leave everything to it.
+    /// Hand everything over to the successor at the other end, which serves already.
     HandOver(TakeoverChannel),
-    /// Somebody who had the same listeners is gone: look behind them.
+    /// Poll the listeners again: another process with the same sockets has ended, and connections
+    /// may wait in their queues.
     Repoll,
 }
 
-/// Where errands are given. Copies lead to the same supervisor.
+/// The sending end of the requests. Clones lead to the same supervisor.
 #[derive(Clone)]
 pub(crate) struct SupervisorHandle {
     requests: Sender<SupervisorRequest>,
@@ -28,7 +30,7 @@ pub(crate) struct SupervisorHandle {
 }
 
 impl SupervisorHandle {
-    /// Gives an errand; nobody does it any more once the supervisor has ended.
+    /// Sends a request. It is dropped if the supervisor has ended.
     pub(crate) fn send(&self, request: SupervisorRequest) {
         if self.requests.send(request).is_ok() {
             (self.wake)();
@@ -36,17 +38,17 @@ impl SupervisorHandle {
     }
 }
 
-/// What was asked for and is not done.
+/// The receiving end of the requests.
 pub(crate) struct SupervisorRequests(Receiver<SupervisorRequest>);
 
 impl SupervisorRequests {
-    /// Both ends. `wake` ends the supervisor's wait.
+    /// Creates both ends. `wake` interrupts the supervisor's wait.
     pub(crate) fn new(wake: fn()) -> (SupervisorHandle, Self) {
         let (requests, receiver) = channel();
         (SupervisorHandle { requests, wake }, Self(receiver))
     }
 
-    /// The next one.
+    /// Returns the next request, if there is one.
     pub(crate) fn next(&self) -> Option<SupervisorRequest> {
         self.0.try_recv().ok()
     }

@@ -1,7 +1,6 @@
-//! What a service manager is told, and what it gives: sd_notify(3), sd_watchdog_enabled(3),
-//! sd_listen_fds(3). The protocol is lines in a datagram to a Unix socket, which is little enough
-//! to do without its library. The environment is read once, before any thread is started; a
-//! variable that is not there turns its part off.
+//! The protocol of the service manager: sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3). It
+//! consists of lines in datagrams to a Unix socket and needs no library. The environment is read
+//! once, before any thread starts. A missing variable turns its part off.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -14,33 +13,33 @@ use millrace_proxy::counters::Counters;
 
 use crate::console;
 
-/// The longest address of a Unix socket, in bytes (unix(7): sun_path).
+/// The maximum length of a Unix socket path in bytes (unix(7): sun_path).
 const ADDRESS_BYTES_MAX: usize = 108;
-/// Looks at the workers within the time that the service manager waits: one that is late once is
-/// not yet taken for dead.
+/// Checks of the workers per watchdog timeout, so that a worker may miss a check without the
+/// service being restarted.
 const CHECKS_PER_WATCHDOG: u32 = 3;
-/// Letters that a worker may leave unanswered before it is sent no more: far below what a mailbox
-/// holds, for a process that nobody watches as closely as it asked to be watched.
+/// Unanswered heartbeats after which no more are sent to the workers. Far below the capacity of a
+/// mailbox: without a working watchdog, a process may survive its timeout.
 const UNANSWERED_MAX: u64 = 16;
 
-/// The service manager, or nobody.
+/// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
     given: NotifyConfig,
 }
 
-/// What the service manager said to whom it started; a successor takes it over.
+/// The notification settings of the service manager. A successor inherits them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct NotifyConfig {
-    /// Where it hears: a path, or `@` and a name in the abstract namespace. Empty: nowhere.
+    /// The notification socket: a path, or `@` and an abstract name. Empty: none.
     pub(crate) notify: Vec<u8>,
-    /// How long it waits for a sign of life before it takes the process for dead; zero: for ever.
+    /// The watchdog timeout; zero: no watchdog.
     pub(crate) watchdog: Duration,
 }
 
 impl NotifyConfig {
-    /// What the environment says: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID.
+    /// Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
     pub(crate) fn from_environment() -> Self {
         let text = |name| std::env::var(name).ok();
         let own = std::process::id().to_string();
@@ -57,7 +56,7 @@ impl NotifyConfig {
 }
 
 impl Systemd {
-    /// Who is told by what `given` says. An address that cannot be used is said aloud.
+    /// Creates the connection. Logs an address that cannot be used.
     pub(crate) fn new(given: NotifyConfig) -> Self {
         if given.notify.is_empty() {
             return Self::default();
@@ -68,69 +67,72 @@ impl Systemd {
         match socket {
             Ok(socket) => Self { socket: Some(socket), given },
             Err(error) => {
-                console::log(&format!("NOTIFY_SOCKET: {error}; nobody is notified"));
+                console::log(&format!(
+                    "NOTIFY_SOCKET: {error}; the service manager is not notified"
+                ));
                 Self::default()
             }
         }
     }
 
-    /// Whether it hears at a socket of the abstract namespace.
+    /// Returns whether the notification socket has an abstract name.
     pub(crate) fn uses_abstract_socket(&self) -> bool {
         self.given.notify.starts_with(b"@")
     }
 
-    /// What a successor needs to go on.
+    /// Returns the settings for a successor.
     pub(crate) fn config(&self) -> &NotifyConfig {
         &self.given
     }
 
-    /// The process serves. `status` is for people.
+    /// Reports that the process serves. `status` is shown to operators.
     pub(crate) fn ready(&self, status: &str) {
-        // The process's own number is news only after a takeover, and true in any case.
+        // MAINPID matters only after a takeover but is always true.
         self.notify(&format!("READY=1\nMAINPID={}\nSTATUS={status}", std::process::id()));
     }
 
-    /// A reload begins; [`Systemd::ready`] ends it, however it went.
+    /// Reports that a reload begins. [`Systemd::ready`] ends it, whether it succeeded or not.
     pub(crate) fn reloading(&self) {
         let now_us = millrace_sys::monotonic_nanoseconds() / 1000;
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=reloading"));
     }
 
-    /// The process ends, in its own time.
+    /// Reports that the process drains and will exit.
     pub(crate) fn stopping(&self) {
         self.notify("STOPPING=1\nSTATUS=draining");
     }
 
-    /// Another process is the service's main one from now on.
+    /// Reports that another process is now the main process of the service.
     pub(crate) fn set_main_process(&self, process: u32) {
         self.notify(&format!("MAINPID={process}"));
     }
 
-    /// Whatever is to be told is for another process to tell.
+    /// Stops all notifications: the successor sends them from now on.
     pub(crate) fn disable(&mut self) {
         *self = Self::default();
     }
 
     fn notify(&self, lines: &str) {
         let Some((socket, address)) = &self.socket else { return };
-        // One who does not listen any more, or not fast enough, is not worth a line at each time.
+        // A service manager that is gone or too slow is not reported, since a line would repeat
+        // each time.
         let _ = socket.send_to_addr(lines.as_bytes(), address);
     }
 }
 
-/// Signs of life for the service manager: only while every worker turns.
+/// The watchdog: notifies the service manager as long as every worker replies.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     every: Duration,
     next: Instant,
-    /// Letters in a row that not every worker has answered; `<= UNANSWERED_MAX`.
+    /// Consecutive heartbeats that not every worker has answered; `<= UNANSWERED_MAX`.
     unanswered: u64,
-    /// How many each had counted when its last letter was sent.
+    /// The counter of replies of each worker when the last heartbeat was sent.
     counted: Vec<u64>,
 }
 
 impl Watchdog {
-    /// For what the service manager asks of us; `None`: nothing.
+    /// Creates the watchdog; `None` if the service manager has not requested one.
     pub(crate) fn new(systemd: &Systemd) -> Option<Self> {
         let watchdog = systemd.config().watchdog;
         if systemd.socket.is_none() || watchdog.is_zero() {
@@ -140,18 +142,18 @@ impl Watchdog {
         Some(Self { every, next: Instant::now(), unanswered: 0, counted: Vec::new() })
     }
 
-    /// The time until the next look.
+    /// Returns the time until the next check.
     pub(crate) fn time_left(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// If it is time: tells the service manager that every worker answered its last letter, or
-    /// tells it nothing; and has `ask` send each worker another.
+    /// Checks the workers if it is time. If each has replied to the last heartbeat, notifies the
+    /// service manager. Then `send_heartbeats` sends another heartbeat to each.
     pub(crate) fn check(
         &mut self,
         systemd: &Systemd,
         workers: &[Arc<Counters>],
-        ask: impl FnOnce(),
+        send_heartbeats: impl FnOnce(),
     ) {
         if !self.time_left().is_zero() {
             return;
@@ -166,12 +168,12 @@ impl Watchdog {
         if self.unanswered < UNANSWERED_MAX {
             self.unanswered += 1;
             self.counted = counts;
-            ask();
+            send_heartbeats();
         }
     }
 }
 
-/// The address that NOTIFY_SOCKET names.
+/// Parses the value of NOTIFY_SOCKET.
 fn address(name: &[u8]) -> io::Result<SocketAddr> {
     match name {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
@@ -180,7 +182,7 @@ fn address(name: &[u8]) -> io::Result<SocketAddr> {
         }
         _ => Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "is neither a path from / on nor a name behind @",
+            "unsupported address (expected: an absolute path or @NAME)",
         )),
     }
 }
@@ -189,7 +191,7 @@ fn address(name: &[u8]) -> io::Result<SocketAddr> {
 mod tests {
     use super::*;
 
-    fn heard(socket: &UnixDatagram) -> Vec<String> {
+    fn received(socket: &UnixDatagram) -> Vec<String> {
         socket.set_nonblocking(true).unwrap();
         let mut bytes = [0; 1024];
         let mut lines = Vec::new();
@@ -208,18 +210,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_reaches_an_abstract_socket() {
-        let (socket, given) = manager("told");
+    fn notifications_reach_an_abstract_socket() {
+        let (socket, given) = manager("notify");
         let mut systemd = Systemd::new(given);
         systemd.ready("serving");
         systemd.stopping();
         systemd.set_main_process(7);
         systemd.disable();
-        systemd.ready("nobody hears this");
+        systemd.ready("not sent");
         let own = format!("READY=1\nMAINPID={}\nSTATUS=serving", std::process::id());
-        assert_eq!(heard(&socket), [&own, "STOPPING=1\nSTATUS=draining", "MAINPID=7"]);
+        assert_eq!(received(&socket), [&own, "STOPPING=1\nSTATUS=draining", "MAINPID=7"]);
         let nowhere = NotifyConfig { notify: b"vsock:2:1".to_vec(), ..NotifyConfig::default() };
-        Systemd::new(nowhere).ready("nobody hears this either");
+        Systemd::new(nowhere).ready("not sent either");
     }
 
     #[test]
@@ -228,7 +230,7 @@ mod tests {
         let socket = UnixDatagram::bind(&path).unwrap();
         let notify = path.as_os_str().as_bytes().to_vec();
         Systemd::new(NotifyConfig { notify, ..NotifyConfig::default() }).stopping();
-        assert_eq!(heard(&socket).len(), 1);
+        assert_eq!(received(&socket).len(), 1);
         std::fs::remove_file(&path).unwrap();
     }
 
@@ -240,11 +242,11 @@ mod tests {
         let workers = [Arc::<Counters>::default(), Arc::default()];
         let mut sent = 0;
         watchdog.check(&systemd, &workers, || sent += 1);
-        // At the first look nothing was asked yet, so nobody owes an answer.
-        assert_eq!((sent, heard(&socket).len()), (1, 1));
+        // Before the first heartbeat no reply is missing.
+        assert_eq!((sent, received(&socket).len()), (1, 1));
         for _ in 0..2 * UNANSWERED_MAX {
             watchdog.check(&systemd, &workers, || sent += 1);
         }
-        assert_eq!((sent, heard(&socket).len()), (UNANSWERED_MAX, 0));
+        assert_eq!((sent, received(&socket).len()), (UNANSWERED_MAX, 0));
     }
 }

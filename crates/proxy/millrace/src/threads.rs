@@ -1,11 +1,11 @@
-//! Threads beside the workers, and the locks that they share.
+//! Threads of the control plane and their locks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use crate::program_error::ProgramError;
 
-/// Starts a thread; without its handle it ends with the process.
+/// Starts a thread. If its handle is dropped, the thread runs until the process ends.
 ///
 /// # Errors
 /// If the kernel refuses the thread.
@@ -17,7 +17,7 @@ pub(crate) fn spawn(
     thread.map_err(|error| ProgramError::System(format!("cannot start thread {name}: {error}")))
 }
 
-/// Locks a mutex, also one whose last owner panicked: no thread leaves anything half changed.
+/// Locks a mutex and ignores poisoning: no thread leaves data inconsistent under a lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

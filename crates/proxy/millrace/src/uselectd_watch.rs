@@ -1,21 +1,20 @@
-//! What becomes of engine uselect when uselectd ends: the workers find it by themselves and ask the
-//! kernel from then on, and here the operator is told.
+//! Logs the end of uselectd. The workers notice it themselves and continue with epoll.
 
 use crate::console;
 use crate::program_error::ProgramError;
 use crate::threads::spawn;
 
-/// Starts the thread that says it, which the process ends under. To be called where the process is
-/// registered.
+/// Starts the thread. Call this after the process has registered with uselectd. The thread runs
+/// until the process ends.
 ///
 /// # Errors
-/// When no thread can be started.
+/// If the thread cannot be started.
 pub(crate) fn start() -> Result<(), ProgramError> {
     let started = spawn("uselectd", || {
         millrace_engine::wait_for_daemon_exit();
         console::log(
-            "uselectd has ended: engine uselect goes on by epoll, with every connection; to use \
-             uselectd again, start it and restart or upgrade",
+            "uselectd has ended: engine uselect continues with epoll and keeps all connections; to use \
+             uselectd again, start it and restart or upgrade millrace",
         );
     });
     started.map(drop)

@@ -1,8 +1,10 @@
-//! The verifier: one thread that compares the passwords of proxy users for all workers. Their hashes
-//! are slow on purpose; on a worker, each would hold up every connection that it has.
+//! The password verifier: one thread that checks the passwords of proxy users for all workers.
+//! Password hashes are slow on purpose. On a worker, each check would delay all connections of the
+//! worker.
 //!
-//! One thread is enough, and a bound: it and the workers remember what was right, and somebody who guesses
-//! takes no more than one processor. [`FairQueue`] shares it out between clients.
+//! One thread is enough, and it is a bound: it and the workers remember correct passwords, and a
+//! client that guesses passwords uses at most one processor. [`FairQueue`] shares the thread
+//! between clients.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -15,22 +17,22 @@ use millrace_proxy::auth::{
 use crate::program_error::ProgramError;
 use crate::threads::{lock, spawn};
 
-/// A handle to the thread; it ends with the process.
+/// A handle to the thread, which runs until the process ends.
 #[derive(Clone)]
 pub(crate) struct VerifierThread(Arc<VerifierShared>);
 
 #[derive(Default)]
 struct VerifierShared {
     state: Mutex<VerifierState>,
-    /// Notified when something was put into an empty queue.
-    asked: Condvar,
+    /// Notified when the queue gets an entry.
+    not_empty: Condvar,
 }
 
 #[derive(Default)]
 struct VerifierState {
-    /// Questions, each with the number of the desk that it came from.
+    /// Requests, each with the index of its worker's outbox.
     queue: FairQueue<(usize, VerifyRequest)>,
-    /// By the number of their desks.
+    /// The outboxes for results, one for each worker that was created.
     outboxes: Vec<MailboxSender<VerifyResult, EventWaker>>,
 }
 
@@ -38,14 +40,14 @@ impl VerifierThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// If the thread cannot be started.
     pub(crate) fn start() -> Result<Self, ProgramError> {
         let shared = Arc::new(VerifierShared::default());
         let verifier = Self(shared.clone());
         spawn("verifier", move || shared.run()).map(|_| verifier)
     }
 
-    /// A desk for a further worker.
+    /// Creates the authenticator's end for another worker.
     pub(crate) fn desk(&self) -> VerifierHandle<EventWaker> {
         let (outbox, verdicts) = mailbox(VERIFY_RESULTS_MAX);
         let mut state = lock(&self.0.state);
@@ -58,7 +60,7 @@ impl VerifierThread {
     }
 }
 
-/// A worker's way to the thread.
+/// The sending end of a worker.
 struct WorkerVerifier {
     shared: Arc<VerifierShared>,
     number: usize,
@@ -73,13 +75,13 @@ impl Verifier for WorkerVerifier {
         if let Some((number, question)) = displaced {
             state.send_verdict(number, question.result(VerifyOutcome::Dropped));
         }
-        self.shared.asked.notify_one();
+        self.shared.not_empty.notify_one();
         Ok(())
     }
 }
 
 impl VerifierShared {
-    /// The life of the thread. Nothing is locked while it compares.
+    /// Runs the thread. It holds no lock while it checks a password.
     fn run(&self) {
         let mut secret = [0; 32];
         millrace_sys::fill_random(&mut secret);
@@ -87,7 +89,7 @@ impl VerifierShared {
         loop {
             let mut state = lock(&self.state);
             while state.queue.is_empty() {
-                state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.not_empty.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             let next = state.queue.pop();
             drop(state);
@@ -102,8 +104,8 @@ impl VerifierShared {
 impl VerifierState {
     fn send_verdict(&mut self, number: usize, verdict: VerifyResult) {
         let outbox = &mut self.outboxes[number];
-        // A worker that has ended reads its mailbox no more; it asks nothing either, so what is
-        // left of its questions fits.
+        // A worker that has ended no longer reads its mailbox and sends no requests, so the results
+        // of its last requests fit.
         assert!(outbox.send(verdict).is_ok(), "a worker has no more questions than its box holds");
         outbox.flush();
     }

@@ -1,44 +1,44 @@
-//! The way to the workers: letters, by a mailbox each.
+//! Messages to the workers, through one mailbox for each worker.
 
 use std::os::fd::OwnedFd;
 
 use millrace_engine::{EventWaker, MailboxSender};
 use millrace_proxy::WorkerMessage;
 
-/// A letter of this program's.
-pub(crate) type Post = WorkerMessage<OwnedFd>;
+/// The messages of this program.
+pub(crate) type SocketMessage = WorkerMessage<OwnedFd>;
 
-/// The way to the workers.
+/// The mailboxes of all workers.
 #[derive(Default)]
 pub(crate) struct WorkerMailboxes {
-    /// One a worker; empty once nothing more will be said.
-    pub(crate) outboxes: Vec<MailboxSender<Post, EventWaker>>,
+    /// One for each worker; empty after [`WorkerMailboxes::stop`].
+    pub(crate) outboxes: Vec<MailboxSender<SocketMessage, EventWaker>>,
 }
 
 impl WorkerMailboxes {
-    /// Sends every worker a letter, in their order.
+    /// Sends a message to every worker in order.
     ///
     /// # Panics
-    /// When a mailbox is full: [`Posts::have_room`] is asked before.
-    pub(crate) fn send_all(&mut self, mut message: impl FnMut() -> Post) {
+    /// If a mailbox is full. Call [`WorkerMailboxes::has_room`] first.
+    pub(crate) fn send_all(&mut self, mut message: impl FnMut() -> SocketMessage) {
         for outbox in &mut self.outboxes {
-            assert!(outbox.send(message()).is_ok(), "a mailbox holds all that is ever sent to it");
+            assert!(outbox.send(message()).is_ok(), "callers check has_room");
             outbox.flush();
         }
     }
 
-    /// Whether every worker can be sent so many letters.
+    /// Returns whether each mailbox has room for `count` messages.
     pub(crate) fn has_room(&self, count: usize) -> bool {
         self.outboxes.iter().all(|outbox| outbox.free_capacity() >= count)
     }
 
-    /// Tells every worker to break off. Nothing can be said after it.
-    pub(crate) fn stop(&mut self) {
+    /// Tells all workers to abort. No message can be sent afterwards.
+    pub(crate) fn abort_workers(&mut self) {
         self.send_all(|| WorkerMessage::Stop);
         self.outboxes.clear();
     }
 
-    /// Whether the workers were told to break off.
+    /// Returns whether the workers were told to abort.
     pub(crate) fn is_stopped(&self) -> bool {
         self.outboxes.is_empty()
     }

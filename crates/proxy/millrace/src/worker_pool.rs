@@ -1,4 +1,4 @@
-//! The worker threads: how they are started, told things, and awaited.
+//! The worker threads: start, restart after a panic, end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,30 +23,30 @@ use crate::listeners::Sockets;
 use crate::panics::{RestartBudget, catch_panic};
 use crate::program_error::ProgramError;
 use crate::verifier::VerifierThread;
-use crate::worker_mailboxes::{Post, WorkerMailboxes};
+use crate::worker_mailboxes::{SocketMessage, WorkerMailboxes};
 use crate::{console, ring_reservation};
 
-/// Letters that a mailbox holds. The supervisor sends one for each reload, and none that would not
-/// fit; workers keep what does not fit until their next turn.
+/// Capacity of a mailbox in messages. The supervisor sends a message only if it fits. A worker
+/// keeps a message that does not fit until its next turn.
 const MAILBOX_MESSAGES: usize = 256;
-/// Descriptors that are neither a client's nor an origin's and are opened after the workers were
-/// given their shares: the admin address's connections, a reopened log.
+/// Descriptors for other purposes that are opened after the workers got their shares: admin
+/// connections, a reopened log.
 const DESCRIPTORS_SPARE: u64 = 32;
-/// What a worker's engine has open for itself: its poller and its waker.
+/// Descriptors of an engine: its poller and its waker.
 const DESCRIPTORS_PER_ENGINE: u64 = 2;
 
 /// The running worker threads.
 pub(crate) struct WorkerPool {
-    /// Those that have not ended.
+    /// The threads that have not ended.
     threads: Vec<JoinHandle<()>>,
 }
 
 impl WorkerPool {
-    /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers. The disks
-    /// reach the workers by `bell`. If the engine is uring, `rings` has one for each thread.
+    /// Starts one thread for each element of `sockets`, which has a worker's listeners. The disks
+    /// notify the workers through `waker`. With engine uring, `rings` has one ring for each thread.
     ///
     /// # Errors
-    /// When a thread cannot be started, or its worker cannot.
+    /// If a thread or its worker cannot be started.
     pub(crate) fn start(
         active_config: &Arc<ActiveConfig>,
         shared: &Arc<SharedState>,
@@ -78,7 +78,7 @@ impl WorkerPool {
         let (ready, started) = channel();
         let (mut pool, mut mailboxes) = (Self { threads: Vec::new() }, WorkerMailboxes::default());
         let (mut gates, mut rings) = (Vec::new(), rings.into_iter());
-        // The disks are one more.
+        // One more sender: the disks.
         let mut mails = mailbox_mesh(count + 1, MAILBOX_MESSAGES);
         waker.connect(mails.pop().expect("one of them at least"));
         for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
@@ -92,13 +92,13 @@ impl WorkerPool {
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let ring = rings.next();
             let ring = move || ring.expect("each worker has a ring").into_watch();
-            let boxes = (inbox, mail);
+            let mail = (inbox, mail);
             let work = move || match engine {
-                Engine::Epoll => slot.run(EpollWatch::new, config, listeners, boxes, start),
-                Engine::Uring => slot.run(ring, config, listeners, boxes, start),
-                Engine::Uselect => slot.run(UselectWatch::new, config, listeners, boxes, start),
-                Engine::Poll => slot.run(PollWatch::new, config, listeners, boxes, start),
-                Engine::Select => slot.run(SelectWatch::new, config, listeners, boxes, start),
+                Engine::Epoll => slot.run(EpollWatch::new, config, listeners, mail, start),
+                Engine::Uring => slot.run(ring, config, listeners, mail, start),
+                Engine::Uselect => slot.run(UselectWatch::new, config, listeners, mail, start),
+                Engine::Poll => slot.run(PollWatch::new, config, listeners, mail, start),
+                Engine::Select => slot.run(SelectWatch::new, config, listeners, mail, start),
             };
             pool.threads.push(thread.spawn(work).map_err(failed)?);
         }
@@ -110,21 +110,21 @@ impl WorkerPool {
         Ok((pool, mailboxes))
     }
 
-    /// Whether every worker has ended.
+    /// Removes the threads that have ended. Returns whether none is left.
     pub(crate) fn poll_ended(&mut self) -> bool {
         self.threads.retain(|thread| !thread.is_finished());
         self.threads.is_empty()
     }
 }
 
-/// What all workers are made with.
+/// The data that all workers are created with.
 struct WorkerContext {
     active_config: Arc<ActiveConfig>,
     engine: Engine,
     shared: Arc<SharedState>,
     names: Arc<Sources>,
     verifier: VerifierThread,
-    /// Each worker's share when it has as many listeners as at the start.
+    /// The share of each worker if it has as many listeners as at the start.
     descriptors: u64,
     thresholds: Thresholds,
     listeners_at_start: usize,
@@ -134,50 +134,51 @@ struct WorkerContext {
     restarts: RestartBudget,
 }
 
-/// A worker's thread: whatever worker has this slot.
+/// The slot of a worker. One thread runs its worker and the replacements after panics.
 struct WorkerSlot {
     index: usize,
     context: Arc<WorkerContext>,
 }
 
-/// How a worker begins.
+/// The synchronization of a worker's start.
 struct StartBarrier {
-    /// Says that it could.
+    /// Reports whether the worker could be created.
     ready: Sender<Result<(), Error>>,
-    /// Says that all of them could. Before that none takes a client in, who would be lost if
-    /// another could not; closed if one could not.
+    /// Opens when all workers were created. No worker accepts before, because a client would be
+    /// lost if another worker failed. Closed if one failed.
     open: Receiver<()>,
 }
 
 type ActiveWorker<W> = Worker<millrace_engine::ReadinessEngine<W>>;
 
 /// The inbox of a worker and its mail to the other workers.
-type WorkerMail = (MailboxReceiver<Post, EventWaker>, PeerMailboxes<Post, EventWaker>);
+type WorkerMail =
+    (MailboxReceiver<SocketMessage, EventWaker>, PeerMailboxes<SocketMessage, EventWaker>);
 
 /// The replacement of a panicked worker.
 enum Replacement<W: Watch> {
     /// A worker on the same engine.
     Same(ActiveWorker<W>),
-    /// A worker on epoll: the engine could not be created again.
+    /// A worker on epoll, because the engine could not be created again.
     OnEpoll(ActiveWorker<EpollWatch>),
-    /// No worker: the process drains.
+    /// No worker, because the process drains.
     Ended,
 }
 
 impl WorkerSlot {
-    /// The life of the thread, on the engine over what `watch` makes.
+    /// Runs the thread with an engine over the result of `watch`.
     fn run<W: Watch>(
         self,
         watch: impl FnOnce() -> Result<W, Error>,
         config: Arc<Config>,
         listeners: Sockets,
-        boxes: WorkerMail,
+        mail: WorkerMail,
         start: StartBarrier,
     ) {
-        // The supervisor waits for the word of every worker, so it is there to hear it.
+        // Sending cannot fail below: the supervisor waits for the report of every worker.
         let engine =
             watch().and_then(|it| millrace_engine::ReadinessEngine::with_watch(it, self.options()));
-        let worker = engine.and_then(|engine| self.create(engine, config, listeners, boxes));
+        let worker = engine.and_then(|engine| self.create(engine, config, listeners, mail));
         let worker = match worker {
             Ok(worker) => worker,
             Err(error) => {
@@ -226,7 +227,8 @@ impl WorkerSlot {
         (inbox, mail): WorkerMail,
     ) -> Result<ActiveWorker<W>, Error> {
         let WorkerContext { shared, names, verifier, .. } = &*self.context;
-        // Those that were opened since the start take from the share: the worker's and our copy.
+        // A listener opened since the start takes two descriptors of the share: one at the worker,
+        // one in `listeners`.
         let more = listeners.len().saturating_sub(self.context.listeners_at_start) as u64;
         let setup = Setup {
             config,
@@ -245,10 +247,11 @@ impl WorkerSlot {
 
     /// Creates the replacement of a panicked worker.
     fn replace<W: Watch>(&self, broken: ActiveWorker<W>) -> Result<Replacement<W>, String> {
-        let remains = broken.into_salvage();
-        // Before all that may fail: whatever follows, no client takes what it got for the whole.
-        let waker = remains.engine.abort();
-        let (index, connections) = (self.index, remains.connections);
+        let salvage = broken.into_salvage();
+        // First of all, before a step that may fail: no client may take a cut response for a whole
+        // one.
+        let waker = salvage.engine.abort();
+        let (index, connections) = (self.index, salvage.connections);
         let found = self.context.active_config.prepare_replacement(index);
         let Some((config, listeners)) = found.map_err(|error| error.to_string())? else {
             console::log(&format!("worker {index} ended; {connections} connections were reset"));
@@ -258,7 +261,7 @@ impl WorkerSlot {
         if !self.context.restarts.record(max, Instant::now()) {
             return Err(format!("more than {max} panics within a minute (limit worker_restarts)"));
         }
-        let (boxes, letters) = ((remains.inbox, remains.mail), remains.messages);
+        let (mail, messages) = ((salvage.inbox, salvage.mail), salvage.messages);
         let restarted =
             format!("worker {index} was restarted; {connections} connections were reset");
         let error = match millrace_engine::ReadinessEngine::<W>::with_waker(
@@ -266,7 +269,8 @@ impl WorkerSlot {
             self.options(),
         ) {
             Ok(engine) => {
-                let worker = self.create_again(engine, config, listeners, boxes, letters)?;
+                let worker =
+                    self.create_with_messages(engine, config, listeners, mail, messages)?;
                 console::log(&restarted);
                 return Ok(Replacement::Same(worker));
             }
@@ -275,7 +279,7 @@ impl WorkerSlot {
         let engine =
             millrace_engine::ReadinessEngine::<EpollWatch>::with_waker(waker, self.options());
         let engine = engine.map_err(|error| error.to_string())?;
-        let worker = self.create_again(engine, config, listeners, boxes, letters)?;
+        let worker = self.create_with_messages(engine, config, listeners, mail, messages)?;
         let name = self.context.engine.name();
         let remedy = match (self.context.engine, error) {
             (Engine::Uring, Error::OutOfMemory) => {
@@ -289,18 +293,18 @@ impl WorkerSlot {
         Ok(Replacement::OnEpoll(worker))
     }
 
-    /// Like [`WorkerSlot::create`], with the messages that the panicked worker had not read.
-    fn create_again<W: Watch>(
+    /// Like [`WorkerSlot::create`], with the unread messages of the panicked worker.
+    fn create_with_messages<W: Watch>(
         &self,
         engine: millrace_engine::ReadinessEngine<W>,
         config: Arc<Config>,
         listeners: Sockets,
-        boxes: WorkerMail,
-        letters: VecDeque<Post>,
+        mail: WorkerMail,
+        messages: VecDeque<SocketMessage>,
     ) -> Result<ActiveWorker<W>, String> {
-        let worker = self.create(engine, config, listeners, boxes);
+        let worker = self.create(engine, config, listeners, mail);
         let mut worker = worker.map_err(|error| error.to_string())?;
-        worker.adopt_messages(letters);
+        worker.adopt_messages(messages);
         Ok(worker)
     }
 
@@ -309,7 +313,7 @@ impl WorkerSlot {
         EngineOptions { budget_bytes: *budget_bytes, log: Some(log.clone()), clock: *clock }
     }
 
-    /// Whoever supervises the process starts another.
+    /// Ends the process, so that the service manager starts it again.
     fn end_process(&self, why: &str) -> ! {
         console::log(&format!("worker {} cannot be restarted: {why}", self.index));
         std::process::exit(1)
@@ -330,14 +334,14 @@ fn failed(error: impl std::fmt::Display) -> ProgramError {
     ProgramError::System(format!("cannot start a worker: {error}"))
 }
 
-/// Files that the disks of a configuration have open once they are full.
+/// Returns the number of files that the configured disks have open when they are full.
 pub(crate) fn disk_files(config: &Config) -> u64 {
     let disks = config.cache.iter().flat_map(|cache| &cache.disks);
     disks.map(|disk| disk::limits::files(disk.bytes)).sum()
 }
 
-/// Descriptors that one of `workers` may open, after what the process has open already, and `files`
-/// will be. Rings that are reserved already count twice, which costs each worker one descriptor.
+/// Returns how many descriptors each of `workers` may open, besides those that are open now and
+/// `files` that will be. Reserved rings count twice, which costs each worker one descriptor.
 pub(crate) fn descriptors_per_worker(workers: usize, files: u64) -> u64 {
     let workers = workers as u64;
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
@@ -345,8 +349,8 @@ pub(crate) fn descriptors_per_worker(workers: usize, files: u64) -> u64 {
     share(millrace_sys::descriptor_limit().saturating_sub(taken), workers, files)
 }
 
-/// What each of `workers` gets of what is left. Where that is little, clients come before files: a
-/// disk that cannot open one makes a pause, and the origin is asked.
+/// Returns each worker's share of `left` descriptors. If there are few, clients come before files:
+/// a disk that cannot open a file pauses, and the responses come from the origin.
 fn share(left: u64, workers: u64, files: u64) -> u64 {
     ((left - files.min(left / 2)) / workers).max(1)
 }
@@ -356,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_disks_are_none_of_the_workers() {
+    fn disk_files_reduce_the_share_of_the_workers() {
         assert_eq!(share(10_000, 2, 0), 5000);
         assert_eq!(share(10_000, 2, 2000), 4000);
         assert_eq!(share(1000, 2, 2000), 250);

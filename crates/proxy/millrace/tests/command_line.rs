@@ -201,8 +201,8 @@ fn a_token_file_that_others_can_read_is_refused() {
     let file = folder.file("token", "0123456789abcdef\n");
     let words = format!("forward --listen 127.0.0.1:0 --admin-token-file {file}");
     for (mode, text, part) in [
-        (0o644, "0123456789abcdef\n", "is open to others (mode 644)"),
-        (0o600, "short\n", "has too short a token"),
+        (0o644, "0123456789abcdef\n", "has permissions for other users (mode 644)"),
+        (0o600, "short\n", "contains a token that is too short"),
         (0o600, "0123456789abcdef\nmore\n", "more than one line"),
     ] {
         std::fs::write(&file, text).unwrap();
@@ -236,7 +236,7 @@ fn an_error_of_a_file_names_file_line_and_key() {
         refused(&format!("check {file}"), 2, &named);
         refused(&format!("run {file}"), 2, &named);
     }
-    refused("check /nowhere.toml", 2, &["/nowhere.toml: No such file", "can be read"]);
+    refused("check /nowhere.toml", 2, &["/nowhere.toml: No such file", "a readable file"]);
     refused("run /", 2, &["/: Is a directory"]);
     refused("check /dev/zero", 2, &["/dev/zero: "]);
 }
@@ -313,7 +313,7 @@ fn the_doctor_reports_its_findings() {
 fn an_address_in_use_is_an_error_of_one_line_with_status_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let word = format!("cannot listen on {address}: somebody else listens there");
+    let word = format!("cannot listen on {address}: address already in use");
     for workers in [1, 2] {
         refused(&format!("forward --workers {workers} --listen {address}"), 1, &[&word]);
         let admin = format!("forward --workers {workers} --listen 127.0.0.1:0 --admin {address}");
@@ -321,7 +321,7 @@ fn an_address_in_use_is_an_error_of_one_line_with_status_1() {
     }
     let running = Running::start("forward --workers 2 --listen 127.0.0.1:0", 1);
     let address = &running.addresses[0];
-    let word = format!("cannot listen on {address}: somebody else listens there");
+    let word = format!("cannot listen on {address}: address already in use");
     refused(&format!("forward --workers 2 --listen {address}"), 1, &[&word]);
 }
 
@@ -592,7 +592,7 @@ fn cache_send_decides_how_hot_bodies_are_sent() {
     // The choice is printed before the addresses.
     let lines = std::iter::from_fn(|| Some(running.line()));
     let lines: Vec<String> = lines.take_while(|line| !line.contains("listening on")).collect();
-    let expected = "millrace: hot bodies by copy (asked for)";
+    let expected = "millrace: hot bodies by copy (configured)";
     assert!(lines.iter().any(|line| line == expected), "{lines:?}");
 }
 
@@ -660,7 +660,10 @@ fn draining_has_a_limit_and_a_second_interrupt_ends_it() {
     let _under_way = start_request(&origin, &running);
     running.signal("TERM");
     let (status, rest) = running.end();
-    assert!(status.code() == Some(0) && rest.contains("is cut off"), "{status} {rest}");
+    assert!(
+        status.code() == Some(0) && rest.contains("aborting the remaining requests"),
+        "{status} {rest}"
+    );
 
     let mut running = Running::start(&format!("{words}24h"), 1);
     let _under_way = start_request(&origin, &running);
@@ -668,7 +671,10 @@ fn draining_has_a_limit_and_a_second_interrupt_ends_it() {
     assert_eq!(running.line(), "millrace: draining");
     running.signal("INT");
     let (status, rest) = running.end();
-    assert!(status.code() == Some(130) && rest.contains("ended at once"), "{status} {rest}");
+    assert!(
+        status.code() == Some(130) && rest.contains("requests in progress were aborted"),
+        "{status} {rest}"
+    );
 }
 
 #[test]
@@ -710,13 +716,13 @@ fn the_demo_serves_its_site_and_reports_requests() {
     line_with("1 connection to the server opened");
     let pattern = get(&address, "/pattern");
     assert_eq!(pattern.split_once("\r\n\r\n").unwrap().1.len(), 1 << 20);
-    line_with("1.0 MB of bodies passed on");
-    line_with("In all: 2 requests");
+    line_with("1.0 MB of bodies forwarded");
+    line_with("Total: 2 requests");
     for said in ["fwd=uri-miss; stored", "; hit; ttl="] {
         let wheel = get(&address, "/wheel.svg");
         assert!(wheel.contains(said), "{wheel}");
     }
-    line_with("1 request answered from the cache");
+    line_with("1 request served from the cache");
     running.signal("INT");
     assert_eq!(running.end().0.code(), Some(0));
 }

@@ -12,72 +12,73 @@ use std::process::Command;
 
 use support::{Folder, Running, get};
 
-/// A file with a forward proxy at `listeners`, and `top` above it.
+/// Writes a file with a forward proxy at `listeners` and `top` above it.
 fn write(file: &Path, top: &str, listeners: &[String]) {
     let listeners: Vec<String> = listeners.iter().map(|address| format!("'{address}'")).collect();
     let text = format!("{top}\n[[forward]]\nlisten = [{}]\n", listeners.join(", "));
     std::fs::write(file, text).unwrap();
 }
 
-/// The line of a file that leaves the process `folder` for what a reload names.
-fn leave(folder: &Folder) -> String {
+/// Returns the line that keeps `folder` accessible for reloads.
+fn keep_accessible(folder: &Folder) -> String {
     format!("sandbox-folder = '{}'", folder.0.display())
 }
 
-/// Asks for a reload; gives the lines up to the one that tells the outcome.
+/// Triggers a reload. Returns the log lines up to the result.
 fn reload(running: &mut Running) -> Vec<String> {
     running.signal("HUP");
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     loop {
         let line = running.line();
         let line = line.strip_prefix("millrace: ").unwrap().to_owned();
         let is_last = line.contains("is in force") || line.contains("reload refused");
-        said.push(line);
+        lines.push(line);
         if is_last {
-            return said;
+            return lines;
         }
     }
 }
 
-/// A port that was free a moment ago, at an address that nobody else picks ports for.
-fn free() -> String {
+/// Returns a port that was free a moment ago, on an address that no other test uses.
+fn free_address() -> String {
     TcpListener::bind("127.97.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 #[test]
-fn listeners_come_and_go_and_the_others_stay() {
+fn listeners_are_added_and_removed_and_the_others_stay() {
     for workers in [1, 2] {
         let folder = Folder::new(&format!("reload-{workers}"));
         let file = folder.0.join("run.toml");
         let unix = format!("unix:{}", folder.0.join("socket").display());
-        let (port, other) = ("127.0.0.1:0".to_owned(), free());
-        let top = format!("workers = {workers}\nadmin = '127.0.0.1:0'\n{}", leave(&folder));
+        let (port, other) = ("127.0.0.1:0".to_owned(), free_address());
+        let top =
+            format!("workers = {workers}\nadmin = '127.0.0.1:0'\n{}", keep_accessible(&folder));
         write(&file, &top, std::slice::from_ref(&port));
         let mut running = Running::start(&format!("run {}", file.display()), 1);
         let first = running.addresses[0].clone();
         let mut kept = TcpStream::connect(&first).unwrap();
 
         write(&file, &top, &[unix.clone(), port.clone(), other.clone()]);
-        let said = reload(&mut running);
-        assert_eq!(said[..2], [format!("listening on {unix}"), format!("listening on {other}")]);
-        assert_eq!(said[2..], ["configuration 2 is in force"]);
+        let lines = reload(&mut running);
+        assert_eq!(lines[..2], [format!("listening on {unix}"), format!("listening on {other}")]);
+        assert_eq!(lines[2..], ["configuration 2 is in force"]);
         for address in [&first, &other] {
             assert!(get(address, "/").starts_with("HTTP/1.1 400 "), "{address}");
         }
         let mut client = UnixStream::connect(folder.0.join("socket")).unwrap();
         client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
         assert!(running.admin_page("/config").contains(&other));
 
         write(&file, &top, std::slice::from_ref(&port));
-        let said = reload(&mut running);
+        let lines = reload(&mut running);
         let gone =
             [format!("no longer listening on {unix}"), format!("no longer listening on {other}")];
-        assert!(said[..2].iter().all(|line| gone.contains(line)), "{said:?}");
+        assert!(lines[..2].iter().all(|line| gone.contains(line)), "{lines:?}");
         assert!(!folder.0.join("socket").exists());
-        // What is queued there is still taken in for a moment; then nobody listens any more.
+        // For a moment, queued connections are still accepted. Then nothing listens.
         while TcpStream::connect(&other).is_ok() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
@@ -86,9 +87,9 @@ fn listeners_come_and_go_and_the_others_stay() {
         assert!(get(&other, "/").starts_with("HTTP/1.1 400 "));
 
         kept.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        kept.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 400 "), "the connection of the beginning: {answer}");
+        let mut response = String::new();
+        kept.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 400 "), "the connection from the start: {response}");
         let metrics = running.admin_page("/metrics");
         for line in ["millrace_reloads_total 3", "millrace_reloads_refused_total 0"] {
             assert!(metrics.contains(&format!("\n{line}\n")), "{metrics}");
@@ -96,7 +97,7 @@ fn listeners_come_and_go_and_the_others_stay() {
         for worker in 0..workers {
             let line = format!("\nmillrace_config_generation{{worker=\"{worker}\"}} 4\n");
             assert!(metrics.contains(&line), "{line} {metrics}");
-            // The others are freed once their last listener has taken in its queue.
+            // The others are freed when their last listener has emptied its queue.
             let line = format!("\nmillrace_configs_in_use{{worker=\"{worker}\"}} 1\n");
             while !running.admin_page("/metrics").contains(&line) {}
         }
@@ -106,7 +107,7 @@ fn listeners_come_and_go_and_the_others_stay() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_the_line_that_check_says() {
+fn errors_are_refused_with_the_message_of_check() {
     let folder = Folder::new("refused");
     let file = folder.0.join("run.toml");
     let port = ["127.0.0.1:0".to_owned()];
@@ -126,21 +127,21 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
         ("disk = '/tmp/no-such-disk:1G'\nworkers = 1", &port, "disk: cannot become"),
         ("workers = 1\ndisk = '/nowhere/a/b:1G'", &port, "disk /nowhere/a/b: /nowhere/a: No such"),
         ("workers = 1", &["0.0.0.0:0".to_owned()], "other machines can reach"),
-        ("workers = 1", std::slice::from_ref(&taken), "somebody else listens there"),
+        ("workers = 1", std::slice::from_ref(&taken), "address already in use"),
         ("workers = 1\naccess-log = '/nowhere/log'", &port, "/nowhere/log"),
     ] {
         write(&file, top, listeners);
-        let said = reload(&mut running);
-        assert!(said.len() == 1 && said[0].contains(wrong), "{wrong}: {said:?}");
+        let lines = reload(&mut running);
+        assert!(lines.len() == 1 && lines[0].contains(wrong), "{wrong}: {lines:?}");
         let check = support::command(&format!("check {}", file.display())).output().unwrap();
         if !check.status.success() {
             let line = String::from_utf8(check.stderr).unwrap();
             let line = line.trim_end().strip_prefix("millrace: ").unwrap();
-            assert_eq!(said[0], format!("reload refused: {line}"));
+            assert_eq!(lines[0], format!("reload refused: {line}"));
         }
     }
     std::fs::remove_file(&file).unwrap();
-    assert!(reload(&mut running)[0].contains("a file that can be read"));
+    assert!(reload(&mut running)[0].contains("a readable file"));
     let metrics = running.admin_page("/metrics");
     assert!(metrics.contains("\nmillrace_reloads_refused_total 14\n"), "{metrics}");
     assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
@@ -150,7 +151,7 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
 }
 
 #[test]
-fn what_would_be_waited_for_is_refused() {
+fn files_that_would_block_are_refused() {
     let folder = Folder::new("pipes");
     let (file, log) = (folder.0.join("run.toml"), folder.0.join("access.log"));
     let port = ["127.0.0.1:0".to_owned()];
@@ -162,7 +163,8 @@ fn what_would_be_waited_for_is_refused() {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     };
     pipe(&log);
-    let not_reopened = "millrace: access log not reopened: No such device or address (os error 6)";
+    let not_reopened =
+        "millrace: cannot reopen the access log: No such device or address (os error 6)";
     running.signal("USR1");
     assert_eq!(running.line(), not_reopened);
     assert!(reload(&mut running)[0].contains("cannot open the access log"));
@@ -172,14 +174,14 @@ fn what_would_be_waited_for_is_refused() {
     assert_eq!(running.line(), not_reopened);
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
-    assert!(reload(&mut running)[0].contains("is no file"));
+    assert!(reload(&mut running)[0].contains("is not a regular file"));
     assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
     running.signal("TERM");
     assert_eq!(running.end().0.code(), Some(0));
 }
 
 #[test]
-fn what_was_given_up_is_refused_and_the_old_goes_on() {
+fn files_outside_the_sandbox_are_refused() {
     if let Err(error) = millrace_confine::landlock_version() {
         println!("skip: this kernel has no Landlock: {error}");
         return;
@@ -196,10 +198,13 @@ fn what_was_given_up_is_refused_and_the_old_goes_on() {
         [(with_log.as_str(), &port, &log), ("workers = 1", &unix, &socket)]
     {
         write(&file, top, listeners);
-        let said = reload(&mut running);
-        let expected = format!("reload refused: {} is in none of the folders", path.display());
-        assert!(said.len() == 1 && said[0].starts_with(&expected), "{said:?}");
-        assert!(said[0].contains("sandbox-folder") && !path.exists(), "{said:?}");
+        let lines = reload(&mut running);
+        let expected = format!(
+            "reload refused: the sandbox of the process does not include {}",
+            path.display()
+        );
+        assert!(lines.len() == 1 && lines[0].starts_with(&expected), "{lines:?}");
+        assert!(lines[0].contains("sandbox-folder") && !path.exists(), "{lines:?}");
     }
     write(&file, "workers = 1", &port);
     assert_eq!(reload(&mut running), ["configuration 2 is in force"]);
@@ -207,22 +212,23 @@ fn what_was_given_up_is_refused_and_the_old_goes_on() {
 }
 
 #[test]
-fn a_command_line_has_no_file_to_reload() {
+fn a_command_line_cannot_be_reloaded() {
     let folder = Folder::new("no-file");
     let log = folder.0.join("access.log");
-    let words = format!("forward --listen 127.0.0.1:0 --workers 1 --access-log {}", log.display());
-    let mut running = Running::start(&words, 1);
-    assert!(reload(&mut running)[0].contains("no file to reload"));
+    let arguments =
+        format!("forward --listen 127.0.0.1:0 --workers 1 --access-log {}", log.display());
+    let mut running = Running::start(&arguments, 1);
+    assert!(reload(&mut running)[0].contains("cannot reload a command line"));
     assert_eq!(running.line(), "millrace: access log reopened");
     assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
 }
 
 #[test]
-fn the_access_log_follows() {
+fn a_reload_moves_the_access_log() {
     let folder = Folder::new("log-follows");
     let (file, port) = (folder.0.join("run.toml"), ["127.0.0.1:0".to_owned()]);
     let log = |name: &str| folder.0.join(name);
-    let top = |rest: &str| format!("workers = 1\n{}\n{rest}", leave(&folder));
+    let top = |rest: &str| format!("workers = 1\n{}\n{rest}", keep_accessible(&folder));
     let to = |name: &str, format: &str| {
         format!("access-log = '{}'\nlog-format = '{format}'", log(name).display())
     };
@@ -266,9 +272,9 @@ fn a_reload_names_the_services_that_lose_what_they_stored() {
     named("one");
     let mut running = Running::start(&format!("run {}", file.display()), 1);
     named("two");
-    let said = reload(&mut running);
+    let lines = reload(&mut running);
     let lost = "no service finds any more what \"one\" stored in the cache: its name or its target \
                 rules have changed";
-    assert_eq!(said, [lost, "configuration 2 is in force"]);
+    assert_eq!(lines, [lost, "configuration 2 is in force"]);
     assert_eq!(reload(&mut running), ["configuration 3 is in force"]);
 }

@@ -1,5 +1,6 @@
-//! A worker thread that panics, in the real program. The environment variable `MILLRACE_PANIC` makes
-//! a build with debug assertions panic at a request for [`PANIC`]; other builds have no such variable.
+//! Panics of worker threads in the real program. With the environment variable `MILLRACE_PANIC`, a
+//! build with debug assertions panics at a request for [`PANIC`]. Other builds do not have the
+//! variable.
 
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -18,20 +19,20 @@ use support::{Running, command};
 const PANIC: &str = "/panic";
 /// Part of the message of that panic.
 const MESSAGE: &str = "MILLRACE_PANIC";
-/// The body of `/slow`: its first half comes at once, the second when the gate opens.
+/// The body of `/slow`: the first half is sent at once, the second when the gate opens.
 const SLOW_BYTES: usize = 400_000;
-/// How long anything may take before the test counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which a test counts as hung.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What holds back the second halves.
+/// The gate that holds back the second halves.
 #[derive(Clone, Default)]
 struct Gate {
     open: Arc<(Mutex<bool>, Condvar)>,
-    /// Requests for `/held`.
-    asked: Arc<AtomicUsize>,
+    /// The number of requests for `/held`.
+    requests: Arc<AtomicUsize>,
 }
 
-/// How an answer begins that may be stored.
+/// The start of a cacheable response.
 const KEPT: &str = "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\n";
 
 impl Gate {
@@ -46,7 +47,7 @@ impl Gate {
     }
 }
 
-/// An origin for `/slow`, `/kept`, `/held`, and for anything else; gives its address.
+/// Starts an origin for `/slow`, `/kept`, `/held` and other paths. Returns its address.
 fn origin(gate: &Gate) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -60,7 +61,7 @@ fn origin(gate: &Gate) -> String {
     address
 }
 
-/// Serves a connection until it ends, in whichever way.
+/// Serves a connection until it ends in any way.
 fn serve(mut stream: TcpStream, gate: &Gate) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     loop {
@@ -78,7 +79,7 @@ fn serve(mut stream: TcpStream, gate: &Gate) -> Option<()> {
             stream.write_all(&[b's'; SLOW_BYTES / 2]).ok()?;
             gate.wait();
         } else if request.contains(" /held ") {
-            gate.asked.fetch_add(1, Ordering::Relaxed);
+            gate.requests.fetch_add(1, Ordering::Relaxed);
             gate.wait();
             stream.write_all(format!("{KEPT}Content-Length: 2\r\n\r\nok").as_bytes()).ok()?;
         } else {
@@ -89,36 +90,36 @@ fn serve(mut stream: TcpStream, gate: &Gate) -> Option<()> {
 
 fn connect(running: &Running) -> TcpStream {
     let stream = TcpStream::connect(&running.addresses[0]).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-fn ask(stream: &mut TcpStream, target: &str) {
+fn request(stream: &mut TcpStream, target: &str) {
     stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
 }
 
-/// Asks for a small answer and reads it.
-fn ask_and_read(stream: &mut TcpStream) {
-    ask(stream, "/");
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\nok") {
+/// Sends a request for a small response and reads the response.
+fn request_and_read(stream: &mut TcpStream) {
+    request(stream, "/");
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\nok") {
         let mut part = [0; 1024];
         let count = stream.read(&mut part).unwrap();
-        assert!(count > 0, "cut after {:?}", answer.escape_ascii().to_string());
-        answer.extend_from_slice(&part[..count]);
+        assert!(count > 0, "cut after {:?}", response.escape_ascii().to_string());
+        response.extend_from_slice(&part[..count]);
     }
 }
 
-/// Has the worker of a new connection panic. Its client sees a reset, not an end.
-fn have_one_panic(running: &Running) {
+/// Makes the worker of a new connection panic. Its client must see a reset and not an orderly end.
+fn panic_one_worker(running: &Running) {
     let mut stream = connect(running);
-    ask(&mut stream, PANIC);
+    request(&mut stream, PANIC);
     let error = stream.read(&mut [0; 1024]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
-/// A number of each worker on the metrics page.
-fn of_workers(running: &Running, name: &str) -> [u64; 2] {
+/// Reads a metric of each worker.
+fn metric_of_workers(running: &Running, name: &str) -> [u64; 2] {
     let page = running.admin_page("/metrics");
     [0, 1].map(|worker| {
         let start = format!("millrace_{name}{{worker=\"{worker}\"}} ");
@@ -127,14 +128,14 @@ fn of_workers(running: &Running, name: &str) -> [u64; 2] {
     })
 }
 
-/// As it tells itself: its own user may not look into a process that is restricted.
+/// Reads the number of open descriptors from the metrics: a restricted process hides its /proc.
 fn descriptors(running: &Running) -> usize {
     let page = running.admin_page("/metrics");
     let line = page.lines().find_map(|line| line.strip_prefix("process_open_fds "));
     line.unwrap().parse().unwrap()
 }
 
-/// The engines that this machine has.
+/// Returns the engines that this machine has.
 fn engines() -> Vec<&'static str> {
     let mut probe = command("forward --listen 127.0.0.1:0 --workers 1 --engine uring")
         .stderr(Stdio::piped())
@@ -151,22 +152,22 @@ fn engines() -> Vec<&'static str> {
     vec!["epoll"]
 }
 
-fn words_of(engine: &str, gate: &Gate, limits: &str) -> String {
-    let words = format!(
+fn arguments_of(engine: &str, gate: &Gate, limits: &str) -> String {
+    let arguments = format!(
         "boost --origin http://{} --listen 127.0.0.1:0 --workers 2 --engine {engine} \
          --admin 127.0.0.1:0 --limit origin_idle_connections=0 {limits}",
         origin(gate)
     );
-    words.trim_end().to_owned()
+    arguments.trim_end().to_owned()
 }
 
 fn start(engine: &str, gate: &Gate, limits: &str) -> Running {
-    let mut command = command(&words_of(engine, gate, limits));
+    let mut command = command(&arguments_of(engine, gate, limits));
     command.env("MILLRACE_PANIC", PANIC);
     Running::start_by(command, 1)
 }
 
-/// Whether this process has CAP_IPC_LOCK, as root has (capabilities(7)).
+/// Returns whether this process has CAP_IPC_LOCK, as root does (capabilities(7)).
 fn has_ipc_lock() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
@@ -174,44 +175,47 @@ fn has_ipc_lock() -> bool {
 }
 
 #[test]
-fn a_panicked_workers_clients_are_reset_and_the_others_are_not_touched() {
+fn a_panic_resets_only_the_clients_of_its_worker() {
     for engine in engines() {
         let gate = Gate::default();
         let mut running = start(engine, &gate, "");
         let mut clients: Vec<TcpStream> = (0..40).map(|_| connect(&running)).collect();
         for client in &mut clients {
-            ask(client, "/slow");
+            request(client, "/slow");
             let mut part = [0; 4096];
             client.read_exact(&mut part).unwrap();
             assert!(part.starts_with(b"HTTP/1.1 200 OK\r\n"));
         }
-        let before = of_workers(&running, "connections");
+        let before = metric_of_workers(&running, "connections");
         assert_eq!(before[0] + before[1], 40);
 
-        have_one_panic(&running);
-        let said = running.line();
-        let panicked = usize::from(said.contains("worker-1: "));
-        assert!(said.contains(&format!("worker-{panicked}: ")) && said.contains(MESSAGE), "{said}");
+        panic_one_worker(&running);
+        let lines = running.line();
+        let panicked = usize::from(lines.contains("worker-1: "));
+        assert!(
+            lines.contains(&format!("worker-{panicked}: ")) && lines.contains(MESSAGE),
+            "{lines}"
+        );
         let count = before[panicked] + 1;
         assert_eq!(
             running.line(),
             format!("millrace: worker {panicked} was restarted; {count} connections were reset")
         );
-        let restarts = of_workers(&running, "worker_restarts_total");
+        let restarts = metric_of_workers(&running, "worker_restarts_total");
         assert_eq!((restarts[panicked], restarts[1 - panicked]), (1, 0));
 
-        // Both workers serve at once, the new one too.
-        let accepted = || of_workers(&running, "connections_accepted_total")[panicked];
+        // Both workers serve now, including the replacement.
+        let accepted = || metric_of_workers(&running, "connections_accepted_total")[panicked];
         let so_far = accepted();
         while accepted() < so_far + 3 {
-            ask_and_read(&mut connect(&running));
+            request_and_read(&mut connect(&running));
         }
 
         gate.open();
         let mut reset = 0;
         for mut client in clients {
             let mut rest = Vec::new();
-            match client.read_to_end_of_answer(&mut rest) {
+            match client.read_rest_of_response(&mut rest) {
                 Ok(()) => assert!(rest.iter().all(|byte| *byte == b's')),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -225,53 +229,53 @@ fn a_panicked_workers_clients_are_reset_and_the_others_are_not_touched() {
     }
 }
 
-/// The rest of a slow answer.
+/// Reads the rest of a slow response.
 trait ReadRest {
-    fn read_to_end_of_answer(&mut self, rest: &mut Vec<u8>) -> std::io::Result<()>;
+    fn read_rest_of_response(&mut self, rest: &mut Vec<u8>) -> std::io::Result<()>;
 }
 
 impl ReadRest for TcpStream {
-    fn read_to_end_of_answer(&mut self, rest: &mut Vec<u8>) -> std::io::Result<()> {
-        // All but the head and the bytes that were read before: the last of them is what counts.
+    fn read_rest_of_response(&mut self, rest: &mut Vec<u8>) -> std::io::Result<()> {
+        // The header and some bytes were read before; the end of the body decides.
         rest.resize(SLOW_BYTES - 4096, 0);
         self.read_exact(rest)
     }
 }
 
 #[test]
-fn nothing_is_left_of_twenty_panics_in_a_row() {
+fn twenty_panics_in_a_row_leak_nothing() {
     for engine in engines() {
         let gate = Gate::default();
         let limits = "--limit worker_restarts=1000 --limit connections_per_client=60";
         let mut running = start(engine, &gate, limits);
-        // What is opened at the first use of something is not lost.
-        have_one_panic(&running);
-        ask_and_read(&mut connect(&running));
-        let before = settled(&running, |_| true);
+        // Open what the first use opens, so that it does not count as leaked.
+        panic_one_worker(&running);
+        request_and_read(&mut connect(&running));
+        let before = wait_until_settled(&running, |_| true);
         for round in 0..20 {
             let mut clients: Vec<TcpStream> = (0..10).map(|_| connect(&running)).collect();
             for client in &mut clients {
                 if round % 2 == 0 {
-                    ask(client, "/slow");
+                    request(client, "/slow");
                     client.read_exact(&mut [0; 4096]).unwrap();
                 } else {
-                    ask_and_read(client);
+                    request_and_read(client);
                 }
             }
-            // So that the workers have told each other of these clients.
+            // Gives the workers time to exchange the counts of these clients.
             std::thread::sleep(Duration::from_millis(150));
-            have_one_panic(&running);
+            panic_one_worker(&running);
         }
         for _ in 0..42 {
             let line = running.line();
             assert!(line.contains(MESSAGE) || line.contains("was restarted"), "{line}");
         }
-        assert_eq!(of_workers(&running, "worker_restarts_total").iter().sum::<u64>(), 21);
+        assert_eq!(metric_of_workers(&running, "worker_restarts_total").iter().sum::<u64>(), 21);
         gate.open();
-        settled(&running, |count| count <= before);
-        // As many as one address may have: none of those that were cut off is still counted.
+        wait_until_settled(&running, |count| count <= before);
+        // As many connections as one address may have, so no reset one may still be counted.
         let mut clients: Vec<TcpStream> = (0..60).map(|_| connect(&running)).collect();
-        clients.iter_mut().for_each(ask_and_read);
+        clients.iter_mut().for_each(request_and_read);
         drop(clients);
         running.signal("TERM");
         let (status, rest) = running.end();
@@ -279,76 +283,76 @@ fn nothing_is_left_of_twenty_panics_in_a_row() {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn wait_until(is_so: impl Fn() -> bool) {
     for _ in 0..600 {
         if is_so() {
             return;
         }
-        std::thread::sleep(PATIENCE / 600);
+        std::thread::sleep(TIMEOUT / 600);
     }
     panic!("it never was");
 }
 
-/// Has this worker panic.
-fn have_panic(running: &Running, worker: usize) {
+/// Makes a given worker panic.
+fn panic_worker(running: &Running, worker: usize) {
     loop {
-        let before = of_workers(running, "connections_accepted_total");
+        let before = metric_of_workers(running, "connections_accepted_total");
         let mut stream = connect(running);
-        ask_and_read(&mut stream);
-        if of_workers(running, "connections_accepted_total")[worker] > before[worker] {
-            ask(&mut stream, PANIC);
+        request_and_read(&mut stream);
+        if metric_of_workers(running, "connections_accepted_total")[worker] > before[worker] {
+            request(&mut stream, PANIC);
             assert!(stream.read(&mut [0; 1024]).is_err());
             return;
         }
     }
 }
 
-/// One client has its worker fetch, and those of the other worker wait for what it fetches. They
-/// wait for nothing else: no deadline of theirs is as near as that of the test.
+/// One client makes its worker fetch, and clients of the other worker wait for the response. They
+/// depend on nothing else: all of their deadlines are later than that of the test.
 fn wait_for_a_worker_that_panics(engine: &str, target: &str, begins: fn(&mut TcpStream)) {
     let gate = Gate::default();
     let running = start(engine, &gate, "--limit collapse_wait_ms=1h --limit idle_ms=1h");
     let mut first = connect(&running);
-    ask(&mut first, target);
+    request(&mut first, target);
     begins(&mut first);
-    wait_until(|| of_workers(&running, "cache_misses_total") != [0; 2]);
-    let fetching = of_workers(&running, "cache_misses_total").iter().position(|it| *it == 1);
+    wait_until(|| metric_of_workers(&running, "cache_misses_total") != [0; 2]);
+    let fetching = metric_of_workers(&running, "cache_misses_total").iter().position(|it| *it == 1);
     let (fetching, mut clients) = (fetching.unwrap(), vec![first]);
-    while of_workers(&running, "connections")[1 - fetching] < 3 {
+    while metric_of_workers(&running, "connections")[1 - fetching] < 3 {
         let mut client = connect(&running);
-        ask(&mut client, target);
+        request(&mut client, target);
         begins(&mut client);
         let count = clients.len() as u64;
         let found = ["cache_hits_total", "cache_collapsed_total"];
-        let found = || found.map(|name| of_workers(&running, name).iter().sum::<u64>());
+        let found = || found.map(|name| metric_of_workers(&running, name).iter().sum::<u64>());
         wait_until(|| found().iter().sum::<u64>() >= count);
         clients.push(client);
     }
-    let waiting = of_workers(&running, "connections")[1 - fetching];
-    have_panic(&running, fetching);
-    let (mut answered, mut ended) = (0, 0);
+    let waiting = metric_of_workers(&running, "connections")[1 - fetching];
+    panic_worker(&running, fetching);
+    let (mut completed, mut ended) = (0, 0);
     if target == "/held" {
-        wait_until(|| gate.asked.load(Ordering::Relaxed) == 2);
+        wait_until(|| gate.requests.load(Ordering::Relaxed) == 2);
         gate.open();
     }
     for mut client in clients {
         let mut rest = Vec::new();
         match client.read_to_end_or_ok(&mut rest) {
-            Ok(true) => answered += 1,
+            Ok(true) => completed += 1,
             Ok(false) => ended += 1,
-            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "nobody hangs"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "no client hangs"),
         }
     }
-    let expected = if target == "/held" { (waiting, 0) } else { (0, answered + ended) };
-    assert_eq!((answered, ended), expected);
+    let expected = if target == "/held" { (waiting, 0) } else { (0, completed + ended) };
+    assert_eq!((completed, ended), expected);
     gate.open();
     running.signal("TERM");
     assert_eq!(running.end().0.code(), Some(0));
 }
 
 trait ReadOk {
-    /// Whether what comes ends with the body of `/held`; otherwise the connection does.
+    /// Returns whether the stream ends with the body of `/held`. Otherwise the connection ended.
     fn read_to_end_or_ok(&mut self, rest: &mut Vec<u8>) -> std::io::Result<bool>;
 }
 
@@ -367,14 +371,14 @@ impl ReadOk for TcpStream {
 }
 
 #[test]
-fn who_waits_for_a_fetch_of_a_worker_that_panics_fetches() {
+fn waiters_fetch_after_the_fetching_worker_panicked() {
     for engine in engines() {
         wait_for_a_worker_that_panics(engine, "/held", |_| {});
     }
 }
 
 #[test]
-fn who_reads_what_a_worker_receives_that_panics_is_told_that_it_ends() {
+fn readers_end_after_the_receiving_worker_panicked() {
     for engine in engines() {
         wait_for_a_worker_that_panics(engine, "/kept", |client| {
             client.read_exact(&mut [0; 4096]).unwrap();
@@ -382,11 +386,11 @@ fn who_reads_what_a_worker_receives_that_panics_is_told_that_it_ends() {
     }
 }
 
-/// Since this version the kernel counts rings against RLIMIT_MEMLOCK again.
+/// The first version in which the kernel counts rings against RLIMIT_MEMLOCK again.
 const COUNTS_SINCE: [u32; 2] = [6, 14];
 
 #[test]
-fn a_worker_without_memory_for_a_new_ring_goes_on_with_epoll() {
+fn a_worker_without_memory_for_a_new_ring_continues_with_epoll() {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let version: Vec<u32> = release.split(['.', '-']).map_while(|it| it.parse().ok()).collect();
     if version[..] < COUNTS_SINCE[..] {
@@ -395,13 +399,13 @@ fn a_worker_without_memory_for_a_new_ring_goes_on_with_epoll() {
     if !engines().contains(&"uring") || !has_ipc_lock() {
         return println!("skip: a start without locked memory needs io_uring and CAP_IPC_LOCK");
     }
-    // Its rings are not counted at the start; later it has given up that privilege.
-    let words = words_of("uring", &Gate::default(), "");
+    // The process has CAP_IPC_LOCK at the start, so the first rings do not count. It then drops it.
+    let arguments = arguments_of("uring", &Gate::default(), "");
     let mut limited = Command::new("prlimit");
-    limited.args(["--memlock=0:0", env!("CARGO_BIN_EXE_millrace")]).args(words.split(' '));
+    limited.args(["--memlock=0:0", env!("CARGO_BIN_EXE_millrace")]).args(arguments.split(' '));
     limited.env("MILLRACE_PANIC", PANIC);
     let mut running = Running::start_by(limited, 1);
-    have_panic(&running, 0);
+    panic_worker(&running, 0);
     assert!(running.line().contains(MESSAGE));
     let line = running.line();
     let why = "it uses epoll, as engine uring cannot be created again: out of kernel memory; \
@@ -410,25 +414,26 @@ fn a_worker_without_memory_for_a_new_ring_goes_on_with_epoll() {
         line.starts_with("millrace: worker 0 was restarted; ") && line.ends_with(why),
         "{line}"
     );
-    // It serves, and is restarted as any other.
-    have_panic(&running, 0);
+    // The worker serves and can be restarted again.
+    panic_worker(&running, 0);
     assert!(running.line().contains(MESSAGE));
     assert_eq!(running.line(), "millrace: worker 0 was restarted; 1 connections were reset");
-    ask_and_read(&mut connect(&running));
+    request_and_read(&mut connect(&running));
     running.signal("TERM");
     assert_eq!(running.end().0.code(), Some(0));
 }
 
-/// Waits until the clients and origins are gone and the descriptors are as `is_right` wants them;
-/// gives their number.
-fn settled(running: &Running, is_right: impl Fn(usize) -> bool) -> usize {
+/// Waits until clients and origins are gone and `is_right` accepts the number of descriptors.
+/// Returns that number.
+fn wait_until_settled(running: &Running, is_right: impl Fn(usize) -> bool) -> usize {
     for _ in 0..600 {
-        let open = ["connections", "origin_connections", "pipes"].map(|it| of_workers(running, it));
+        let open =
+            ["connections", "origin_connections", "pipes"].map(|it| metric_of_workers(running, it));
         let count = descriptors(running);
         if open == [[0; 2]; 3] && is_right(count) {
             return count;
         }
-        std::thread::sleep(PATIENCE / 600);
+        std::thread::sleep(TIMEOUT / 600);
     }
     panic!("{} descriptors are open", descriptors(running));
 }
@@ -437,7 +442,7 @@ fn settled(running: &Running, is_right: impl Fn(usize) -> bool) -> usize {
 fn too_many_panics_end_the_process_with_the_reason() {
     let running = start("epoll", &Gate::default(), "--limit worker_restarts=2");
     for _ in 0..3 {
-        have_one_panic(&running);
+        panic_one_worker(&running);
     }
     let (status, rest) = running.end();
     assert_eq!(status.code(), Some(1));

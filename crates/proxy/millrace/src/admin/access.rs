@@ -1,9 +1,9 @@
-//! Who may ask the admin address for what. Every refusal is an answer that says why.
+//! Access rules of the admin server. A refusal is a response with the reason.
 //!
 //! | | over TCP | over a Unix socket |
 //! | --- | --- | --- |
-//! | to be told (GET) | Host is an address or a name of ours | whoever can open the file |
-//! | to change, or be told URLs | also no other site's page, and the token | the same user, or root |
+//! | read (GET) | Host is an address, localhost or the configured name | any process that can open the file |
+//! | change, or read URLs | also the token, and no cross-site request | the same user or root |
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -16,29 +16,29 @@ use super::response::AdminResponse;
 use super::token::Token;
 use crate::http::Socket;
 
-/// What the rules go by.
+/// The configured access rules.
 #[derive(Debug, Default)]
 pub(crate) struct AccessRules {
-    /// What changes over TCP need; `None`: there are none.
+    /// The token that changes over TCP need; `None`: changes over TCP are refused.
     pub(crate) token: Option<Token>,
-    /// A host name by which TCP addresses are asked, in lower case.
+    /// A host name for TCP addresses, in lower case.
     pub(crate) name: Option<String>,
 }
 
-/// Where a request came in, and who asks.
+/// The source of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestSource {
-    /// At a TCP address.
+    /// A client of this TCP address.
     Tcp(SocketAddr),
-    /// At a Unix socket, by a process; `None`: the kernel does not say which.
+    /// A process at a Unix socket; `None`: the kernel does not report which one.
     Unix(Option<PeerCredentials>),
 }
 
 impl RequestSource {
-    /// Where a request over `socket` came in.
+    /// Returns the source of a request over `socket`.
     ///
     /// # Errors
-    /// When the connection has ended.
+    /// If the connection has ended.
     pub(super) fn of_socket(socket: &Socket) -> std::io::Result<Self> {
         Ok(match socket {
             Socket::Tcp(stream) => Self::Tcp(stream.local_addr()?),
@@ -60,10 +60,10 @@ impl std::fmt::Display for RequestSource {
 }
 
 impl AccessRules {
-    /// Whether the request may be answered at all.
+    /// Checks the Host field, against DNS rebinding.
     ///
     /// # Errors
-    /// The refusal.
+    /// The response of a refusal.
     pub(super) fn check_host(
         &self,
         request: &AdminRequest<'_>,
@@ -73,18 +73,18 @@ impl AccessRules {
             (RequestSource::Tcp(own), Some(host)) if !self.is_own_host(host, own) => {
                 Err(AdminResponse::text(
                     (421, "Misdirected Request"),
-                    "Host has to be the address with the port of the admin address, or localhost \
-                 with it, or the name that admin-name gives; a name that points here is not enough",
+                    "invalid Host (expected: an IP address or localhost, with the port of the admin \
+                     address, or the name in admin-name)",
                 ))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether the request may change something, or be told what clients asked for.
+    /// Checks that the client may change the process or read the URLs of the proxy's clients.
     ///
     /// # Errors
-    /// The refusal.
+    /// The response of a refusal.
     pub(super) fn check_authorized(
         &self,
         request: &AdminRequest<'_>,
@@ -95,7 +95,7 @@ impl AccessRules {
             RequestSource::Unix(..) => {
                 return Err(AdminResponse::text(
                     (403, "Forbidden"),
-                    "only the same user and root may do this",
+                    "permission denied (allowed: the same user, root)",
                 ));
             }
             RequestSource::Tcp(_) => {}
@@ -103,49 +103,50 @@ impl AccessRules {
         if is_from_another_site(request) {
             return Err(AdminResponse::text(
                 (403, "Forbidden"),
-                "a page of another site may not do this",
+                "cross-site requests are not allowed",
             ));
         }
         let Some(token) = &self.token else {
             return Err(AdminResponse::text(
                 (403, "Forbidden"),
-                "over TCP this needs a token, and none is configured: give admin-token-file PATH, \
-                 or use an admin address unix:PATH",
+                "no token is configured for requests over TCP (expected: admin-token-file PATH, \
+                 or an admin address unix:PATH)",
             ));
         };
         match request.authorization {
             Some(authorization) if token.matches(authorization) => Ok(()),
-            Some(_) => {
-                Err(AdminResponse::unauthorized("this is not the token of admin-token-file"))
-            }
+            Some(_) => Err(AdminResponse::unauthorized(
+                "wrong token (expected: the token in admin-token-file)",
+            )),
             None => Err(AdminResponse::unauthorized(
-                "this needs Authorization: Bearer with the token of admin-token-file",
+                "missing Authorization (expected: Bearer with the token in admin-token-file)",
             )),
         }
     }
 
-    /// Whether `host` cannot be a name that somebody else points here (DNS rebinding).
+    /// Returns whether `host` is safe from DNS rebinding: no third party can point it at this
+    /// address.
     fn is_own_host(&self, host: Authority<'_>, own: SocketAddr) -> bool {
         let is_port_ours = host.port.unwrap_or(80) == own.port();
         match host.host {
             Host::V4(_) | Host::V6(_) => is_port_ours,
             Host::Name(name) => {
                 let is = |own: &str| name.eq_ignore_ascii_case(own.as_bytes());
-                // A name of the operator's may stand for a proxy or a port that is mapped
-                // elsewhere, so it may come with any port.
+                // The configured name may stand for a proxy or a mapped port, so any port is
+                // allowed.
                 (is("localhost") && is_port_ours) || self.name.as_deref().is_some_and(is)
             }
         }
     }
 }
 
-/// Whether a process may change this one: it could do worse without us.
+/// Returns whether a process may change this one. Root and the same user could control it anyway.
 pub(crate) fn is_trusted(peer: PeerCredentials) -> bool {
     peer.user_id == 0 || peer.user_id == millrace_sys::effective_user()
 }
 
-/// Whether a browser says that a page of another site asks. A browser that says nothing of the kind
-/// cannot send the token unasked.
+/// Returns whether a browser reports that a page of another site made the request. A browser too
+/// old to report it cannot send the token without the user.
 fn is_from_another_site(request: &AdminRequest<'_>) -> bool {
     let is_other = |site| !matches!(site, "same-origin" | "none");
     let own = request.host.map(|host| format!("http://{host}"));
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_hosts_that_nobody_else_can_point_here_are_ours() {
+    fn hosts_that_a_third_party_can_point_here_are_refused() {
         let guard = AccessRules { token: None, name: Some("admin.example".to_owned()) };
         let is_ours = |host: &str, own: &str| {
             let host = Authority::parse(host.as_bytes());
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_site_is_known() {
+    fn cross_site_requests_are_detected() {
         let request = |origin, sec_fetch_site| AdminRequest {
             host: Some(Authority::parse(b"127.0.0.1:1").unwrap()),
             origin,

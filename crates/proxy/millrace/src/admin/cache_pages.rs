@@ -1,5 +1,4 @@
-//! What is stored, as the admin address tells it to programs (JSON) and people (`format=text`),
-//! and purges.
+//! Pages about stored responses, as JSON for programs and as text (`format=text`), and purges.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,15 +14,15 @@ use super::response::AdminResponse;
 use crate::cache_metrics::{CACHE_METRICS, CacheUnit};
 use crate::{console, http};
 
-/// Answers that are listed where nobody says how many, and at most.
+/// The default and the maximum number of responses in a list.
 const LIST_OBJECTS: usize = 100;
 const LIST_OBJECTS_MAX: usize = millrace_config::LIST_OBJECTS_MAX as usize;
-/// Answers of one URL that are shown.
+/// Limit of the responses shown for one URL.
 const SHOW_OBJECTS_MAX: usize = 100;
-/// Bytes of a list from which on it ends.
+/// The size at which a list ends.
 const LIST_BYTES_MAX: usize = 8 << 20;
 
-/// GET /cache
+/// Handles GET /cache.
 pub(super) fn list(
     admin: &Admin,
     request: &AdminRequest<'_>,
@@ -38,7 +37,7 @@ pub(super) fn list(
     let mut lines = Vec::new();
     let mut bytes = 0;
     for (object, place) in &objects {
-        let summary = ObjectSummary::of(object, place, now_ms);
+        let summary = ObjectSummary::new(object, place, now_ms);
         let line = if is_text { summary.line() } else { summary.json(None).to_string() };
         bytes += line.len();
         if bytes > LIST_BYTES_MAX {
@@ -50,7 +49,7 @@ pub(super) fn list(
     Ok(match is_text {
         true => {
             if is_more {
-                lines.push("... and more; narrow it by a prefix, or raise the limit".to_owned());
+                lines.push("... and more (use a prefix or a higher limit)".to_owned());
             }
             lines.insert(0, TABLE_HEADER.to_owned());
             AdminResponse::text((200, "OK"), &lines.join("\n"))
@@ -59,7 +58,7 @@ pub(super) fn list(
     })
 }
 
-/// GET /cache/object
+/// Handles GET /cache/object.
 pub(super) fn show(
     admin: &Admin,
     request: &AdminRequest<'_>,
@@ -67,15 +66,17 @@ pub(super) fn show(
     let cache = cache(admin)?;
     let query = Query::parse(request.query, &["url", "format"])?;
     let is_text = wants_text(&query)?;
-    let url = query.get("url").ok_or_else(|| bad_request("there is no url=URL in the query"))?;
+    let url = query.get("url").ok_or_else(|| {
+        bad_request("missing parameter url (expected: url=http://HOST[:PORT]/PATH)")
+    })?;
     let (objects, is_more) = find(cache, &self::parse_url(url)?, SHOW_OBJECTS_MAX);
     if objects.is_empty() {
-        let line = format!("nothing is stored for {}", printable(url));
+        let line = format!("no stored response for {}", printable(url));
         return Err(AdminResponse::text((404, "Not Found"), &line));
     }
     let now_ms = now_ms();
     let all =
-        objects.iter().map(|(object, place)| (ObjectSummary::of(object, place, now_ms), object));
+        objects.iter().map(|(object, place)| (ObjectSummary::new(object, place, now_ms), object));
     Ok(match is_text {
         true => {
             let pages: Vec<_> = all.map(|(summary, object)| summary.page(object)).collect();
@@ -88,7 +89,7 @@ pub(super) fn show(
     })
 }
 
-/// GET /cache/stat
+/// Handles GET /cache/stat.
 pub(super) fn stat(
     admin: &Admin,
     request: &AdminRequest<'_>,
@@ -116,7 +117,7 @@ pub(super) fn stat(
     })
 }
 
-/// POST /cache/purge
+/// Handles POST /cache/purge.
 pub(super) fn purge(
     admin: &Admin,
     request: &AdminRequest<'_>,
@@ -128,20 +129,20 @@ pub(super) fn purge(
     let which = parse_selection(cache, &query)?;
     let PurgeResult { count, is_durable } = cache.purge(&which, is_soft, now_ms());
     let how = if is_soft { "made stale" } else { "purged" };
-    // What was asked for, as far as a line can show it.
-    console::log(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
+    // The query is percent-encoded, so it fits on a line.
+    console::log(&format!("cache: {how}: {count} ({})", printable(request.query.as_bytes())));
     if is_durable == Some(false) {
-        console::log("cache: a disk could not write a purge");
+        console::log("cache: a disk could not record a purge");
     }
     let response = match is_text {
         true => {
             let disks = match is_durable {
                 None => "",
                 Some(true) => {
-                    " in memory; what disks have of it is not used again, and not counted"
+                    " in memory; matching responses on disks are not used again and not counted"
                 }
                 Some(false) => {
-                    " in memory; a disk could not write it, and may have it again after a start"
+                    " in memory; a disk could not record the purge and may serve them after a restart"
                 }
             };
             AdminResponse::text((200, "OK"), &format!("{how}: {count}{disks}"))
@@ -158,7 +159,8 @@ pub(super) fn purge(
     Ok(if is_nothing { response.with_matched_zero() } else { response })
 }
 
-/// What is stored, by name, and where: `memory` or `disk`. Of what is in both, the first.
+/// Returns the selected responses sorted by name, each with its storage (`memory` or `disk`), and
+/// whether there are more. A response in both is listed as `memory`.
 fn find(cache: &Cache, which: &Selector, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
     let (objects, mut is_more) = cache.list(which, max);
     let mut found: Vec<_> = objects.into_iter().map(|object| (object, "memory")).collect();
@@ -172,9 +174,11 @@ fn find(cache: &Cache, which: &Selector, max: usize) -> (Vec<(Arc<Object>, &'sta
 }
 
 fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Selector, AdminResponse> {
-    let wrong = "one of url=URL, prefix=URL, tag=TAG, group=GROUP with site=URL, and all is needed";
+    let wrong = "invalid selection (expected: exactly one of url=URL, prefix=URL, tag=TAG, group=GROUP with site=URL, all)";
     if query.get("site").is_some() != query.get("group").is_some() {
-        return Err(bad_request("group=GROUP and site=URL belong together"));
+        return Err(bad_request(
+            "group without site, or site without group (expected: group=GROUP with site=URL)",
+        ));
     }
     let mut found = Vec::new();
     found.extend(query.get("url").map(parse_url).transpose()?);
@@ -195,13 +199,16 @@ fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Selector, AdminRe
 }
 
 fn parse_url(text: &[u8]) -> Result<Selector, AdminResponse> {
-    Selector::url(text)
-        .ok_or_else(|| bad_request("invalid url (expected: http://HOST[:PORT]/PATH)"))
+    let wrong = || format!("invalid url {} (expected: http://HOST[:PORT]/PATH)", printable(text));
+    Selector::url(text).ok_or_else(|| bad_request(&wrong()))
 }
 
 fn parse_prefix(text: &[u8]) -> Result<Selector, AdminResponse> {
-    let wrong = "invalid prefix (expected: http://HOST[:PORT], and the beginning of a path)";
-    Selector::prefix(text).ok_or_else(|| bad_request(wrong))
+    let wrong = || {
+        let text = printable(text);
+        format!("invalid prefix {text} (expected: http://HOST[:PORT] and the start of a path)")
+    };
+    Selector::prefix(text).ok_or_else(|| bad_request(&wrong()))
 }
 
 fn parse_limit(text: &[u8]) -> Result<usize, AdminResponse> {
@@ -234,27 +241,28 @@ fn json_response(value: &Value) -> AdminResponse {
     AdminResponse::page((200, "OK"), "application/json", format!("{value}\n"))
 }
 
-/// A page of objects, each a line of its own, so that it can be read by eye and by line.
+/// Returns a page of objects with one object per line, so that people and line-based tools can read
+/// it.
 fn objects_response(objects: &[String], is_more: bool) -> AdminResponse {
     let end = if objects.is_empty() { "" } else { "\n" };
     let page = format!("{{\"objects\":[{end}{}{end}],\"more\":{is_more}}}\n", objects.join(",\n"));
     AdminResponse::page((200, "OK"), "application/json", page)
 }
 
-/// What the rules go by: the time of day, milliseconds since 1970.
+/// Returns the time of day in milliseconds since 1970, which the caching rules use.
 fn now_ms() -> u64 {
     u64::try_from(millrace_sys::time_of_day().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is told of a stored answer.
+/// The summary of a stored response.
 struct ObjectSummary {
     url: String,
-    /// What else is in its key.
+    /// Further parts of its cache key.
     parts: Vec<String>,
     status: u16,
-    /// `None`: it arrives, and nobody has said how much will come.
+    /// `None`: the response is still being received and its length is unknown.
     bytes: Option<u64>,
-    /// All of the body is there.
+    /// Whether the whole body has been received.
     is_whole: bool,
     age_s: u32,
     ttl_s: i64,
@@ -265,11 +273,11 @@ struct ObjectSummary {
 const TABLE_HEADER: &str = "status     bytes  state            ttl  place   URL";
 
 impl ObjectSummary {
-    fn of(object: &Object, place: &'static str, now_ms: u64) -> Self {
+    fn new(object: &Object, place: &'static str, now_ms: u64) -> Self {
         let mut parts = object.name.split(|byte| *byte == b'\n').map(printable);
         let meta = object.meta();
         let state = match meta.is_fresh(now_ms) {
-            // Made invalid, or by its own word.
+            // Invalidated, or marked no-cache by the origin.
             _ if meta.flags.has(Flags::NO_CACHE) => "validate",
             true => "fresh",
             false => "stale",
@@ -303,12 +311,12 @@ impl ObjectSummary {
         for part in &self.parts {
             let _ = write!(page, "\n  key: {part}");
         }
-        let arriving = if self.is_whole { "" } else { ", arriving" };
+        let arriving = if self.is_whole { "" } else { ", incomplete" };
         let Self { state, age_s, ttl_s, place, .. } = self;
         let _ = write!(page, "\n  {state}: {age_s} s old, fresh for {ttl_s} s; in {place}");
         let _ = write!(page, "\n  body: {}{arriving}", self.size());
         if let Some(extent) = object.meta().extent {
-            let _ = write!(page, ", a part: bytes {} to {}", extent.first, extent.last);
+            let _ = write!(page, ", partial: bytes {} to {}", extent.first, extent.last);
         }
         let _ = write!(page, "\n  tags: {}", object.tags.len());
         for line in header_lines(object) {
@@ -317,7 +325,7 @@ impl ObjectSummary {
         page
     }
 
-    /// With the head and the number of tags of `object`, if one is given.
+    /// Returns the JSON object; with `object`, also the header and the number of tags.
     fn json(&self, object: Option<&Object>) -> Value {
         let mut value = json!({
             "url": self.url,
@@ -338,7 +346,8 @@ impl ObjectSummary {
     }
 }
 
-/// The lines of a stored head, without what a terminal would take as an order.
+/// Returns the lines of a stored header, without control characters: a terminal could interpret
+/// them.
 fn header_lines(object: &Object) -> impl Iterator<Item = String> {
     let lines = object.header().split(|byte| *byte == b'\n');
     let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -349,7 +358,7 @@ fn header_lines(object: &Object) -> impl Iterator<Item = String> {
     lines.filter(|line| !line.is_empty()).map(clean)
 }
 
-/// Bytes as they stand in a URL, which has no blanks and nothing but ASCII.
+/// Percent-encodes everything except printable ASCII.
 fn printable(bytes: &[u8]) -> String {
     http::percent_encoded(bytes, |byte| byte.is_ascii_graphic())
 }
@@ -359,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_is_told_can_be_taken_for_something_else() {
+    fn output_is_escaped() {
         assert_eq!(printable(b"http://a/\x1b[2J \xff~"), "http://a/%1B[2J%20%FF~");
         let bodies = [&[][..], &["1".to_owned(), "2".to_owned()]];
         let bodies = bodies.map(|objects| objects_response(objects, false).body);

@@ -1,5 +1,5 @@
-//! Connections that are answered at once at the admin addresses of one kind. They are bounded, and
-//! the oldest makes room: whoever opens many and says nothing keeps nobody else out.
+//! The limit of concurrent admin connections of one kind. A new connection evicts the oldest one,
+//! so that idle connections cannot keep others out.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -8,35 +8,35 @@ use std::sync::{Arc, Mutex};
 use crate::http::Socket;
 use crate::threads::lock;
 
-/// Connections that are answered at once.
+/// Limit of the connections that are served at the same time.
 const CONNECTIONS_MAX: usize = 10;
-/// Those, and others that were broken off and whose threads have not seen it yet. One that comes
-/// beyond is closed; who asks for metrics asks again.
+/// Limit of the threads: those of served connections, and of evicted ones that have not ended yet.
+/// A connection beyond the limit is closed; a metrics client will retry.
 const THREADS_MAX: usize = 14;
 
-/// The limit of the connections of one kind, and those connections.
+/// The connections of one kind and their limit.
 #[derive(Default)]
 pub(super) struct ConnectionLimit(Mutex<Connections>);
 
 #[derive(Default)]
 struct Connections {
-    /// What the next one is called.
+    /// The number of the next connection.
     next_number: u64,
-    /// The oldest first; `<= CONNECTIONS_MAX`
+    /// Connections that may be evicted, oldest first; `<= CONNECTIONS_MAX`.
     evictable: VecDeque<(u64, Arc<Socket>)>,
-    /// Places that are not given back; `here.len() <= threads <= THREADS_MAX`
+    /// Permits that are not released; `evictable.len() <= threads <= THREADS_MAX`.
     threads: usize,
 }
 
-/// A connection's place, given back when it is dropped.
+/// The permit of a connection. Dropping it releases the place.
 pub(super) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     number: u64,
 }
 
 impl ConnectionLimit {
-    /// A place for the connection of `socket`; `None`: there is none. The socket is shut down when
-    /// another connection needs the place.
+    /// Returns a permit for the connection of `socket`, or `None` if there is none. Evicting the
+    /// connection shuts its socket down.
     pub(super) fn acquire(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<ConnectionPermit> {
         let mut connections = lock(&self.0);
         if connections.threads >= THREADS_MAX {
@@ -45,7 +45,7 @@ impl ConnectionLimit {
         if connections.evictable.len() >= CONNECTIONS_MAX
             && let Some((_, oldest)) = connections.evictable.pop_front()
         {
-            // One that is gone already is as good.
+            // An error means that the connection has ended already.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         let number = connections.next_number;
@@ -57,7 +57,7 @@ impl ConnectionLimit {
 }
 
 impl ConnectionPermit {
-    /// From now on this connection makes room for nobody.
+    /// Keeps this connection from being evicted.
     pub(super) fn make_unevictable(&self) {
         let number = self.number;
         lock(&self.limit.0).evictable.retain(|(other, _)| *other != number);
@@ -78,7 +78,7 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
-    /// A connection and its other end.
+    /// Creates a connection and its other end.
     fn connection() -> (UnixStream, Connection) {
         let (end, other) = UnixStream::pair().unwrap();
         end.set_nonblocking(true).unwrap();
@@ -100,7 +100,7 @@ mod tests {
         assert!(!all[count..].iter().any(|broken| *broken), "{all:?}");
         assert!(enter().is_none());
         drop(places.drain(..2));
-        // The oldest that is left of those that make room.
+        // The oldest connection that could have been evicted next.
         places[count - 2].make_unevictable();
         places.extend([enter().unwrap(), enter().unwrap()]);
         assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));

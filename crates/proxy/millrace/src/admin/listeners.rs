@@ -1,5 +1,5 @@
-//! The admin addresses' listening sockets: opened before anything runs, answered by one thread, and
-//! left to a successor at one moment.
+//! The listening sockets of the admin addresses. They are opened before the workers start. One
+//! thread accepts, and a takeover stops it before the successor starts to accept.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,24 +17,25 @@ use crate::program_error::ProgramError;
 use crate::threads::spawn;
 use crate::{console, listeners};
 
-/// Permissions of a Unix socket's file: whoever may connect may read the configuration, and is
-/// asked who it is before it changes anything.
+/// Permissions of a Unix socket file: its user may connect and read. Changes are authorized by the
+/// identity of the connecting process.
 const UNIX_MODE: u32 = 0o600;
-/// Between two tries to accept when the process is out of descriptors.
+/// Time between attempts to accept while the process has no free descriptor.
 const ACCEPT_PAUSE_MS: u32 = 100;
-/// Connections that are taken in before the thread looks whether it is to end.
+/// Connections accepted in a row before the thread checks for its end.
 const ACCEPTED_MAX: u32 = 64;
 
-/// What the thread's poller calls the descriptor that ends it; listeners go by their index.
+/// The poller token of the descriptor that ends the thread. The tokens of listeners are indices.
 const STOP: u64 = u64::MAX;
 
-/// Open admin addresses.
+/// The open admin addresses.
 #[derive(Default)]
 pub(crate) struct AdminListeners {
     listeners: Arc<Vec<AdminListener>>,
-    /// Files of Unix sockets that are removed at the end.
+    /// Socket files to remove at the end.
     files: Vec<PathBuf>,
-    /// Those of inherited sockets: another process may yet go on with them.
+    /// Files of inherited sockets. Until the takeover is complete, the predecessor may continue to
+    /// use them.
     inherited: Vec<PathBuf>,
     thread: Option<AdminThread>,
 }
@@ -44,7 +45,7 @@ struct AdminListener {
     socket: ListeningSocket,
 }
 
-/// The thread that answers, what has it begin, and what ends it.
+/// The accepting thread, with the channel that starts it and the event that ends it.
 struct AdminThread {
     thread: JoinHandle<()>,
     begin: Sender<()>,
@@ -52,11 +53,11 @@ struct AdminThread {
 }
 
 impl AdminListeners {
-    /// Opens all of `addresses`, but for those that are `inherited`, and writes the ports that the
-    /// kernel picked into them.
+    /// Opens all `addresses` that are not `inherited`, and replaces port 0 by the port that the
+    /// kernel chose.
     ///
     /// # Errors
-    /// The first address that cannot be listened on, and why.
+    /// The first address that cannot be opened, and why.
     pub(crate) fn open(
         addresses: &mut [ListenAddress],
         inherited: &mut InheritedSockets,
@@ -83,29 +84,29 @@ impl AdminListeners {
         Ok(opened)
     }
 
-    /// Nobody else goes on with what was inherited: its files are removed at the end, too.
-    pub(crate) fn own_files(&mut self) {
+    /// Takes ownership of the inherited socket files, so that they are removed at the end.
+    pub(crate) fn take_file_ownership(&mut self) {
         self.files.append(&mut self.inherited);
     }
 
-    /// Each socket once more, for a successor.
+    /// Duplicates each socket for a successor.
     ///
     /// # Errors
-    /// When a descriptor cannot be had.
+    /// If no descriptor is free.
     pub(crate) fn duplicate_sockets(&self) -> std::io::Result<Vec<ListeningSocket>> {
         self.listeners.iter().map(|listener| listener.socket.try_clone()).collect()
     }
 
-    /// Starts the thread that serves connections once [`AdminListeners::serve`] is called.
+    /// Starts the thread, which accepts after [`AdminListeners::serve`].
     ///
     /// # Errors
-    /// When there is no thread or descriptor for that.
+    /// If the thread or a descriptor cannot be created.
     pub(crate) fn prepare(&mut self, admin: Arc<Admin>) -> Result<(), ProgramError> {
         if self.listeners.is_empty() {
             return Ok(());
         }
         let failed =
-            |error: Errno| ProgramError::system("cannot wait for admin connections", error);
+            |error: Errno| ProgramError::system("cannot poll for admin connections", error);
         let poller = Poller::new().map_err(failed)?;
         let leave = EventFd::new().map_err(failed)?;
         poller.add_listener(leave.as_fd(), STOP).map_err(failed)?;
@@ -120,15 +121,15 @@ impl AdminListeners {
         Ok(())
     }
 
-    /// Answers whoever comes, until they are left.
+    /// Starts accepting.
     pub(crate) fn serve(&self) {
         if let Some(thread) = &self.thread {
             thread.begin.send(()).expect("a thread that panics ends the process");
         }
     }
 
-    /// Leaves whoever comes from now on to a successor.
-    pub(crate) fn leave(&mut self) {
+    /// Stops accepting. New connections wait in the queues for the successor.
+    pub(crate) fn stop_accepting(&mut self) {
         if let Some(AdminThread { thread, begin, leave }) = self.thread.take() {
             drop(begin);
             leave.signal();
@@ -136,9 +137,9 @@ impl AdminListeners {
         }
     }
 
-    /// Closes the sockets; what waits there, and the files, is the successor's.
+    /// Closes the sockets. Their queues and files belong to the successor.
     pub(crate) fn close(&mut self) {
-        self.leave();
+        self.stop_accepting();
         self.listeners = Arc::default();
         self.files.clear();
     }
@@ -147,36 +148,39 @@ impl AdminListeners {
 impl Drop for AdminListeners {
     fn drop(&mut self) {
         for file in &self.files {
-            // One that is already gone is as good.
+            // An error means that the file is gone already.
             let _ = std::fs::remove_file(file);
         }
     }
 }
 
-/// Takes connections in until it is told to leave.
+/// Accepts connections until the stop event.
 fn accept_connections(poller: &Poller, listeners: &[AdminListener], admin: &Arc<Admin>) {
     for (listener, index) in listeners.iter().zip(0..) {
         if let Err(error) = poller.add_listener(listener.socket.fd.as_fd(), index) {
             let error = std::io::Error::from(error);
-            console::log(&format!("admin at {}: nobody is answered: {error}", listener.address));
+            console::log(&format!(
+                "cannot accept admin connections at {}: {error}",
+                listener.address
+            ));
         }
     }
     let mut events = Events::new(listeners.len() + 1);
     let mut wait_ms_max = None;
     loop {
-        // EINTR is a wait that ends early.
+        // EINTR only ends the wait early.
         let _ = poller.wait(&mut events, wait_ms_max);
         if events.any(|(token, _)| token == STOP) {
             return;
         }
-        // Readiness is told only once, so all are tried, and tried again after an error.
+        // The poller is edge-triggered, so all listeners are tried, and again after an error.
         let stuck = listeners.iter().filter(|listener| !listener.accept_all(admin)).count();
         wait_ms_max = (stuck > 0).then_some(ACCEPT_PAUSE_MS);
     }
 }
 
 impl AdminListener {
-    /// Takes in the connections that wait, up to `ACCEPTED_MAX`. False: one may be left.
+    /// Accepts up to `ACCEPTED_MAX` waiting connections. Returns false if one may be left.
     fn accept_all(&self, admin: &Arc<Admin>) -> bool {
         for _ in 0..ACCEPTED_MAX {
             match millrace_sys::accept(self.socket.fd.as_fd()) {
@@ -187,7 +191,7 @@ impl AdminListener {
                     }
                 }
                 Err(Errno::AGAIN) => return true,
-                // It broke before it was taken in.
+                // The client closed the connection before it was accepted.
                 Err(Errno::CONNABORTED) => {}
                 Err(_) => return false,
             }

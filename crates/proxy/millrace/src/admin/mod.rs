@@ -1,9 +1,9 @@
-//! The admin addresses: metrics, health and configuration, and changes in the running process, over
-//! HTTP/1.0 on threads of their own. They never touch the data plane; they read what that wrote
-//! down, and leave what has to be done to the supervisor.
+//! The admin server: metrics, health, configuration, and changes of the running process, over
+//! HTTP/1.0 on its own threads. It never touches the data plane: it reads what the workers publish
+//! and sends requests to the supervisor.
 //!
-//! Small and bounded on purpose: one short request a connection, a fixed number of connections, a
-//! deadline for each.
+//! It is small and bounded on purpose: one short request per connection, a limit of connections,
+//! and a deadline for each.
 
 mod access;
 mod cache_pages;
@@ -39,83 +39,85 @@ pub(crate) use listeners::AdminListeners;
 pub(crate) use response::MATCHED_FIELD;
 pub(crate) use token::Token;
 
-/// What is read away of a refused request, so that its answer is not lost in a reset.
+/// Bytes that are read and discarded behind a refused request, so that a reset does not destroy the
+/// response.
 const DISCARDED_BYTES_MAX: usize = 64 * 1024;
-/// From the connection's beginning to its answer, and from there to its end.
+/// Time from accepting a connection to its response, and from the response to the end.
 const CONNECTION_MS_MAX: u64 = 5000;
-/// How long whoever wants to take over waits for the end of another takeover: one that has failed
-/// may not have been noticed yet.
+/// Time that a takeover request waits for the end of another takeover, whose failure may not have
+/// been noticed yet.
 const TAKEOVER_WAIT_MS_MAX: u64 = 3000;
 
-/// What the admin addresses have others do.
+/// What the admin server calls in other parts of the process.
 pub(crate) struct Hooks {
     pub(crate) supervisor: SupervisorHandle,
-    /// Opens the access log again; `None`: there is none.
+    /// Reopens the access log; `None`: there is none.
     pub(crate) reopen_log: Box<dyn Fn() -> Option<std::io::Result<()>> + Send + Sync>,
-    /// What is stored, if anything is.
+    /// The cache, if there is one.
     pub(crate) cache: Option<Arc<Cache>>,
 }
 
-/// What the admin addresses tell and do.
+/// The admin server.
 pub(crate) struct Admin {
     metrics: Metrics,
-    /// The configuration in force, as a file. It names files with secrets and holds none.
+    /// The configuration in force, as TOML. It names files with secrets and contains no secret.
     config: Mutex<String>,
     access: AccessRules,
     hooks: Hooks,
-    /// Set once, when the process no longer takes connections.
+    /// Set once, when the process stops accepting connections.
     draining: AtomicBool,
     takeovers: Mutex<TakeoverState>,
-    /// Notified when none is under way any more, or may begin.
+    /// Notified when a takeover ends or when takeovers are refused.
     takeover_changed: Condvar,
     tcp: Arc<ConnectionLimit>,
-    /// Apart: whoever may connect there may change something, and others must not be in the way.
+    /// Separate from `tcp`: clients of a Unix socket may change the process, and a crowd over TCP
+    /// must not keep them out.
     unix: Arc<ConnectionLimit>,
 }
 
-/// Who takes over from this process.
+/// The state of takeovers.
 #[derive(Default)]
 struct TakeoverState {
-    /// A successor is at it.
+    /// A successor is taking over.
     under_way: bool,
-    /// The process is to end: none may begin.
+    /// The process is ending: no takeover may start.
     refused: bool,
 }
 
-/// What a path is for.
+/// The methods and permissions of a path.
 #[derive(Clone, Copy)]
 enum Endpoint {
-    /// POST begins a takeover, at a Unix socket.
+    /// POST starts a takeover; Unix sockets only.
     Takeover,
-    /// GET and HEAD tell.
-    Page(Handler),
-    /// GET and HEAD tell who may change something too: what clients asked for is theirs.
-    Private(Handler),
-    /// POST does.
-    Call(Handler),
+    /// GET and HEAD, for every client.
+    Read(Handler),
+    /// GET and HEAD, for authorized clients: the response contains data of the proxy's clients.
+    PrivateRead(Handler),
+    /// POST, for authorized clients.
+    Action(Handler),
 }
 
-/// The answer, or the refusal.
+/// Handles a request; the error is the response of a refusal.
 type Handler = fn(&Admin, &AdminRequest<'_>) -> Result<AdminResponse, AdminResponse>;
 
 const SWITCHING: Status = (101, "Switching Protocols");
 
 const ENDPOINTS: &[(&str, Endpoint)] = &[
-    ("/metrics", Endpoint::Page(|admin, request| Ok(admin.metrics(request)))),
-    ("/healthz", Endpoint::Page(|admin, _| Ok(admin.health()))),
-    ("/config", Endpoint::Page(|admin, _| Ok(admin.config()))),
-    ("/reload", Endpoint::Call(|admin, _| Ok(admin.reload()))),
-    ("/drain", Endpoint::Call(|admin, _| Ok(admin.drain()))),
-    ("/log/reopen", Endpoint::Call(|admin, _| Ok(admin.reopen_log()))),
-    ("/cache", Endpoint::Private(cache_pages::list)),
-    ("/cache/object", Endpoint::Private(cache_pages::show)),
-    ("/cache/stat", Endpoint::Page(cache_pages::stat)),
-    ("/cache/purge", Endpoint::Call(cache_pages::purge)),
+    ("/metrics", Endpoint::Read(|admin, request| Ok(admin.metrics(request)))),
+    ("/healthz", Endpoint::Read(|admin, _| Ok(admin.health()))),
+    ("/config", Endpoint::Read(|admin, _| Ok(admin.config()))),
+    ("/reload", Endpoint::Action(|admin, _| Ok(admin.reload()))),
+    ("/drain", Endpoint::Action(|admin, _| Ok(admin.drain()))),
+    ("/log/reopen", Endpoint::Action(|admin, _| Ok(admin.reopen_log()))),
+    ("/cache", Endpoint::PrivateRead(cache_pages::list)),
+    ("/cache/object", Endpoint::PrivateRead(cache_pages::show)),
+    ("/cache/stat", Endpoint::Read(cache_pages::stat)),
+    ("/cache/purge", Endpoint::Action(cache_pages::purge)),
     (takeover::PATH, Endpoint::Takeover),
 ];
 
 impl Admin {
-    /// What to tell before the first request; `config` as a file.
+    /// Creates the server. `config` is the configuration as TOML.
     pub(crate) fn new(metrics: Metrics, config: String, guard: AccessRules, hooks: Hooks) -> Self {
         Self {
             metrics,
@@ -130,19 +132,19 @@ impl Admin {
         }
     }
 
-    /// Another configuration is in force.
+    /// Sets the configuration that `/config` returns.
     pub(crate) fn set_config(&self, config: String) {
         *lock(&self.config) = config;
     }
 
-    /// From now on, health is "draining".
+    /// Marks the process as draining for `/healthz`, and refuses takeovers.
     pub(crate) fn set_draining(&self) {
-        // Pairs with the loads in `is_draining`; nothing else is read by what it says.
+        // Relaxed: pairs with the load in `is_draining`; the flag guards no other memory.
         self.draining.store(true, Ordering::Relaxed);
         self.refuse_takeovers();
     }
 
-    /// From now on no takeover may begin; one that is under way goes on.
+    /// Refuses new takeovers; a takeover in progress continues.
     pub(crate) fn refuse_takeovers(&self) {
         lock(&self.takeovers).refused = true;
         self.takeover_changed.notify_all();
@@ -153,24 +155,24 @@ impl Admin {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// The takeover that was under way is not any more.
+    /// Records that the takeover in progress has failed.
     pub(crate) fn handle_takeover_failure(&self) {
         lock(&self.takeovers).under_way = false;
         self.takeover_changed.notify_one();
     }
 
-    /// Whether a successor is taking over, with a configuration that it has read already.
+    /// Returns whether a successor is taking over. It has read its configuration already.
     pub(crate) fn is_upgrading(&self) -> bool {
         lock(&self.takeovers).under_way
     }
 
-    /// Answers one connection on a thread of its own, unless there are too many.
+    /// Serves a connection on a thread of its own. Closes it if there are too many.
     fn handle_connection(self: &Arc<Self>, connection: Connection) {
         let is_unix = matches!(**connection.socket(), Socket::Unix(_));
         let limit = if is_unix { &self.unix } else { &self.tcp };
         let Some(permit) = limit.acquire(connection.socket()) else { return };
         let this = Arc::clone(self);
-        // The other side is gone or too slow, or there is no thread: nobody is left to be told.
+        // An error means that the client is gone or too slow, or that no thread could be started.
         let _ = spawn("admin-connection", move || _ = this.serve(connection, &permit));
     }
 
@@ -180,7 +182,7 @@ impl Admin {
             Ok(head) => self.respond(&head, RequestSource::of_socket(connection.socket())?, permit),
             Err(error) => AdminResponse::malformed(error.downcast()?),
         };
-        // To do what was asked for may have taken its time.
+        // Handling the request may have used up the first deadline.
         connection.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
         if response.status == SWITCHING {
             permit.make_unevictable();
@@ -218,22 +220,22 @@ impl Admin {
         if request.has_body {
             return Err(AdminResponse::text(
                 (413, "Content Too Large"),
-                "nothing here takes a body",
+                "request bodies are not allowed",
             ));
         }
         match path {
-            Some(Endpoint::Page(page)) if is_read => page(self, request),
-            Some(Endpoint::Private(page)) if is_read => {
+            Some(Endpoint::Read(page)) if is_read => page(self, request),
+            Some(Endpoint::PrivateRead(page)) if is_read => {
                 self.access.check_authorized(request, source)?;
                 page(self, request)
             }
-            Some(Endpoint::Page(_) | Endpoint::Private(_)) => {
+            Some(Endpoint::Read(_) | Endpoint::PrivateRead(_)) => {
                 Err(AdminResponse::method_not_allowed("GET, HEAD"))
             }
-            Some(Endpoint::Call(call)) if request.method == Method::Post => {
+            Some(Endpoint::Action(call)) if request.method == Method::Post => {
                 self.access.check_authorized(request, source)?;
                 console::log(&format!("admin: POST {} from {source}", request.path));
-                // Whoever comes meanwhile does not keep it from hearing what came of it.
+                // Further connections must not evict this one before its response is sent.
                 permit.make_unevictable();
                 call(self, request)
             }
@@ -241,7 +243,7 @@ impl Admin {
                 self.access.check_authorized(request, source)?;
                 self.begin_takeover(request, source)
             }
-            Some(Endpoint::Call(_) | Endpoint::Takeover) => {
+            Some(Endpoint::Action(_) | Endpoint::Takeover) => {
                 Err(AdminResponse::method_not_allowed("POST"))
             }
             None => {
@@ -252,7 +254,7 @@ impl Admin {
         }
     }
 
-    /// Claims the one takeover that may be under way, if the other side speaks our protocol.
+    /// Reserves the single takeover, if the client sent the right upgrade token.
     fn begin_takeover(
         &self,
         request: &AdminRequest<'_>,
@@ -261,13 +263,13 @@ impl Admin {
         if matches!(source, RequestSource::Tcp(_)) {
             return Err(AdminResponse::text(
                 (403, "Forbidden"),
-                "this goes over a Unix socket only",
+                "takeovers are only allowed over a Unix socket",
             ));
         }
         if request.upgrade != Some(takeover::PROTOCOL) {
             return Err(AdminResponse::switching(
                 (426, "Upgrade Required"),
-                &format!("this process speaks {} only", takeover::PROTOCOL),
+                &format!("unsupported Upgrade (expected: {})", takeover::PROTOCOL),
             ));
         }
         let timeout = Duration::from_millis(TAKEOVER_WAIT_MS_MAX);
@@ -279,7 +281,7 @@ impl Admin {
             return Err(AdminResponse::text((409, "Conflict"), "another process is taking over"));
         }
         if takeovers.refused {
-            let wrong = "this process is ending, and hands nothing over any more";
+            let wrong = "this process is draining, so no other process can take over";
             return Err(AdminResponse::text((409, "Conflict"), wrong));
         }
         takeovers.under_way = true;
@@ -292,7 +294,7 @@ impl Admin {
             .and_then(|()| TakeoverChannel::from_admin_connection(&connection));
         if !text.is_ok_and(|text| takeover::offer_takeover(text, &self.hooks.supervisor)) {
             self.handle_takeover_failure();
-            // After that, for the supervisor may wait for just this.
+            // In this order: the supervisor may be waiting for the end of the takeover.
             self.hooks.supervisor.send(SupervisorRequest::Repoll);
         }
     }
@@ -339,7 +341,7 @@ impl Admin {
             None => AdminResponse::text((409, "Conflict"), "there is no access log"),
             Some(Ok(())) => AdminResponse::text((200, "OK"), "access log reopened"),
             Some(Err(error)) => {
-                let text = format!("access log not reopened: {error}");
+                let text = format!("cannot reopen the access log: {error}");
                 AdminResponse::text((500, "Internal Server Error"), &text)
             }
         }

@@ -1,60 +1,60 @@
-//! The query of a request to the admin address.
+//! The query of an admin request.
 
 use super::response::AdminResponse;
 
-/// Named values, percent-decoded, each name once.
+/// Names and percent-decoded values; each name occurs once.
 #[derive(Debug, Default)]
 pub(super) struct Query<'a>(Vec<(&'a str, Vec<u8>)>);
 
 impl<'a> Query<'a> {
-    /// Reads a query of which only these names are known.
+    /// Parses a query in which only `names` are allowed.
     ///
     /// # Errors
-    /// The refusal, which says what is allowed.
+    /// A response that lists the allowed names.
     pub(super) fn parse(text: &'a str, names: &[&str]) -> Result<Self, AdminResponse> {
         let refused = |wrong: String| {
-            let line = format!("{wrong}; allowed, each once: {}", names.join(", "));
+            let line = format!("{wrong} (expected, each at most once: {})", names.join(", "));
             AdminResponse::text((400, "Bad Request"), &line)
         };
         let mut query = Self::default();
         for part in text.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             if !names.contains(&name) {
-                return Err(refused(format!("{name:?} is not known")));
+                return Err(refused(format!("unknown parameter {name:?}")));
             }
             if query.get(name).is_some() {
-                return Err(refused(format!("{name} is given twice")));
+                return Err(refused(format!("duplicate parameter {name}")));
             }
             let Some(value) = percent_decoded(value) else {
-                return Err(refused(format!("{name} has a % that is no %XX")));
+                return Err(refused(format!("invalid {name}: % without two hexadecimal digits")));
             };
             query.0.push((name, value));
         }
         Ok(query)
     }
 
-    /// The value of a name, if it is there.
+    /// Returns the value of a name.
     pub(super) fn get(&self, name: &str) -> Option<&[u8]> {
         self.0.iter().find(|(other, _)| *other == name).map(|(_, value)| &value[..])
     }
 
-    /// Whether something is said by its name alone.
+    /// Returns whether a name without a value is present.
     ///
     /// # Errors
-    /// The refusal of a value.
+    /// A response that refuses a value.
     pub(super) fn flag(&self, name: &str) -> Result<bool, AdminResponse> {
         match self.get(name) {
             None => Ok(false),
             Some(b"" | b"1") => Ok(true),
             Some(_) => {
-                let wrong = format!("{name} stands alone, without a value");
+                let wrong = format!("invalid {name} (expected: no value)");
                 Err(AdminResponse::text((400, "Bad Request"), &wrong))
             }
         }
     }
 }
 
-/// RFC 3986 section 2.1. A `+` is one: URLs are the values here, and forms are not.
+/// Decodes `%XX` (RFC 3986 section 2.1). `+` is not decoded: the values are URLs, not form fields.
 fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut parts = text.split('%');
@@ -78,11 +78,11 @@ mod tests {
         assert_eq!(query.get("url"), Some(&b"http://a/?b=c&d+e\xff"[..]));
         assert!(query.flag("all").unwrap() && !query.flag("soft").unwrap());
         for (text, part) in [
-            ("uri=a", "\"uri\" is not known; allowed, each once: url, all"),
-            ("url=a&url=b", "url is given twice"),
-            ("url=%4", "no %XX"),
-            ("url=%xx", "no %XX"),
-            ("url=%+1", "no %XX"),
+            ("uri=a", "unknown parameter \"uri\" (expected, each at most once: url, all)"),
+            ("url=a&url=b", "duplicate parameter url"),
+            ("url=%4", "two hexadecimal digits"),
+            ("url=%xx", "two hexadecimal digits"),
+            ("url=%+1", "two hexadecimal digits"),
         ] {
             let refusal = Query::parse(text, &["url", "all"]).unwrap_err();
             assert!(refusal.status.0 == 400 && refusal.body.contains(part), "{text}");

@@ -1,4 +1,4 @@
-//! What the admin server looks at in a request.
+//! The parts of a request that the admin server uses.
 
 use std::str::from_utf8;
 
@@ -8,15 +8,15 @@ use millrace_http1::{
 
 use crate::http;
 
-/// A request for a path.
+/// A request to the admin server.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct AdminRequest<'a> {
     pub(super) method: Method,
     /// The target without its query.
     pub(super) path: &'a str,
-    /// What follows the `?`; empty if there is none.
+    /// The part behind `?`; empty if there is none.
     pub(super) query: &'a str,
-    /// `None`: an HTTP/1.0 client that sends no Host.
+    /// `None`: an HTTP/1.0 client sent no Host.
     pub(super) host: Option<Authority<'a>>,
     pub(super) authorization: Option<&'a str>,
     pub(super) origin: Option<&'a str>,
@@ -24,19 +24,19 @@ pub(super) struct AdminRequest<'a> {
     pub(super) upgrade: Option<&'a str>,
     /// Whether Accept names `text/plain` and not the OpenMetrics format. Weights are not compared.
     pub(super) accepts_only_text: bool,
-    /// A body follows, or something whose end is not certain.
+    /// Whether a body follows, or may follow because the framing is invalid.
     pub(super) has_body: bool,
 }
 
 impl<'a> AdminRequest<'a> {
-    /// Looks at a request.
+    /// Parses a request header.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the request is malformed.
     pub(super) fn parse(head: &'a RequestHead) -> Result<Self, String> {
         let destination = destination(head).map_err(|error| error.to_string())?;
         if head.form() != TargetForm::Origin {
-            return Err("the request target is not a path".to_owned());
+            return Err("invalid request target (expected: a path)".to_owned());
         }
         let target = from_utf8(destination.path_and_query).expect("targets are ASCII");
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -69,8 +69,8 @@ fn value<'a>(head: &'a RequestHead, name: &str) -> Result<Option<&'a str>, Strin
     let mut values = http::values(head, name);
     let value = values.next().map(from_utf8).transpose();
     match values.next() {
-        None => value.map_err(|_| format!("the field {name} is not UTF-8")),
-        Some(_) => Err(format!("there is more than one field {name}")),
+        None => value.map_err(|_| format!("invalid {name} field (expected: UTF-8)")),
+        Some(_) => Err(format!("more than one {name} field")),
     }
 }
 

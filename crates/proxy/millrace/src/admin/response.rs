@@ -1,45 +1,45 @@
-//! What the admin address answers with: a status, a few fixed fields, a short body.
+//! The responses of the admin server: a status, a few fixed fields, a short body.
 
 use millrace_http1::{Framing, HeadError, HeaderWriter, Http1Header, Version};
 
 use crate::http::Status;
 use crate::takeover;
 
-/// One answer.
+/// One response.
 #[derive(Debug, Default)]
 pub(super) struct AdminResponse {
     pub(super) status: Status,
     pub(super) content_type: &'static str,
     pub(super) body: String,
-    /// A further field: its name and its value.
+    /// The name and the value of one more field.
     field: Option<(&'static str, &'static str)>,
-    /// The body is only counted, not sent.
+    /// The response is to HEAD: it has a Content-Length and no body.
     is_head: bool,
-    /// The connection speaks, or should have spoken, something else from here on.
+    /// The response has the fields of a protocol switch.
     is_switching: bool,
 }
 
-/// The field of a response to a purge that no stored response matched; its value is 0. With disks
-/// it is never sent: their responses are not counted.
+/// The field of a response to a purge that matched no stored response; its value is 0. It is never
+/// sent if there are disks, because their responses are not counted.
 pub(crate) const MATCHED_FIELD: &str = "Millrace-Matched";
 
 impl AdminResponse {
-    /// A line for people.
+    /// Creates a response with one line of plain text.
     pub(super) fn text(status: Status, line: &str) -> Self {
         Self::page(status, "text/plain; charset=utf-8", format!("{line}\n"))
     }
 
-    /// A body of another kind.
+    /// Creates a response with a body of `content_type`.
     pub(super) fn page(status: Status, content_type: &'static str, body: String) -> Self {
         Self { status, content_type, body, ..Self::default() }
     }
 
-    /// Adds the field [`MATCHED`].
+    /// Adds the field [`MATCHED_FIELD`].
     pub(super) fn with_matched_zero(self) -> Self {
         Self { field: Some((MATCHED_FIELD, "0")), ..self }
     }
 
-    /// The head of the request is refused.
+    /// Creates the response to a malformed request header.
     pub(super) fn malformed(error: HeadError) -> Self {
         use HeadError::{BytesTooMany, FieldsTooMany, TargetTooLong};
         let status = match error {
@@ -51,13 +51,13 @@ impl AdminResponse {
         Self::text(status, &error.to_string())
     }
 
-    /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
+    /// Creates a 405 (RFC 9110 section 15.5.6).
     pub(super) fn method_not_allowed(allowed: &'static str) -> Self {
         let line = format!("405 Method Not Allowed (allowed: {allowed})");
         Self { field: Some(("Allow", allowed)), ..Self::text((405, "Method Not Allowed"), &line) }
     }
 
-    /// A token is needed (RFC 6750 section 3).
+    /// Creates a 401 that requests a bearer token (RFC 6750 section 3).
     pub(super) fn unauthorized(line: &str) -> Self {
         Self {
             field: Some(("WWW-Authenticate", "Bearer realm=\"millrace admin\"")),
@@ -65,17 +65,18 @@ impl AdminResponse {
         }
     }
 
-    /// The other side has to switch to the protocol of takeovers, or may (RFC 9110 section 7.8).
+    /// Creates a response that switches, or requires a switch, to the takeover protocol (RFC 9110
+    /// section 7.8).
     pub(super) fn switching(status: Status, line: &str) -> Self {
         Self { is_switching: true, ..Self::text(status, line) }
     }
 
-    /// The same for HEAD: without its body.
+    /// Removes the body if the request was HEAD.
     pub(super) fn without_body(self, is_head: bool) -> Self {
         Self { is_head, ..self }
     }
 
-    /// As it goes over the wire.
+    /// Encodes the response for the wire.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (status, reason) = self.status;
         let mut bytes = Vec::new();

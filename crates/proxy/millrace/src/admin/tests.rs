@@ -1,4 +1,4 @@
-//! Tests of what is answered to whom, over real sockets.
+//! Tests of the responses and of access, over real sockets.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,16 +24,16 @@ fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
         std::fs::remove_file(&path).unwrap();
         token
     });
-    let (desk, requests) = SupervisorRequests::new(|| {});
+    let (supervisor, requests) = SupervisorRequests::new(|| {});
     let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
     let metrics = Metrics::new(&shared, LogSink::without_file(), Arc::default());
     let guard = AccessRules { token, name: None };
-    let hooks = Hooks { supervisor: desk, reopen_log: Box::new(|| None), cache: None };
+    let hooks = Hooks { supervisor, reopen_log: Box::new(|| None), cache: None };
     (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), requests)
 }
 
-/// The answer to a request over TCP, in which PORT stands for the port.
-fn ask(admin: &Arc<Admin>, request: &str) -> String {
+/// Sends a request over TCP and returns the response. PORT in the request stands for the port.
+fn request(admin: &Arc<Admin>, request: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let mut client = TcpStream::connect(address).unwrap();
@@ -46,14 +46,14 @@ fn ask(admin: &Arc<Admin>, request: &str) -> String {
     response
 }
 
-fn ask_for(admin: &Arc<Admin>, line: &str, fields: &str) -> String {
-    ask(admin, &format!("{line} HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n{fields}\r\n"))
+fn request_with(admin: &Arc<Admin>, line: &str, fields: &str) -> String {
+    request(admin, &format!("{line} HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n{fields}\r\n"))
 }
 
 #[test]
-fn pages_are_told_apart_and_draining_is_not_healthy() {
+fn each_path_has_its_response_and_draining_is_not_healthy() {
     let (admin, _errands) = admin(false);
-    let get = |path: &str| ask_for(&admin, &format!("GET {path}"), "");
+    let get = |path: &str| request_with(&admin, &format!("GET {path}"), "");
     assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
     assert!(get("/config?a").ends_with("\r\n\r\na = 1\n"));
     assert!(get("/metrics").contains(MetricsFormat::OpenMetrics.content_type()));
@@ -64,30 +64,30 @@ fn pages_are_told_apart_and_draining_is_not_healthy() {
         ),
         ("Accept: application/openmetrics-text, Text/Plain\r\n", MetricsFormat::OpenMetrics),
     ] {
-        let response = ask_for(&admin, "GET /metrics", accept);
+        let response = request_with(&admin, "GET /metrics", accept);
         assert!(response.contains(format.content_type()), "{response}");
     }
     assert!(get("/").starts_with("HTTP/1.1 404 "));
     assert!(get("/cache/stat").starts_with("HTTP/1.1 409 "), "there is none");
     assert!(get("/cache").starts_with("HTTP/1.1 403 ") && get("/cache/object").contains("token"));
-    let head = ask(&admin, "HEAD /healthz HTTP/1.0\r\n\r\n");
+    let head = request(&admin, "HEAD /healthz HTTP/1.0\r\n\r\n");
     assert!(head.contains("Content-Length: 3\r\n") && head.ends_with("\r\n\r\n"));
-    assert!(ask_for(&admin, "POST /config", "").contains("\r\nAllow: GET, HEAD\r\n"));
-    assert!(ask_for(&admin, "GET /drain", "").contains("\r\nAllow: POST\r\n"));
-    assert!(ask(&admin, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    assert!(request_with(&admin, "POST /config", "").contains("\r\nAllow: GET, HEAD\r\n"));
+    assert!(request_with(&admin, "GET /drain", "").contains("\r\nAllow: POST\r\n"));
+    assert!(request(&admin, "malformed\r\n\r\n").starts_with("HTTP/1.1 400 "));
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(HEAD_LIMITS.bytes_max));
-    assert!(ask(&admin, &long).starts_with("HTTP/1.1 431 "));
-    let body = ask_for(&admin, "GET /healthz", "Content-Length: 100000\r\n");
+    assert!(request(&admin, &long).starts_with("HTTP/1.1 431 "));
+    let body = request_with(&admin, "GET /healthz", "Content-Length: 100000\r\n");
     assert!(body.starts_with("HTTP/1.1 413 "));
     admin.set_draining();
     assert!(get("/healthz").starts_with("HTTP/1.1 503 "));
 }
 
 #[test]
-fn what_changes_something_needs_the_token() {
+fn changes_need_the_token() {
     let (without, requests) = admin(false);
-    let refused = ask_for(&without, "POST /drain", TOKEN);
-    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("give admin-token-file PATH"));
+    let refused = request_with(&without, "POST /drain", TOKEN);
+    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("admin-token-file PATH"));
     assert!(requests.next().is_none());
     let (admin, requests) = admin(true);
     for (fields, status) in [
@@ -97,19 +97,20 @@ fn what_changes_something_needs_the_token() {
         (&format!("{TOKEN}Origin: http://evil.example\r\n"), "403"),
         (&format!("{TOKEN}Sec-Fetch-Site: cross-site\r\n"), "403"),
     ] {
-        let response = ask_for(&admin, "POST /drain", fields);
+        let response = request_with(&admin, "POST /drain", fields);
         assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{fields}: {response}");
     }
-    assert!(ask_for(&admin, "POST /drain", "").contains("\r\nWWW-Authenticate: Bearer "));
+    assert!(request_with(&admin, "POST /drain", "").contains("\r\nWWW-Authenticate: Bearer "));
     let foreign = format!("POST /drain HTTP/1.1\r\nHost: evil.example:PORT\r\n{TOKEN}\r\n");
-    assert!(ask(&admin, &foreign).starts_with("HTTP/1.1 421 "));
+    assert!(request(&admin, &foreign).starts_with("HTTP/1.1 421 "));
     assert!(
-        ask(&admin, &foreign.replace("POST /drain", "GET /config")).starts_with("HTTP/1.1 421 ")
+        request(&admin, &foreign.replace("POST /drain", "GET /config"))
+            .starts_with("HTTP/1.1 421 ")
     );
     assert!(requests.next().is_none());
-    assert!(ask_for(&admin, "POST /drain", TOKEN).starts_with("HTTP/1.1 202 "));
+    assert!(request_with(&admin, "POST /drain", TOKEN).starts_with("HTTP/1.1 202 "));
     assert!(matches!(requests.next(), Some(SupervisorRequest::Drain)));
-    assert!(ask_for(&admin, "POST /log/reopen", TOKEN).starts_with("HTTP/1.1 409 "));
+    assert!(request_with(&admin, "POST /log/reopen", TOKEN).starts_with("HTTP/1.1 409 "));
     let supervisor = std::thread::spawn(move || {
         let reply = loop {
             match requests.next() {
@@ -119,12 +120,12 @@ fn what_changes_something_needs_the_token() {
         };
         reply.send(Err("no file to reload".to_owned())).unwrap();
     });
-    assert!(ask_for(&admin, "POST /reload", TOKEN).starts_with("HTTP/1.1 422 "));
+    assert!(request_with(&admin, "POST /reload", TOKEN).starts_with("HTTP/1.1 422 "));
     supervisor.join().unwrap();
-    assert!(ask_for(&admin, "POST /reload", TOKEN).starts_with("HTTP/1.1 503 "));
+    assert!(request_with(&admin, "POST /reload", TOKEN).starts_with("HTTP/1.1 503 "));
 }
 
-fn ask_at_unix_socket(admin: &Arc<Admin>, line: &str) -> String {
+fn request_over_unix_socket(admin: &Arc<Admin>, line: &str) -> String {
     let (mut client, stream) = UnixStream::pair().unwrap();
     admin.handle_connection(Connection::new(stream.into(), true).unwrap());
     client.write_all(format!("{line} HTTP/1.1\r\nHost: anything\r\n\r\n").as_bytes()).unwrap();
@@ -137,20 +138,20 @@ fn ask_at_unix_socket(admin: &Arc<Admin>, line: &str) -> String {
 #[test]
 fn the_same_user_needs_no_token_at_a_unix_socket() {
     let (admin, requests) = admin(false);
-    let response = ask_at_unix_socket(&admin, "POST /drain");
+    let response = request_over_unix_socket(&admin, "POST /drain");
     assert!(response.starts_with("HTTP/1.1 202 "), "{response}");
     assert!(matches!(requests.next(), Some(SupervisorRequest::Drain)));
 }
 
 #[test]
-fn a_crowd_over_tcp_is_not_in_the_way_of_a_unix_socket() {
+fn many_tcp_connections_do_not_block_a_unix_socket() {
     let (admin, requests) = admin(false);
     let (ends, connections): (Vec<_>, Vec<_>) = (0..100)
         .map(|_| UnixStream::pair().unwrap())
         .map(|(end, other)| (end, Connection::new(other.into(), true).unwrap()))
         .unzip();
     let _places: Vec<_> = connections.iter().map(|each| admin.tcp.acquire(each.socket())).collect();
-    let response = ask_at_unix_socket(&admin, "POST /drain");
+    let response = request_over_unix_socket(&admin, "POST /drain");
     assert!(response.starts_with("HTTP/1.1 202 "), "{response}");
     drop((ends, requests));
 }

@@ -1,4 +1,5 @@
-//! The token that changes over TCP need: read from its file once, compared in constant time.
+//! The bearer token for changes over TCP. It is read from its file once and compared in constant
+//! time.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,13 +9,13 @@ use std::path::Path;
 use millrace_config::ConfigError;
 use millrace_http1::HeaderWriter;
 
-/// The shortest and the longest token, in bytes.
+/// The minimum and maximum length of a token in bytes.
 const BYTES_MIN: usize = 16;
 const BYTES_MAX: usize = 1024;
-/// Permissions that nobody but a file's owner and group may have.
+/// Permissions for users other than the file's owner and group.
 const MODE_OF_OTHERS: u32 = 0o007;
 
-/// A token. It is never written anywhere; `Debug` does not show it.
+/// A token. It is never logged, and `Debug` does not show it.
 pub(crate) struct Token(Vec<u8>);
 
 impl std::fmt::Debug for Token {
@@ -24,43 +25,51 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token in the first and only line of `path`.
+    /// Reads the token from `path`, whose only line it is.
     ///
     /// # Errors
-    /// When the file cannot be read, is open to others, or holds no token.
+    /// If the file cannot be read, has permissions for other users, or contains no valid token.
     pub(crate) fn read(option: &str, path: &Path) -> Result<Self, ConfigError> {
         let refused = |wrong: String| ConfigError::Rule {
             location: format!("{option} {}", path.display()),
             problem: wrong,
             expected: format!(
-                "a file of its owner's, not open to others (chmod 600), with one line of \
+                "a file without permissions for other users (chmod 600), with one line of \
                  {BYTES_MIN} to {BYTES_MAX} printable characters"
             ),
         };
         let failed = |error: std::io::Error| refused(format!("cannot be read: {error}"));
         let file = File::open(path).map_err(failed)?;
-        // Of the open file, so that it is the one that is read.
+        // The metadata of the open file, so that the file checked is the file read.
         let mode = file.metadata().map_err(failed)?.mode();
         if mode & MODE_OF_OTHERS != 0 {
-            return Err(refused(format!("is open to others (mode {:03o})", mode & 0o777)));
+            return Err(refused(format!(
+                "has permissions for other users (mode {:03o})",
+                mode & 0o777
+            )));
         }
         let mut bytes = Vec::new();
-        // Two more than allowed: the line's end, and one that shows that there are too many.
+        // Two bytes more than allowed: a newline, and one byte that shows that the token is too
+        // long.
         file.take(BYTES_MAX as u64 + 2).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.last() == Some(&b'\n') {
             bytes.pop();
         }
         match bytes {
             _ if !bytes.iter().all(u8::is_ascii_graphic) => {
-                Err(refused("holds more than one line of printable characters".to_owned()))
+                Err(refused("contains more than one line of printable characters".to_owned()))
             }
-            _ if bytes.len() < BYTES_MIN => Err(refused("has too short a token".to_owned())),
-            _ if bytes.len() > BYTES_MAX => Err(refused("has too long a token".to_owned())),
+            _ if bytes.len() < BYTES_MIN => {
+                Err(refused("contains a token that is too short".to_owned()))
+            }
+            _ if bytes.len() > BYTES_MAX => {
+                Err(refused("contains a token that is too long".to_owned()))
+            }
             _ => Ok(Self(bytes)),
         }
     }
 
-    /// Writes the field with which a request brings this token (RFC 6750 section 2.1).
+    /// Writes the Authorization field with this token (RFC 6750 section 2.1).
     pub(crate) fn write_field(&self, header: &mut impl HeaderWriter) {
         header.field_with(b"Authorization", |value| {
             value.extend_from_slice(b"Bearer ");
@@ -68,18 +77,18 @@ impl Token {
         });
     }
 
-    /// Whether the value of an Authorization field brings this token. How long that takes tells
-    /// nothing of the token but its length.
+    /// Returns whether the value of an Authorization field contains this token. The time that this
+    /// takes reveals only the length of the token.
     pub(super) fn matches(&self, authorization: &str) -> bool {
         let Some((scheme, token)) = authorization.split_once(' ') else { return false };
-        // RFC 9110 section 11.1: schemes are compared without regard to case.
+        // RFC 9110 section 11.1: the scheme is case-insensitive.
         let is_bearer = scheme.eq_ignore_ascii_case("Bearer");
         let token = token.trim_start_matches(' ').as_bytes();
         if token.len() != self.0.len() {
             return false;
         }
         let pairs = token.iter().zip(&self.0);
-        // The black box keeps the optimizer from ending the loop at the first difference.
+        // `black_box` keeps the optimizer from ending the loop at the first difference.
         let different = pairs
             .fold(0, |different, (one, other)| std::hint::black_box(different | (one ^ other)));
         different == 0 && is_bearer
@@ -105,7 +114,7 @@ mod tests {
             (b"0123456789abcdef\n\n", 0o600, "one line"),
             (b"0123456789 abcdef", 0o600, "printable"),
             (&[b'a'; 1025], 0o600, "too long"),
-            (b"0123456789abcdef\n", 0o644, "open to others (mode 644)"),
+            (b"0123456789abcdef\n", 0o644, "has permissions for other users (mode 644)"),
         ] {
             assert!(read(text, mode).unwrap_err().contains(wrong), "{wrong}");
         }

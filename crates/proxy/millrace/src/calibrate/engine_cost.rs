@@ -1,7 +1,7 @@
-//! What an engine costs: messages bounced over loopback connections.
+//! Measures the CPU time of an engine: messages go back and forth over loopback connections.
 //!
-//! Both ends belong to the engine that is measured, so that the figure is of whole messages, sent
-//! and received, [`PAIRS`] under way at a time. It is CPU time, of this process alone.
+//! Both ends belong to the measured engine, so the result covers sending and receiving. [`PAIRS`]
+//! messages are in flight at a time. CPU time is that of this process.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd, Token, Tok
 
 use super::Loopback;
 
-/// Connections, each with a message under way.
+/// Connections, each with one message in flight.
 const PAIRS: usize = 32;
-/// Messages of one measurement, all connections together.
+/// Messages of one measurement over all connections.
 const MESSAGES: usize = 1024;
-/// What a request with its answer's head is like.
+/// About the size of a request plus a response header.
 const MESSAGE_BYTES: usize = 1024;
-/// How long a measurement may take; a machine that is so busy tells nothing.
+/// Time limit of a measurement. A machine that needs longer is too busy to be measured.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// CPU time of a message over `watch`, which has nothing in it.
+/// Returns the CPU time of one message over `watch`, which must be empty.
 ///
 /// # Errors
-/// What the kernel refused: the engine, sockets, the loopback network; [`Error::TimedOut`] when
-/// the machine is too busy.
+/// If the kernel refuses the engine, sockets or the loopback network; [`Error::TimedOut`] if the
+/// machine is too busy.
 pub(crate) fn measure_engine<W: Watch>(watch: W) -> Result<Duration, Error> {
     let mut bench = MessageBounce::connected(watch)?;
     let before = millrace_sys::cpu_time();
@@ -32,17 +32,17 @@ pub(crate) fn measure_engine<W: Watch>(watch: W) -> Result<Duration, Error> {
     Ok(elapsed / MESSAGES as u32)
 }
 
-/// Connections of which both ends are here.
+/// Connections with both ends in this engine.
 struct MessageBounce<W> {
     loopback: Loopback<W>,
-    /// Those that were connected first, then their other ends.
+    /// The connecting ends, then the accepted ones.
     ends: Vec<BounceEnd>,
     message: Vec<u8>,
 }
 
 struct BounceEnd {
     fd: Fd,
-    /// Bytes of the message that is being received: `received < MESSAGE_BYTES`.
+    /// Bytes received of the current message: `received < MESSAGE_BYTES`.
     received: usize,
 }
 
@@ -63,7 +63,7 @@ impl<W: Watch> MessageBounce<W> {
         Ok(Self { loopback, ends, message: vec![b'm'; MESSAGE_BYTES] })
     }
 
-    /// Those that connected send first; from then on each end sends back what it received.
+    /// Exchanges `messages`. The connecting ends send first; every end returns what it receives.
     fn run(&mut self, messages: usize) -> Result<(), Error> {
         for index in 0..self.ends.len() {
             let (end, token) = (&self.ends[index], token(index));
@@ -103,7 +103,7 @@ impl<W: Watch> MessageBounce<W> {
         Ok(())
     }
 
-    /// By resets, so that no port is kept waiting for what is late (TIME_WAIT).
+    /// Resets the connections, so that no port stays in TIME_WAIT.
     fn end(self) {
         let Self { mut loopback, ends, .. } = self;
         ends.into_iter().for_each(|end| loopback.engine.reset(end.fd));
@@ -128,7 +128,7 @@ mod tests {
             SelectWatch::new().and_then(measure_engine),
         ] {
             match cost {
-                // The machine has no io_uring, or has no time: neither is what is tested.
+                // This machine has no io_uring or is too busy; the test does not depend on either.
                 Err(Error::Unsupported(_) | Error::TimedOut) => {}
                 cost => assert!(cost.unwrap() > Duration::ZERO),
             }

@@ -1,9 +1,9 @@
-//! What it costs to forward the rest of a body: by a receive and a send, and through a pipe.
+//! Measures the CPU time of forwarding the rest of a body, by receive and send and through a pipe.
 //!
-//! An engine has the middle of two connections, as a worker has; the ends are plain sockets of this
-//! thread. Copying and splicing take turns, round after round, so that what disturbs the machine
-//! meets both. What counts is CPU time of this thread, from the first wait to the last byte sent,
-//! with the sending of the origin, which is the same for both, and without the client's receiving.
+//! An engine has the middle of two connections, like a worker. The ends are plain sockets of this
+//! thread. Copying and splicing alternate, so that a disturbance affects both. The result is the
+//! CPU time of this thread from the first wait to the last byte sent. It includes the origin's
+//! sending, which is the same for both, and excludes the client's receiving.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,44 +17,44 @@ use millrace_sys::Errno;
 
 use super::{Loopback, refused};
 
-/// What is forwarded.
+/// What a forwarded body consists of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RestKind {
-    /// Nothing but the rest.
+    /// The rest alone.
     Alone,
-    /// The rest behind what was received with its head.
+    /// The rest behind bytes that were received with the header.
     AfterHeader,
 }
 
-/// What forwarding a rest costs.
+/// The cost of forwarding a rest.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardCosts {
     pub(crate) kind: RestKind,
-    /// Length of the rest.
+    /// The length of the rest.
     pub(crate) bytes: usize,
-    /// In each round (copied, spliced); at least [`ROUNDS_MIN`] of them.
+    /// One pair (copied, spliced) per round; at least [`ROUNDS_MIN`].
     pub(crate) rounds: Vec<(Duration, Duration)>,
 }
 
-/// Rounds that tell something.
+/// The least rounds for a result.
 const ROUNDS_MIN: usize = 12;
-/// Rounds that are enough.
+/// Rounds that suffice.
 const ROUNDS_MAX: usize = 48;
-/// Bodies of one kind and size forwarded in a row: enough to be above what reading the clock costs.
+/// Bodies forwarded in one measurement, so that the cost of reading the clock is negligible.
 const BATCH: u32 = 8;
-/// CPU time after which no round begins.
+/// CPU time after which no further round begins.
 const CPU_MAX: Duration = Duration::from_millis(600);
-/// What is received of a body with its head.
+/// Bytes of a body received together with its header.
 const WITH_HEADER_BYTES: usize = 4096;
-/// The longest rest: one receive brings it.
+/// The maximum length of a rest: what one receive returns.
 const REST_MAX: usize = Buffer::SIZE;
 
-/// What each of `cells` costs over `W`: a rest of so many bytes, `1..=REST_MAX`. Takes little more
-/// than [`CPU_MAX`], and never longer than `patience`.
+/// Measures the cost of each cell over `W`. A cell is a kind and a rest of `1..=REST_MAX` bytes.
+/// Takes little more CPU time than [`CPU_MAX`], and at most `timeout`.
 ///
 /// # Errors
-/// What the kernel refused: the engine, sockets, the loopback network, a pipe;
-/// [`Error::TimedOut`] when the machine is too busy.
+/// If the kernel refuses the engine, sockets, the loopback network or a pipe; [`Error::TimedOut`]
+/// if the machine is too busy.
 pub(crate) fn measure_forwarding<W: Watch>(
     cells: &[(RestKind, usize)],
     timeout: Duration,
@@ -77,7 +77,7 @@ pub(crate) fn measure_forwarding<W: Watch>(
     Ok(costs)
 }
 
-/// The middle of two connections: from an origin, to a client.
+/// The middle of two connections, from an origin and to a client.
 struct ForwardBench<W> {
     loopback: Loopback<W>,
     origin: OwnedFd,
@@ -85,13 +85,14 @@ struct ForwardBench<W> {
     sink: Fd,
     client: OwnedFd,
     pipe: Pipe,
-    /// What the origin sends.
+    /// The bytes that the origin sends.
     body: Vec<u8>,
-    /// Bytes of it that the origin could not send yet.
+    /// Bytes at the start of `body` that the origin has not sent yet.
     unsent: usize,
-    /// Where the client receives.
+    /// The client's receive buffer.
     memory: Vec<u8>,
-    /// When the client waits no longer: as the engine, whose clock stands still between its turns.
+    /// Time limit of the client's receiving. The engine has its own, because its clock stands still
+    /// between turns.
     deadline: Instant,
 }
 
@@ -104,7 +105,8 @@ impl<W: Watch> ForwardBench<W> {
         let mut loopback = Loopback::over(W::new()?, 4 * Buffer::SIZE, timeout)?;
         let (source, origin) = loopback.connect(SOURCE)?;
         let (sink, client) = loopback.connect(SINK)?;
-        // One that paces would be measured instead. Where this cannot be had, it is.
+        // A pacing algorithm would distort the result. If this one is missing, the default is
+        // measured.
         loopback.engine.set_congestion(&sink, NEARBY);
         let _ = millrace_sys::set_congestion(origin.as_fd(), NEARBY);
         let mut pipes = Pipes::new(1, Thresholds::SPLICE);
@@ -133,7 +135,7 @@ impl<W: Watch> ForwardBench<W> {
         Ok(())
     }
 
-    /// CPU time of one body, the mean of a few.
+    /// Forwards a few bodies. Returns the mean CPU time of one.
     fn forward_batch(
         &mut self,
         kind: RestKind,
@@ -150,10 +152,10 @@ impl<W: Watch> ForwardBench<W> {
         Ok(elapsed / BATCH)
     }
 
-    /// Forwards a body whose `rest` is copied or spliced. Gives how long it is.
+    /// Forwards a body and copies or splices its `rest`. Returns the length of the body.
     fn forward(&mut self, kind: RestKind, rest: usize, splices: bool) -> Result<usize, Error> {
         let total = if kind == RestKind::AfterHeader { WITH_HEADER_BYTES + rest } else { rest };
-        // What a worker finds out as well comes first: that nothing is left of the last one.
+        // As in a worker, the first call finds that nothing of the previous body is left.
         match (kind, splices) {
             (RestKind::AfterHeader, _) => {
                 self.loopback.engine.recv(&self.source, WITH_HEADER_BYTES, SOURCE);
@@ -186,8 +188,8 @@ impl<W: Watch> ForwardBench<W> {
         }
     }
 
-    /// Sends what was received, if anything was, and, if it `splices`, what the source has of the
-    /// `left` bytes behind it. Gives how many bytes the sink took.
+    /// Sends the received bytes, if any. With `splices`, also moves up to `left` bytes behind them
+    /// from the source through the pipe. Returns the number of bytes that the sink took.
     fn forward_part(
         &mut self,
         received: Option<Buffer>,
@@ -208,7 +210,7 @@ impl<W: Watch> ForwardBench<W> {
                 count += more;
             }
             Fill::Nothing if count > 0 => engine.send(sink, &[at_hand], SINK),
-            // The source was said to have something, and nothing was there.
+            // The source was reported readable but had no bytes.
             Fill::Nothing if received.is_none() => return Ok(0),
             Fill::Nothing | Fill::End => return Err(Error::Reset),
             Fill::Break(error) => return Err(error),
@@ -231,7 +233,7 @@ impl<W: Watch> ForwardBench<W> {
         }
     }
 
-    /// The next completion of either connection. The origin goes on sending meanwhile.
+    /// Waits for the next completion of either connection. The origin continues to send meanwhile.
     fn wait(&mut self) -> Result<CompletionEvent, Error> {
         loop {
             if self.unsent > 0 {
@@ -248,7 +250,7 @@ impl<W: Watch> ForwardBench<W> {
         }
     }
 
-    /// The client takes all of a body.
+    /// Receives a whole body at the client.
     fn receive(&mut self, mut left: usize) -> Result<(), Error> {
         while left > 0 {
             match millrace_sys::receive(self.client.as_fd(), &mut self.memory) {
@@ -262,7 +264,7 @@ impl<W: Watch> ForwardBench<W> {
         Ok(())
     }
 
-    /// By resets, so that no port is kept waiting for what is late (TIME_WAIT).
+    /// Resets the connections, so that no port stays in TIME_WAIT.
     fn end(self) {
         let Self { mut loopback, source, sink, .. } = self;
         loopback.engine.reset(source);
@@ -279,7 +281,7 @@ mod tests {
     fn rests_of_every_kind_and_size_are_forwarded_over_each_engine() {
         let cells =
             [(RestKind::Alone, 1), (RestKind::Alone, REST_MAX), (RestKind::AfterHeader, REST_MAX)];
-        // Also where other tests take all the time that a start would have.
+        // Long enough for a machine that other tests keep busy.
         let minute = Duration::from_secs(60);
         for costs in [
             measure_forwarding::<EpollWatch>(&cells, minute),
@@ -288,7 +290,7 @@ mod tests {
             measure_forwarding::<SelectWatch>(&cells, minute),
         ] {
             match costs {
-                // The machine has no io_uring, or has no time: neither is what is tested.
+                // This machine has no io_uring or is too busy; the test does not depend on either.
                 Err(Error::Unsupported(_) | Error::TimedOut) => {}
                 costs => {
                     let costs = costs.unwrap();
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_time_is_told_apart() {
+    fn a_busy_machine_is_reported_as_a_timeout() {
         let costs = measure_forwarding::<EpollWatch>(&[(RestKind::Alone, 1)], Duration::ZERO);
         assert_eq!(costs.unwrap_err(), Error::TimedOut);
     }

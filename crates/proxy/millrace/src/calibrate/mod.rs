@@ -1,5 +1,5 @@
-//! What things cost on this machine, measured over loopback connections in the few milliseconds
-//! that a start can spare. Nothing here decides: that is done where something depends on it.
+//! Measures costs on this machine over loopback connections, in a few milliseconds at start. The
+//! callers decide what follows from the costs.
 
 mod engine_cost;
 mod forward_cost;
@@ -19,18 +19,18 @@ pub(crate) use engine_cost::measure_engine;
 pub(crate) use forward_cost::{ForwardCosts, RestKind, measure_forwarding};
 pub(crate) use send_cost::{SendCosts, measure_sending};
 
-/// An engine with connections over the loopback network.
+/// An engine with loopback connections.
 struct Loopback<W> {
     engine: ReadinessEngine<W>,
     listener: OwnedFd,
     address: Address,
-    /// When it has taken too long: a machine that is so busy tells nothing.
+    /// Time limit of the measurement.
     deadline: Instant,
 }
 
 impl<W: Watch> Loopback<W> {
-    /// Creates an engine over an empty watch, without connections, with a budget of `budget_bytes`.
-    /// Each wait has to end within `patience` from now.
+    /// Creates an engine over an empty watch, without connections and with a budget of
+    /// `budget_bytes`. The whole measurement must end within `timeout`.
     fn over(watch: W, budget_bytes: usize, timeout: Duration) -> Result<Self, Error> {
         let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
         let engine = ReadinessEngine::with_watch(watch, options)?;
@@ -42,16 +42,16 @@ impl<W: Watch> Loopback<W> {
         Ok(Self { engine, listener, address, deadline })
     }
 
-    /// One connection: the end that the engine opened, and the other, which is no engine's.
+    /// Opens a connection. Returns the engine's end and the other end, a plain socket.
     fn connect(&mut self, token: Token) -> Result<(Fd, OwnedFd), Error> {
         let fd = self.engine.connect(&self.address, token)?;
         while !matches!(self.next()?.event, CompletionEvent::Connected(Ok(()))) {}
-        // On the loopback network it waits there once it is connected.
+        // A loopback connection is in the accept queue as soon as it is established.
         let (other, _) = millrace_sys::accept(self.listener.as_fd()).map_err(refused)?;
         Ok((fd, other))
     }
 
-    /// The next completion, whenever it comes.
+    /// Waits for the next completion.
     fn next(&mut self) -> Result<Completion, Error> {
         loop {
             if let Some(completion) = self.engine.next_completion() {

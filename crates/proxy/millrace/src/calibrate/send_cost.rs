@@ -1,10 +1,11 @@
-//! What it costs to send a body that is in the processor's cache: by copy and by reference.
+//! Measures the CPU time of sending a body that is in the processor's cache, by copy and by
+//! reference.
 //!
-//! The body rests in a slab, as those of the cache do, and goes to a client over a loopback
-//! connection. Both ways take turns, round after round, so that what disturbs the machine meets
-//! both. What counts is CPU time of this thread in the calls that send. There is one client, as
-//! with several the kernel's memory for what is under way would leave the processor's cache, which
-//! makes copies dearer than they are between a server and clients that read at once.
+//! The body is in a slab, like cached bodies, and is sent to a client over a loopback connection.
+//! The two methods alternate, so that a disturbance affects both. The result is the CPU time of
+//! this thread in the calls that send. There is one client only: with several, the socket buffers
+//! would not fit into the processor's cache, and copies would cost more than with clients that read
+//! at once.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,25 +19,25 @@ use millrace_sys::Errno;
 
 use super::refused;
 
-/// How often each body is sent each way.
+/// Measured rounds. In each, every body is sent once by each method.
 const ROUNDS: usize = 16;
-/// Rounds before those that count: until the socket has as much room as the kernel will give it.
+/// Rounds before the measured ones, in which the socket buffer grows to its final size.
 const WARM_UP_ROUNDS: usize = 4;
-/// The most that the client takes at once.
+/// Bytes that the client receives at most in one call.
 const RECEIVED_MAX: usize = 256 * 1024;
 
-/// What sending a body costs.
+/// The cost of sending a body.
 #[derive(Clone, Debug)]
 pub(crate) struct SendCosts {
     pub(crate) bytes: usize,
-    /// In each round (by copy, by reference).
+    /// One pair (by copy, by reference) per round.
     pub(crate) rounds: Vec<(Duration, Duration)>,
 }
 
-/// What bodies of these sizes cost. Takes some milliseconds, and never longer than `patience`.
+/// Measures the cost of bodies of these sizes. Takes some milliseconds, and at most `timeout`.
 ///
 /// # Errors
-/// What the kernel refused: memory, sockets, the loopback network; [`Error::TimedOut`] when the
+/// If the kernel refuses memory, sockets or the loopback network; [`Error::TimedOut`] if the
 /// machine is too busy.
 pub(crate) fn measure_sending(sizes: &[usize], timeout: Duration) -> Result<Vec<SendCosts>, Error> {
     let deadline = Instant::now() + timeout;
@@ -65,13 +66,13 @@ fn body(bytes: usize) -> Result<Slice, Error> {
     Ok(buffer.freeze())
 }
 
-/// A connection of which both ends are here.
+/// A connection with both ends in this thread.
 struct SendBench {
     server: OwnedFd,
     client: OwnedFd,
-    /// Room that the client offers; nothing is copied there.
+    /// The receive buffer of the client. The bytes are discarded without copying.
     buffer: Vec<u8>,
-    /// When it has taken too long.
+    /// Time limit of the measurement.
     deadline: Instant,
 }
 
@@ -79,8 +80,8 @@ impl SendBench {
     fn connected(deadline: Instant) -> Result<Self, Error> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
-        // Set before the connection exists: a socket that bbr has begun to pace stays paced. Where
-        // this algorithm is missing, the system's is measured.
+        // Set before the connection exists: bbr continues to pace a socket once it has begun. If
+        // this algorithm is missing, the default one is measured.
         let _ = millrace_sys::set_congestion(listener.as_fd(), NEARBY);
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
         let address = address.ok_or(Error::Unreachable)?;
@@ -93,12 +94,12 @@ impl SendBench {
                 Err(error) => return Err(refused(error)),
             }
         };
-        // The port does not stay in TIME_WAIT.
+        // Avoid TIME_WAIT for the port.
         millrace_sys::reset_on_close(server.as_fd()).map_err(refused)?;
         Ok(Self { server, client, buffer: vec![0; RECEIVED_MAX], deadline })
     }
 
-    /// CPU time of the calls that send all of a slice.
+    /// Sends a slice and returns the CPU time of the sending calls.
     fn send(&mut self, slice: &Slice, by_reference: bool) -> Result<Duration, Error> {
         let (mut sent, mut received, mut elapsed) = (0, 0, Duration::ZERO);
         while received < slice.len() {
@@ -113,7 +114,7 @@ impl SendBench {
         Ok(elapsed)
     }
 
-    /// Sends from `at` on what the socket takes: how many bytes.
+    /// Sends from `at` as much as the socket takes. Returns the number of bytes.
     fn send_some(&mut self, slice: &Slice, at: usize, by_reference: bool) -> Result<usize, Error> {
         let file = if by_reference {
             Some(slice.sendfile_source().ok_or(Error::OutOfMemory)?)
@@ -138,7 +139,7 @@ impl SendBench {
         Ok(sent - at)
     }
 
-    /// Takes all that has arrived: how many bytes.
+    /// Receives everything that has arrived. Returns the number of bytes.
     fn drain_client(&mut self) -> Result<usize, Error> {
         let mut received = 0;
         loop {
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_are_sent_by_either_way() {
+    fn bodies_are_sent_by_either_method() {
         let costs = measure_sending(&[64 << 10, 1 << 20], Duration::from_secs(60)).unwrap();
         assert_eq!(costs.iter().map(|cell| cell.bytes).collect::<Vec<_>>(), [64 << 10, 1 << 20]);
         for (copied, referred) in costs.into_iter().flat_map(|cell| cell.rounds) {

@@ -1,4 +1,4 @@
-//! The files that a configuration is about, and what has to be possible with each.
+//! The files of a configuration and the permissions that each needs.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use millrace_config::{Config, ListenAddress, Origin, Service};
 use millrace_confine::{Grant, Permission};
 use millrace_sys::Errno;
 
-/// Files that a running proxy needs by its configuration.
+/// The files that a running proxy needs by its configuration.
 #[derive(Debug)]
 pub(super) struct Paths(Vec<PathNeed>);
 
@@ -19,25 +19,25 @@ struct PathNeed {
     kind: PathUse,
 }
 
-/// What a file is needed for.
+/// The use of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PathUse {
-    /// The configuration: a reload reads it again, or what took its place.
+    /// A configuration file. A reload reads it again, or its replacement.
     Configuration,
-    /// The access log: it is reopened after a rotation.
+    /// The access log, which is reopened after a rotation.
     Log,
-    /// A Unix socket that is listened on: its file is removed at the end.
+    /// A Unix socket to listen on. Its file is removed at the end.
     Listener,
-    /// A Unix socket that is connected to.
+    /// A Unix socket to connect to.
     Origin,
-    /// A folder that is left for what a reload may name.
+    /// A folder reserved for files that a reload may name.
     Folder,
-    /// A folder in which answers are stored, and nobody else has anything.
+    /// A folder of stored responses, private to this process.
     Disk,
 }
 
-/// What the C library and this program read of a machine: names, the bounds of a container, the
-/// metrics of this process, congestion control, and how freely memory is given.
+/// System files that the C library and this program read: for names, container limits, process
+/// metrics, congestion control and memory overcommit.
 const MACHINE: [&str; 11] = [
     "/etc/hosts",
     "/etc/resolv.conf",
@@ -53,8 +53,8 @@ const MACHINE: [&str; 11] = [
 ];
 
 impl Paths {
-    /// Of `config`, which was read from `file` if it is one.
-    pub(super) fn of(config: &Config, file: Option<&Path>) -> Self {
+    /// Collects the files of `config`, which was read from `file`, if any.
+    pub(super) fn from_config(config: &Config, file: Option<&Path>) -> Self {
         let mut needs = Vec::new();
         let mut need = |path: &Path, kind| needs.push(PathNeed { path: path.to_owned(), kind });
         if let Some(file) = file {
@@ -63,7 +63,7 @@ impl Paths {
         if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
             need(&log.path, PathUse::Log);
         }
-        // The files of users are read again with the configuration.
+        // A reload reads the user files again.
         for auth in config.services.iter().filter_map(|service| service.auth.as_ref()) {
             need(&auth.path, PathUse::Configuration);
         }
@@ -88,24 +88,25 @@ impl Paths {
         Self(needs)
     }
 
-    /// Whether there are disks of the cache.
+    /// Returns whether the cache has disks.
     pub(super) fn has_disks(&self) -> bool {
         self.0.iter().any(|need| matches!(need.kind, PathUse::Disk))
     }
 
-    /// What the process could not do as it is now, each to be read after its user: "may not ...".
-    /// What is merely missing is not this module's affair.
+    /// Returns what the current user may not do, in a form to be read after its name: "may not
+    /// ...". Missing files are not reported here.
     pub(super) fn problems(&self) -> Vec<String> {
         self.0.iter().filter_map(PathNeed::problem).collect()
     }
 
-    /// What has to be left of the file system. Whoever is not root may read what everybody may
-    /// read in /etc: a resolv.conf that is replaced is another file, of which no rule could know.
+    /// Returns the permissions that must remain. A process that is not root may read all of /etc
+    /// that other users may: a replaced resolv.conf is a new file, which a rule for the old one
+    /// would not cover.
     pub(super) fn grants(&self, is_root: bool) -> Vec<(PathBuf, Grant)> {
         let mut grants = self.of_configuration();
         let mut read = |path: PathBuf| grants.push((path, Grant::Read));
         MACHINE.iter().for_each(|path| read(path.into()));
-        // A link to where something else keeps it up to date, such as /run/systemd/resolve.
+        // Often a link into a folder where a daemon updates it, such as /run/systemd/resolve.
         if let Ok(target) = fs::canonicalize("/etc/resolv.conf")
             && !target.starts_with("/etc")
         {
@@ -114,17 +115,17 @@ impl Paths {
         if !is_root {
             read("/etc".into());
         }
-        // A panic is told with the names of functions.
+        // The panic hook reads the names of functions from the executable.
         std::env::current_exe().into_iter().for_each(read);
         grants
     }
 
-    /// What has to be left for the files of the configuration.
+    /// Returns the permissions for the files of the configuration.
     fn of_configuration(&self) -> Vec<(PathBuf, Grant)> {
         self.0.iter().flat_map(PathNeed::grants).collect()
     }
 
-    /// The first file that `left`, folders by their real paths, has no grant for.
+    /// Returns the first file that the grants in `left` (canonical folders) do not cover.
     pub(super) fn find_outside(&self, left: &[(PathBuf, Grant)]) -> Option<&Path> {
         let is_left = |(path, grant): (PathBuf, Grant)| {
             left.iter().any(|(folder, left)| *left == grant && path.starts_with(folder))
@@ -143,7 +144,7 @@ impl PathNeed {
             }
             PathUse::Log => Grant::Append,
             PathUse::Listener => Grant::Sockets,
-            // To connect needs no right that Landlock knows of.
+            // Landlock does not restrict connecting to a Unix socket by path.
             PathUse::Origin => return Vec::new(),
             PathUse::Disk => return vec![(self.path.clone(), Grant::Store)],
             PathUse::Folder => {
@@ -168,36 +169,36 @@ impl PathNeed {
         };
         match self.kind {
             PathUse::Configuration => denied(&self.path, Permission::Read)
-                .then(|| format!("may not read {path}, so that it cannot be read again")),
+                .then(|| format!("may not read {path}, so a reload will fail")),
             PathUse::Log if denied(&self.path, Permission::Write) => {
                 Some(format!("may not write the access log {path}"))
             }
             PathUse::Log => (!is_special(&self.path) && denied(&parent, Permission::Create))
-                .then(|| format!("may not make a new {path} after the old one is moved away")),
+                .then(|| format!("may not create {path} again after a log rotation")),
             PathUse::Listener => denied(&parent, Permission::Create)
                 .then(|| format!("may not remove unix:{path} at the end")),
             PathUse::Origin => denied(&self.path, Permission::Write)
                 .then(|| format!("may not connect to unix:{path}")),
             PathUse::Folder => denied(&self.path, Permission::Create)
-                .then(|| format!("may not make files in {path}")),
-            // One that is missing is made, and given to whom the process becomes.
+                .then(|| format!("may not create files in {path}")),
+            // A missing folder is created and given to the later user.
             PathUse::Disk => match fs::metadata(&self.path) {
                 Ok(found) => (found.uid() != millrace_sys::effective_user())
-                    .then(|| format!("does not own the disk's folder {path}")),
+                    .then(|| format!("does not own the disk folder {path}")),
                 Err(error) => (error.kind() == ErrorKind::PermissionDenied)
-                    .then(|| format!("may not get to the disk's folder {path}")),
+                    .then(|| format!("may not open the disk folder {path}")),
             },
         }
     }
 }
 
-/// The grants by paths without links and dots, where they are there.
+/// Returns the grants with canonical paths where the paths exist.
 pub(super) fn canonical(grants: Vec<(PathBuf, Grant)>) -> Vec<(PathBuf, Grant)> {
     let real = |path: PathBuf| fs::canonicalize(&path).unwrap_or(path);
     grants.into_iter().map(|(path, grant)| (real(path), grant)).collect()
 }
 
-/// The folder that a file is in.
+/// Returns the folder of a file.
 pub(crate) fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -205,7 +206,8 @@ pub(crate) fn folder(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether it is there and neither a file nor a folder: a terminal, a pipe, a null device.
+/// Returns whether the path exists and is neither a file nor a folder, such as a terminal or a
+/// pipe.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
@@ -225,7 +227,7 @@ mod tests {
             "--disk=/d/cache:1G",
         ])
         .unwrap();
-        let paths = Paths::of(&config, Some(Path::new("/c/millrace.toml")));
+        let paths = Paths::from_config(&config, Some(Path::new("/c/millrace.toml")));
         let expected = [
             ("/c", Grant::Read),
             (".", Grant::Append),
@@ -241,14 +243,14 @@ mod tests {
         assert!(all.contains(&("/etc".into(), Grant::Read)) && all.starts_with(&expected));
         assert!(!paths.grants(true).contains(&("/etc".into(), Grant::Read)));
         let config = millrace_config::from_arguments(["forward", "--access-log=/dev/null"]);
-        let paths = Paths::of(&config.unwrap(), None);
+        let paths = Paths::from_config(&config.unwrap(), None);
         assert_eq!(paths.of_configuration(), [("/dev/null".into(), Grant::Append)]);
         let config = millrace_config::from_arguments(["forward", "--access-log=-"]);
-        assert!(Paths::of(&config.unwrap(), None).of_configuration().is_empty());
+        assert!(Paths::from_config(&config.unwrap(), None).of_configuration().is_empty());
     }
 
     #[test]
-    fn what_is_missing_is_no_problem_of_rights() {
+    fn missing_files_are_not_permission_problems() {
         let config = millrace_config::from_arguments([
             "boost",
             "--origin=unix:/nowhere/origin",
@@ -256,7 +258,7 @@ mod tests {
             "--access-log=/nowhere/log",
             "--disk=/nowhere/cache:1G",
         ]);
-        let paths = Paths::of(&config.unwrap(), Some(Path::new("/nowhere/file")));
+        let paths = Paths::from_config(&config.unwrap(), Some(Path::new("/nowhere/file")));
         assert_eq!(paths.problems(), [""; 0]);
     }
 }

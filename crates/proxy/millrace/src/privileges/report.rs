@@ -1,4 +1,4 @@
-//! What a start on this machine would come to, for `millrace doctor`.
+//! The findings of `millrace doctor` about privileges.
 
 use millrace_config::{Config, ProcessUser};
 use millrace_confine::Identity;
@@ -7,7 +7,7 @@ use millrace_sys::Errno;
 use super::user;
 use crate::finding::{Finding, Severity};
 
-/// The findings about users and about restrictions.
+/// Returns the findings about the user and about the sandbox.
 pub(crate) fn report(config: &Config) -> Vec<Finding> {
     vec![identity(config), files(config), calls(config)]
 }
@@ -15,21 +15,23 @@ pub(crate) fn report(config: &Config) -> Vec<Finding> {
 fn identity(config: &Config) -> Finding {
     let current = Identity::current();
     let low_ports = format!(
-        "ports below {} need CAP_NET_BIND_SERVICE, which is kept if one is configured; nothing \
-         else is",
+        "ports below {} need CAP_NET_BIND_SERVICE, which is kept only if such a port is configured; \
+         all other capabilities are dropped",
         super::first_free_port()
     );
     let value = match &config.user {
         _ if current.user != 0 => format!("stays {}", user::describe(current)),
-        ProcessUser::Auto => "root becomes user millrace, or nobody".to_owned(),
-        named @ ProcessUser::Named { .. } => format!("root becomes {named}"),
+        ProcessUser::Auto => "root changes to user millrace or nobody".to_owned(),
+        named @ ProcessUser::Named { .. } => format!("root changes to {named}"),
     };
     Finding::new("privileges", Severity::Ok, value, low_ports)
 }
 
 fn files(config: &Config) -> Finding {
     match millrace_confine::landlock_version() {
-        _ if !config.sandbox => Finding::new("files", Severity::Note, "off", "as asked for"),
+        _ if !config.sandbox => {
+            Finding::new("files", Severity::Note, "off", "sandbox is switched off")
+        }
         Ok(version) => {
             Finding::new("files", Severity::Ok, format!("Landlock {version}"), scope(version))
         }
@@ -37,25 +39,25 @@ fn files(config: &Config) -> Finding {
     }
 }
 
-/// What a version of Landlock cannot do yet.
+/// Describes what a version of Landlock does not support.
 fn scope(version: u32) -> &'static str {
     match version {
-        0..3 => "files may be cut short where they may be written (since Linux 6.2 they may not)",
-        3..6 => "signals reach other processes of the user (since Linux 6.12 they do not)",
+        0..3 => "writable files can be truncated (prevented since Linux 6.2)",
+        3..6 => "signals can be sent to other processes of the user (prevented since Linux 6.12)",
         _ => "",
     }
 }
 
 fn calls(config: &Config) -> Finding {
-    let (value, word, verdict) = match millrace_confine::can_restrict_syscalls() {
-        _ if !config.sandbox => ("off", "as asked for".to_owned(), Severity::Note),
+    let (value, detail, severity) = match millrace_confine::can_restrict_syscalls() {
+        _ if !config.sandbox => ("off", "sandbox is switched off".to_owned(), Severity::Note),
         true => ("filtered by seccomp", String::new(), Severity::Ok),
         false => ("NOT FILTERED", no_seccomp(Errno::NOSYS), Severity::Note),
     };
-    Finding::new("system calls", verdict, value, word)
+    Finding::new("system calls", severity, value, detail)
 }
 
-/// Why there is no Landlock.
+/// Describes why Landlock is not available.
 pub(super) fn no_landlock(error: Errno) -> String {
     match error {
         Errno::NOSYS => {
@@ -68,7 +70,7 @@ pub(super) fn no_landlock(error: Errno) -> String {
     }
 }
 
-/// Why there is no filter of system calls.
+/// Describes why system calls cannot be filtered.
 pub(super) fn no_seccomp(error: Errno) -> String {
     match error {
         Errno::NOSYS | Errno::INVAL => {

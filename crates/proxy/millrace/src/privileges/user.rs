@@ -1,4 +1,4 @@
-//! Who the process is once it no longer is root.
+//! Selects the user of a process that was started by root.
 
 use std::fs;
 
@@ -10,25 +10,26 @@ use super::paths::Paths;
 use crate::console;
 use crate::program_error::ProgramError;
 
-/// Who `auto` takes, the first that there is.
+/// The users for `auto`. The first that exists is taken.
 const AUTO_USERS: [&str; 2] = ["millrace", "nobody"];
-/// What the kernel shows for a user that it cannot name (user_namespaces(7)): `nobody` where
-/// /etc/passwd has none.
+/// The overflow user of the kernel (user_namespaces(7)). It is taken if /etc/passwd has no
+/// `nobody`.
 const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };
 
-/// Whether there is the user that is wanted.
+/// Checks that the configured user exists.
 ///
 /// # Errors
-/// A name that /etc/passwd or /etc/group does not have.
+/// If /etc/passwd or /etc/group lacks the name.
 pub(crate) fn check_user(wanted: &ProcessUser) -> Result<(), ConfigError> {
     let ProcessUser::Named { user, group } = wanted else { return Ok(()) };
     find(&text("/etc/passwd"), &text("/etc/group"), user, group.as_deref()).map(drop)
 }
 
-/// Who to become; `None`: nobody else. Says why, where that is not what one would expect.
+/// Returns the identity to change to; `None`: no change. Logs why if the configured user cannot be
+/// applied.
 ///
 /// # Errors
-/// A name that /etc/passwd or /etc/group does not have; a user that cannot be taken.
+/// If /etc/passwd or /etc/group lacks the name, or the process cannot change to the user.
 pub(super) fn choose(
     wanted: &ProcessUser,
     paths: &Paths,
@@ -42,8 +43,8 @@ pub(super) fn choose(
     match named {
         Some(identity) if identity == current => Ok(None),
         Some(_) if current.user != 0 => {
-            let who = describe(current);
-            console::log(&format!("user is {wanted}, but only root can change its user: {who}"));
+            let user = describe(current);
+            console::log(&format!("cannot change to user {wanted}: not root; stays {user}"));
             Ok(None)
         }
         Some(identity) => match identity.run_as(|| ()) {
@@ -58,8 +59,8 @@ pub(super) fn choose(
     }
 }
 
-/// Who `auto` means for a process of root. Root itself, which has no capabilities then, if an
-/// ordinary user could not do what the configuration says.
+/// Returns the identity for `auto` in a process of root; `None` if an unprivileged user could not
+/// do what the configuration needs. The process then stays root without capabilities.
 fn choose_automatically(passwd: &str, paths: &Paths) -> Option<Identity> {
     let found = AUTO_USERS.iter().find_map(|name| Some((*name, find_user(passwd, name)?)));
     let (name, identity) = found.unwrap_or(("nobody", OVERFLOW));
@@ -68,7 +69,7 @@ fn choose_automatically(passwd: &str, paths: &Paths) -> Option<Identity> {
         Ok(Some(problem)) => format!("user {name} {problem}"),
         Err(error) => format!("cannot become {name}: {}", describe_error(error)),
     };
-    console::log(&format!("{obstacle}; stays root (--user NAME decides it)"));
+    console::log(&format!("{obstacle}; stays root (select a user by --user NAME)"));
     None
 }
 
@@ -79,7 +80,7 @@ fn find(
     group: Option<&str>,
 ) -> Result<Identity, ConfigError> {
     let unknown = |name: &str, file: &str| {
-        let allowed = "auto, a name that it has, numbers as USER:GROUP";
+        let allowed = "auto, a name in this file, numbers as USER:GROUP";
         ConfigError::rule("user", format!("{file} has no \"{name}\""), allowed)
     };
     let of_name = |name: &str| {
@@ -95,7 +96,7 @@ fn find(
     }
 }
 
-/// An identity in words.
+/// Describes an identity.
 pub(super) fn describe(identity: Identity) -> String {
     let Identity { user, group } = identity;
     match find_user_name(&text("/etc/passwd"), user) {

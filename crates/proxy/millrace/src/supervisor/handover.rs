@@ -1,4 +1,4 @@
-//! What the supervisor does when a successor takes over.
+//! The supervisor's part in a takeover.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,25 +11,25 @@ use crate::console;
 use crate::takeover::{Offer, TakeoverChannel};
 
 impl Running {
-    /// Gives the service manager a sign of life if it is time and every worker turns.
+    /// Notifies the watchdog of the service manager if it is time and every worker has replied.
     pub(super) fn feed_watchdog(&mut self) {
         let Succession { systemd, watchdog, .. } = &mut self.succession;
         if let Some(watchdog) = watchdog {
-            let ask = || self.active_config.try_send_all(|| WorkerMessage::Heartbeat);
-            watchdog.check(systemd, &self.shared.counters, ask);
+            let send_heartbeats = || self.active_config.try_send_all(|| WorkerMessage::Heartbeat);
+            watchdog.check(systemd, &self.shared.counters, send_heartbeats);
         }
     }
 
-    /// Whether a successor is taking over.
+    /// Returns whether a successor is taking over.
     pub(super) fn is_upgrading(&self) -> bool {
         self.admin.as_ref().is_some_and(|admin| admin.is_upgrading())
     }
 
-    /// Has the process drain: at once, or after a takeover that is under way. To drain before it
-    /// is done would leave the new process without sockets, and nobody would serve.
+    /// Requests draining. It starts at once, or after the current takeover: draining before its end
+    /// would leave the successor without sockets.
     pub(super) fn request_drain(&mut self) {
         if !self.succession.is_ending && self.is_upgrading() {
-            console::log("draining begins when the takeover has ended");
+            console::log("draining will start when the takeover ends");
         }
         self.succession.is_ending = true;
         if let Some(admin) = &self.admin {
@@ -37,7 +37,7 @@ impl Running {
         }
     }
 
-    /// What a successor takes over.
+    /// Duplicates what a successor takes over.
     pub(super) fn offer(&self) -> std::io::Result<Offer> {
         let Succession { admin_listeners, systemd, .. } = &self.succession;
         let clients = self.active_config.duplicate_sockets()?;
@@ -48,15 +48,17 @@ impl Running {
         })
     }
 
-    /// Leaves everything to the process at the other end of `line`, which serves already. Gives the
-    /// time by which the workers should have ended, or `None` if that process is gone: then nothing
-    /// has happened.
+    /// Hands everything over to the process at the other end of `channel`, which serves already.
+    /// Returns the deadline for the workers' end, or `None` if that process is gone. In that case
+    /// this process continues to serve.
     pub(super) fn hand_over(&mut self, channel: TakeoverChannel) -> Option<Instant> {
         let process = channel.peer().map_or(0, |peer| peer.process_id);
-        self.succession.admin_listeners.leave();
+        self.succession.admin_listeners.stop_accepting();
         self.succession.systemd.set_main_process(process);
         if let Err(error) = channel.send_handed_over() {
-            console::log(&format!("process {process} is gone: {error}; this one goes on"));
+            console::log(&format!(
+                "takeover failed: process {process} is gone: {error}; this process continues"
+            ));
             self.resume_serving();
             return None;
         }
@@ -70,12 +72,12 @@ impl Running {
         admin_listeners.close();
         *successor = Some(channel);
         self.active_config.hand_off();
-        // It waits for them.
+        // The successor waits for the disks.
         self.disks.release();
         Some(self.drain_deadline())
     }
 
-    /// Takes back what was left to a successor that is gone.
+    /// Resumes serving after the successor ended during the takeover.
     fn resume_serving(&mut self) {
         self.succession.systemd.ready("serving");
         if let Some(admin) = &self.admin {
@@ -89,21 +91,22 @@ impl Running {
         self.active_config.try_send_all(|| WorkerMessage::RepollListeners);
     }
 
-    /// Tells the successor once no worker listens any more: it then looks behind the sockets.
+    /// Closes the channel to the successor when no worker listens any more. The successor then
+    /// polls the sockets again.
     pub(super) fn release_successor(&mut self) {
         if self.shared.counters.iter().all(|worker| worker.listeners.get() == 0) {
             self.succession.successor = None;
         }
     }
 
-    /// Nobody else goes on with what was inherited.
+    /// Takes ownership of the inherited socket files: no other process will use them.
     pub(super) fn take_file_ownership(&mut self) {
         self.active_config.take_file_ownership();
-        self.succession.admin_listeners.own_files();
+        self.succession.admin_listeners.take_file_ownership();
     }
 
-    /// Ends what a takeover that failed has begun: the process that was to be succeeded goes on,
-    /// and owns every file but those of sockets that were opened here.
+    /// Undoes a start whose takeover failed. The predecessor continues and owns all socket files
+    /// except those of sockets opened here.
     pub(super) fn abort_start(&mut self) {
         self.active_config.abort_takeover();
         let mut deadline = self.drain_deadline();

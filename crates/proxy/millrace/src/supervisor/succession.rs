@@ -1,5 +1,4 @@
-//! What the supervisor keeps for a successor: the admin addresses, and whom the service manager
-//! hears.
+//! The supervisor's state for a successor: the admin addresses and the service manager.
 
 use std::time::Duration;
 
@@ -7,12 +6,12 @@ use crate::admin::AdminListeners;
 use crate::systemd::{Systemd, Watchdog};
 use crate::takeover::TakeoverChannel;
 
-/// What a successor takes over, and what it is told by.
+/// State that a successor takes over or that ends a takeover.
 pub(super) struct Succession {
     pub(super) admin_listeners: AdminListeners,
-    /// The one that has taken over, until nothing is accepted here any more.
+    /// The channel to a successor that has taken over, until no worker listens any more.
     pub(super) successor: Option<TakeoverChannel>,
-    /// The process drains as soon as it is known who serves: it, or one that is taking over.
+    /// The process drains as soon as the current takeover, if any, has succeeded or failed.
     pub(super) is_ending: bool,
     pub(super) systemd: Systemd,
     pub(super) watchdog: Option<Watchdog>,
@@ -24,14 +23,13 @@ impl Succession {
         Self { admin_listeners, successor: None, is_ending: false, systemd, watchdog }
     }
 
-    /// The process drains without a successor: the service manager waits for the end, for no sign
-    /// of life.
+    /// Reports to the service manager that the process ends, and stops the watchdog.
     pub(super) fn end(&mut self) {
         self.systemd.stopping();
         self.watchdog = None;
     }
 
-    /// The time that the supervisor may sleep for.
+    /// Returns how long the supervisor may sleep before the watchdog is due.
     pub(super) fn time_left(&self) -> Duration {
         self.watchdog.as_ref().map_or(Duration::MAX, Watchdog::time_left)
     }

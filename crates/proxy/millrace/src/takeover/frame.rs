@@ -1,5 +1,5 @@
-//! The words of a takeover over a Unix socket: a head of four bytes (kind, number of descriptors,
-//! length of the text), then the text; descriptors go with the head.
+//! The frames of a takeover over a Unix socket: a header of four bytes (kind, number of
+//! descriptors, length of the text), then the text. Descriptors are sent with the header.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,28 +10,28 @@ use millrace_sys::{DESCRIPTORS_PER_MESSAGE_MAX, Errno};
 
 use crate::http::{self, Connection};
 
-/// What a word says.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum FrameKind {
     /// Listening sockets for clients.
     Clients = 1,
-    /// The same, that a service manager keeps open.
+    /// Listening sockets for clients that a service manager owns.
     ClientsBorrowed = 2,
     /// Listening sockets of admin addresses.
     Admin = 3,
-    /// The same, that a service manager keeps open.
+    /// Listening sockets of admin addresses that a service manager owns.
     AdminBorrowed = 4,
-    /// How the service manager is notified: a decimal watchdog time in microseconds, a space, and
+    /// The notification settings: the watchdog timeout in decimal microseconds, a space, and
     /// NOTIFY_SOCKET.
     NotifyConfig = 5,
-    /// That was all; the text is the decimal number of sockets.
+    /// The end of the offer; the text is the decimal number of sockets.
     OfferEnd = 6,
     /// The new process listens.
     Ready = 7,
-    /// The old process accepts no more.
+    /// The old process stops accepting; the new one owns everything.
     HandedOver = 8,
-    /// It comes to nothing; the text says why.
+    /// The takeover fails; the text is the reason.
     Refused = 9,
 }
 
@@ -49,7 +49,7 @@ impl FrameKind {
     ];
 }
 
-/// A word that came.
+/// A received frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
@@ -58,13 +58,13 @@ pub(crate) struct Frame {
 }
 
 const HEADER_BYTES: usize = 4;
-/// The longest text.
+/// The maximum length of a text.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// The connection between the two processes.
 pub(crate) struct TakeoverChannel {
     stream: UnixStream,
-    /// Descriptors that came, whose frame was not read to its end.
+    /// Descriptors received with a frame that is not complete yet.
     descriptors: Vec<OwnedFd>,
 }
 
@@ -73,10 +73,10 @@ impl TakeoverChannel {
         Self { stream, descriptors: Vec::new() }
     }
 
-    /// Goes on over the connection of an admin request, which has to be a Unix socket's.
+    /// Takes over the connection of an admin request.
     ///
     /// # Errors
-    /// When it is not, or there is no descriptor for it.
+    /// If it is not a Unix socket, or if no descriptor is free.
     pub(crate) fn from_admin_connection(connection: &Connection) -> Result<Self> {
         match &**connection.socket() {
             http::Socket::Unix(stream) => Ok(Self::new(stream.try_clone()?)),
@@ -84,15 +84,15 @@ impl TakeoverChannel {
         }
     }
 
-    /// Who is at the other end.
+    /// Returns the process at the other end.
     pub(crate) fn peer(&self) -> Option<millrace_sys::PeerCredentials> {
         millrace_sys::peer_credentials(self.stream.as_fd()).ok()
     }
 
-    /// Says a word, within `patience`.
+    /// Sends a frame within `timeout`.
     ///
     /// # Errors
-    /// When the other side is gone or does not listen.
+    /// If the other side is gone or does not read.
     pub(crate) fn send(
         &self,
         kind: FrameKind,
@@ -105,14 +105,14 @@ impl TakeoverChannel {
         let bytes = [&[kind as u8, descriptors.len() as u8, high, low], text].concat();
         self.stream.set_write_timeout(Some(timeout))?;
         let sent = millrace_sys::send_with_descriptors(self.stream.as_fd(), &bytes, descriptors)?;
-        // A stream takes that little as a whole, or it is stuck.
+        // A stream socket takes so few bytes at once unless the peer does not read.
         if sent < bytes.len() { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
-    /// The next word, within `patience`; `None`: the other side has ended.
+    /// Receives the next frame within `timeout`; `None`: the other side closed the stream.
     ///
     /// # Errors
-    /// When it does not come in time, or is nothing that this version says.
+    /// If no frame arrives in time, or if it is malformed or unknown to this version.
     pub(crate) fn receive(&mut self, timeout: Duration) -> Result<Option<Frame>> {
         let deadline = Instant::now() + timeout;
         let mut head = [0; HEADER_BYTES];
@@ -123,22 +123,23 @@ impl TakeoverChannel {
         let (count, length) = (usize::from(count), usize::from(u16::from_be_bytes([high, low])));
         let wrong = |what| Error::new(ErrorKind::InvalidData, what);
         let kind = FrameKind::ALL.into_iter().find(|known| *known as u8 == kind);
-        let kind = kind.ok_or_else(|| wrong("an unknown word"))?;
+        let kind = kind.ok_or_else(|| wrong("unknown frame kind"))?;
         if length > TEXT_BYTES_MAX || count > DESCRIPTORS_PER_MESSAGE_MAX {
-            return Err(wrong("too long a word"));
+            return Err(wrong("frame too long"));
         }
         let mut text = vec![0; length];
         if !self.read_exact(&mut text, deadline)? {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        // They come with the first byte of their frame: none of a later one is here before it.
+        // unix(7): descriptors arrive with the first byte of their frame, so none of a later frame
+        // is here yet.
         if self.descriptors.len() != count {
-            return Err(wrong("a word without its descriptors"));
+            return Err(wrong("frame without its descriptors"));
         }
         Ok(Some(Frame { kind, text, descriptors: std::mem::take(&mut self.descriptors) }))
     }
 
-    /// Waits until the other side has ended.
+    /// Waits until the other side closes the stream.
     pub(crate) fn wait_for_end(&mut self) {
         let _ = self.stream.set_read_timeout(None);
         let mut byte = [0];
@@ -149,8 +150,8 @@ impl TakeoverChannel {
         ) {}
     }
 
-    /// Reads all of `bytes`. False: the stream ended before the first, or was reset there, which is
-    /// how one ends that has died with words of ours unread (unix(7)).
+    /// Fills `bytes`. Returns false if the stream ended before the first byte. A reset counts as
+    /// the end: a process that dies with unread frames resets the stream (unix(7)).
     fn read_exact(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<bool> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -184,7 +185,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(10);
 
     #[test]
-    fn words_arrive_with_their_descriptors() {
+    fn frames_arrive_with_their_descriptors() {
         let (here, there) = UnixStream::pair().unwrap();
         let (here, mut there) = (TakeoverChannel::new(here), TakeoverChannel::new(there));
         let (one, _) = UnixStream::pair().unwrap();
@@ -202,18 +203,18 @@ mod tests {
     }
 
     #[test]
-    fn whoever_dies_with_unread_words_has_ended() {
+    fn a_process_that_dies_with_unread_frames_has_ended() {
         let (here, there) = UnixStream::pair().unwrap();
         let mut here = TakeoverChannel::new(here);
         here.send(FrameKind::Ready, b"", &[], SECOND).unwrap();
         drop(there);
         assert!(here.receive(SECOND).unwrap().is_none());
-        let told = here.send(FrameKind::Ready, b"", &[], SECOND).unwrap_err();
-        assert_eq!(told.kind(), ErrorKind::BrokenPipe);
+        let error = here.send(FrameKind::Ready, b"", &[], SECOND).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 
     #[test]
-    fn what_is_no_word_is_refused() {
+    fn malformed_frames_are_refused() {
         for bytes in [&b"\x00\x00\x00\x00"[..], b"\x01\x00\xff\xff", b"\x01\x01\x00\x00", b"\x07"] {
             let (mut here, there) = UnixStream::pair().unwrap();
             here.write_all(bytes).unwrap();

@@ -1,9 +1,9 @@
-//! What a running process has to hand over.
+//! What a running process hands over.
 
 use crate::inherited_sockets::ListeningSocket;
 use crate::systemd::NotifyConfig;
 
-/// What the supervisor hands over.
+/// Everything that the supervisor hands over.
 pub(crate) struct Offer {
     pub(crate) clients: Vec<ListeningSocket>,
     pub(crate) admin: Vec<ListeningSocket>,

@@ -1,4 +1,4 @@
-//! The running process's side of a takeover, on the thread of the admin connection that asks.
+//! The running process's side of a takeover. It runs on the thread of the admin connection.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::mpsc;
@@ -12,12 +12,12 @@ use crate::console;
 use crate::inherited_sockets::fds;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
 
-/// Offers everything over `line`, waits until the new process listens, and then leaves `line` to
-/// the supervisor, who ends it. Whatever goes wrong before that is said, and changes nothing; then
-/// it gives false.
+/// Offers everything over `channel`, waits until the new process listens, and passes `channel` to
+/// the supervisor, which ends it. Returns false if something failed before: then this process
+/// continues unchanged, and the other one gets the reason.
 pub(crate) fn offer_takeover(mut channel: TakeoverChannel, supervisor: &SupervisorHandle) -> bool {
     let process = channel.peer().map_or(0, |peer| peer.process_id);
-    console::log(&format!("process {process} takes over"));
+    console::log(&format!("process {process} is taking over"));
     match send_offer(&channel, supervisor).and_then(|()| wait_until_ready(&mut channel)) {
         Ok(()) => {
             supervisor.send(SupervisorRequest::HandOver(channel));
@@ -25,7 +25,7 @@ pub(crate) fn offer_takeover(mut channel: TakeoverChannel, supervisor: &Supervis
         }
         Err(error) => {
             console::log(&format!(
-                "process {process} has not taken over: {error}; this one goes on"
+                "takeover by process {process} failed: {error}; this process continues"
             ));
             let why = error.to_string();
             let _ = channel.send(
@@ -43,10 +43,12 @@ fn send_offer(channel: &TakeoverChannel, supervisor: &SupervisorHandle) -> Resul
     let (sender, offers) = mpsc::channel();
     supervisor.send(SupervisorRequest::CollectOffer(sender));
     let offer = offers.recv_timeout(STEP_TIMEOUT);
-    let offer = offer.map_err(|_| Error::other("the process is draining, or busy"))??;
+    let offer = offer.map_err(|_| Error::other("the process is draining or busy"))??;
     let count = offer.clients.len() + offer.admin.len();
     if count > SOCKETS_MAX {
-        return Err(Error::other(format!("{count} sockets are too many; at most {SOCKETS_MAX}")));
+        return Err(Error::other(format!(
+            "too many sockets: {count} (expected: at most {SOCKETS_MAX})"
+        )));
     }
     for (sockets, own, borrowed) in [
         (offer.clients, FrameKind::Clients, FrameKind::ClientsBorrowed),
@@ -70,7 +72,7 @@ fn wait_until_ready(channel: &mut TakeoverChannel) -> Result<()> {
     match channel.receive(START_TIMEOUT)? {
         Some(frame) if frame.kind == FrameKind::Ready => Ok(()),
         Some(frame) => {
-            let text = format!("it said {:?} before it was ready", frame.kind);
+            let text = format!("unexpected frame {:?} (expected: Ready)", frame.kind);
             Err(Error::new(ErrorKind::InvalidData, text))
         }
         None => Err(Error::new(ErrorKind::UnexpectedEof, "it has ended")),
@@ -78,12 +80,13 @@ fn wait_until_ready(channel: &mut TakeoverChannel) -> Result<()> {
 }
 
 impl TakeoverChannel {
-    /// Tells the new process that all is its own now. It hears nothing more but the end.
+    /// Tells the new process that it owns everything. The next thing that it receives is the end of
+    /// the stream.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If the process is gone.
     pub(crate) fn send_handed_over(&self) -> Result<()> {
-        // It is waiting for just this word, so it takes no time.
+        // The new process waits for this frame, so sending does not block.
         self.send(FrameKind::HandedOver, b"", &[], Duration::from_secs(1))
     }
 }

@@ -20,22 +20,22 @@ use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
 use crate::systemd::NotifyConfig;
 use crate::threads::spawn;
 
-/// What is read of a refusal.
+/// Limit of the refusal text that is read.
 const REFUSAL_BYTES_MAX: u64 = 4096;
 
-/// A takeover that has begun.
+/// A takeover in progress.
 pub(crate) struct Takeover {
     channel: TakeoverChannel,
-    /// What the service manager said to the running process.
+    /// The notification settings of the running process.
     pub(crate) manager: NotifyConfig,
 }
 
 impl Takeover {
-    /// Asks the process that listens at the configuration's admin Unix socket for its sockets, and
-    /// puts them into `inherited`.
+    /// Requests the sockets of the process that listens on the configured admin Unix socket and
+    /// adds them to `inherited`.
     ///
     /// # Errors
-    /// When there is no such process, or it refuses; it then goes on as before.
+    /// If no process listens there or it refuses. That process continues unchanged.
     pub(crate) fn begin(
         config: &Config,
         inherited: &mut InheritedSockets,
@@ -45,7 +45,7 @@ impl Takeover {
             ListenAddress::Tcp(_) => None,
         });
         let path = path.ok_or_else(|| {
-            let wrong = "there is no admin Unix socket at which to find the running process";
+            let wrong = "no admin Unix socket to find the running process";
             let allowed = "admin unix:PATH, the same for both processes";
             ConfigError::rule("--upgrade", wrong, allowed)
         })?;
@@ -81,12 +81,13 @@ impl Takeover {
         }
     }
 
-    /// Says that the workers listen, and waits until the running process accepts no more; after
-    /// that, a thread waits until it has closed its sockets, and has `desk` look behind them.
-    /// Whatever may fail comes before the running process is told.
+    /// Reports that the workers listen, and waits until the running process stops accepting. Then a
+    /// thread waits until that process has closed its sockets and has the supervisor poll them
+    /// again. The thread is started first, so that nothing can fail after the running process was
+    /// notified.
     ///
     /// # Errors
-    /// When the running process goes on: then this one must not.
+    /// If the running process continues. In that case this process must not serve.
     pub(crate) fn finish(
         mut self,
         supervisor: SupervisorHandle,
@@ -100,14 +101,14 @@ impl Takeover {
             }
         })?;
         match self.channel.send(FrameKind::Ready, b"", &[], STEP_TIMEOUT) {
-            // Whether it died or gave this process up is in the last word that it said, if any.
+            // EPIPE: the last frame of the peer, if any, tells whether it died or refused.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
             _ => {}
         }
         match self.channel.receive(STEP_TIMEOUT) {
             Ok(Some(frame)) if frame.kind == FrameKind::HandedOver => {}
-            // Whoever refuses says so: this is one that died, and nobody else is left to serve.
-            Ok(None) => console::log("the process before this one ended before it had drained"),
+            // A process that refuses sends a frame. This one died, so only this process can serve.
+            Ok(None) => console::log("the previous process ended before it had drained"),
             Ok(Some(frame)) => return Err(failed(refusal(&frame))),
             Err(error) => return Err(failed(error)),
         }
@@ -124,14 +125,14 @@ impl Takeover {
     }
 }
 
-/// Sends the request and reads the head of its answer, up to the first frame.
+/// Sends the request and reads the header of the response.
 fn connect(path: &Path) -> Result<Takeover> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;
     stream.set_write_timeout(Some(STEP_TIMEOUT))?;
     let channel = TakeoverChannel::new(stream.try_clone()?);
     if !channel.peer().is_some_and(is_trusted) {
-        return Err(Error::other("it is neither root's nor the same user's"));
+        return Err(Error::other("it runs as another user (expected: the same user or root)"));
     }
     let mut request = Vec::new();
     let mut header = Http1Header::new(&mut request);
@@ -141,7 +142,7 @@ fn connect(path: &Path) -> Result<Takeover> {
     stream.write_all(&request)?;
     let (mut head, mut scan) = (AnswerHead::default(), HeadScan::default());
     let mut received = Vec::new();
-    // Byte by byte: what follows the head comes with descriptors, which a read would lose.
+    // One byte at a time: descriptors follow the header, and a longer read would lose them.
     while head.parse(&received, &mut scan, &HEAD_LIMITS).map_err(|_| malformed())?.is_none() {
         let mut byte = [0];
         stream.read_exact(&mut byte)?;
@@ -153,22 +154,22 @@ fn connect(path: &Path) -> Result<Takeover> {
     let mut message = String::new();
     let _ = stream.take(REFUSAL_BYTES_MAX).read_to_string(&mut message);
     let text: String = message.chars().filter(|character| !character.is_control()).collect();
-    Err(Error::other(format!("it answers {}: {text}", head.status())))
+    Err(Error::other(format!("it responded {}: {text}", head.status())))
 }
 
 fn refusal(frame: &Frame) -> Error {
     let message = String::from_utf8_lossy(&frame.text).escape_debug().to_string();
     match frame.kind {
-        FrameKind::Refused => Error::other(format!("it says: {message}")),
+        FrameKind::Refused => Error::other(format!("the running process refuses: {message}")),
         _ => malformed(),
     }
 }
 
 fn malformed() -> Error {
-    Error::new(ErrorKind::InvalidData, "it says what this version does not understand")
+    Error::new(ErrorKind::InvalidData, "it sent a message that this version does not support")
 }
 
-/// The text of [`Kind::Manager`].
+/// Parses the text of [`FrameKind::NotifyConfig`].
 fn parse_notify_config(text: &[u8]) -> Option<NotifyConfig> {
     let space = text.iter().position(|byte| *byte == b' ')?;
     let watchdog_us = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;

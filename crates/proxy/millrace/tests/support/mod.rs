@@ -1,4 +1,4 @@
-//! What the tests of the program share: a running one, and a folder for its files.
+//! Helpers of the program's tests: a running millrace, and a folder for its files.
 
 #![allow(unreachable_pub, dead_code, reason = "each test file uses a part of it")]
 #![allow(missing_docs, reason = "it is a part of the tests")]
@@ -8,13 +8,13 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
-pub fn command(words: &str) -> Command {
+pub fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    command.args(words.split_whitespace()).stdin(Stdio::null());
+    command.args(arguments.split_whitespace()).stdin(Stdio::null());
     command
 }
 
-/// A folder of its own for a test, removed at the end.
+/// A folder for one test, removed at the end.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -37,7 +37,7 @@ impl Drop for Folder {
     }
 }
 
-/// A running millrace, killed if its test fails.
+/// A running millrace. It is killed if its test fails.
 pub struct Running {
     pub child: Child,
     errors: BufReader<ChildStderr>,
@@ -46,12 +46,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it and reads until it listens on so many addresses.
-    pub fn start(words: &str, addresses: usize) -> Self {
-        Self::start_by(command(words), addresses)
+    /// Starts it and reads log lines until it listens on `addresses` addresses.
+    pub fn start(arguments: &str, addresses: usize) -> Self {
+        Self::start_by(command(arguments), addresses)
     }
 
-    /// As [`Running::start`], by a command that starts it.
+    /// Like [`Running::start`], with a command that starts it.
     pub fn start_by(mut command: Command, addresses: usize) -> Self {
         let mut child = command
             .stderr(Stdio::piped())
@@ -71,7 +71,7 @@ impl Running {
         running
     }
 
-    /// The next line on standard error.
+    /// Returns the next line of standard error.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         assert!(self.errors.read_line(&mut line).unwrap() > 0, "the program ended");
@@ -83,7 +83,7 @@ impl Running {
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 
-    /// Waits for the end; gives the status and what else was said.
+    /// Waits for the end. Returns the exit status and the remaining log lines.
     pub fn end(mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.errors.read_to_string(&mut rest).unwrap();
@@ -102,12 +102,12 @@ impl Drop for Running {
     }
 }
 
-/// One GET over a connection of its own; the whole answer.
+/// Sends one GET over a new connection. Returns the whole response.
 pub fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
