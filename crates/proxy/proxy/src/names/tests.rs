@@ -23,32 +23,32 @@ use messages::{OK, QNAME, answer, record, soa, wire};
 #[path = "../../../../http/dns/tests/common/messages.rs"]
 mod messages;
 
-/// What a scripted server does about a question.
+/// The reaction of a scripted server to a query.
 #[derive(Clone)]
 enum Reply {
     Silence,
-    /// The whole answer.
+    /// Sends the whole response.
     Send(Vec<u8>),
-    /// The whole answer, over TCP; over UDP that it is truncated.
+    /// Sends the whole response over TCP, and a truncated one over UDP.
     Long(Vec<u8>),
-    /// The answer after this many milliseconds.
+    /// Sends the response after this many milliseconds.
     Late(u64, Vec<u8>),
-    /// So many datagrams that are no answers, then the answer.
-    Strays(usize, Vec<u8>),
+    /// Sends this many datagrams with another id, then the response.
+    Mismatched(usize, Vec<u8>),
 }
 
-/// A question as a server sees it.
-struct Asked<'a> {
-    /// In lower case.
+/// A query as a server sees it.
+struct Query<'a> {
+    /// The name in lower case.
     name: &'a str,
     is_v6: bool,
-    /// How often this server was asked the same before.
+    /// How often this server has received the same query before.
     before: usize,
     message: &'a [u8],
 }
 
-impl Asked<'_> {
-    /// An answer with addresses of whichever family they are asked in.
+impl Query<'_> {
+    /// Returns a response with those of the addresses that have the family of the query.
     fn addresses(&self, seconds: u32, texts: &[&str]) -> Vec<u8> {
         let parsed = texts.iter().map(|text| text.parse::<IpAddr>().unwrap());
         let records: Vec<_> = parsed
@@ -70,7 +70,7 @@ impl Asked<'_> {
     }
 }
 
-type Script = Box<dyn FnMut(&Asked) -> Reply>;
+type Script = Box<dyn FnMut(&Query) -> Reply>;
 
 /// A connection to a scripted server.
 struct Served {
@@ -118,7 +118,7 @@ impl Server {
         let before = std::mem::replace(times, *times + 1);
         let family = if is_v6 { 6 } else { 4 };
         self.log.borrow_mut().push(format!("{name} {family} {transport}"));
-        (self.script)(&Asked { name: &name, is_v6, before, message })
+        (self.script)(&Query { name: &name, is_v6, before, message })
     }
 
     fn answer_datagram(&mut self, world: &World, from: SocketAddr, message: &[u8]) {
@@ -132,11 +132,11 @@ impl Server {
                 let when = world.now() + Duration::from_millis(milliseconds);
                 self.late.push((when, from, bytes));
             }
-            Reply::Strays(count, bytes) => {
-                let mut stray = bytes.clone();
-                stray[0] ^= 1;
+            Reply::Mismatched(count, bytes) => {
+                let mut mismatched = bytes.clone();
+                mismatched[0] ^= 1;
                 for _ in 0..count {
-                    world.send_to(self.udp, from, &stray);
+                    world.send_to(self.udp, from, &mismatched);
                 }
                 world.send_to(self.udp, from, &bytes);
             }
@@ -156,7 +156,7 @@ impl Server {
         }
     }
 
-    /// False when the connection is to be closed.
+    /// Serves a connection. Returns false if it is to be closed.
     fn serve(&mut self, world: &World, served: &mut Served) -> bool {
         match world.read(served.socket, 65536) {
             ReadResult::Bytes(bytes) => served.received.extend(bytes),
@@ -198,11 +198,11 @@ impl Actor for Server {
     }
 }
 
-/// A worker that does nothing but look names up.
+/// A worker that only looks up names.
 struct Worker {
     engine: SimEngine,
     names: Resolver<u32>,
-    /// To be looked up in the next turn.
+    /// The names to look up in the next turn, and their waiters.
     wanted: Vec<(&'static str, u32)>,
     results: BTreeMap<u32, (Instant, Found)>,
     finished: Rc<Cell<usize>>,
@@ -273,12 +273,12 @@ impl Scene {
         Self { world, worker, servers }
     }
 
-    /// One server on a kind network.
-    fn with(script: impl FnMut(&Asked) -> Reply + 'static) -> Self {
+    /// Creates a world with one server and a network without faults.
+    fn with(script: impl FnMut(&Query) -> Reply + 'static) -> Self {
         Self::new(1, Faults::None, "", vec![Box::new(script)])
     }
 
-    /// Looks names up at once and waits for all results. Gives how long that took.
+    /// Looks up names at the same time and waits for all results. Returns how long that took.
     fn look_up(&mut self, wanted: &[(&'static str, u32)]) -> Duration {
         let begin = self.world.now();
         let results = self.worker.results.len() + wanted.len();
@@ -289,9 +289,10 @@ impl Scene {
         self.world.now().since(begin)
     }
 
-    fn pass(&mut self, time: Duration) {
+    /// Lets this much time pass.
+    fn advance(&mut self, time: Duration) {
         self.run(time, &mut |_| false);
-        // A world where nothing happens stands still: something has to, for its clock to move.
+        // The clock of a world advances only to the next event, so there has to be one.
         let target = self.world.now() + time;
         let mut alarm = Alarm(target);
         let mut workers: [&mut dyn SimWorker; 1] = [&mut self.worker];
@@ -311,14 +312,14 @@ impl Scene {
         &self.worker.results[&waiter].1
     }
 
-    /// What the server was asked since the last call, in order of text.
-    fn asked(&self, server: usize) -> Vec<String> {
-        let mut asked = self.servers[server].log.take();
-        asked.sort();
-        asked
+    /// Returns the queries that the server has received since the last call, sorted.
+    fn queries(&self, server: usize) -> Vec<String> {
+        let mut queries = self.servers[server].log.take();
+        queries.sort();
+        queries
     }
 
-    /// Ends the worker, and looks for what it left.
+    /// Shuts the resolver down and checks that nothing is left of it.
     fn end(mut self) {
         self.worker.names.shut_down(&mut self.worker.engine);
         assert_eq!((self.worker.names.under_way(), self.worker.names.next_deadline()), (0, None));
@@ -327,7 +328,7 @@ impl Scene {
     }
 }
 
-/// Somebody who is there at an instant.
+/// An actor with one event, at this time.
 struct Alarm(Instant);
 
 impl Actor for Alarm {
@@ -344,26 +345,26 @@ const BOTH: [&str; 3] = ["192.0.2.1", "192.0.2.2", "2001:db8::1"];
 const BOTH_ORDERED: [&str; 3] = ["2001:db8::1", "192.0.2.1", "192.0.2.2"];
 
 #[test]
-fn lookups_of_one_name_are_one_and_are_remembered_for_their_time() {
-    let mut scene = Scene::with(|asked| Reply::Send(asked.addresses(30, &BOTH)));
+fn lookups_of_one_name_share_their_queries_and_are_cached_for_their_ttl() {
+    let mut scene = Scene::with(|query| Reply::Send(query.addresses(30, &BOTH)));
     scene.look_up(&[("www.example", 1), ("WWW.Example", 2)]);
     assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
     assert_eq!(scene.result(2), scene.result(1));
-    assert_eq!(scene.asked(0), ["www.example 4 udp", "www.example 6 udp"]);
+    assert_eq!(scene.queries(0), ["www.example 4 udp", "www.example 6 udp"]);
 
-    scene.pass(Duration::from_secs(14));
+    scene.advance(Duration::from_secs(14));
     scene.look_up(&[("www.example", 3)]);
     assert_eq!(scene.result(3), scene.result(1));
-    assert_eq!(scene.asked(0).len(), 0, "remembered");
+    assert_eq!(scene.queries(0).len(), 0, "cached");
 
-    scene.pass(Duration::from_secs(31));
+    scene.advance(Duration::from_secs(31));
     scene.look_up(&[("www.example", 4)]);
-    assert_eq!(scene.asked(0).len(), 2, "asked again when its time was over");
+    assert_eq!(scene.queries(0).len(), 2, "queried again after the TTL");
     scene.end();
 }
 
 #[test]
-fn some_names_are_nobodys_business() {
+fn some_names_are_never_sent_to_a_server() {
     let mut scene = Scene::with(|_| Reply::Silence);
     scene.look_up(&[
         ("known", 1),
@@ -379,23 +380,23 @@ fn some_names_are_nobodys_business() {
     assert_eq!(scene.result(4), &Err(NameError::NotFound));
     assert_eq!(scene.result(5), &Err(NameError::Invalid));
     assert_eq!(scene.result(6), &Err(NameError::Invalid));
-    assert_eq!(scene.asked(0).len(), 0);
+    assert_eq!(scene.queries(0).len(), 0);
     scene.end();
 }
 
 #[test]
-fn the_search_list_is_gone_through_and_absence_is_remembered() {
-    let script = |asked: &Asked| match asked.name {
-        "host.b.example" => Reply::Send(asked.addresses(60, &["192.0.2.1"])),
-        "bare" => Reply::Send(asked.addresses(60, &[])),
-        _ => Reply::Send(asked.not_found()),
+fn the_search_list_is_tried_in_order_and_absence_is_cached() {
+    let script = |query: &Query| match query.name {
+        "host.b.example" => Reply::Send(query.addresses(60, &["192.0.2.1"])),
+        "bare" => Reply::Send(query.addresses(60, &[])),
+        _ => Reply::Send(query.not_found()),
     };
     let resolv = "search a.example b.example";
     let mut scene = Scene::new(1, Faults::None, resolv, vec![Box::new(script)]);
     scene.look_up(&[("host", 1)]);
     assert_eq!(scene.result(1), &found(&["192.0.2.1"]));
     assert_eq!(
-        scene.asked(0),
+        scene.queries(0),
         [
             "host.a.example 4 udp",
             "host.a.example 6 udp",
@@ -407,60 +408,60 @@ fn the_search_list_is_gone_through_and_absence_is_remembered() {
     assert_eq!(scene.result(2), &Err(NameError::NoAddress));
     assert_eq!(scene.result(3), &Err(NameError::NoAddress));
     assert_eq!(scene.result(4), &Err(NameError::NotFound));
-    assert_eq!(scene.asked(0).len(), 6 + 2 + 6);
+    assert_eq!(scene.queries(0).len(), 6 + 2 + 6);
     scene.look_up(&[("gone.example", 5)]);
     assert_eq!(scene.result(5), &Err(NameError::NotFound));
-    assert_eq!(scene.asked(0).len(), 0, "absence is remembered");
-    scene.pass(Duration::from_secs(21));
+    assert_eq!(scene.queries(0).len(), 0, "absence is cached");
+    scene.advance(Duration::from_secs(21));
     scene.look_up(&[("gone.example", 6)]);
-    assert_eq!(scene.asked(0).len(), 6, "as long as the zone says");
+    assert_eq!(scene.queries(0).len(), 6, "for as long as the zone specifies");
     scene.end();
 }
 
 #[test]
-fn a_lost_question_is_asked_again_and_of_the_next_server() {
-    let lost = |asked: &Asked| match asked.before {
+fn a_lost_query_is_sent_again_and_to_the_next_server() {
+    let lost = |query: &Query| match query.before {
         0 => Reply::Silence,
-        _ => Reply::Send(asked.addresses(60, &BOTH)),
+        _ => Reply::Send(query.addresses(60, &BOTH)),
     };
     let mut scene = Scene::with(lost);
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
     assert!(took >= Duration::from_millis(1250) && took < Duration::from_millis(1300), "{took:?}");
-    assert_eq!(scene.asked(0).len(), 4);
+    assert_eq!(scene.queries(0).len(), 4);
     scene.end();
 
-    let there = |asked: &Asked| Reply::Send(asked.addresses(60, &BOTH));
+    let there = |query: &Query| Reply::Send(query.addresses(60, &BOTH));
     let scripts: Vec<Script> = vec![Box::new(|_| Reply::Silence), Box::new(there)];
     let mut scene = Scene::new(1, Faults::None, "options timeout:1", scripts);
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
     assert!(took >= Duration::from_secs(1) && took < Duration::from_millis(1050), "{took:?}");
-    assert_eq!((scene.asked(0).len(), scene.asked(1).len()), (2, 2));
+    assert_eq!((scene.queries(0).len(), scene.queries(1).len()), (2, 2));
     scene.end();
 }
 
 #[test]
-fn silence_ends_with_the_time_of_the_lookup() {
+fn without_a_response_the_lookup_times_out() {
     let mut scene = Scene::with(|_| Reply::Silence);
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &Err(NameError::TimedOut));
     assert!(took >= Duration::from_secs(5) && took < Duration::from_millis(5050), "{took:?}");
-    assert_eq!(scene.asked(0).len(), 8, "four tries each");
+    assert_eq!(scene.queries(0).len(), 8, "four tries per family");
     scene.end();
 }
 
 #[test]
-fn a_server_that_is_always_slow_is_heard_until_the_lookup_ends() {
-    // Each answer comes long after its try has ended: that to the first is the first to come.
-    let mut scene = Scene::with(|asked| Reply::Late(4000, asked.addresses(60, &BOTH)));
+fn a_late_response_is_accepted_until_the_lookup_ends() {
+    // Each response arrives long after its try has ended, and the response to the first try first.
+    let mut scene = Scene::with(|query| Reply::Late(4000, query.addresses(60, &BOTH)));
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
     assert!(took >= Duration::from_secs(4) && took < Duration::from_millis(4050), "{took:?}");
-    assert_eq!(scene.asked(0).len(), 8, "it was asked again meanwhile");
+    assert_eq!(scene.queries(0).len(), 8, "queries were repeated in the meantime");
     scene.end();
 
-    let mut scene = Scene::with(|asked| Reply::Late(5100, asked.addresses(60, &BOTH)));
+    let mut scene = Scene::with(|query| Reply::Late(5100, query.addresses(60, &BOTH)));
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &Err(NameError::TimedOut));
     assert!(took < Duration::from_millis(5050), "{took:?}");
@@ -468,9 +469,9 @@ fn a_server_that_is_always_slow_is_heard_until_the_lookup_ends() {
 }
 
 #[test]
-fn a_failing_server_is_left_for_the_next_at_once() {
-    let failing = || -> Script { Box::new(|asked| Reply::Send(asked.failed())) };
-    let there = |asked: &Asked| Reply::Send(asked.addresses(60, &BOTH));
+fn after_an_error_the_next_server_is_queried_at_once() {
+    let failing = || -> Script { Box::new(|query| Reply::Send(query.failed())) };
+    let there = |query: &Query| Reply::Send(query.addresses(60, &BOTH));
     let mut scene = Scene::new(1, Faults::None, "", vec![failing(), Box::new(there)]);
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
@@ -481,39 +482,43 @@ fn a_failing_server_is_left_for_the_next_at_once() {
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &Err(NameError::ServerFailed));
     assert!(took < Duration::from_millis(50), "{took:?}");
-    assert_eq!((scene.asked(0).len(), scene.asked(1).len()), (2, 2), "once each, no search list");
+    assert_eq!(
+        (scene.queries(0).len(), scene.queries(1).len()),
+        (2, 2),
+        "once per family, without the search list"
+    );
     scene.look_up(&[("www.example", 2)]);
-    assert_eq!(scene.asked(0).len(), 0, "remembered for a second");
-    scene.pass(Duration::from_secs(1));
+    assert_eq!(scene.queries(0).len(), 0, "cached for a second");
+    scene.advance(Duration::from_secs(1));
     scene.look_up(&[("www.example", 3)]);
-    assert_eq!(scene.asked(0).len(), 2);
+    assert_eq!(scene.queries(0).len(), 2);
     scene.end();
 }
 
 #[test]
-fn ipv4_does_not_wait_for_ipv6_for_long_but_both_are_remembered() {
-    let mut scene = Scene::with(|asked| match asked.is_v6 {
-        true => Reply::Late(400, asked.addresses(60, &BOTH)),
-        false => Reply::Send(asked.addresses(60, &BOTH)),
+fn ipv4_does_not_wait_long_for_ipv6_but_both_are_cached() {
+    let mut scene = Scene::with(|query| match query.is_v6 {
+        true => Reply::Late(400, query.addresses(60, &BOTH)),
+        false => Reply::Send(query.addresses(60, &BOTH)),
     });
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&["192.0.2.1", "192.0.2.2"]));
     assert!(took >= Duration::from_millis(50) && took < Duration::from_millis(80), "{took:?}");
     assert_eq!(scene.worker.names.under_way(), 1);
     assert_eq!(scene.look_up(&[("www.example", 2)]).as_millis(), 0);
-    assert_eq!(scene.result(2), scene.result(1), "who comes now does not wait either");
-    scene.pass(Duration::from_secs(1));
+    assert_eq!(scene.result(2), scene.result(1), "a later lookup does not wait either");
+    scene.advance(Duration::from_secs(1));
     scene.look_up(&[("www.example", 3)]);
     assert_eq!(scene.result(3), &found(&BOTH_ORDERED));
-    assert_eq!(scene.asked(0).len(), 2);
+    assert_eq!(scene.queries(0).len(), 2);
     scene.end();
 }
 
 #[test]
 fn ipv6_waits_for_ipv4() {
-    let mut scene = Scene::with(|asked| match asked.is_v6 {
-        true => Reply::Send(asked.addresses(60, &BOTH)),
-        false => Reply::Late(400, asked.addresses(60, &BOTH)),
+    let mut scene = Scene::with(|query| match query.is_v6 {
+        true => Reply::Send(query.addresses(60, &BOTH)),
+        false => Reply::Late(400, query.addresses(60, &BOTH)),
     });
     scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
@@ -521,22 +526,22 @@ fn ipv6_waits_for_ipv4() {
 }
 
 #[test]
-fn a_long_answer_is_fetched_over_tcp_in_whatever_pieces() {
+fn a_long_response_is_received_over_tcp_in_any_number_of_segments() {
     for seed in 0..50 {
-        let script = |asked: &Asked| {
+        let script = |query: &Query| {
             let records: Vec<_> = (0..60u8)
                 .map(|last| record(&wire("www.example"), 1, 60, &[192, 0, 2, last]))
                 .collect();
-            Reply::Long(match asked.is_v6 {
-                true => asked.addresses(60, &BOTH),
-                false => answer(asked.message, OK, &records, &[]),
+            Reply::Long(match query.is_v6 {
+                true => query.addresses(60, &BOTH),
+                false => answer(query.message, OK, &records, &[]),
             })
         };
         let faults = if seed == 0 { Faults::None } else { Faults::Benign };
         let mut scene = Scene::new(seed, faults, "", vec![Box::new(script)]);
-        // A SYN is sent again later than IPv6 is waited for.
+        // A lost SYN would be retransmitted later than the lookup waits for IPv6.
         scene.world.set_plan(WorldPlan { syn_loss: 0, ..scene.world.plan() });
-        // In some of these worlds every byte takes milliseconds.
+        // In some of these worlds each byte takes milliseconds.
         let server = [FIRST.parse().unwrap()];
         let sources = Sources::parse(b"", b"options timeout:30", &server);
         let limits = Limits { name_ms: 120_000, ..Limits::default() };
@@ -544,17 +549,17 @@ fn a_long_answer_is_fetched_over_tcp_in_whatever_pieces() {
         scene.look_up(&[("www.example", 1)]);
         let addresses = scene.result(1).clone().unwrap();
         assert_eq!((addresses.len(), addresses[0]), (17, "2001:db8::1".parse().unwrap()));
-        assert!(scene.asked(0).iter().any(|line| line.ends_with("tcp")));
+        assert!(scene.queries(0).iter().any(|line| line.ends_with("tcp")));
         scene.end();
     }
 }
 
 #[test]
-fn strays_are_passed_over_until_somebody_seems_to_be_guessing() {
-    for (strays, expected) in [(8, found(&BOTH_ORDERED)), (500, Err(NameError::ServerFailed))] {
-        let mut scene = Scene::with(move |asked| {
-            let bytes = asked.addresses(60, &BOTH);
-            if asked.before == 0 { Reply::Strays(strays, bytes) } else { Reply::Send(bytes) }
+fn mismatched_datagrams_are_ignored_until_there_are_as_many_as_in_an_attack() {
+    for (count, expected) in [(8, found(&BOTH_ORDERED)), (500, Err(NameError::ServerFailed))] {
+        let mut scene = Scene::with(move |query| {
+            let bytes = query.addresses(60, &BOTH);
+            if query.before == 0 { Reply::Mismatched(count, bytes) } else { Reply::Send(bytes) }
         });
         let took = scene.look_up(&[("www.example", 1)]);
         assert_eq!(scene.result(1), &expected);
@@ -564,10 +569,10 @@ fn strays_are_passed_over_until_somebody_seems_to_be_guessing() {
 }
 
 #[test]
-fn who_is_forgotten_gets_nothing_and_what_ends_leaves_nothing() {
-    let mut scene = Scene::with(|asked| match asked.before {
+fn a_removed_waiter_gets_no_result_and_a_shutdown_leaves_nothing() {
+    let mut scene = Scene::with(|query| match query.before {
         0 => Reply::Silence,
-        _ => Reply::Send(asked.addresses(60, &BOTH)),
+        _ => Reply::Send(query.addresses(60, &BOTH)),
     });
     scene.worker.wanted = vec![("www.example", 1), ("www.example", 2)];
     scene.run(Duration::from_millis(100), &mut |_| false);
@@ -592,30 +597,30 @@ fn lookups_and_descriptors_are_bounded() {
     assert!((0..last).all(|waiter| scene.result(waiter) == &Err(NameError::TimedOut)));
     scene.end();
 
-    let mut scene = Scene::with(|asked| Reply::Send(asked.addresses(60, &["192.0.2.1"])));
+    let mut scene = Scene::with(|query| Reply::Send(query.addresses(60, &["192.0.2.1"])));
     scene.world.set_descriptors_max(1);
     scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &Err(NameError::Overloaded));
     scene.world.set_descriptors_max(2);
     scene.look_up(&[("www.example", 2)]);
-    assert_eq!(scene.result(2), &found(&["192.0.2.1"]), "that is not remembered");
+    assert_eq!(scene.result(2), &found(&["192.0.2.1"]), "the failure is not cached");
     scene.end();
 }
 
 #[test]
-fn every_lookup_ends_in_time_whatever_happens() {
+fn every_lookup_ends_in_time_under_all_faults() {
     for seed in 0..300 {
         let script = || -> Script {
-            Box::new(|asked| match (asked.name.len() + asked.before) % 4 {
+            Box::new(|query| match (query.name.len() + query.before) % 4 {
                 0 => Reply::Silence,
-                1 => Reply::Long(asked.addresses(5, &BOTH)),
-                2 => Reply::Strays(3, asked.addresses(5, &BOTH)),
-                _ => Reply::Send(asked.not_found()),
+                1 => Reply::Long(query.addresses(5, &BOTH)),
+                2 => Reply::Mismatched(3, query.addresses(5, &BOTH)),
+                _ => Reply::Send(query.not_found()),
             })
         };
         let resolv = "search a.example b.example\noptions ndots:2";
         let mut scene = Scene::new(seed, Faults::Hostile, resolv, vec![script(), script()]);
-        // A worker does not answer for the time in which it does not run.
+        // The deadline of a lookup does not cover the time in which the worker does not run.
         scene.world.set_plan(WorldPlan {
             slow_turns: 0,
             wake_ns: 0,
@@ -635,13 +640,14 @@ fn every_lookup_ends_in_time_whatever_happens() {
                     assert!(addresses.iter().all(|address| all.contains(address)), "seed {seed}");
                 }
             }
-            scene.pass(Duration::from_secs(7));
+            scene.advance(Duration::from_secs(7));
         }
         scene.end();
     }
 }
 
-/// A name server in a thread: truncates over UDP, answers over TCP, one lookup of both families.
+/// Starts a name server in a thread, for one lookup of both families. It truncates the IPv6
+/// response over UDP, and sends it over TCP.
 fn real_server() -> (SocketAddr, std::thread::JoinHandle<()>) {
     let (udp, tcp) = loop {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -656,10 +662,10 @@ fn real_server() -> (SocketAddr, std::thread::JoinHandle<()>) {
             let (length, from) = udp.recv_from(&mut message).unwrap();
             let message = &message[..length];
             let is_v6 = message[length - 3] == 28;
-            let asked = Asked { name: "", is_v6, before: 0, message };
+            let query = Query { name: "", is_v6, before: 0, message };
             let reply = match is_v6 {
                 true => answer(message, OK | 0x200, &[], &[]),
-                false => asked.addresses(60, &BOTH),
+                false => query.addresses(60, &BOTH),
             };
             udp.send_to(&reply, from).unwrap();
         }
@@ -668,15 +674,15 @@ fn real_server() -> (SocketAddr, std::thread::JoinHandle<()>) {
         std::io::Read::read_exact(&mut connection, &mut length).unwrap();
         let message = &mut message[..usize::from(u16::from_be_bytes(length))];
         std::io::Read::read_exact(&mut connection, message).unwrap();
-        let reply = Asked { name: "", is_v6: true, before: 0, message }.addresses(60, &BOTH);
+        let reply = Query { name: "", is_v6: true, before: 0, message }.addresses(60, &BOTH);
         let framed = [&(reply.len() as u16).to_be_bytes(), &reply[..]].concat();
         std::io::Write::write_all(&mut connection, &framed).unwrap();
     });
     (address, server)
 }
 
-/// A real engine, and a resolver that asks `server`. Time decides nothing here but how long a
-/// failure takes: far longer than any machine is slow.
+/// Creates a real engine and a resolver that uses `server`. The timeouts are far longer than any
+/// machine is slow, so that time only affects how long a failure of the test takes.
 fn real(server: SocketAddr) -> (EpollEngine, Resolver<u32>) {
     let clock = Clock::new();
     let engine =
@@ -698,7 +704,7 @@ fn real_turn(engine: &mut EpollEngine, names: &mut Resolver<u32>) {
 }
 
 #[test]
-fn a_real_server_is_asked_over_real_sockets() {
+fn lookups_work_over_real_sockets() {
     let (address, server) = real_server();
     let (mut engine, mut names) = real(address);
     assert_eq!(names.lookup(&mut engine, b"www.example", 7), Poll::Pending);
@@ -708,7 +714,7 @@ fn a_real_server_is_asked_over_real_sockets() {
             break finished;
         }
     };
-    // IPv6 comes over TCP, and may come after IPv4 has waited long enough.
+    // The IPv6 response arrives over TCP, possibly after the lookup has stopped waiting for it.
     assert_eq!(waiter, 7);
     assert!(first.unwrap().contains(&"192.0.2.1".parse().unwrap()));
     while names.under_way() > 0 {
@@ -721,7 +727,7 @@ fn a_real_server_is_asked_over_real_sockets() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_a_server_that_failed() {
+fn a_closed_port_counts_as_a_failed_server() {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (mut engine, mut names) = real(address);
     assert_eq!(names.lookup(&mut engine, b"www.example", 7), Poll::Pending);

@@ -213,26 +213,34 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_name_is_one_origin_however_it_is_written_and_looked_up_as_its_rules_say() {
+    fn a_name_is_one_origin_however_it_is_written_and_is_absolute_if_its_rules_require_it() {
         let mut origins = Origins::new(10, &Thresholds::FIXED);
-        let mut ask = |rules, name: &[u8], is_absolute| {
+        let mut intern = |rules, name: &[u8], is_absolute| {
             let id =
                 origins.intern_requested(ConnectRulesId(rules), Host::Name(name), 80, is_absolute);
-            let OriginAddress::Name(name, 80) = origins.address(id) else { panic!("it is a name") };
+            let OriginAddress::Name(name, 80) = origins.address(id) else {
+                panic!("the address is a name")
+            };
             (id, name.to_vec())
         };
-        let plain = ask(0, b"Intranet", false);
-        assert_eq!((&plain.1[..], ask(0, b"intranet.", false)), (&b"intranet"[..], plain.clone()));
-        let whole = ask(1, b"intranet", true);
-        assert_eq!((&whole.1[..], ask(1, b"INTRANET.", true)), (&b"intranet."[..], whole.clone()));
-        assert_ne!(plain.0, whole.0);
-        let name = ask(0, b"abcd", false);
+        let relative = intern(0, b"Intranet", false);
+        assert_eq!(
+            (&relative.1[..], intern(0, b"intranet.", false)),
+            (&b"intranet"[..], relative.clone())
+        );
+        let absolute = intern(1, b"intranet", true);
+        assert_eq!(
+            (&absolute.1[..], intern(1, b"INTRANET.", true)),
+            (&b"intranet."[..], absolute.clone())
+        );
+        assert_ne!(relative.0, absolute.0);
+        let name = intern(0, b"abcd", false);
         let address = Host::V4((*b"abcd").into());
         assert_ne!(origins.intern_requested(ConnectRulesId(0), address, 80, false), name.0);
     }
 
     #[test]
-    fn an_origin_that_left_the_configuration_is_forgotten_and_holds_nobody_up() {
+    fn a_removed_origin_is_forgotten_and_does_not_make_picks_slow() {
         let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
         let shared_health = &shared.health;
         let mut origins = Origins::new(10, &Thresholds::FIXED);
@@ -258,14 +266,14 @@ mod tests {
         let after = snapshot(&mut origins, ["boost", "--origin=http://b", "--check=off"]);
         origins.apply_snapshots(&after, std::slice::from_ref(&before));
         origins.refresh_health(shared_health);
-        assert!(!origins.all_healthy, "an exchange may go on under the one before");
+        assert!(!origins.all_healthy, "an exchange may still use the previous snapshot");
         drop(before);
         origins.apply_snapshots(&after, &[]);
         origins.refresh_health(shared_health);
         assert!(origins.all_healthy);
         assert_eq!(origins.by_identity.len(), 1);
-        let shown: Vec<_> =
-            shared_health.statuses().into_iter().map(|shown| shown.origin).collect();
-        assert_eq!(shown, ["http://b:80"]);
+        let statuses: Vec<_> =
+            shared_health.statuses().into_iter().map(|status| status.origin).collect();
+        assert_eq!(statuses, ["http://b:80"]);
     }
 }
