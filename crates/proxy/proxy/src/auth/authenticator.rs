@@ -159,9 +159,9 @@ impl<W: Wake> Authenticator<W> {
         Ok(None)
     }
 
-    /// Returns a digest of the credentials. Because only digests are stored, a dump of the worker's
-    /// memory shows no password. Because the key is secret, a client cannot choose digests, so the
-    /// time of a comparison tells it nothing.
+    /// Returns a digest of the credentials. Only digests are stored, so that a dump of the worker's
+    /// memory shows no password. The key is secret, so that the duration of a comparison reveals
+    /// nothing to a client.
     fn digest<E: Engine>(
         &mut self,
         engine: &mut E,

@@ -16,7 +16,7 @@ use crate::origin::attempt::{ConnectAttempt, Dial};
 use crate::origin::{ConnectionUser, OriginConn, Phase, close::close};
 use crate::overload::capacity;
 use millrace_config::ServiceRole;
-use millrace_dns::{Attempt as Next, Race};
+use millrace_dns::{Attempt as NextAttempt, Race};
 
 /// Starts to race `addresses` to open a connection for the exchange.
 ///
@@ -64,9 +64,9 @@ fn start_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason>
         let now = core.engine.now();
         let dial = core.dial(key);
         let target = match dial.race.as_mut().map(|race| race.next_attempt(now)) {
-            None | Some(Next::Exhausted) => return Err(dial.failure),
-            Some(Next::WaitUntil(_) | Next::Wait) => return Ok(()),
-            Some(Next::Start(ip)) => SocketAddr::new(ip, dial.port),
+            None | Some(NextAttempt::Exhausted) => return Err(dial.failure),
+            Some(NextAttempt::WaitUntil(_) | NextAttempt::Wait) => return Ok(()),
+            Some(NextAttempt::Start(ip)) => SocketAddr::new(ip, dial.port),
         };
         let started = check_target(core, key, target)
             .and_then(|()| start_attempt(core, key, &Address::Tcp(target)).map_err(reason_of));
@@ -192,7 +192,8 @@ fn handle_attempt_end<E: Engine>(
 /// Handles the timer of an attempt: another address joins the race.
 ///
 /// # Errors
-/// [`Reason::ConnectTimedOut`] if the time for the whole dial is over.
+/// [`Reason::ConnectTimedOut`] if the time for the whole dial is over; the reason of the latest
+/// failure if no address is left and no attempt is in progress.
 fn handle_timer<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), Reason> {
     let now = core.engine.now();
     let Some(timer) = core.attempts.get(slot).map(|attempt| attempt.timer) else { return Ok(()) };

@@ -45,8 +45,8 @@ pub(crate) fn classify_header(exchange: &mut Exchange) -> Result<HeaderOutcome, 
 /// connection would get the response to that. If the request has no body, the engine may report it
 /// as sent after the response; the pool does not reuse the connection before that report.
 ///
-/// It may not if the response is ambiguous either. The bytes after the end of its header may be a
-/// part of the header in the eyes of the origin.
+/// It may not if the response is ambiguous either, because the origin may regard the bytes after
+/// its header as a part of the header.
 pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
     exchange.has_received_request()
         && exchange.transaction.early_bytes == 0

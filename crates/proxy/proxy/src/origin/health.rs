@@ -123,7 +123,7 @@ impl Health {
                 None
             }
             (HealthState::Probing(ejection), PickReason::Probe) => Some(ejection),
-            // The request was sent before the ejection, or as a last resort: the failure is no news.
+            // The request was sent before the ejection, or as a last resort: nothing changes.
             (HealthState::Ejected(_) | HealthState::Probing(_), _) => return None,
         };
         let ejection = Ejection::new(before, now, limits);
@@ -141,7 +141,7 @@ impl Health {
                 }
                 None
             }
-            // The request was sent before the ejection, and later ones have failed since.
+            // The request was sent before the ejection, and others of that time have failed since.
             (HealthState::Ejected(_) | HealthState::Probing(_), PickReason::Normal) => None,
             (
                 HealthState::Ejected(_) | HealthState::Probing(_),
@@ -154,8 +154,8 @@ impl Health {
     }
 
     /// Returns whether a request may probe the origin: the ejection time is over, and no other
-    /// probe is in progress. A request that may not be sent again if it fails waits for twice the
-    /// time, so that a is_repeatable one probes first.
+    /// probe is in progress. A request that may not be sent again if it fails has to wait for
+    /// twice the time, so that a repeatable request probes first.
     pub(crate) fn may_probe(&self, now: Instant, is_repeatable: bool) -> bool {
         let HealthState::Ejected(ejection) = self.state else { return false };
         let extra =

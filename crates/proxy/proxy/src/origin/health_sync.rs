@@ -7,8 +7,8 @@ use crate::origin::shared_health::{SharedHealth, SharedOrigin};
 use crate::origin::{HealthChange, OriginId, Origins, PickReason};
 
 impl Origins {
-    /// Returns the state that all workers share about an origin; `None` if no configuration ever
-    /// named it.
+    /// Returns the state of an origin that all workers share; `None` if no configuration ever named
+    /// the origin.
     #[inline]
     pub(crate) fn shared_entry(&self, id: OriginId) -> Option<&SharedOrigin> {
         self.state(id).shared.as_deref()

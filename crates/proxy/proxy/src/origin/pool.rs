@@ -44,7 +44,7 @@ pub(crate) struct Origins {
     /// Whether no configured origin is ejected and no health check fails.
     pub(super) all_healthy: bool,
     /// Whether no configured origin has failed since its last response, so that a response changes
-    /// nothing. May be false although it is true, until the next report.
+    /// nothing. After such a response it stays false until the next report.
     pub(super) all_pristine: bool,
     /// Origins with failures or responses that are not published yet.
     pub(super) pending_reports: Vec<OriginId>,

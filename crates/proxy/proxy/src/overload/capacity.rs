@@ -56,7 +56,7 @@ pub(crate) fn descriptors_used<E: Engine>(core: &Core<E>) -> usize {
 }
 
 /// Prepares for the next client after one was accepted. Closes an idle origin connection if there
-/// is no descriptor left, and requests that stalled clients are shed if that does not suffice.
+/// is no descriptor left. If that does not suffice, sets `sheds_before_next`.
 pub(crate) fn prepare_for_next_client<E: Engine>(core: &mut Core<E>) {
     if origin_capacity(core) == 0
         && let Some(oldest) = core.origins.oldest_idle()

@@ -23,10 +23,10 @@ pub(crate) struct Overload {
     pub(crate) descriptors_at_start: usize,
     /// The number of listeners at the start.
     pub(crate) listeners_at_start: usize,
-    /// How long a client may be stalled before it is shed in a shortage, divided by its patience
-    /// factor. A brief shortage closes no client whose request is in progress, however slow its
-    /// network is. While a shortage lasts, as under a flood, the grace shrinks, and clients are
-    /// shed by their order alone.
+    /// How long a client may be stalled in a shortage before it is shed; multiplied by the patience
+    /// factor of the client. A brief shortage closes no client whose request is in progress,
+    /// however slow its network is. While a shortage lasts, as under a flood, the grace shrinks
+    /// until only the order of the stalled clients matters.
     grace: Duration,
     /// The demand of this turn for which there was no capacity.
     pub(crate) unmet: UnmetDemand,
@@ -96,15 +96,16 @@ pub(crate) struct WaitingExchange {
 
 /// The grace when a shortage begins: about two round trips around the world.
 const GRACE_MAX: Duration = Duration::from_millis(250);
-/// The least grace. Times [`PATIENCE_SERVED`] it is one second for a client that is being served.
-/// Within that time a lost packet is retransmitted and arrives, unless it is lost again (RFC 6298);
-/// until then the network rather than the client may be the cause.
+/// The least grace. Multiplied by [`PATIENCE_SERVED`], it is one second for a client that is being
+/// served. Within that time a lost packet is retransmitted and arrives, unless it is lost again
+/// (RFC 6298). Until then the network rather than the client may be the cause.
 const GRACE_MIN: Duration = Duration::from_micros(1_000_000 / PATIENCE_SERVED as u64);
 
 /// The patience factor of a client that is being served or has just connected: it may be stalled
 /// this many times longer than a client whose request header does not end.
 const PATIENCE_SERVED: u32 = 16;
-/// How often a worker sheds clients for the requests that wait, and retries lookups, in a shortage.
+/// The interval at which a worker sheds clients for waiting requests during a shortage, and the
+/// delay before a lookup without a descriptor is retried.
 pub(crate) const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The most bytes to receive at once of a response that waits for its turn in the pipeline. Less
 /// than twice as many bytes of it are held in memory.

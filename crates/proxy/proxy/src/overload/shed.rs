@@ -2,10 +2,10 @@
 //!
 //! A worker that is short of capacity closes the client connections that have been stalled longest,
 //! and only as many as necessary. A client is stalled while its exchange waits for the client
-//! rather than for the origin. Slow attacks consist of that: a request header that arrives byte by
-//! byte, or a response that is never read. So stalled clients are closed for new ones long before a
-//! deadline is over, while a client whose requests and responses move is not stalled. As long as
-//! there is capacity, no client is shed.
+//! rather than for the origin, or while its connection is idle. Slow attacks stall: a request
+//! header arrives byte by byte, or a response is never read. So stalled clients are closed for new
+//! ones long before a deadline is over, and clients whose requests and responses move are not. As
+//! long as there is capacity, no client is shed.
 //!
 //! A client is shed by an event of its exchange, which the worker delivers: see [`Shedding`].
 
@@ -23,9 +23,10 @@ use crate::transfer::TransferState;
 
 /// An iteration over the clients to shed, one after the other.
 ///
-/// At least `shed_min` clients are shed, because the kernel refused that many descriptors. Then
-/// more are shed until a reserve of a 64th of the capacity is free. To shed more at once would
-/// delay all other clients. If only memory is short, only clients that hold memory are shed.
+/// At least `shed_min` clients are shed, for requests that wait for a descriptor or for descriptors
+/// that the kernel refused. Then more are shed until a reserve of a 64th of the capacity is free.
+/// To shed more at once would delay all other clients. If only memory is short, only clients that
+/// hold memory are shed.
 #[derive(Debug)]
 pub(crate) struct Shedding {
     /// The stalled clients in the order in which they are shed.
@@ -39,14 +40,15 @@ pub(crate) struct Shedding {
 }
 
 impl Shedding {
-    /// Begins to shed. First an eighth of the idle origin connections is closed.
-    pub(crate) fn new<E: Engine>(core: &mut Core<E>, least: usize) -> Self {
+    /// Begins to shed at least `shed_min` clients. If any have to be shed, an eighth of the idle
+    /// origin connections is closed first.
+    pub(crate) fn new<E: Engine>(core: &mut Core<E>, shed_min: usize) -> Self {
         let (stalled, leaving) = stalled_clients(core);
         let closed =
-            if least > 0 || lacks_reserve(core, leaving) { close_idle_origins(core) } else { 0 };
+            if shed_min > 0 || lacks_reserve(core, leaving) { close_idle_origins(core) } else { 0 };
         // The connections that were just closed and the clients that are leaving count as shed.
-        let least = least.saturating_sub(closed + leaving);
-        Self { stalled: stalled.into_iter(), shed_min: least, leaving, last_shed: None }
+        let shed_min = shed_min.saturating_sub(closed + leaving);
+        Self { stalled: stalled.into_iter(), shed_min, leaving, last_shed: None }
     }
 
     /// Returns the event that sheds the next client. It has to be delivered before the next call.
@@ -187,11 +189,11 @@ fn stalled_clients<E: Engine>(core: &Core<E>) -> (Vec<(ShedPriority, Key)>, usiz
             conn.pipeline.first().and_then(|first| core.exchanges.get(first)).map(Box::as_ref);
         let unsent = conn.wire.unsent(&core.engine);
         let Some(stalled_time) = stalled_time(conn, first, unsent, now) else { continue };
-        let is_over = conn.is_closing();
+        let is_closing = conn.is_closing();
         if stalled_time >= core.overload.grace {
-            stalled.push(((is_over, stalled_time), key));
+            stalled.push(((is_closing, stalled_time), key));
         } else {
-            leaving += usize::from(is_over);
+            leaving += usize::from(is_closing);
         }
     }
     stalled.sort_unstable_by_key(|(order, _)| std::cmp::Reverse(*order));
