@@ -33,7 +33,8 @@ pub fn from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
     let names = service_name::names(&raw.services, &addresses)?;
     let services = raw.services.iter().zip(names).zip(addresses);
     for (service, ((raw, name), addresses)) in services.enumerate() {
-        let proxy_protocol = raw.table.one("proxy-protocol", value::switch)?.unwrap_or_default();
+        let proxy_protocol =
+            raw.table.one("proxy-protocol", value::parse_switch)?.unwrap_or_default();
         config.services.push(build_service(raw, name, &addresses, proxy_protocol)?);
         for address in addresses {
             let number = config.listeners.len() as u16;
@@ -70,52 +71,52 @@ pub fn process_from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
     }
     Ok(Config {
         number: 1,
-        engine: process.one_or_default("engine", |text| keywords::ENGINE.read(text))?,
-        uselectd: process.one_or_default("uselectd", value::file_path)?,
+        engine: process.one_or_default("engine", |text| keywords::ENGINE.parse(text))?,
+        uselectd: process.one_or_default("uselectd", value::parse_file_path)?,
         spin_us: process.one_or_default("spin-us", |text| bounded("spin-us", text))?,
-        splice: process.one_or_default("splice", |text| keywords::SPLICE.read(text))?,
+        splice: process.one_or_default("splice", |text| keywords::SPLICE.parse(text))?,
         workers: usize::try_from(workers).unwrap_or(1),
         memory_bytes,
-        cache: cache::settings(process, memory_bytes, workers)?,
-        user: process.one_or_default("user", value::user)?,
-        sandbox: process.one_or_default("sandbox", |text| keywords::SANDBOX.read(text))?,
-        sandbox_folders: process.all("sandbox-folder", value::file_path)?,
+        cache: cache::build_settings(process, memory_bytes, workers)?,
+        user: process.one_or_default("user", value::parse_user)?,
+        sandbox: process.one_or_default("sandbox", |text| keywords::SANDBOX.parse(text))?,
+        sandbox_folders: process.all("sandbox-folder", value::parse_file_path)?,
         listeners: Vec::new(),
         services: Vec::new(),
-        access_log: access_log(process)?,
-        admin: process.all("admin", admin)?.into_iter().flatten().collect(),
-        admin_token_file: process.one("admin-token-file", value::file_path)?,
-        admin_name: process.one("admin-name", value::host_name)?,
-        limits: limits(&raw.limits)?,
+        access_log: build_access_log(process)?,
+        admin: process.all("admin", parse_admin_address)?.into_iter().flatten().collect(),
+        admin_token_file: process.one("admin-token-file", value::parse_file_path)?,
+        admin_name: process.one("admin-name", value::parse_host_name)?,
+        limits: build_limits(&raw.limits)?,
     })
 }
 
-fn access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError> {
-    let format = process.one_or_default("log-format", |text| keywords::LOG_FORMAT.read(text))?;
+fn build_access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError> {
+    let format = process.one_or_default("log-format", |text| keywords::LOG_FORMAT.parse(text))?;
     let path = process.one_or_default("access-log", |text| match text {
         "off" => Ok(None),
         // Booleans of a file. A log file of this name has to be written ./false.
         "true" | "false" => Err("is neither a path nor off"),
-        _ => value::file_path(text).map(Some),
+        _ => value::parse_file_path(text).map(Some),
     })?;
     Ok(path.map(|path: PathBuf| AccessLog { path, format }))
 }
 
-fn admin(text: &str) -> Result<Option<ListenAddress>, Problem> {
+fn parse_admin_address(text: &str) -> Result<Option<ListenAddress>, Problem> {
     match text {
         "off" => Ok(None),
-        _ => value::listen_address(text).map(Some),
+        _ => value::parse_listen_address(text).map(Some),
     }
 }
 
-fn limits(raw: &[RawLimit]) -> Result<Limits, ConfigError> {
+fn build_limits(raw: &[RawLimit]) -> Result<Limits, ConfigError> {
     let mut limits = Limits::default();
     for RawLimit { name, name_location, value } in raw {
         let Some(row) = Limits::TABLE.iter().find(|row| row.name == name) else {
             let names: Vec<_> = Limits::TABLE.iter().map(|row| row.name).collect();
             return Err(ConfigError::unknown(name_location.clone(), "limit", name, &names));
         };
-        let number = read_limit(row, &value.text)
+        let number = parse_limit(row, &value.text)
             .map_err(|problem| value.error(problem, expected_of_limit(row)))?;
         assert!(limits.set(row.name, number), "every row of the table can be set");
     }
@@ -123,13 +124,13 @@ fn limits(raw: &[RawLimit]) -> Result<Limits, ConfigError> {
 }
 
 /// Parses the value of a limit. Times and sizes may have a unit.
-fn read_limit(row: &LimitRow, text: &str) -> Result<u64, Problem> {
+fn parse_limit(row: &LimitRow, text: &str) -> Result<u64, Problem> {
     let number = match row.unit {
-        "milliseconds" => value::milliseconds(text)?,
-        "bytes" | "bytes a second" => value::size(text)?,
-        _ => value::number(text)?,
+        "milliseconds" => value::parse_milliseconds(text)?,
+        "bytes" | "bytes a second" => value::parse_size(text)?,
+        _ => value::parse_number(text)?,
     };
-    value::within(number, row.bounds.0, row.bounds.1)
+    value::check_bounds(number, row.bounds.0, row.bounds.1)
 }
 
 /// The valid values of a limit, to follow "expected: " in an error.
@@ -148,7 +149,7 @@ pub(super) fn expected_of_limit(row: &LimitRow) -> String {
 }
 
 fn listen_addresses(raw: &RawService) -> Result<Vec<ListenAddress>, ConfigError> {
-    let mut addresses = raw.table.all("listen", value::listen_address)?;
+    let mut addresses = raw.table.all("listen", value::parse_listen_address)?;
     if addresses.is_empty() {
         let port = if raw.routes.is_none() { 3128 } else { 8080 };
         addresses.push(ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
@@ -163,9 +164,9 @@ fn build_service(
     proxy_protocol: bool,
 ) -> Result<Service, ConfigError> {
     let values = &raw.table;
-    let clients = values.all("allow-client", value::cidr)?;
-    let denied_clients = values.all("deny-client", value::cidr)?;
-    let trusted = values.all("trust", value::cidr)?;
+    let clients = values.all("allow-client", value::parse_cidr)?;
+    let denied_clients = values.all("deny-client", value::parse_cidr)?;
+    let trusted = values.all("trust", value::parse_cidr)?;
     if proxy_protocol && trusted.is_empty() {
         let option = values.name_of("trust");
         let problem = format!("needs {option}, because only trusted peers may send PROXY headers");
@@ -176,9 +177,9 @@ fn build_service(
     let role = match &raw.routes {
         None => {
             if !local && clients.is_empty() {
-                return Err(open_proxy(values));
+                return Err(open_proxy_error(values));
             }
-            ServiceRole::Forward(target_rules(values, local)?)
+            ServiceRole::Forward(build_target_rules(values, local)?)
         }
         Some(routes) if routes.is_empty() => {
             let expected = "at least one [[boost.route]] with origins";
@@ -187,29 +188,29 @@ fn build_service(
         Some(routes) => {
             let space = name.space();
             // An error here counts even if every route overrides the value.
-            cache::route(values, true, space)?;
-            let of_route = |table: &RawTable| route(&table.with_cache_of(values), space);
+            cache::build_rules(values, true, space)?;
+            let of_route = |table: &RawTable| build_route(&table.with_cache_of(values), space);
             ServiceRole::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
     let (name, cache) = match &role {
         ServiceRole::Forward(rules) => {
             let name = name.with_rules(rules);
-            let cache = cache::route(values, false, name.space())?;
+            let cache = cache::build_rules(values, false, name.space())?;
             (name, cache)
         }
         ServiceRole::Boost(_) => (name, None),
     };
-    let congestion = |key| values.one_or_default(key, value::congestion);
+    let congestion = |key| values.one_or_default(key, value::parse_congestion);
     Ok(Service {
         name,
         role,
         clients,
         denied_clients,
-        auth: auth(values)?,
+        auth: build_auth(values)?,
         trusted,
-        proxy_status: values.one_or_default("proxy-status", value::switch)?,
-        path_strict: values.one_or_default("path-strict", value::switch)?,
+        proxy_status: values.one_or_default("proxy-status", value::parse_switch)?,
+        path_strict: values.one_or_default("path-strict", value::parse_switch)?,
         congestion: congestion("congestion")?,
         origin_congestion: congestion("origin-congestion")?,
         cache,
@@ -218,7 +219,7 @@ fn build_service(
 
 /// An open proxy would be abused, for example by spammers. So it does not start (DESIGN.md,
 /// "Access").
-fn open_proxy(values: &RawTable) -> ConfigError {
+fn open_proxy_error(values: &RawTable) -> ConfigError {
     let option = values.name_of("allow-client");
     let problem = format!("other machines can reach this forward proxy, and {option} is missing");
     let expected = format!("{option} CIDR, or a loopback or unix: address to listen on");
@@ -226,34 +227,34 @@ fn open_proxy(values: &RawTable) -> ConfigError {
 }
 
 /// The program reads the file later, when the rest of the configuration is known to be valid.
-fn auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
-    let realm = values.one_or_default("auth-realm", value::realm)?;
-    let path = values.one("auth-file", value::file_path)?;
+fn build_auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
+    let realm = values.one_or_default("auth-realm", value::parse_realm)?;
+    let path = values.one("auth-file", value::parse_file_path)?;
     Ok(path.map(|path| Auth { path, realm, users: None }))
 }
 
-fn target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {
-    let mut ports = values.all("allow-port", value::port)?;
+fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {
+    let mut ports = values.all("allow-port", value::parse_port)?;
     if ports.is_empty() && local && !values.is_empty_list("allow-port") {
         // Programs of this machine can connect to any port without the proxy.
         ports.push(0);
     }
     Ok(TargetRules {
-        private: values.one("allow-private", value::switch)?.unwrap_or(local),
-        allowed: values.all("allow-target", value::cidr)?,
-        denied: values.all("deny-target", value::cidr)?,
+        private: values.one("allow-private", value::parse_switch)?.unwrap_or(local),
+        allowed: values.all("allow-target", value::parse_cidr)?,
+        denied: values.all("deny-target", value::parse_cidr)?,
         ports,
-        denied_ports: values.all("deny-port", |text| match value::port(text)? {
+        denied_ports: values.all("deny-port", |text| match value::parse_port(text)? {
             0 => Err("is not a port"),
             port => Ok(port),
         })?,
-        allowed_domains: values.all("allow-domain", value::domain)?,
-        denied_domains: values.all("deny-domain", value::domain)?,
+        allowed_domains: values.all("allow-domain", value::parse_domain)?,
+        denied_domains: values.all("deny-domain", value::parse_domain)?,
     })
 }
 
-fn route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
-    let origins = values.all("origins", value::origin)?;
+fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
+    let origins = values.all("origins", value::parse_origin)?;
     if origins.is_empty() {
         let problem = format!("{} is missing", values.name_of("origins"));
         return Err(ConfigError::rule(
@@ -263,24 +264,25 @@ fn route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         ));
     }
     Ok(Route {
-        host: values.one("host", value::host_pattern)?,
-        path: values.one_or_default("path", value::path_prefix)?,
+        host: values.one("host", value::parse_host_pattern)?,
+        path: values.one_or_default("path", value::parse_path_prefix)?,
         origins,
-        balance: values.one_or_default("balance", |text| keywords::BALANCE.read(text))?,
-        host_header: values.one_or_default("host-header", |text| keywords::HOST_SENT.read(text))?,
+        balance: values.one_or_default("balance", |text| keywords::BALANCE.parse(text))?,
+        host_header: values
+            .one_or_default("host-header", |text| keywords::HOST_SENT.parse(text))?,
         path_forward: values
-            .one_or_default("path-forward", |text| keywords::PATH_FORWARD.read(text))?,
-        pass_fields: values.all("pass-fields", value::pass_field)?,
-        eject_on_errors: values.one_or_default("eject-on-errors", value::switch)?,
-        retry_on: retry_on(values)?,
-        check: route_check(values)?,
-        send_proxy: values.one_or_default("send-proxy", |text| keywords::SEND_PROXY.read(text))?,
-        cache: cache::route(values, true, space)?,
+            .one_or_default("path-forward", |text| keywords::PATH_FORWARD.parse(text))?,
+        pass_fields: values.all("pass-fields", value::parse_pass_field)?,
+        eject_on_errors: values.one_or_default("eject-on-errors", value::parse_switch)?,
+        retry_on: build_retry_on(values)?,
+        check: build_route_check(values)?,
+        send_proxy: values.one_or_default("send-proxy", |text| keywords::SEND_PROXY.parse(text))?,
+        cache: cache::build_rules(values, true, space)?,
     })
 }
 
-fn retry_on(values: &RawTable) -> Result<Vec<RetryOn>, ConfigError> {
-    let words = values.all("retry-on", |text| keywords::RETRY_ON.read(text))?;
+fn build_retry_on(values: &RawTable) -> Result<Vec<RetryOn>, ConfigError> {
+    let words = values.all("retry-on", |text| keywords::RETRY_ON.parse(text))?;
     if words.is_empty() && !values.is_empty_list("retry-on") {
         return Ok(vec![RetryOn::Malformed]);
     }
@@ -291,9 +293,9 @@ fn retry_on(values: &RawTable) -> Result<Vec<RetryOn>, ConfigError> {
     Ok(words.into_iter().flatten().collect())
 }
 
-fn route_check(values: &RawTable) -> Result<Option<RouteCheck>, ConfigError> {
-    let statuses = values.one_or_default("check-status", value::statuses)?;
-    let path = values.one_or_default("check", value::check_path)?;
+fn build_route_check(values: &RawTable) -> Result<Option<RouteCheck>, ConfigError> {
+    let statuses = values.one_or_default("check-status", value::parse_statuses)?;
+    let path = values.one_or_default("check", value::parse_check_path)?;
     Ok(path.map(|path| RouteCheck { path, statuses }))
 }
 

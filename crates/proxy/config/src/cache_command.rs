@@ -206,7 +206,7 @@ pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
         text: text("admin").unwrap_or_else(|| ADMIN_DEFAULT.to_owned()),
     };
     let expected = || "unix:PATH, ADDRESS:PORT, [IPV6]:PORT, localhost:PORT".to_owned();
-    let admin = value::listen_address(&address.text)
+    let admin = value::parse_listen_address(&address.text)
         .map_err(|problem| address.error(problem, expected()))?;
     Ok(AdminRequest {
         path: action.path,
@@ -230,8 +230,8 @@ fn check_query(action: &CacheAction, query: &[(&'static str, String)]) -> Result
             }
             "site" if !Selector::is_site(bytes) => ("is not a site", SITE.to_owned()),
             "limit" => {
-                let number = value::number(text);
-                match number.and_then(|number| value::within(number, 1, LIST_OBJECTS_MAX)) {
+                let number = value::parse_number(text);
+                match number.and_then(|number| value::check_bounds(number, 1, LIST_OBJECTS_MAX)) {
                     Ok(_) => continue,
                     Err(problem) => (problem, LIMIT.expected()),
                 }

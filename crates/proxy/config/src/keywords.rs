@@ -17,7 +17,7 @@ pub(super) struct Keywords<T: 'static> {
 
 impl<T: Copy + PartialEq> Keywords<T> {
     /// Parses a keyword.
-    pub(super) fn read(&self, text: &str) -> Result<T, Problem> {
+    pub(super) fn parse(&self, text: &str) -> Result<T, Problem> {
         let found = self.words.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or(self.problem)
     }

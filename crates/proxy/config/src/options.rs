@@ -68,7 +68,7 @@ pub enum Group {
     Targets,
     /// Routes and origins of a reverse proxy.
     Origins,
-    /// Transport options of connections.
+    /// Transport options of connections, and fields of responses.
     Connections,
     /// Rules for storing and reusing responses.
     Caching,
@@ -101,7 +101,7 @@ impl Group {
             Access => "Access",
             Targets => "Targets",
             Origins => "Routes and origins",
-            Connections => "Connections",
+            Connections => "Connections and responses",
             Caching => "Cache rules",
             Storage => "Memory and disks",
             AccessLogAndAdmin => "Access log and administration",
@@ -388,10 +388,11 @@ impl OptionRow {
             .summary("Refuse paths that origins may take for the path of another route")
             .detail(
                 "Applies if a route has a path other than /. Three kinds of paths are refused with \
-                 400. First, a path that is the path of another route to an origin that decodes \
-                 escapes once or twice, merges slashes, removes . and .. segments, or cuts at a \
-                 semicolon. Second, a path with %00 or an encoded . or .. segment. Third, a path \
-                 with a . or .. segment and %2f, %5c or a semicolon.",
+                 400. First, a path that an origin could take for the path of another route, \
+                 because it may decode escapes once or twice, merge slashes, remove . and .. \
+                 segments, or cut at a semicolon. Second, a path with %00 or with an encoded . or \
+                 .. segment. Third, a path with a . or .. segment and also %2f, %5c or a \
+                 semicolon.",
             ),
         row(
             Route,
@@ -531,12 +532,12 @@ impl OptionRow {
                  other fields that describe a request, such as X-Forwarded-Prefix and \
                  X-Original-URL; these are passed on and are part of the cache key. If a PROXY \
                  header names a client, the address of that client decides whether its fields are \
-                 trusted.",
+                 trusted. See also pass-fields.",
             ),
         row(Service, Access, "proxy-protocol", ValueType::Flag, "false")
             .summary("Expect a PROXY protocol header on each connection; needs trust")
             .detail("Versions 1 and 2 are accepted."),
-        row(Service, Listeners, "proxy-status", ValueType::Switch, "off")
+        row(Service, Connections, "proxy-status", ValueType::Switch, "off")
             .summary("Add Proxy-Status (RFC 9209) to responses that are passed on")
             .detail("Responses that millrace itself makes always have this field."),
         row(Service, Connections, "congestion", ValueType::Congestion, "system")

@@ -71,7 +71,7 @@ pub(super) fn names(
     let mut seen: HashMap<Arc<str>, usize> = HashMap::new();
     for (service, raw) in services.iter().enumerate() {
         let is_of_role = |other: &&RawService| other.routes.is_some() == raw.routes.is_some();
-        let (text, source) = match raw.table.one("name", value::service_name)? {
+        let (text, source) = match raw.table.one("name", value::parse_service_name)? {
             Some(name) => (name, NameSource::Given),
             None if services.iter().filter(is_of_role).count() == 1 => {
                 (role(raw).to_owned(), NameSource::Role)

@@ -32,7 +32,7 @@ const LABEL_BYTES_MAX: usize = 63;
 const CONGESTION_BYTES_MAX: usize = 15;
 
 /// Parses a whole number: decimal digits without a sign or separators.
-pub(super) fn number(text: &str) -> Result<u64, Problem> {
+pub(super) fn parse_number(text: &str) -> Result<u64, Problem> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("is not a whole number");
     }
@@ -40,7 +40,7 @@ pub(super) fn number(text: &str) -> Result<u64, Problem> {
 }
 
 /// Checks a number against its bounds.
-pub(super) fn within(number: u64, least: u64, most: u64) -> Result<u64, Problem> {
+pub(super) fn check_bounds(number: u64, least: u64, most: u64) -> Result<u64, Problem> {
     match number {
         _ if number < least => Err("is too small"),
         _ if number > most => Err("is too large"),
@@ -58,17 +58,17 @@ const TIMES: Units = &[("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1), 
 ///
 /// # Errors
 /// Returns `problem` for any other text.
-pub(super) fn scaled(text: &str, units: Units, problem: Problem) -> Result<u64, Problem> {
+pub(super) fn parse_scaled(text: &str, units: Units, problem: Problem) -> Result<u64, Problem> {
     let is_of_unit = |character: char| !character.is_ascii_digit();
     let (digits, unit) = text.split_at(text.find(is_of_unit).unwrap_or(text.len()));
     let (_, factor) = units.iter().find(|(known, _)| *known == unit).ok_or(problem)?;
     if digits.is_empty() {
         return Err(problem);
     }
-    number(digits)?.checked_mul(*factor).ok_or("is too large")
+    parse_number(digits)?.checked_mul(*factor).ok_or("is too large")
 }
 
-/// Writes a number with the largest unit that divides it, in the form that [`scaled`] parses.
+/// Writes a number with the largest unit that divides it, in the form that [`parse_scaled`] parses.
 pub(super) fn write_scaled(number: u64, units: Units) -> String {
     let divides = |factor| factor == 1 || (number > 0 && number.is_multiple_of(factor));
     let found = units.iter().find(|(_, factor)| divides(*factor));
@@ -77,20 +77,21 @@ pub(super) fn write_scaled(number: u64, units: Units) -> String {
 }
 
 /// Parses a size in bytes: a whole number, optionally with K, M, G or T for powers of 1024.
-pub(super) fn size(text: &str) -> Result<u64, Problem> {
+pub(super) fn parse_size(text: &str) -> Result<u64, Problem> {
     const NO_SIZE: Problem = "is not a size";
-    scaled(&text.to_ascii_uppercase(), SIZES, NO_SIZE).map_err(|problem| match problem {
+    parse_scaled(&text.to_ascii_uppercase(), SIZES, NO_SIZE).map_err(|problem| match problem {
         NO_SIZE if with_one_letter_unit(text).is_some() => LONG_UNIT,
         _ => problem,
     })
 }
 
-/// Shortens the unit of a size such as 1GB or 512MiB to the letter that [`size`] parses; `None` for
+/// Shortens the unit of a size such as 1GB or 512MiB to the letter that [`parse_size`] parses; `None` for
 /// any other text.
 fn with_one_letter_unit(text: &str) -> Option<String> {
     let number_and_letter = ["iB", "B"].iter().find_map(|end| strip_suffix_any_case(text, end))?;
     let has_letter = number_and_letter.ends_with(|last: char| last.is_ascii_alphabetic());
-    (has_letter && size(number_and_letter).is_ok()).then(|| number_and_letter.to_ascii_uppercase())
+    (has_letter && parse_size(number_and_letter).is_ok())
+        .then(|| number_and_letter.to_ascii_uppercase())
 }
 
 /// Returns the values that the author of a text with this problem may have meant.
@@ -110,13 +111,13 @@ pub(super) fn suggestions(text: &str, problem: Problem) -> Vec<String> {
 }
 
 /// Parses a time as milliseconds: a whole number, optionally with ms, s, m or h.
-pub(super) fn milliseconds(text: &str) -> Result<u64, Problem> {
-    scaled(text, TIMES, "is not a time")
+pub(super) fn parse_milliseconds(text: &str) -> Result<u64, Problem> {
+    parse_scaled(text, TIMES, "is not a time")
 }
 
 /// Parses `on` or `off`, the keywords that replace the Booleans of a file; see
 /// [`keyword_of_bool`](super::options::ValueType::keyword_of_bool).
-pub(super) fn switch(text: &str) -> Result<bool, Problem> {
+pub(super) fn parse_switch(text: &str) -> Result<bool, Problem> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
@@ -125,7 +126,7 @@ pub(super) fn switch(text: &str) -> Result<bool, Problem> {
 }
 
 /// Parses the name of a service, which cache keys and labels of metrics contain unchanged.
-pub(super) fn service_name(text: &str) -> Result<String, Problem> {
+pub(super) fn parse_service_name(text: &str) -> Result<String, Problem> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     match text.len() {
         0 => Err("is empty"),
@@ -136,39 +137,39 @@ pub(super) fn service_name(text: &str) -> Result<String, Problem> {
 }
 
 /// Parses an address to listen on: `ADDRESS:PORT`, `[ADDRESS]:PORT`, `localhost:PORT`, `unix:PATH`.
-pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Problem> {
+pub(super) fn parse_listen_address(text: &str) -> Result<ListenAddress, Problem> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(ListenAddress::Unix(unix_path(path)?));
+        return Ok(ListenAddress::Unix(parse_unix_path(path)?));
     }
-    Ok(ListenAddress::Tcp(socket_address(text)?))
+    Ok(ListenAddress::Tcp(parse_socket_address(text)?))
 }
 
 /// Parses an address and a port. The only name is `localhost`, which is 127.0.0.1 (RFC 6761 section
 /// 6.3): another name could have several addresses, or none while the machine starts.
-pub(super) fn socket_address(text: &str) -> Result<SocketAddr, Problem> {
+pub(super) fn parse_socket_address(text: &str) -> Result<SocketAddr, Problem> {
     if let Some(port) = text.strip_prefix("localhost:") {
-        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port_or_zero(port)?)));
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, parse_port_or_zero(port)?)));
     }
     if text.starts_with('[') && text.ends_with(']') {
         return Err("has no port");
     }
     let Some((_, port)) = text.rsplit_once(':') else {
-        return Err(if number(text).is_ok() { PORT_WITHOUT_ADDRESS } else { "has no port" });
+        return Err(if parse_number(text).is_ok() { PORT_WITHOUT_ADDRESS } else { "has no port" });
     };
-    port_or_zero(port)?;
+    parse_port_or_zero(port)?;
     text.parse().map_err(|_| "is not an address with a port")
 }
 
-fn port_or_zero(text: &str) -> Result<u16, Problem> {
+fn parse_port_or_zero(text: &str) -> Result<u16, Problem> {
     if text.is_empty() {
         return Err("has no port");
     }
-    let port = number(text).map_err(|_| "has a port that is not a number")?;
+    let port = parse_number(text).map_err(|_| "has a port that is not a number")?;
     u16::try_from(port).map_err(|_| "has a port above 65535")
 }
 
 /// Parses an address block, `ADDRESS/BITS`, or one address.
-pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
+pub(super) fn parse_cidr(text: &str) -> Result<Cidr, Problem> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text, None),
@@ -180,7 +181,7 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
     let bits: u8 = if network.is_ipv4() { 32 } else { 128 };
     let prefix = match prefix {
         None => bits,
-        Some(prefix) => u8::try_from(number(prefix)?).unwrap_or(u8::MAX),
+        Some(prefix) => u8::try_from(parse_number(prefix)?).unwrap_or(u8::MAX),
     };
     if prefix > bits {
         return Err("has a prefix longer than its address");
@@ -197,20 +198,20 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
 }
 
 /// Parses a port from 1 on, or `all`, which becomes 0.
-pub(super) fn port(text: &str) -> Result<u16, Problem> {
+pub(super) fn parse_port(text: &str) -> Result<u16, Problem> {
     if text == "all" {
         return Ok(0);
     }
-    match number(text).map(u16::try_from)? {
+    match parse_number(text).map(u16::try_from)? {
         Ok(port) if port > 0 => Ok(port),
         _ => Err("is not a port"),
     }
 }
 
 /// Parses an origin server: `http://HOST[:PORT]` without a path, or `unix:PATH`.
-pub(super) fn origin(text: &str) -> Result<Origin, Problem> {
+pub(super) fn parse_origin(text: &str) -> Result<Origin, Problem> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(Origin::Unix(Arc::from(unix_path(path)?)));
+        return Ok(Origin::Unix(Arc::from(parse_unix_path(path)?)));
     }
     if text.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
         return Err("needs TLS to the origin, which this version does not support");
@@ -230,12 +231,12 @@ pub(super) fn origin(text: &str) -> Result<Origin, Problem> {
     let (host, port) = split_authority(authority)?;
     let port = match port {
         None => 80,
-        Some(port) => match port_or_zero(port)? {
+        Some(port) => match parse_port_or_zero(port)? {
             0 => return Err("has port 0"),
             port => port,
         },
     };
-    Ok(Origin::Tcp { host: self::host(host)?, port })
+    Ok(Origin::Tcp { host: self::parse_host(host)?, port })
 }
 
 /// Splits an authority into its host, in brackets if it is an IPv6 address, and its port.
@@ -256,28 +257,28 @@ fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Problem> {
 
 /// Parses a host: a name, which becomes lower case, an IPv4 address, or an IPv6 address in brackets,
 /// which are removed.
-fn host(text: &str) -> Result<String, Problem> {
+fn parse_host(text: &str) -> Result<String, Problem> {
     if let Some(literal) = text.strip_prefix('[') {
         let literal = literal.strip_suffix(']').unwrap_or(literal);
         let address: std::net::Ipv6Addr =
             literal.parse().map_err(|_| "has no IPv6 address in its brackets")?;
         return Ok(address.to_string());
     }
-    name(text)?;
+    check_host_name(text)?;
     Ok(text.to_ascii_lowercase())
 }
 
-/// Parses a host name as [`host`] does, but no address.
-pub(super) fn host_name(text: &str) -> Result<String, Problem> {
+/// Parses a host name as [`parse_host`] does, but no address.
+pub(super) fn parse_host_name(text: &str) -> Result<String, Problem> {
     match text.parse::<IpAddr>() {
         Ok(_) => Err("is an address"),
-        Err(_) => name(text).map(|()| text.to_ascii_lowercase()),
+        Err(_) => check_host_name(text).map(|()| text.to_ascii_lowercase()),
     }
 }
 
 /// Checks a host name or an IPv4 address. A name whose last label is numeric is refused unless it is
 /// an address of four decimal parts, because resolvers disagree about 127.1 and 0x7f.1.
-fn name(text: &str) -> Result<(), Problem> {
+fn check_host_name(text: &str) -> Result<(), Problem> {
     let name = text.strip_suffix('.').unwrap_or(text);
     if name.is_empty() {
         return Err("has no host");
@@ -296,15 +297,15 @@ fn name(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Parses the host of a route: a host as in [`host`], where IPv6 addresses need no brackets, or `*.`
+/// Parses the host of a route: a host as in [`parse_host`], where IPv6 addresses need no brackets, or `*.`
 /// and a name for all names below it. A dot at the end is removed, as it is from the host of a
 /// request.
-pub(super) fn host_pattern(text: &str) -> Result<String, Problem> {
+pub(super) fn parse_host_pattern(text: &str) -> Result<String, Problem> {
     let pattern = match text.strip_prefix("*.") {
-        Some(parent) => name(parent).map(|()| text.to_ascii_lowercase())?,
+        Some(parent) => check_host_name(parent).map(|()| text.to_ascii_lowercase())?,
         None => match text.parse::<std::net::Ipv6Addr>() {
             Ok(address) => address.to_string(),
-            Err(_) => host(text)?,
+            Err(_) => parse_host(text)?,
         },
     };
     Ok(pattern.strip_suffix('.').map(str::to_owned).unwrap_or(pattern))
@@ -312,7 +313,7 @@ pub(super) fn host_pattern(text: &str) -> Result<String, Problem> {
 
 /// Parses a host name, or `*.` and a name for all names below it, into lower case without a dot at
 /// the end. Addresses are refused: other options list them.
-pub(super) fn domain(text: &str) -> Result<String, Problem> {
+pub(super) fn parse_domain(text: &str) -> Result<String, Problem> {
     let (prefix, domain) = match text.strip_prefix("*.") {
         Some(parent) => ("*.", parent),
         None => ("", text),
@@ -322,7 +323,7 @@ pub(super) fn domain(text: &str) -> Result<String, Problem> {
             "is not ASCII; an internationalised name has to be written as A-labels (xn--...)",
         );
     }
-    name(domain)?;
+    check_host_name(domain)?;
     if domain.parse::<Ipv4Addr>().is_ok() {
         return Err("is an address, which only allow-target and deny-target accept");
     }
@@ -331,7 +332,7 @@ pub(super) fn domain(text: &str) -> Result<String, Problem> {
 }
 
 /// Parses an authentication realm, which becomes a quoted string in a header field.
-pub(super) fn realm(text: &str) -> Result<String, Problem> {
+pub(super) fn parse_realm(text: &str) -> Result<String, Problem> {
     let is_valid = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     match text.len() {
         0 => Err("is empty"),
@@ -343,7 +344,7 @@ pub(super) fn realm(text: &str) -> Result<String, Problem> {
 
 /// Parses a prefix of a path: printable ASCII characters that begin with a slash, without a query or
 /// fragment, in the normal form of the paths that it is compared with.
-pub(super) fn path_prefix(text: &str) -> Result<String, Problem> {
+pub(super) fn parse_path_prefix(text: &str) -> Result<String, Problem> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash");
     }
@@ -358,7 +359,7 @@ pub(super) fn path_prefix(text: &str) -> Result<String, Problem> {
 
 /// Parses the name of a field that a reverse proxy removes unless a trusted peer sent it, into lower
 /// case.
-pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
+pub(super) fn parse_pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
     if !REMOVED_UNLESS_TRUSTED.has(Name::of(text.as_bytes())) {
         return Err("is not a field that is removed by default");
     }
@@ -366,7 +367,7 @@ pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
 }
 
 /// Parses the target of a health check, a path with an optional query, or `off`.
-pub(super) fn check_path(text: &str) -> Result<Option<String>, Problem> {
+pub(super) fn parse_check_path(text: &str) -> Result<Option<String>, Problem> {
     if text == "off" {
         return Ok(None);
     }
@@ -380,9 +381,9 @@ pub(super) fn check_path(text: &str) -> Result<Option<String>, Problem> {
 }
 
 /// Parses `STATUS` or `FIRST-LAST`.
-pub(super) fn statuses(text: &str) -> Result<(u16, u16), Problem> {
+pub(super) fn parse_statuses(text: &str) -> Result<(u16, u16), Problem> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let status = |text: &str| match number(text) {
+    let status = |text: &str| match parse_number(text) {
         Ok(status @ 200..=599) => Ok(status as u16),
         _ => Err("is not a status or a range of statuses"),
     };
@@ -392,7 +393,7 @@ pub(super) fn statuses(text: &str) -> Result<(u16, u16), Problem> {
 
 /// Parses the path of a file. Control characters are refused, because they would break messages and
 /// logs.
-pub(super) fn file_path(text: &str) -> Result<PathBuf, Problem> {
+pub(super) fn parse_file_path(text: &str) -> Result<PathBuf, Problem> {
     if text.is_empty() {
         return Err("is empty");
     }
@@ -404,7 +405,7 @@ pub(super) fn file_path(text: &str) -> Result<PathBuf, Problem> {
 
 /// Parses `system`, `auto`, or the name of an algorithm. The program checks later whether the kernel
 /// has it.
-pub(super) fn congestion(text: &str) -> Result<Congestion, Problem> {
+pub(super) fn parse_congestion(text: &str) -> Result<Congestion, Problem> {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     match text {
         "system" => Ok(Congestion::System),
@@ -417,7 +418,7 @@ pub(super) fn congestion(text: &str) -> Result<Congestion, Problem> {
 
 /// Parses `auto`, or a user and optionally a group, by name or number. The program checks later
 /// whether they exist.
-pub(super) fn user(text: &str) -> Result<ProcessUser, Problem> {
+pub(super) fn parse_user(text: &str) -> Result<ProcessUser, Problem> {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let name = |name: &str| !name.is_empty() && name.bytes().all(is_valid);
     let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
@@ -430,26 +431,26 @@ pub(super) fn user(text: &str) -> Result<ProcessUser, Problem> {
     }
 }
 
-fn unix_path(text: &str) -> Result<PathBuf, Problem> {
+fn parse_unix_path(text: &str) -> Result<PathBuf, Problem> {
     if text.is_empty() {
         return Err("has no path");
     }
     if text.len() > UNIX_PATH_BYTES_MAX {
         return Err("has a path of more than 107 bytes, which a Unix socket cannot have");
     }
-    file_path(text)
+    parse_file_path(text)
 }
 
 fn strip_suffix_any_case<'a>(text: &'a str, suffix: &str) -> Option<&'a str> {
     text.strip_suffix(suffix).or_else(|| text.strip_suffix(suffix.to_ascii_lowercase().as_str()))
 }
 
-/// Writes a size in the form that [`size`] parses.
+/// Writes a size in the form that [`parse_size`] parses.
 pub(super) fn write_size(bytes: u64) -> String {
     write_scaled(bytes, SIZES)
 }
 
-/// Writes milliseconds in the form that [`milliseconds`] parses.
+/// Writes milliseconds in the form that [`parse_milliseconds`] parses.
 pub(super) fn write_milliseconds(milliseconds: u64) -> String {
     write_scaled(milliseconds, TIMES)
 }
@@ -463,12 +464,12 @@ pub fn write_origin(origin: &Origin) -> String {
     }
 }
 
-/// Writes a range of statuses in the form that [`statuses`] parses.
+/// Writes a range of statuses in the form that [`parse_statuses`] parses.
 pub(super) fn write_statuses((first, last): (u16, u16)) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// Writes a port in the form that [`port`] parses.
+/// Writes a port in the form that [`parse_port`] parses.
 pub(super) fn write_port(port: u16) -> String {
     if port == 0 { "all".to_owned() } else { port.to_string() }
 }
@@ -479,28 +480,31 @@ mod tests {
 
     #[test]
     fn check_paths_and_statuses_are_parsed() {
-        assert_eq!(check_path("/health?full=1"), Ok(Some("/health?full=1".to_owned())));
-        assert_eq!(check_path("off"), Ok(None));
-        assert!(check_path("false").is_err());
-        assert!(check_path("health").is_err() && check_path("/a b").is_err());
-        assert!(check_path("/a\r\nX: y").is_err() && check_path("/a#b").is_err());
-        assert_eq!((statuses("204"), statuses("200-299")), (Ok((204, 204)), Ok((200, 299))));
+        assert_eq!(parse_check_path("/health?full=1"), Ok(Some("/health?full=1".to_owned())));
+        assert_eq!(parse_check_path("off"), Ok(None));
+        assert!(parse_check_path("false").is_err());
+        assert!(parse_check_path("health").is_err() && parse_check_path("/a b").is_err());
+        assert!(parse_check_path("/a\r\nX: y").is_err() && parse_check_path("/a#b").is_err());
+        assert_eq!(
+            (parse_statuses("204"), parse_statuses("200-299")),
+            (Ok((204, 204)), Ok((200, 299)))
+        );
         for text in ["", "-", "200-", "-299", "100", "600", "299-200", "2xx", "200-250-299"] {
-            assert!(statuses(text).is_err(), "{text}");
+            assert!(parse_statuses(text).is_err(), "{text}");
         }
         assert_eq!([(204, 204), (200, 399)].map(write_statuses), ["204", "200-399"]);
     }
 
     #[test]
     fn sizes_and_times_take_suffixes() {
-        assert_eq!(size("0"), Ok(0));
-        assert_eq!(size("256M"), Ok(256 << 20));
-        assert_eq!(size("3g"), Ok(3 << 30));
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("256M"), Ok(256 << 20));
+        assert_eq!(parse_size("3g"), Ok(3 << 30));
         for text in ["", "M", "-1", "1.5G", "1XB", "1B", "B", "iB", " 1", "+1"] {
-            assert_eq!(size(text), Err("is not a size"), "{text}");
+            assert_eq!(parse_size(text), Err("is not a size"), "{text}");
         }
         for (text, short) in [("1GB", "1G"), ("512MiB", "512M"), ("3kb", "3K")] {
-            assert_eq!(size(text), Err(LONG_UNIT), "{text}");
+            assert_eq!(parse_size(text), Err(LONG_UNIT), "{text}");
             assert_eq!(suggestions(text, LONG_UNIT), [short]);
         }
         for (text, meaning) in [
@@ -509,52 +513,52 @@ mod tests {
         ] {
             assert_eq!(suggestions(text, TIME_WITHOUT_KEYWORD), meaning);
         }
-        assert_eq!(size("18446744073709551615K"), Err("is too large"));
-        assert_eq!(milliseconds("500"), Ok(500));
-        assert_eq!(milliseconds("500ms"), Ok(500));
-        assert_eq!(milliseconds("30s"), Ok(30_000));
-        assert_eq!(milliseconds("2m"), Ok(120_000));
-        assert_eq!(milliseconds("1h"), Ok(3_600_000));
-        assert_eq!(milliseconds("1 s"), Err("is not a time"));
+        assert_eq!(parse_size("18446744073709551615K"), Err("is too large"));
+        assert_eq!(parse_milliseconds("500"), Ok(500));
+        assert_eq!(parse_milliseconds("500ms"), Ok(500));
+        assert_eq!(parse_milliseconds("30s"), Ok(30_000));
+        assert_eq!(parse_milliseconds("2m"), Ok(120_000));
+        assert_eq!(parse_milliseconds("1h"), Ok(3_600_000));
+        assert_eq!(parse_milliseconds("1 s"), Err("is not a time"));
     }
 
     #[test]
     fn a_written_value_is_parsed_as_the_same_value() {
         for bytes in [0, 1, 1023, 1024, 256 << 20, (1 << 40) + 1, u64::MAX] {
-            assert_eq!(size(&write_size(bytes)), Ok(bytes));
-            assert_eq!(milliseconds(&write_milliseconds(bytes)), Ok(bytes));
+            assert_eq!(parse_size(&write_size(bytes)), Ok(bytes));
+            assert_eq!(parse_milliseconds(&write_milliseconds(bytes)), Ok(bytes));
         }
         for text in ["http://[::1]:80", "http://a.b:81", "http://1.2.3.4:65535", "unix:/a,b"] {
-            assert_eq!(write_origin(&origin(text).unwrap()), text);
+            assert_eq!(write_origin(&parse_origin(text).unwrap()), text);
         }
     }
 
     #[test]
     fn listen_addresses() {
         let tcp = |text: &str| Ok(ListenAddress::Tcp(text.parse().unwrap()));
-        assert_eq!(listen_address("127.0.0.1:0"), tcp("127.0.0.1:0"));
-        assert_eq!(listen_address("[::1]:8080"), tcp("[::1]:8080"));
-        assert_eq!(listen_address("localhost:80"), tcp("127.0.0.1:80"));
-        assert_eq!(listen_address("unix:/run/a"), Ok(ListenAddress::Unix("/run/a".into())));
-        assert_eq!(listen_address("127.0.0.1"), Err("has no port"));
-        assert_eq!(listen_address("127.0.0.1:"), Err("has no port"));
-        assert_eq!(listen_address("3128"), Err(PORT_WITHOUT_ADDRESS));
-        assert_eq!(listen_address("127.0.0.1:80a"), Err("has a port that is not a number"));
-        assert_eq!(listen_address("127.0.0.1:65536"), Err("has a port above 65535"));
-        assert_eq!(listen_address("example.org:80"), Err("is not an address with a port"));
-        assert_eq!(listen_address("unix:"), Err("has no path"));
-        assert!(listen_address(&format!("unix:/{}", "a".repeat(107))).is_err());
-        assert!(listen_address("unix:/a\0b").is_err());
+        assert_eq!(parse_listen_address("127.0.0.1:0"), tcp("127.0.0.1:0"));
+        assert_eq!(parse_listen_address("[::1]:8080"), tcp("[::1]:8080"));
+        assert_eq!(parse_listen_address("localhost:80"), tcp("127.0.0.1:80"));
+        assert_eq!(parse_listen_address("unix:/run/a"), Ok(ListenAddress::Unix("/run/a".into())));
+        assert_eq!(parse_listen_address("127.0.0.1"), Err("has no port"));
+        assert_eq!(parse_listen_address("127.0.0.1:"), Err("has no port"));
+        assert_eq!(parse_listen_address("3128"), Err(PORT_WITHOUT_ADDRESS));
+        assert_eq!(parse_listen_address("127.0.0.1:80a"), Err("has a port that is not a number"));
+        assert_eq!(parse_listen_address("127.0.0.1:65536"), Err("has a port above 65535"));
+        assert_eq!(parse_listen_address("example.org:80"), Err("is not an address with a port"));
+        assert_eq!(parse_listen_address("unix:"), Err("has no path"));
+        assert!(parse_listen_address(&format!("unix:/{}", "a".repeat(107))).is_err());
+        assert!(parse_listen_address("unix:/a\0b").is_err());
     }
 
     #[test]
     fn congestion_is_one_of_two_keywords_or_a_name() {
-        assert_eq!(congestion("system"), Ok(Congestion::System));
-        assert_eq!(congestion("auto"), Ok(Congestion::Auto));
-        assert_eq!(congestion("bbr").unwrap().name(), Some("bbr"));
-        assert_eq!(congestion("tcp_dctcp-2").unwrap().to_string(), "tcp_dctcp-2");
+        assert_eq!(parse_congestion("system"), Ok(Congestion::System));
+        assert_eq!(parse_congestion("auto"), Ok(Congestion::Auto));
+        assert_eq!(parse_congestion("bbr").unwrap().name(), Some("bbr"));
+        assert_eq!(parse_congestion("tcp_dctcp-2").unwrap().to_string(), "tcp_dctcp-2");
         for text in ["", "a b", "reno\0", "cubic,reno", "abcdefghijklmnop"] {
-            assert!(congestion(text).is_err(), "{text}");
+            assert!(parse_congestion(text).is_err(), "{text}");
         }
     }
 
@@ -563,35 +567,35 @@ mod tests {
         let named = |user: &str, group: Option<&str>| {
             Ok(ProcessUser::Named { user: user.to_owned(), group: group.map(str::to_owned) })
         };
-        assert_eq!(user("auto"), Ok(ProcessUser::Auto));
-        assert_eq!(user("www-data"), named("www-data", None));
-        assert_eq!(user("33:web.1"), named("33", Some("web.1")));
+        assert_eq!(parse_user("auto"), Ok(ProcessUser::Auto));
+        assert_eq!(parse_user("www-data"), named("www-data", None));
+        assert_eq!(parse_user("33:web.1"), named("33", Some("web.1")));
         for text in ["", ":", "a:", ":a", "a b", "a:b:c", "root\n", "é"] {
-            assert!(user(text).is_err(), "{text}");
+            assert!(parse_user(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn blocks_are_exact() {
         let block = |text: &str, prefix| Ok(Cidr { network: text.parse().unwrap(), prefix });
-        assert_eq!(cidr("10.0.0.0/8"), block("10.0.0.0", 8));
-        assert_eq!(cidr("10.1.2.3"), block("10.1.2.3", 32));
-        assert_eq!(cidr("0.0.0.0/0"), block("0.0.0.0", 0));
-        assert_eq!(cidr("::/0"), block("::", 0));
-        assert_eq!(cidr("fe80::/10"), block("fe80::", 10));
-        assert!(cidr("10.0.0.1/8").is_err());
-        assert!(cidr("10.0.0.0/33").is_err());
-        assert!(cidr("10.0.0.0/400").is_err());
-        assert!(cidr("::ffff:10.0.0.0/104").is_err());
-        assert!(cidr("10.0.0.0/").is_err());
+        assert_eq!(parse_cidr("10.0.0.0/8"), block("10.0.0.0", 8));
+        assert_eq!(parse_cidr("10.1.2.3"), block("10.1.2.3", 32));
+        assert_eq!(parse_cidr("0.0.0.0/0"), block("0.0.0.0", 0));
+        assert_eq!(parse_cidr("::/0"), block("::", 0));
+        assert_eq!(parse_cidr("fe80::/10"), block("fe80::", 10));
+        assert!(parse_cidr("10.0.0.1/8").is_err());
+        assert!(parse_cidr("10.0.0.0/33").is_err());
+        assert!(parse_cidr("10.0.0.0/400").is_err());
+        assert!(parse_cidr("::ffff:10.0.0.0/104").is_err());
+        assert!(parse_cidr("10.0.0.0/").is_err());
     }
 
     #[test]
     fn origins() {
         let tcp = |host: &str, port| Ok(Origin::Tcp { host: host.into(), port });
-        assert_eq!(origin("http://Web.Example:8081/"), tcp("web.example", 8081));
-        assert_eq!(origin("HTTP://[::1]"), tcp("::1", 80));
-        assert_eq!(origin("http://127.0.0.1:8081"), tcp("127.0.0.1", 8081));
+        assert_eq!(parse_origin("http://Web.Example:8081/"), tcp("web.example", 8081));
+        assert_eq!(parse_origin("HTTP://[::1]"), tcp("::1", 80));
+        assert_eq!(parse_origin("http://127.0.0.1:8081"), tcp("127.0.0.1", 8081));
         for text in [
             "https://a",
             "ftp://a",
@@ -614,45 +618,45 @@ mod tests {
             "http://a:99999",
             "http://é",
         ] {
-            assert!(origin(text).is_err(), "{text}");
+            assert!(parse_origin(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn patterns_and_prefixes() {
-        assert_eq!(host_pattern("*.Example.org").as_deref(), Ok("*.example.org"));
-        assert_eq!(host_pattern("*.example.org.").as_deref(), Ok("*.example.org"));
-        assert_eq!(host_pattern("Example.org.").as_deref(), Ok("example.org"));
-        assert_eq!(host_pattern("[::1]").as_deref(), Ok("::1"));
-        assert_eq!(host_pattern("::1").as_deref(), Ok("::1"));
-        assert!(host_pattern("*").is_err());
-        assert!(host_pattern("a:80").is_err());
-        assert!(path_prefix("/a").is_ok());
-        assert!(path_prefix("a").is_err());
-        assert!(path_prefix("/a?b").is_err());
+        assert_eq!(parse_host_pattern("*.Example.org").as_deref(), Ok("*.example.org"));
+        assert_eq!(parse_host_pattern("*.example.org.").as_deref(), Ok("*.example.org"));
+        assert_eq!(parse_host_pattern("Example.org.").as_deref(), Ok("example.org"));
+        assert_eq!(parse_host_pattern("[::1]").as_deref(), Ok("::1"));
+        assert_eq!(parse_host_pattern("::1").as_deref(), Ok("::1"));
+        assert!(parse_host_pattern("*").is_err());
+        assert!(parse_host_pattern("a:80").is_err());
+        assert!(parse_path_prefix("/a").is_ok());
+        assert!(parse_path_prefix("a").is_err());
+        assert!(parse_path_prefix("/a?b").is_err());
         for text in ["/a/../b", "//a", "/a/.", "/%61", "/a%2f", "/a%"] {
-            assert_eq!(path_prefix(text), Err(NOT_NORMALISED), "{text}");
+            assert_eq!(parse_path_prefix(text), Err(NOT_NORMALISED), "{text}");
         }
         assert_eq!(suggestions("/a%2fb", NOT_NORMALISED), ["/a%2Fb"]);
         assert_eq!(suggestions("/%40me", NOT_NORMALISED), ["/@me"]);
-        assert!(path_prefix("/a%2F").is_ok());
+        assert!(parse_path_prefix("/a%2F").is_ok());
     }
 
     #[test]
     fn only_fields_that_are_removed_can_be_passed() {
         for text in ["X-Real-IP", "x-forwarded-scheme", "X-Original-URL", "CF-Connecting-IP"] {
-            assert_eq!(pass_field(text), Ok(text.to_ascii_lowercase().into_bytes().into()));
+            assert_eq!(parse_pass_field(text), Ok(text.to_ascii_lowercase().into_bytes().into()));
         }
         for text in ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "Proxy", "Cookie", ""] {
-            assert!(pass_field(text).is_err(), "{text}");
+            assert!(parse_pass_field(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn domains_are_normalised_names() {
-        assert_eq!(domain("Example.ORG.").as_deref(), Ok("example.org"));
-        assert_eq!(domain("*.Example.org").as_deref(), Ok("*.example.org"));
-        assert_eq!(domain("xn--bcher-kva.example").as_deref(), Ok("xn--bcher-kva.example"));
+        assert_eq!(parse_domain("Example.ORG.").as_deref(), Ok("example.org"));
+        assert_eq!(parse_domain("*.Example.org").as_deref(), Ok("*.example.org"));
+        assert_eq!(parse_domain("xn--bcher-kva.example").as_deref(), Ok("xn--bcher-kva.example"));
         for text in [
             "",
             "*",
@@ -666,11 +670,11 @@ mod tests {
             "a:80",
             "1.2",
         ] {
-            assert!(domain(text).is_err(), "{text}");
+            assert!(parse_domain(text).is_err(), "{text}");
         }
-        assert_eq!(realm("Our proxy (staff)").as_deref(), Ok("Our proxy (staff)"));
+        assert_eq!(parse_realm("Our proxy (staff)").as_deref(), Ok("Our proxy (staff)"));
         for text in ["", "a\"b", "a\\b", "a\nb", "\u{e9}", &"x".repeat(101)] {
-            assert!(realm(text).is_err(), "{text}");
+            assert!(parse_realm(text).is_err(), "{text}");
         }
     }
 }

@@ -11,20 +11,21 @@ use crate::error::ConfigError;
 use crate::keywords;
 use crate::options::{MEMORY_BYTES_PER_WORKER_MIN, OptionRow, ValueType};
 use crate::raw::{RawTable, bounded};
-use crate::value::{Problem, switch, within, write_size};
+use crate::value::{Problem, check_bounds, parse_switch, write_size};
 
 /// Builds the settings of the cache of a process with this memory and number of workers; `None` if it
 /// has no cache.
-pub(crate) fn settings(
+pub(crate) fn build_settings(
     process: &RawTable,
     memory_bytes: u64,
     workers: u64,
 ) -> Result<Option<CacheSettings>, ConfigError> {
-    let is_off = process.one("no-cache", switch)?.unwrap_or_default();
-    let bytes = cache_memory(process, memory_bytes, workers)?;
-    let disks = disks(process)?;
-    let rereads = process.one_or_default("disk-reads", |text| keywords::DISK_READS.read(text))?;
-    let send = process.one_or_default("cache-send", |text| keywords::CACHE_SEND.read(text))?;
+    let is_off = process.one("no-cache", parse_switch)?.unwrap_or_default();
+    let bytes = compute_cache_memory(process, memory_bytes, workers)?;
+    let disks = build_disks(process)?;
+    let always_reads_disks =
+        process.one_or_default("disk-reads", |text| keywords::DISK_READS.parse(text))?;
+    let send = process.one_or_default("cache-send", |text| keywords::CACHE_SEND.parse(text))?;
     if is_off {
         return Ok(None);
     }
@@ -37,17 +38,21 @@ pub(crate) fn settings(
     Ok((bytes > 0).then_some(CacheSettings {
         memory_bytes: bytes,
         disks,
-        always_reads_disks: rereads,
+        always_reads_disks,
         send,
     }))
 }
 
 /// The memory of the cache in bytes. The pools keep the memory that they need at least: a percentage
 /// is reduced accordingly, a size that is too large is an error.
-fn cache_memory(process: &RawTable, memory_bytes: u64, workers: u64) -> Result<u64, ConfigError> {
+fn compute_cache_memory(
+    process: &RawTable,
+    memory_bytes: u64,
+    workers: u64,
+) -> Result<u64, ConfigError> {
     const LEAST: u64 = SLAB_BYTES_MIN as u64;
     let most = memory_bytes - workers * MEMORY_BYTES_PER_WORKER_MIN;
-    let share = process.one_or_default("cache-memory", bounded_share)?;
+    let share = process.one_or_default("cache-memory", parse_bounded_share)?;
     let (bytes, written) = match share {
         MemoryShare::Bytes(bytes) => (bytes, write_size(bytes)),
         MemoryShare::Percent(percent) => {
@@ -79,28 +84,30 @@ fn cache_memory(process: &RawTable, memory_bytes: u64, workers: u64) -> Result<u
     }
 }
 
-fn bounded_share(text: &str) -> Result<MemoryShare, Problem> {
+fn parse_bounded_share(text: &str) -> Result<MemoryShare, Problem> {
     let ValueType::MemoryShare { least, most, percent_max } =
         OptionRow::value_type_of("cache-memory")
     else {
         unreachable!("the row has this type")
     };
-    match value::share(text)? {
+    match value::parse_share(text)? {
         MemoryShare::Bytes(0) => Ok(MemoryShare::Bytes(0)),
-        MemoryShare::Bytes(bytes) => within(bytes, least, most).map(MemoryShare::Bytes),
-        MemoryShare::Percent(percent) => within(percent, 0, percent_max).map(MemoryShare::Percent),
+        MemoryShare::Bytes(bytes) => check_bounds(bytes, least, most).map(MemoryShare::Bytes),
+        MemoryShare::Percent(percent) => {
+            check_bounds(percent, 0, percent_max).map(MemoryShare::Percent)
+        }
     }
 }
 
 /// Parses the disks. No directory may be that of another disk or inside it, because each disk has
 /// files and a size of its own.
-fn disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
+fn build_disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
     let ValueType::Disk { least, most } = OptionRow::value_type_of("disk") else {
         unreachable!("the row has this type")
     };
     let disks = process.all("disk", |text| {
-        let disk = value::disk(text)?;
-        within(disk.bytes, least, most).map(|_| disk)
+        let disk = value::parse_disk(text)?;
+        check_bounds(disk.bytes, least, most).map(|_| disk)
     })?;
     for (index, disk) in disks.iter().enumerate() {
         let is_within = |other: &&Disk| {
@@ -118,20 +125,20 @@ fn disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
 
 /// Builds the cache rules of a forward proxy or a route; `None` if it bypasses the cache. `space` is
 /// the key space of the service. A gateway itself decides which fields describe a request.
-pub(crate) fn route(
+pub(crate) fn build_rules(
     values: &RawTable,
     is_gateway: bool,
     space: &Space,
 ) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
-    let switch = |key| values.one_or_default(key, switch);
+    let switch = |key| values.one_or_default(key, parse_switch);
     let keyed = fields_and_cookies(values, "cache-key")?;
     let unkeyed = match is_gateway {
         true => Unkeyed::of_gateway(),
         false => Unkeyed::of_forward_proxy(&keyed.fields),
     };
     let route = CacheRoute {
-        policy: Policy { unkeyed, ..policy(values)? },
-        key: key_parts(values, keyed, space)?,
+        policy: Policy { unkeyed, ..build_policy(values)? },
+        key: build_key_parts(values, keyed, space)?,
         bypass: fields_and_cookies(values, "cache-bypass")?,
         finishes_fetch: switch("cache-finish")?,
         adds_cache_status: switch("cache-status")?,
@@ -139,13 +146,13 @@ pub(crate) fn route(
     Ok(switch("cache")?.then(|| Arc::new(route)))
 }
 
-fn policy(values: &RawTable) -> Result<Policy, ConfigError> {
-    let seconds = |key| values.one_or_default(key, value::seconds);
+fn build_policy(values: &RawTable) -> Result<Policy, ConfigError> {
+    let seconds = |key| values.one_or_default(key, value::parse_seconds);
     let percent = |text: &str| Ok(bounded("cache-heuristic", text)? as u8);
-    let set_cookie = |text: &str| keywords::SET_COOKIE.read(text);
-    let (ttl, status_ttls) = lifetimes(values)?;
+    let set_cookie = |text: &str| keywords::SET_COOKIE.parse(text);
+    let (ttl, status_ttls) = build_lifetimes(values)?;
     Ok(Policy {
-        targets: targets(values)?,
+        targets: build_targets(values)?,
         ttl,
         status_ttls,
         ttl_s_max: seconds("cache-ttl-max")?,
@@ -154,46 +161,50 @@ fn policy(values: &RawTable) -> Result<Policy, ConfigError> {
         stale_if_error_s: seconds("cache-stale-if-error")?,
         stale_while_revalidate_s: seconds("cache-stale-while-revalidate")?,
         set_cookie: values.one_or_default("cache-set-cookie", set_cookie)?,
-        heeds_requests: values.one_or_default("cache-request-directives", switch)?,
+        heeds_requests: values.one_or_default("cache-request-directives", parse_switch)?,
         unkeyed: Policy::default().unkeyed,
     })
 }
 
-fn lifetimes(values: &RawTable) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
-    let (mut usual, mut of_statuses) = (None, Vec::new());
-    for (statuses, ttl) in values.all("cache-ttl", value::lifetime)? {
+fn build_lifetimes(values: &RawTable) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
+    let (mut default, mut status_ttls) = (None, Vec::new());
+    for (statuses, ttl) in values.all("cache-ttl", value::parse_lifetime)? {
         if let Some(statuses) = statuses {
-            of_statuses.push(StatusTtl { statuses, ttl });
-        } else if usual.replace(ttl).is_some() {
+            status_ttls.push(StatusTtl { statuses, ttl });
+        } else if default.replace(ttl).is_some() {
             let problem = "has two lifetimes without a status";
             let expected = "one lifetime without a status, and others with one";
             return Err(ConfigError::rule(values.location_of("cache-ttl"), problem, expected));
         }
     }
-    let (_, ttl) = RawTable::default_of("cache-ttl", value::lifetime)?;
-    Ok((usual.unwrap_or(ttl), of_statuses))
+    let (_, ttl) = RawTable::default_of("cache-ttl", value::parse_lifetime)?;
+    Ok((default.unwrap_or(ttl), status_ttls))
 }
 
-fn targets(values: &RawTable) -> Result<Vec<Box<[u8]>>, ConfigError> {
-    let mut given = values.all("cache-target", value::field_or_off)?;
-    if given.is_empty() && !values.is_empty_list("cache-target") {
-        given.push(RawTable::default_of("cache-target", value::field_or_off)?);
+fn build_targets(values: &RawTable) -> Result<Vec<Box<[u8]>>, ConfigError> {
+    let mut names = values.all("cache-target", value::parse_field_or_off)?;
+    if names.is_empty() && !values.is_empty_list("cache-target") {
+        names.push(RawTable::default_of("cache-target", value::parse_field_or_off)?);
     }
-    if given.len() > 1 && given.contains(&None) {
+    if names.len() > 1 && names.contains(&None) {
         let (problem, expected) = ("off is combined with names", "names of fields, or off alone");
         return Err(ConfigError::rule(values.location_of("cache-target"), problem, expected));
     }
     let mut targets = Vec::new();
-    given.into_iter().flatten().for_each(|name| add(&mut targets, name));
+    names.into_iter().flatten().for_each(|name| add_name(&mut targets, name));
     Ok(targets)
 }
 
-fn key_parts(values: &RawTable, keyed: Features, space: &Space) -> Result<KeyParts, ConfigError> {
+fn build_key_parts(
+    values: &RawTable,
+    keyed: Features,
+    space: &Space,
+) -> Result<KeyParts, ConfigError> {
     let mut parameters = Vec::new();
     values
-        .all("cache-ignore-query", value::parameter)?
+        .all("cache-ignore-query", value::parse_parameter)?
         .into_iter()
-        .for_each(|name| add(&mut parameters, name));
+        .for_each(|name| add_name(&mut parameters, name));
     let ignores_query = parameters.iter().any(|name| **name == *b"*");
     if ignores_query {
         parameters.clear();
@@ -209,17 +220,17 @@ fn key_parts(values: &RawTable, keyed: Features, space: &Space) -> Result<KeyPar
 
 fn fields_and_cookies(values: &RawTable, key: &str) -> Result<Features, ConfigError> {
     let mut features = Features::default();
-    for feature in values.all(key, value::field_or_cookie)? {
+    for feature in values.all(key, value::parse_field_or_cookie)? {
         match feature {
-            FieldOrCookie::Field(name) => add(&mut features.fields, name),
-            FieldOrCookie::Cookie(name) => add(&mut features.cookies, name),
+            FieldOrCookie::Field(name) => add_name(&mut features.fields, name),
+            FieldOrCookie::Cookie(name) => add_name(&mut features.cookies, name),
         }
     }
     Ok(features)
 }
 
 /// Adds a name unless it is in the list.
-fn add(names: &mut Vec<Box<[u8]>>, name: Box<[u8]>) {
+fn add_name(names: &mut Vec<Box<[u8]>>, name: Box<[u8]>) {
     if !names.contains(&name) {
         names.push(name);
     }

@@ -12,7 +12,7 @@ use millrace_http_cache::{Features, KeyParts, Policy};
 use super::{Service, ServiceRole};
 use crate::limits::Limits;
 
-pub(super) use build::{route, settings};
+pub(super) use build::{build_rules, build_settings};
 pub(super) use write::{
     memory_written, reads_written, send_written, write_disk, write_route, write_settings,
 };
