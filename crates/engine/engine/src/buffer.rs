@@ -1,48 +1,49 @@
-//! Buffers lent with a completion, bytes held longer, and the budget that bounds what is held.
+//! Buffers that are lent with a completion, bytes that are held longer, and the budget that bounds
+//! held bytes.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-/// Received bytes, lent by the engine with a completion. Whoever takes one gives it back by
-/// [`Engine::recycle`](crate::Engine::recycle) before the turn ends; bytes that must live longer
-/// move to a [`HeldBytes`].
+/// Received bytes, lent by the engine with a completion. The worker returns the buffer with
+/// [`Engine::recycle`](crate::Engine::recycle) before the turn ends. Bytes that are needed longer
+/// are copied to a [`HeldBytes`].
 #[derive(Debug)]
 pub struct Buffer {
     block: Box<[u8]>,
-    /// `filled <= block.len()`; the bytes after it are of no meaning.
+    /// `filled <= block.len()`. The bytes after it have no meaning.
     filled: usize,
 }
 
 impl Buffer {
-    /// The size of the block behind every buffer: the most that one receive can bring.
+    /// The size of every buffer, and so the most bytes that one receive returns.
     pub const SIZE: usize = 64 * 1024;
 
-    /// A buffer with nothing in it, for engines.
+    /// Creates an empty buffer, for engines.
     pub fn new() -> Self {
         Self { block: vec![0; Self::SIZE].into_boxed_slice(), filled: 0 }
     }
 
-    /// A buffer with nothing in it, out of the block of another.
+    /// Creates an empty buffer from the block of another one.
     pub(crate) fn from_block(block: Box<[u8]>) -> Self {
         assert_eq!(block.len(), Self::SIZE);
         Self { block, filled: 0 }
     }
 
-    /// The block, for the kernel to have it for a while.
+    /// Returns the block, so that the kernel can use it for a while.
     pub(crate) fn into_block(self) -> Box<[u8]> {
         self.block
     }
 
-    /// The whole block, for an engine to receive into.
+    /// Returns the whole block, for an engine to receive into.
     pub fn block_mut(&mut self) -> &mut [u8] {
         &mut self.block
     }
 
-    /// Says how many bytes from the block's start are meant.
+    /// Sets how many bytes of the block, from its start, are received bytes.
     ///
     /// # Panics
-    /// When `filled` is above [`Buffer::SIZE`].
+    /// Panics if `filled` is above [`Buffer::SIZE`].
     pub fn set_filled(&mut self, filled: usize) {
         assert!(filled <= Self::SIZE);
         self.filled = filled;
@@ -69,10 +70,11 @@ impl DerefMut for Buffer {
     }
 }
 
-/// How many bytes a worker may hold beyond a turn, in all. Shared by the engine, which stops
-/// receiving while it is exhausted, and everybody who holds. Not a limit that is ever exceeded by
-/// an error: what was received before it ran out may still be held, so the true bound is `max`
-/// plus one [`Buffer::SIZE`] for each receive of the turn in which it ran out.
+/// The number of bytes that a worker may hold longer than a turn. It is shared by the engine, which
+/// stops receiving while the budget is exhausted, and by all values that hold bytes. Exceeding it
+/// is not an error: bytes that were received before it was exhausted may still be held. The true
+/// bound is therefore `max` plus one [`Buffer::SIZE`] for each receive of the turn in which the
+/// budget ran out.
 #[derive(Clone, Default, Debug)]
 pub struct Budget(Rc<BudgetState>);
 
@@ -83,27 +85,27 @@ struct BudgetState {
 }
 
 impl Budget {
-    /// A budget of `max` bytes, none used.
+    /// Creates a budget of `max` bytes, with none used.
     pub fn new(max: usize) -> Self {
         Self(Rc::new(BudgetState { used: Cell::new(0), max }))
     }
 
-    /// Bytes held now.
+    /// Returns the number of bytes held now.
     pub fn used(&self) -> usize {
         self.0.used.get()
     }
 
-    /// Bytes that may be held.
+    /// Returns the number of bytes that may be held.
     pub fn max(&self) -> usize {
         self.0.max
     }
 
-    /// Whether receiving has to wait until somebody lets go.
+    /// Returns whether receives have to wait until held bytes are released.
     pub fn is_exhausted(&self) -> bool {
         self.used() >= self.0.max
     }
 
-    /// Charges `bytes` that are kept somewhere else than in a [`HeldBytes`], until the charge is
+    /// Charges `bytes` that are held elsewhere than in a [`HeldBytes`], until the charge is
     /// dropped.
     pub fn charge(&self, bytes: usize) -> Charge {
         self.add(bytes);
@@ -120,7 +122,7 @@ impl Budget {
     }
 }
 
-/// A part of a [`Budget`] that is taken until this is dropped.
+/// Bytes charged to a [`Budget`] until this value is dropped.
 #[derive(Debug)]
 pub struct Charge {
     bytes: usize,
@@ -133,19 +135,19 @@ impl Drop for Charge {
     }
 }
 
-/// Bytes that outlive their turn, counted against a [`Budget`] by their capacity until dropped.
+/// Bytes that outlive their turn. Their capacity is charged to a [`Budget`] until they are dropped.
 #[derive(Debug)]
 pub struct HeldBytes {
     bytes: Vec<u8>,
-    /// `read <= bytes.len()`; what is before it was consumed.
+    /// `read <= bytes.len()`. The bytes before it are consumed.
     read: usize,
-    /// What the budget was charged; equals `bytes.capacity()`.
+    /// Bytes charged to the budget; equals `bytes.capacity()`.
     charged: usize,
     budget: Budget,
 }
 
 impl HeldBytes {
-    /// Holds a copy of `parts`, one after the other, in exactly as much memory as they need.
+    /// Copies `parts`, one after the other, into memory of exactly their size.
     pub fn copy(budget: &Budget, parts: &[&[u8]]) -> Self {
         let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
         for part in parts {
@@ -156,8 +158,8 @@ impl HeldBytes {
         Self { bytes, read: 0, charged, budget: budget.clone() }
     }
 
-    /// Adds bytes at the end. What was consumed goes first, so that no sequence of appending and
-    /// consuming makes it grow beyond what is unread.
+    /// Appends bytes. Consumed bytes are removed first, so that the memory never grows beyond what
+    /// is unread, however often bytes are appended and consumed.
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.read);
         self.read = 0;
@@ -177,7 +179,7 @@ impl HeldBytes {
     /// Drops the first `count` bytes.
     ///
     /// # Panics
-    /// When fewer are held.
+    /// Panics if fewer bytes are held.
     pub fn consume(&mut self, count: usize) {
         assert!(count <= self.len());
         self.read += count;

@@ -1,22 +1,22 @@
-//! The zero that the engines of one process share.
+//! The clock that the engines of one process share.
 
 use crate::Instant;
 
-/// A clock with a zero of its own. Copies of it agree: the main thread makes one and gives it to
-/// every engine, so that instants may travel between workers.
+/// A monotonic clock that starts at zero. The main thread creates one and gives a copy to every
+/// engine. All copies agree, so an instant means the same to every worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// On CLOCK_MONOTONIC; no later than any reading of this clock.
+    /// The zero on CLOCK_MONOTONIC; no reading of this clock is before it.
     zero_nanoseconds: u64,
 }
 
 impl Clock {
-    /// A clock that reads zero now.
+    /// Creates a clock that reads zero now.
     pub fn new() -> Self {
         Self { zero_nanoseconds: millrace_sys::monotonic_nanoseconds() }
     }
 
-    /// The time since this clock's zero. Costs no system call.
+    /// Returns the time since this clock's zero. Makes no system call.
     pub fn now(self) -> Instant {
         Instant::from_nanoseconds(millrace_sys::monotonic_nanoseconds() - self.zero_nanoseconds)
     }

@@ -1,4 +1,4 @@
-//! The trait that a worker is generic over, and the data that crosses it.
+//! The trait over which a worker is generic, and the types of its arguments and results.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,17 +8,19 @@ use std::time::Duration;
 
 use crate::{Budget, Buffer, Error, Instant, SharedBytes, Token};
 
-/// A descriptor as its engine knows it. Neither copied nor cloned: whoever holds it ends it by
-/// [`Engine::close`] or [`Engine::reset`]. What an engine makes of the number is its own affair.
+/// A descriptor of an [`Engine`]. The number is an index of the engine's own and has no meaning
+/// outside it. The type is neither `Copy` nor `Clone`: its owner ends it with [`Engine::close`],
+/// [`Engine::reset`] or [`Engine::detach`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fd(pub u32);
 
-/// Where to connect to.
+/// The address of a peer to connect to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// TCP.
     Tcp(SocketAddr),
-    /// UDP, connected: datagrams of this one peer. A receive brings one datagram.
+    /// A connected UDP socket, which exchanges datagrams with this peer only. One receive returns
+    /// one datagram.
     Udp(SocketAddr),
     /// A Unix stream socket by its path.
     Unix(Arc<Path>),
@@ -33,7 +35,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What TCP has found out about the way to a peer, so far.
+/// The kernel's current TCP estimates for the path to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathEstimate {
     /// The smoothed round-trip time, at least 1.
@@ -42,189 +44,210 @@ pub struct PathEstimate {
     pub window: u32,
 }
 
-/// Which direction of a connection ends.
+/// The direction that [`Engine::shutdown`] ends, as in shutdown(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShutdownHow {
-    /// Nothing more will be sent: the peer reads the end of the stream.
+    /// The sending direction. The peer reads the end of the stream.
     Write,
     /// Both directions.
     Both,
 }
 
-/// An operation that ended, given to the one whose token it carries.
+/// The result of one operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// As it was when the operation was queued; its owner may be gone since (see [`Token`]).
+    /// The token with which the operation was queued. Its owner may be gone by now (see [`Token`]).
     pub token: Token,
-    /// Which operation it was and how it ended.
+    /// The operation, and its result.
     pub event: CompletionEvent,
 }
 
-/// How an operation ended.
+/// The kind of an operation, and its result.
 #[derive(Debug)]
 pub enum CompletionEvent {
-    /// One connection of an armed listener, with the client's address (`None`: a Unix socket).
-    /// After an error the listener is no longer armed.
+    /// A listener accepted one connection, whose client has this address (`None` on a Unix socket).
+    /// After an error the listener no longer accepts.
     Accepted(Result<(Fd, Option<SocketAddr>), Error>),
-    /// The connection is there, or will not be. The descriptor has to be closed in both cases.
+    /// The connection is established, or could not be. The caller closes the descriptor in both
+    /// cases.
     Connected(Result<(), Error>),
-    /// At least one byte; an empty buffer is the end of the stream, and never the break that a
-    /// failed send has told or is about to tell. To be recycled in any case.
+    /// A receive returned at least one byte, or an empty buffer at the end of the stream. A
+    /// connection that broke is always reported as an error, never as the end of the stream, even
+    /// if a failed send has consumed the socket's pending error. The caller recycles the buffer in
+    /// every case.
     Received(Result<Buffer, Error>),
-    /// Every byte of every part was taken by the kernel; or none or some were, and no more can be.
+    /// The kernel has taken every byte of the send. After an error it has taken some of the bytes
+    /// or none, and will take no more.
     Sent(Result<(), Error>),
-    /// So many bytes moved, at least one; zero is the end of the source.
+    /// Number of bytes moved; 0 at the end of the source.
     Spliced(Result<usize, Error>),
-    /// What [`Engine::poll_readable`] waited for may be there: bytes, an end, or an error.
+    /// The descriptor of [`Engine::poll_readable`] may have bytes, the end of the stream, or an
+    /// error.
     Readable,
-    /// Somebody used the engine's waker: mailboxes are to be read.
+    /// A thread used the engine's waker. The worker reads its mailboxes.
     Woken,
 }
 
-/// Completions over one kernel, real or simulated.
+/// Asynchronous I/O over one kernel, real or simulated.
 ///
-/// Rules that every engine keeps, and that callers rely on:
-/// * An operation is queued by a call that never blocks and never runs its caller's code; its one
-///   completion comes from [`Engine::next_completion`], in no order promised between descriptors.
-/// * Where the kernel took every byte of a send before a receive of the same descriptor was
-///   announced, [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. So a response that is received
-///   while a send is outstanding began before the end of the request was sent.
-/// * At most one operation is outstanding for a descriptor and direction (receiving: `recv`,
-///   `watch`, `splice` from it, `accept`; sending: `connect`, `send`, `splice` and `splice_after`
-///   into it). A second one is the caller's bug and panics.
-/// * Every buffer that the kernel reads or writes belongs to the engine, never to a caller.
-/// * After `close`, `reset` or `detach` no completion for the descriptor is given any more, and
-///   whatever it had outstanding is ended in the right order by the engine: a number is reused
-///   only when the kernel has forgotten the old one.
-/// * While the budget is exhausted nothing is received; receives that are ready wait for it in the
-///   order in which they became ready. Everything else goes on.
+/// A worker queues operations and calls [`Engine::submit_and_wait`] once a turn. It then handles
+/// the completions of the turn, one at a time, from [`Engine::next_completion`]. Every engine keeps
+/// these rules, and callers rely on them:
+///
+/// * A call that queues an operation never blocks and never runs the caller's code. Each operation
+///   completes exactly once, through [`Engine::next_completion`]. The order of completions of
+///   different descriptors is not specified.
+/// * If the kernel took every byte of a send before it announced a receive on the same descriptor,
+///   [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. It follows that a
+///   response received while a send is outstanding began before the end of the request was sent.
+/// * At most one operation is outstanding for each descriptor and direction. The receiving
+///   operations are `recv`, `poll_readable`, `accept` and `splice` from the descriptor. The sending
+///   operations are `connect`, `send`, `send_shared`, `splice` and `send_then_splice` into the
+///   descriptor. A second operation is a bug of the caller and panics.
+/// * Every buffer that an outstanding operation reads or writes belongs to the engine, never to the
+///   caller.
+/// * After `close`, `reset` or `detach` a descriptor completes nothing more. The engine ends what
+///   was outstanding in the right order: it reuses a number only after the kernel has forgotten the
+///   old descriptor.
+/// * While the budget is exhausted the engine receives nothing into its buffers. Receives that are
+///   ready wait in the order in which they became ready. All other operations continue.
 pub trait Engine {
-    /// A descriptor on its way to another worker's engine.
+    /// A descriptor on its way from one engine to another.
     type DetachedFd: Send + 'static;
-    /// Ends another worker's wait.
+    /// The handle with which other threads end this engine's wait.
     type Waker: Wake;
 
-    /// The clock as it stood when this turn began.
+    /// Returns the time at which this turn began.
     fn now(&self) -> Instant;
-    /// The clock as it stands at the call, which reads it. For measurements alone: decisions of a
-    /// turn go by [`Engine::now`].
+    /// Reads the clock. Use it for measurements only: decisions within a turn use [`Engine::now`].
     fn read_clock(&self) -> Instant;
-    /// The time of day, since 1970, as it stood when this turn began.
+    /// Returns the time of day at which this turn began, as a duration since 1970.
     fn time_of_day(&self) -> Duration;
-    /// A random number: unpredictable in a real engine, from the seed in the simulator.
+    /// Returns a random number: unpredictable in a real engine, derived from the seed in the
+    /// simulator.
     fn random(&mut self) -> u64;
-    /// The bytes that this engine's worker may hold.
+    /// Returns the budget for bytes that the worker holds longer than a turn.
     fn budget(&self) -> &Budget;
-    /// A handle by which other threads end this engine's wait.
+    /// Returns a handle with which other threads end this engine's wait.
     fn waker(&self) -> Self::Waker;
 
-    /// Begins a turn: submits what was queued, waits for at least one completion or until
-    /// `deadline` (`None`: for ever), and reads the clock.
+    /// Begins a turn. Submits the queued operations, waits until one completes or `deadline` passes
+    /// (`None`: no deadline), and reads the clock.
     fn submit_and_wait(&mut self, deadline: Option<Instant>);
-    /// The next completion of this turn; `None` ends it. Operations queued meanwhile may complete
-    /// in the same turn, but an engine bounds how many it gives before it looks at the kernel
-    /// again.
+    /// Returns the next completion of this turn, or `None` at the end of the turn. An operation
+    /// queued during the turn may complete in the same turn. An engine bounds the number of
+    /// completions in a turn, so that it looks for new events often enough.
     fn next_completion(&mut self) -> Option<Completion>;
-    /// Takes a lent buffer back.
+    /// Returns a lent buffer to the engine. Every buffer goes back before the next turn begins.
     fn recycle(&mut self, buffer: Buffer);
 
-    /// Takes over a descriptor: a listener, or a connection from another worker.
+    /// Takes ownership of a listener, or of a connection that another engine detached.
     fn adopt(&mut self, detached: Self::DetachedFd) -> Result<Fd, Error>;
-    /// Gives up a connection that has nothing outstanding but perhaps a receive for which nothing
-    /// is announced ([`Engine::is_recv_ready`]): its bytes may be taken already.
+    /// Releases a connection, so that another engine can adopt it. The only operation that may be
+    /// outstanding is a receive for which [`Engine::is_recv_ready`] is false; otherwise its bytes
+    /// may have been received already.
     fn detach(&mut self, fd: Fd) -> Self::DetachedFd;
 
-    /// Arms a listener: every connection gives a completion until [`Engine::cancel_accept`] or an
-    /// error. Connections arrive non-blocking, with TCP_NODELAY.
+    /// Starts accepting on a listener. Each connection is one completion, until an error or
+    /// [`Engine::cancel_accept`]. Accepted connections are non-blocking and have TCP_NODELAY set.
     fn accept(&mut self, listener: &Fd, token: Token);
-    /// Disarms a listener. Connections accepted before still come.
+    /// Stops accepting on a listener. Connections that were accepted before still complete.
     fn cancel_accept(&mut self, listener: &Fd);
-    /// Opens a connection; [`CompletionEvent::Connected`] follows unless an error is returned at once.
+    /// Opens a connection. Unless the call returns an error, [`CompletionEvent::Connected`]
+    /// follows.
     fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error>;
-    /// Receives up to `max` bytes (`1 <= max <= Buffer::SIZE`).
+    /// Receives up to `max` bytes (`1 <= max <= Buffer::SIZE`) into a buffer of the engine, once
+    /// there are any.
     fn recv(&mut self, fd: &Fd, max: usize, token: Token);
-    /// Whether it is known already that the outstanding receive will end: bytes, an end or an error
-    /// were announced, and their completion is not given yet. Costs no system call, so what has
-    /// only just arrived is not seen.
+    /// Returns whether the outstanding receive will complete without waiting: the kernel has
+    /// announced bytes, the end of the stream, or an error, and the completion has not been
+    /// returned yet. Makes no system call, so bytes that have just arrived are not seen.
     fn is_recv_ready(&self, fd: &Fd) -> bool;
-    /// Sends every byte of `parts`, in order. They are read before the call returns; what the
-    /// kernel does not take at once is held by the engine, charged to the budget.
+    /// Sends every byte of `parts`, in order. The bytes are read before the call returns. What the
+    /// kernel does not take at once is copied, and the copy is charged to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
-    /// Sends every byte of `parts`, in order, and then those of `shared`, by reference where they
-    /// are in a file: the engine copies nothing of them, and what the kernel does not take at once
-    /// is held without charge, by a value of [`SharedBytes::clone_box`]. `parts` are read before the call
-    /// returns. Streams only.
+    /// Sends every byte of `parts`, in order, and then every byte of `shared`. The bytes of `parts`
+    /// are read before the call returns. The bytes of `shared` are sent by reference if they are in
+    /// a file (sendfile(2)). What the kernel does not take of them at once is held through
+    /// [`SharedBytes::clone_box`], without a copy and without a charge. Streams only.
     ///
     /// # Panics
-    /// When there are 16 parts or more.
+    /// Panics if `parts` has 16 elements or more.
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token);
-    /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
-    /// For deadlines that follow progress.
+    /// Returns the number of bytes of the outstanding send that the kernel has not taken yet; 0 if
+    /// no send is outstanding. Deadlines that depend on progress use it.
     fn unsent_bytes(&self, fd: &Fd) -> usize;
-    /// Bytes that the kernel took, and the peer's kernel has not acknowledged; a reset would lose
-    /// them. Costs a system call.
+    /// Returns the number of bytes that the kernel has taken and the peer's kernel has not
+    /// acknowledged. A reset would lose them. Makes a system call.
     fn unacknowledged_bytes(&self, fd: &Fd) -> usize;
-    /// Sets the congestion control of a connection, or of a listener for those that it accepts from
-    /// then on. What has none (a Unix socket), or a name that the kernel refuses, leaves all as it
-    /// was: it is a matter of speed alone, and names are tried when the process starts.
+    /// Sets the congestion control of a connection, or of the connections that a listener accepts
+    /// from now on. Unix sockets have none. If the kernel refuses the name, the setting stays as it
+    /// is: it affects speed only, and names are tried when the process starts.
     fn set_congestion(&mut self, fd: &Fd, name: &str);
-    /// The address that an accepted connection was opened to; `None`: that of a Unix socket, or it
-    /// is not known any more. Costs a system call.
+    /// Returns the local address of a connection (getsockname(2)); `None` for a Unix socket, or if
+    /// the address is no longer known. Makes a system call.
     fn local_address(&self, fd: &Fd) -> Option<SocketAddr>;
-    /// What is known of the way to a connection's peer without a system call; `None`: nothing.
+    /// Returns the kernel's estimates for the path to the peer if they are known without a system
+    /// call.
     fn path_estimate(&self, _fd: &Fd) -> Option<PathEstimate> {
         None
     }
-    /// Ends a direction; nothing may be outstanding in it.
+    /// Shuts down a direction. No operation may be outstanding in it.
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow);
-    /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.
-    /// The peer is told by the end of the next turn's wait at the latest; likewise for `reset`.
+    /// Closes a descriptor. Bytes that the kernel has taken still reach the peer, unless bytes from
+    /// the peer are unread. The peer is notified by the end of the next [`Engine::submit_and_wait`]
+    /// at the latest.
     fn close(&mut self, fd: Fd);
-    /// Closes at once with a reset, so that the peer cannot take what it got for the whole.
+    /// Closes a connection with a reset, so that the peer cannot mistake what it has received for
+    /// the whole message. The peer is notified as for [`Engine::close`].
     fn reset(&mut self, fd: Fd);
 
-    /// A pipe: (end to read from, end to write into).
+    /// Creates a pipe and returns its reading end and its writing end.
     fn pipe(&mut self) -> Result<(Fd, Fd), Error>;
-    /// Moves up to `max` bytes between a socket and a pipe, once it can move at least one. A pipe
-    /// is filled only when empty, and emptied before it is filled again: so the side that has to
-    /// be waited for is always the socket.
+    /// Moves up to `max` bytes between a socket and a pipe, once at least one byte can be moved. A
+    /// pipe may be filled only while it is empty, and has to be emptied before it is filled again.
+    /// The engine therefore only ever waits for the socket.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
-    /// Moves what a stream has at once, up to `max` bytes (at least 1), into an empty pipe: how
-    /// many bytes; 0 where a pipe gets no further and a receive tells why: at the stream's end, or
-    /// before urgent data; or why it broke, which is told only once. `None`: there is nothing yet.
-    /// Nothing is outstanding afterwards, and no completion follows: so whoever waits for a slow
-    /// source holds no pipe.
+    /// Moves up to `max` bytes (at least 1) from a stream into an empty pipe without waiting, and
+    /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 if a pipe can
+    /// take no more and a receive has to find out why: at the end of the stream, or before urgent
+    /// data. An error is returned only once. Nothing is outstanding afterwards and no completion
+    /// follows, so that waiting for a slow source holds no pipe.
     fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
-    /// Has an empty pipe refer to what another one has, from its beginning on, and up to `max` bytes
-    /// (at least 1) of it: how many. The other pipe keeps them. Fewer, even 0, where that takes more
-    /// places than the empty one has.
+    /// Duplicates up to `max` bytes (at least 1) from the beginning of one pipe into another, empty
+    /// pipe without consuming them (tee(2)), and returns how many. It duplicates fewer bytes, or
+    /// none, if the empty pipe has too few slots.
     fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error>;
-    /// Takes what a pipe has, up to `memory.len()` bytes (at least 1): how many; 0 where it is empty.
+    /// Reads up to `memory.len()` bytes (at least 1) from a pipe without waiting, and returns how
+    /// many; 0 if the pipe is empty.
     fn read_pipe(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error>;
-    /// Receives what a stream has at once, up to `memory.len()` bytes (at least 1), into memory of
-    /// the caller's: how many bytes, 0 at the stream's end; or why it broke, which is told only
-    /// once. `None`: there is nothing yet. Nothing is outstanding afterwards, and no completion
-    /// follows; the budget is not asked, as nothing of the engine's is held.
+    /// Receives up to `memory.len()` bytes (at least 1) from a stream into `memory` without
+    /// waiting, and returns how many; 0 at the end of the stream. Returns `None` if there is
+    /// nothing to read yet. An error is returned only once. Nothing is outstanding afterwards and
+    /// no completion follows. The budget does not apply, since the bytes are in the caller's
+    /// memory.
     fn try_recv_into(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>>;
-    /// Says of the receive or watch that is begun next how many bytes are certain to come, if no
-    /// end or break does: it need not complete before a good part of them is there, but soon. A
-    /// hint, which most engines have no use for.
+    /// Hints how many bytes will certainly arrive, unless the connection ends or breaks, for the
+    /// receive or `poll_readable` that is queued next. That operation may then complete a little
+    /// later, with a larger part of the bytes. Most engines ignore the hint.
     fn expect_bytes(&mut self, _fd: &Fd, _bytes: u64) {}
-    /// Waits, as a receive does, until a receive, [`Engine::try_splice_in`] or [`Engine::try_recv_into`] may find
-    /// something, and takes
-    /// nothing: [`CompletionEvent::Readable`]. It may turn out that nothing is there.
+    /// Waits until [`Engine::recv`], [`Engine::try_splice_in`] or [`Engine::try_recv_into`] may
+    /// find something, and completes with [`CompletionEvent::Readable`]. Consumes nothing. The call
+    /// that follows may still find nothing.
     fn poll_readable(&mut self, fd: &Fd, token: Token);
-    /// Sends every byte of `parts`, in order, and then moves up to `max` bytes out of a pipe,
-    /// without a small segment between the two. The completion is that of the splice. `parts` are
-    /// read before the call returns; what the kernel does not take at once is held, as for a send.
+    /// Sends every byte of `parts`, in order, and then moves up to `max` bytes from a pipe, without
+    /// a small segment between the two. The operation completes as a splice. The bytes of `parts`
+    /// are read before the call returns; what the kernel does not take at once is held as for
+    /// [`Engine::send`].
     fn send_then_splice(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token);
 
-    /// Appends whole records to the access log; never blocks the worker.
+    /// Appends whole records to the access log. Never blocks.
     fn log(&mut self, records: &[u8]);
 }
 
-/// The other end of [`CompletionEvent::Woken`].
+/// The handle that causes [`CompletionEvent::Woken`].
 pub trait Wake: Clone + Send + Sync + 'static {
-    /// Ends the engine's wait, now or, if it is not waiting, the next one. Wakes may fold together.
+    /// Ends the engine's current wait, or the next one if the engine is not waiting. Several wakes
+    /// may be reported as one.
     fn wake(&self);
 }

@@ -1,7 +1,7 @@
 //! The engine over epoll(7).
 //!
-//! Events that are already on their way when their descriptor is closed name a key of the table
-//! whose generation is over, and are dropped, whoever has the kernel's number now.
+//! An event that is on its way when its descriptor is closed names a key of the table whose
+//! generation is over. The engine drops the event, whoever owns the kernel's number by then.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{Error, ReadinessEngine, Watch, WatchEvent};
 /// The engine over epoll(7).
 pub type EpollEngine = ReadinessEngine<EpollWatch>;
 
-/// An epoll instance, and what its last wait found.
+/// An epoll instance, and the events of its last wait.
 pub struct EpollWatch {
     poller: Poller,
     events: Events,
@@ -38,7 +38,8 @@ impl Watch for EpollWatch {
         self.poller.delete(fd).expect("a watched descriptor is registered");
     }
 
-    /// In whole milliseconds, rounded up so that a deadline is past when its wait is over.
+    /// Waits for whole milliseconds, rounded up, so that the deadline has passed when the wait
+    /// ends.
     fn wait<'a>(
         &mut self,
         wait_max: Option<Duration>,
@@ -48,7 +49,7 @@ impl Watch for EpollWatch {
             .map(|wait| u32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX));
         match self.poller.wait(&mut self.events, wait_ms) {
             Ok(()) | Err(Errno::INTR) => {}
-            Err(error) => panic!("an epoll instance is waited for: {error}"),
+            Err(error) => panic!("epoll_wait: {error}"),
         }
     }
 

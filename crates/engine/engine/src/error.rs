@@ -1,49 +1,51 @@
-//! What the kernel answers when an operation fails, sorted by what the proxy does about it.
+//! The kernel's errors, grouped by how the proxy handles them.
 
 use std::fmt;
 
 use millrace_sys::Errno;
 
-/// Why an operation on a socket or pipe failed.
+/// The reason why an operation on a socket or pipe failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// The peer reset the connection (ECONNRESET, ECONNABORTED). The peer's doing.
+    /// The peer reset the connection (ECONNRESET, ECONNABORTED). Caused by the peer.
     Reset,
-    /// The peer no longer reads (EPIPE). What it sent before may still be readable.
+    /// The peer no longer reads (EPIPE). What it has sent before may still be readable.
     BrokenPipe,
-    /// Nobody listens at the address (ECONNREFUSED, ENOENT of a Unix path). Another address may do.
+    /// No process listens at the address (ECONNREFUSED; ENOENT for a Unix path). Another address
+    /// may work.
     Refused,
-    /// The network does not lead there (ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL). Another address
-    /// may do.
+    /// There is no route to the address (ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL). Another address
+    /// may work.
     Unreachable,
-    /// The kernel gave up waiting for the peer (ETIMEDOUT).
+    /// The kernel stopped waiting for the peer (ETIMEDOUT).
     TimedOut,
-    /// No descriptor is left (EMFILE, ENFILE). Ours: sound to retry when one was closed.
+    /// The process or the machine has no free descriptor (EMFILE, ENFILE). A local limit: retrying
+    /// is sound once a descriptor has been closed.
     OutOfDescriptors,
-    /// No kernel memory (ENOBUFS, ENOMEM). Ours: sound to retry later.
+    /// The kernel has no memory (ENOBUFS, ENOMEM). A local limit: retrying later is sound.
     OutOfMemory,
-    /// The kernel lacks or refuses what an engine is made of. Ours, until another is picked.
+    /// The kernel lacks or forbids a feature that the engine needs. Another engine may work.
     Unsupported(Unsupported),
-    /// Anything else, by its number.
+    /// Any other error number.
     Other(i32),
 }
 
-/// What an engine needs, and this machine lacks or refuses. Small, as every operation may carry an
-/// error.
+/// A feature that an engine needs and that this machine lacks or forbids. The type is small, since
+/// every operation may return an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsupported {
-    /// There is no io_uring_setup(2): ENOSYS.
+    /// The kernel has no io_uring_setup(2): ENOSYS.
     RingMissing,
-    /// It is forbidden: EPERM or EACCES.
+    /// io_uring is forbidden: EPERM or EACCES.
     RingForbidden,
-    /// It lacks what the engine asks for: EINVAL.
+    /// The kernel's io_uring lacks a feature that the engine uses: EINVAL.
     RingTooOld,
     /// The process is not registered with uselectd.
     Untracked,
 }
 
 impl Unsupported {
-    /// The feature, by the kernel's name.
+    /// Returns the kernel's name of the feature.
     pub fn feature(self) -> &'static str {
         match self {
             Self::RingMissing | Self::RingForbidden | Self::RingTooOld => "io_uring",
@@ -51,7 +53,7 @@ impl Unsupported {
         }
     }
 
-    /// Since when the kernel has it, or what hides it.
+    /// Returns why the feature cannot be used.
     pub fn reason(self) -> &'static str {
         match self {
             Self::RingMissing => {
@@ -67,7 +69,7 @@ impl Unsupported {
 }
 
 impl Error {
-    /// What an error number means (errno(3)). EAGAIN and EINTR never get here.
+    /// Converts an error number (errno(3)). EAGAIN and EINTR are handled before this call.
     pub(crate) fn from_errno(errno: Errno) -> Self {
         match errno {
             Errno::CONNRESET | Errno::CONNABORTED => Self::Reset,
@@ -80,7 +82,8 @@ impl Error {
             | Errno::ADDRNOTAVAIL => Self::Unreachable,
             Errno::TIMEDOUT => Self::TimedOut,
             Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors,
-            // ENOSPC is epoll_ctl(2) at its limit of registrations, which bounds kernel memory.
+            // epoll_ctl(2) returns ENOSPC at its limit of registrations, which bounds kernel
+            // memory.
             Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC => Self::OutOfMemory,
             other => Self::Other(other.raw_os_error()),
         }

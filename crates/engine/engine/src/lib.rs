@@ -1,9 +1,11 @@
-//! How a worker meets the kernel: operations are queued as data, completions come back by token.
+//! The interface between a worker and the kernel. A worker queues operations as data, and their
+//! completions carry the worker's tokens.
 //!
-//! [`Engine`] is the one door of the data plane to sockets, pipes, the clock, randomness and the
-//! access log. Its instances are [`EpollEngine`] and [`UringEngine`] here, [`PollEngine`] and [`SelectEngine`] for
-//! comparison, and the simulated kernel in `test/sim`. Nothing above this crate calls the kernel
-//! while it serves requests.
+//! All access of the data plane to sockets, pipes, the clock, random numbers and the access log
+//! goes through the trait [`Engine`]. This crate implements it over epoll ([`EpollEngine`]),
+//! io_uring ([`UringEngine`]), uselect ([`UselectEngine`]) and, for comparison, poll(2) and
+//! select(2) ([`PollEngine`], [`SelectEngine`]); the crate `test/sim` implements it over a
+//! simulated kernel. The crates above make no system call of their own while they serve requests.
 //!
 //! The crate never interprets the bytes that it moves.
 

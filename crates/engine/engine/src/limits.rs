@@ -1,53 +1,60 @@
-//! Every bound of this crate, with what happens at it.
+//! All bounds of this crate, and what happens when each is reached.
 
-/// Operations run in one turn, completed or not; then the kernel is looked at again.
+/// Operations run in one turn, completed or not. After them the engine polls the kernel for new
+/// events.
 pub(crate) const TURN_STEPS_MAX: u32 = 1024;
-/// Bytes moved in one turn, after which the kernel is looked at again, so that a few large
-/// transfers do not keep new events waiting. The operation that reaches it is finished.
+/// Bytes moved in one turn. After them the engine polls the kernel for new events, so that a few
+/// large transfers do not delay other connections. The operation that reaches the bound is
+/// finished.
 pub(crate) const TURN_BYTES_MAX: usize = 1024 * 1024;
-/// Connections that one listener gives in one turn; the others stay in its backlog until the next.
+/// Connections accepted from one listener in one turn. The others stay in the backlog until the
+/// next turn.
 pub(crate) const ACCEPTS_MAX: u32 = 64;
-/// Events taken in one look at the kernel; the others are found by the next one.
+/// Events fetched from the kernel in one call. The next call returns the others.
 pub(crate) const EVENTS_MAX: usize = 512;
-/// Requests that a ring takes between two submissions; at the next one they are submitted early.
+/// Requests that a ring holds between two submissions. When it is full they are submitted early.
 pub(crate) const REQUESTS_MAX: u32 = 1024;
-/// Completions that a ring has room for between two turns; further ones are kept in kernel memory
-/// of their own.
+/// Completions that a ring holds between two turns. The kernel keeps further ones in memory of its
+/// own.
 pub(crate) const COMPLETIONS_MAX: u32 = 4096;
-/// Descriptors of one engine; above it, opening says [`Error::OutOfDescriptors`](crate::Error).
+/// Descriptors of one engine. Above the bound, opening returns
+/// [`Error::OutOfDescriptors`](crate::Error).
 pub(crate) const DESCRIPTORS_MAX: u32 = 1 << 22;
-/// Buffers kept for the next receive; further ones are freed. Over
-/// epoll one is in use at most times.
+/// Buffers kept for later receives; further ones are freed. The epoll engine rarely uses more than
+/// one at a time.
 pub(crate) const SPARE_BUFFERS_MAX: usize = 16;
-/// Receives, and sends, that a ring is given in one turn: each has a buffer until its completion
-/// was handled. At either bound the turn ends.
+/// Receives, and likewise sends, submitted to a ring in one turn. Each keeps a buffer until its
+/// completion is handled. The turn ends at either bound.
 pub(crate) const BATCH_MAX: usize = 16;
-/// Bytes of a send that are copied to be sent with the others of a turn; a longer one is sent at
-/// once, out of its caller's memory. Measured: docs/design/uring.md.
+/// The largest send, in bytes, that is copied so that it can be submitted together with the others
+/// of a turn. A longer one is sent at once from the caller's memory. The measurements are in
+/// docs/design/uring.md.
 pub(crate) const BATCHED_SEND_MAX: usize = 16 * 1024;
-/// Bytes moved by one splice; a larger maximum is cut down to it.
+/// Bytes moved by one splice. A larger `max` is reduced to it.
 pub(crate) const SPLICE_MAX: usize = 256 * 1024;
-/// Bytes of access log that wait for the disk; further records are dropped and counted.
+/// Bytes of access log that wait to be written. Further records are dropped and counted.
 pub(crate) const LOG_PENDING_MAX: usize = 1024 * 1024;
-/// Bytes of access log at which they are written without waiting longer.
+/// Bytes of access log that are written without waiting for more.
 pub(crate) const LOG_BATCH: usize = 64 * 1024;
-/// How long records wait for a batch to fill.
+/// Time that a record waits for more records before it is written.
 pub(crate) const LOG_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
-/// How long the end of the process waits for a disk, or for whoever reads a pipe.
+/// Time that the process waits at its end for a slow disk, or for the reader of a pipe.
 pub(crate) const LOG_CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
-/// How often it is looked whether the log is written to its end.
+/// Interval at which the process checks, at its end, whether the log has been written.
 pub(crate) const LOG_CLOSE_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
-/// Waits in a row that memory answers before what is not tracked is looked at, and how long they
-/// last at most: a listener waits no longer.
+/// Number of successive waits that are answered from memory before untracked descriptors, such as
+/// listeners, are polled.
 pub(crate) const KERNEL_CHECK_WAITS_MAX: u32 = 8;
+/// The longest time for which untracked descriptors are not polled.
 pub(crate) const KERNEL_CHECK_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(1);
-/// Bytes that an edge waits for at most, of those that are expected: a small part of what the kernel
-/// takes for a connection, so that its peer is never kept from sending by it.
+/// The largest number of expected bytes for which a connection waits. It is a small part of the
+/// receive buffer, so the peer is never kept from sending.
 pub(crate) const EXPECTED_BYTES_MAX: u32 = 32 * 1024;
-/// How long it waits for them at most; then it is told of what is there.
+/// The longest time that a connection waits for expected bytes. After it, the bytes that are there
+/// are reported.
 pub(crate) const EXPECTED_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(5);
-/// Bytes that were worth that wait: more than two segments of an Ethernet.
+/// The number of bytes that make the wait worthwhile: more than two Ethernet segments.
 pub(crate) const EXPECTED_BYTES_MIN: u32 = 4096;
-/// How soon some come that are in quick succession: of fewer than a few in that time there is
-/// nothing to be gained.
+/// The time within which further bytes have to arrive for the connection to count as fast. With longer
+/// gaps, too few arrivals fall into [`EXPECTED_TIME_MAX`] for a wait to gain anything.
 pub(crate) const EXPECTED_GAP_MAX: std::time::Duration = std::time::Duration::from_micros(1250);

@@ -1,4 +1,4 @@
-//! The access log: records of all workers, written by a thread of its own.
+//! The access log. A thread of its own writes the records of all workers.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,15 +12,15 @@ use crate::limits::{
     LOG_BATCH, LOG_CLOSE_POLL_INTERVAL, LOG_CLOSE_WAIT, LOG_PENDING_MAX, LOG_WAIT,
 };
 
-/// A file that whole records are appended to. Copies share the file and its writer.
+/// A file to which whole records are appended. Clones share the file and its writer thread.
 ///
-/// Records wait in memory until there are 64 KB of them, but no longer than a second. Up to 1 MB
-/// waits; when the disk is slower than that, further records are dropped and counted: a worker
-/// never waits for a disk.
+/// Records are collected in memory until there are 64 KB of them, but for at most one second. At
+/// most 1 MB waits. If the disk is slower than that, further records are dropped and counted: a
+/// worker never waits for a disk.
 #[derive(Clone, Debug)]
 pub struct LogSink(Arc<LogShared>);
 
-/// A file that a [`LogSink`] may go on with.
+/// An open file for a [`LogSink`].
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -28,10 +28,10 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens `path` for appending, creating it if it is missing. `-` is standard output.
+    /// Opens `path` for appending, and creates it if it is missing. `-` is standard output.
     ///
     /// # Errors
-    /// Those of open(2); ENXIO for a pipe that nobody reads.
+    /// Those of open(2); ENXIO for a pipe without a reader.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), file: open(path)? })
     }
@@ -40,27 +40,27 @@ impl LogFile {
 #[derive(Debug)]
 struct LogShared {
     state: Mutex<LogState>,
-    /// Notified when the writer has a reason to look at the state.
+    /// Notified when the writer has to check the state.
     changed: Condvar,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
 struct LogState {
-    /// The file's; `None`: there is none, and what comes is nobody's.
+    /// The path of the file; `None` if there is no file and records are discarded.
     path: Option<PathBuf>,
-    /// `waiting.len() <= LOG_WAITING_MAX`.
+    /// `pending.len() <= LOG_PENDING_MAX`.
     pending: Vec<u8>,
-    /// When the first of them came.
+    /// The time at which the first pending record was added.
     pending_since: Option<Instant>,
     dropped_records: u64,
-    /// What the writer goes on with.
+    /// The file that the writer uses from its next batch on.
     next_file: Option<File>,
     closing: bool,
 }
 
 impl LogSink {
-    /// As [`LogFile::open`], and starts the writer.
+    /// Opens a file like [`LogFile::open`], and starts the writer.
     ///
     /// # Errors
     /// Those of open(2), and of starting a thread.
@@ -70,17 +70,17 @@ impl LogSink {
         Ok(sink)
     }
 
-    /// A sink without a file: records go nowhere until it is [turned to](Self::set_file) one.
+    /// Creates a sink without a file. Records are discarded until a [file is set](Self::set_file).
     pub fn without_file() -> Self {
         let (state, writer) = (Mutex::default(), Mutex::new(None));
         Self(Arc::new(LogShared { state, changed: Condvar::new(), writer }))
     }
 
-    /// Goes on with another file, or with none. What waits already may go to either. Starts the
-    /// writer if this is the first file.
+    /// Replaces the file, or removes it. Pending records may go to either file. The first file
+    /// starts the writer.
     ///
     /// # Errors
-    /// Those of starting a thread; nothing has changed then.
+    /// Those of starting a thread; the sink is unchanged then.
     pub fn set_file(&self, next: Option<LogFile>) -> io::Result<()> {
         let mut writer = lock(&self.0.writer);
         let Some(LogFile { path, file }) = next else {
@@ -100,8 +100,8 @@ impl LogSink {
         Ok(())
     }
 
-    /// Takes over whole records, each ended by a line feed. Never blocks for longer than it takes
-    /// another worker to do the same.
+    /// Appends whole records, each ended by a line feed. Blocks only for as long as another worker
+    /// does the same.
     pub fn append(&self, records: &[u8]) {
         let mut state = lock(&self.0.state);
         if state.path.is_none() {
@@ -114,19 +114,21 @@ impl LogSink {
         let before = state.pending.len();
         state.pending.extend_from_slice(records);
         state.pending_since.get_or_insert_with(Instant::now);
-        // The writer is woken twice for a batch at most: to begin its second, and to end it early.
+        // The writer is woken at most twice for a batch: when its first record arrives, and when it
+        // is full.
         if before == 0 || (before < LOG_BATCH && state.pending.len() >= LOG_BATCH) {
             self.0.changed.notify_one();
         }
     }
 
-    /// Records that were dropped: because too many waited, or the file could not be written.
+    /// Returns the number of records that were dropped, because too many were pending or the file
+    /// could not be written.
     pub fn dropped_records(&self) -> u64 {
         lock(&self.0.state).dropped_records
     }
 
-    /// Opens the path again, if there is one, after something moved the file away (SIGUSR1). What
-    /// waits already may go to either file.
+    /// Opens the path again, if there is one, after the file was moved away (SIGUSR1). Pending
+    /// records may go to either file.
     ///
     /// # Errors
     /// Those of open(2); the old file then stays in use.
@@ -138,8 +140,9 @@ impl LogSink {
         }
     }
 
-    /// Writes everything that waits and ends the writer, or leaves it after some seconds with what
-    /// it cannot write: into a pipe that nobody reads. Records that come later are dropped.
+    /// Writes all pending records and ends the writer. If the writer cannot finish within some
+    /// seconds, for example on a pipe without a reader, it is abandoned with its records. Later
+    /// records are dropped.
     pub fn close(&self) {
         lock(&self.0.state).closing = true;
         self.0.changed.notify_one();
@@ -156,7 +159,8 @@ impl LogSink {
 }
 
 impl LogShared {
-    /// The writer: swaps what waits for an empty block, and writes it with nothing locked.
+    /// The writer's loop. It exchanges the pending records for an empty block, and writes them
+    /// without holding the lock.
     fn write(&self, mut file: File) {
         let mut batch = Vec::with_capacity(LOG_BATCH);
         loop {
@@ -196,8 +200,8 @@ impl LogShared {
     }
 }
 
-/// Standard output is taken over, not opened by its name in /proc: it may be a socket, which has
-/// no name to be opened by (open(2), ENXIO).
+/// Standard output is duplicated, not opened by its name in /proc, since it may be a socket, which
+/// cannot be opened by name (open(2), ENXIO).
 fn open(path: &Path) -> io::Result<File> {
     if path == Path::new("-") {
         return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
@@ -205,7 +209,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(millrace_sys::open_to_append(path)?.into())
 }
 
-/// No thread leaves the state half changed, so one that panicked elsewhere spoils nothing.
+/// Locks a mutex. No thread leaves the state half changed, so a poisoned lock is usable.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
-//! Bounded mailboxes between workers, one for each ordered pair.
+//! Bounded mailboxes between workers, one for each ordered pair of workers.
 //!
-//! A sender puts messages in while it runs its turn and wakes the receiver once, by `flush`, when
-//! it is done. The receiver takes everything at one point of its own turn. A full mailbox gives
-//! the message back: its sender keeps it and tries again next turn, which must not wait for long,
-//! since nothing tells the sender that there is room again.
+//! A sender adds messages during its turn, and wakes the receiver once, with `flush`, at the end of
+//! the turn. The receiver takes out all messages at one point of its own turn. A full mailbox
+//! returns the message to the sender, which keeps it and tries again in its next turn. That turn
+//! must not wait for long, since the sender is not notified when the mailbox has room again.
 
 use std::collections::{VecDeque, vec_deque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,7 +14,7 @@ use crate::Wake;
 #[derive(Debug)]
 pub struct MailboxSender<T, W> {
     shared: Arc<Mailbox<T, W>>,
-    /// Something was put in since the receiver was last woken.
+    /// Whether a message was added since the receiver was last woken.
     unflushed: bool,
 }
 
@@ -22,21 +22,21 @@ pub struct MailboxSender<T, W> {
 #[derive(Debug)]
 pub struct MailboxReceiver<T, W> {
     shared: Arc<Mailbox<T, W>>,
-    /// What was taken out of the mailbox, and its memory, which goes back there.
+    /// The messages taken out of the mailbox. The memory is exchanged with that of the mailbox.
     taken: VecDeque<T>,
 }
 
 #[derive(Debug)]
 struct Mailbox<T, W> {
-    /// `messages.len() <= capacity`. Locked for one push or one swap at a time.
+    /// `messages.len() <= capacity`. The lock is held for one push or one swap.
     messages: Mutex<VecDeque<T>>,
     capacity: usize,
-    /// The receiver's, once it is there.
+    /// The receiver's waker, once it is set.
     wake: OnceLock<W>,
 }
 
-/// A mailbox for up to `capacity` messages. While the receiver works through what it took, as many
-/// again may come in.
+/// Creates a mailbox for up to `capacity` messages. While the receiver handles the messages that it
+/// took out, `capacity` more can be added.
 pub fn mailbox<T: Send, W: Wake>(capacity: usize) -> (MailboxSender<T, W>, MailboxReceiver<T, W>) {
     let messages = Mutex::new(VecDeque::with_capacity(capacity));
     let shared = Arc::new(Mailbox { messages, capacity, wake: OnceLock::new() });
@@ -45,10 +45,10 @@ pub fn mailbox<T: Send, W: Wake>(capacity: usize) -> (MailboxSender<T, W>, Mailb
 }
 
 impl<T: Send, W: Wake> MailboxSender<T, W> {
-    /// Puts a message in, for the receiver to find once it is flushed, or by chance before.
+    /// Adds a message. The receiver sees it after [`MailboxSender::flush`] at the latest.
     ///
     /// # Errors
-    /// The message itself, when the mailbox is full.
+    /// Returns the message if the mailbox is full.
     pub fn send(&mut self, message: T) -> Result<(), T> {
         let mut messages = self.shared.lock();
         if messages.len() == self.shared.capacity {
@@ -59,12 +59,12 @@ impl<T: Send, W: Wake> MailboxSender<T, W> {
         Ok(())
     }
 
-    /// How many more messages it takes now.
+    /// Returns how many more messages fit in now.
     pub fn free_capacity(&self) -> usize {
         self.shared.capacity - self.shared.lock().len()
     }
 
-    /// Wakes the receiver if something was put in since the last time.
+    /// Wakes the receiver if a message was added since the last flush.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.unflushed)
             && let Some(wake) = self.shared.wake.get()
@@ -75,14 +75,14 @@ impl<T: Send, W: Wake> MailboxSender<T, W> {
 }
 
 impl<T: Send, W: Wake> MailboxReceiver<T, W> {
-    /// Says how this receiver is woken: before the first [`MailboxReceiver::drain`], which finds what was
-    /// flushed until then. The first word counts: whoever takes a receiver's place goes on with its
-    /// waker.
+    /// Sets the waker of this receiver. It has to be set before the first
+    /// [`MailboxReceiver::drain`], which returns everything that was flushed until then. Only the
+    /// first call has an effect: a receiver that replaces another one keeps its waker.
     pub fn set_waker(&self, wake: W) {
         let _ = self.shared.wake.set(wake);
     }
 
-    /// Takes everything out, in the order in which it was put in.
+    /// Takes out all messages, in the order in which they were added.
     pub fn drain(&mut self) -> vec_deque::Drain<'_, T> {
         debug_assert!(self.taken.is_empty());
         std::mem::swap(&mut self.taken, &mut *self.shared.lock());
@@ -91,22 +91,24 @@ impl<T: Send, W: Wake> MailboxReceiver<T, W> {
 }
 
 impl<T, W> Mailbox<T, W> {
-    /// A push or a swap is whole or was not begun, so a panic elsewhere spoils nothing.
+    /// Locks the messages. A panic during a push or a swap leaves them whole, so a poisoned lock is
+    /// usable.
     fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One worker's mailboxes with all others.
+/// The mailboxes between one worker and all others.
 #[derive(Debug)]
 pub struct PeerMailboxes<T, W> {
     /// By the receiver's number; `None` for the worker itself.
     outboxes: Vec<Option<MailboxSender<T, W>>>,
-    /// By the sender's number; likewise.
+    /// By the sender's number; `None` for the worker itself.
     inboxes: Vec<Option<MailboxReceiver<T, W>>>,
 }
 
-/// Mailboxes of `capacity` messages between each of `workers` and each other, by worker.
+/// Creates mailboxes of `capacity` messages between all pairs of `workers` workers. The result is
+/// indexed by worker.
 pub fn mailbox_mesh<T: Send, W: Wake>(workers: usize, capacity: usize) -> Vec<PeerMailboxes<T, W>> {
     let empty = |_| PeerMailboxes { outboxes: Vec::new(), inboxes: Vec::new() };
     let mut mails: Vec<PeerMailboxes<T, W>> = (0..workers).map(empty).collect();
@@ -121,38 +123,38 @@ pub fn mailbox_mesh<T: Send, W: Wake>(workers: usize, capacity: usize) -> Vec<Pe
 }
 
 impl<T: Send, W: Wake> PeerMailboxes<T, W> {
-    /// Workers in the mesh, this one included.
+    /// Returns the number of workers, including this one.
     pub fn worker_count(&self) -> usize {
         self.outboxes.len()
     }
 
-    /// Says how this worker is woken: see [`MailboxReceiver::set_waker`].
-    pub fn set_wake(&self, wake: &W) {
+    /// Sets the waker of this worker: see [`MailboxReceiver::set_waker`].
+    pub fn set_waker(&self, wake: &W) {
         for inbox in self.inboxes.iter().flatten() {
             inbox.set_waker(wake.clone());
         }
     }
 
-    /// Puts a message into the mailbox of worker `into`.
+    /// Adds a message to the mailbox of worker `into`.
     ///
     /// # Errors
-    /// The message itself, when that mailbox is full.
+    /// Returns the message if that mailbox is full.
     ///
     /// # Panics
-    /// When `into` is this worker or none.
+    /// Panics if `into` is this worker, or no worker.
     pub fn send(&mut self, into: usize, message: T) -> Result<(), T> {
-        self.outboxes[into].as_mut().expect("a worker sends itself nothing").send(message)
+        self.outboxes[into].as_mut().expect("a worker sends no messages to itself").send(message)
     }
 
-    /// Wakes each worker that something was sent to since the last time. Once a turn.
+    /// Wakes each worker that was sent a message since the last flush. Called once a turn.
     pub fn flush(&mut self) {
         for outbox in self.outboxes.iter_mut().flatten() {
             outbox.flush();
         }
     }
 
-    /// Gives everything that was sent to this worker to `take`, with the sender's number: in order
-    /// for each sender.
+    /// Passes every message for this worker to `take`, with the sender's number. The messages of
+    /// one sender are in order.
     pub fn drain(&mut self, mut take: impl FnMut(usize, T)) {
         for (from, inbox) in self.inboxes.iter_mut().enumerate() {
             if let Some(inbox) = inbox {
@@ -172,7 +174,7 @@ mod tests {
 
     impl Wake for CountingWaker {
         fn wake(&self) {
-            // Read by the same thread in these tests: no pair is needed.
+            // The same thread reads it in these tests, so no pairing is needed.
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -197,7 +199,7 @@ mod tests {
         let mut mails = mailbox_mesh::<(usize, usize), CountingWaker>(3, 4);
         let wakes = [(); 3].map(|()| CountingWaker::default());
         for (mail, wake) in mails.iter().zip(&wakes) {
-            mail.set_wake(wake);
+            mail.set_waker(wake);
         }
         for (from, mail) in mails.iter_mut().enumerate() {
             for into in (0..3).filter(|&into| into != from) {

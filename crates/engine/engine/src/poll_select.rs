@@ -1,8 +1,8 @@
-//! The engines over poll(2) and select(2), for comparison: what a program is that names all its
-//! descriptors to the kernel for each wait, and looks through all of them afterwards.
+//! The engines over poll(2) and select(2), for comparison with programs that pass all their
+//! descriptors to the kernel for each wait and scan all of them afterwards.
 //!
-//! Nothing is kept in the kernel. A worker that shares a listener is woken by each connection, as
-//! all others that wait for it are.
+//! The kernel keeps no state. If workers share a listener, each connection wakes all of them that
+//! wait for it.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -16,12 +16,12 @@ pub type PollEngine = ReadinessEngine<PollWatch>;
 /// The engine over select(2).
 pub type SelectEngine = ReadinessEngine<SelectWatch>;
 
-/// Waits by poll(2).
+/// The watch over poll(2).
 pub type PollWatch = LevelWatch<PollSet>;
-/// Waits by select(2).
+/// The watch over select(2).
 pub type SelectWatch = LevelWatch<SelectSet>;
 
-/// What is handed to the kernel for each wait, and what the last one found.
+/// The descriptors passed to the kernel for each wait, and the result of the last wait.
 pub struct LevelWatch<S> {
     set: S,
 }
@@ -31,7 +31,7 @@ impl<S: LevelSet> Watch for LevelWatch<S> {
         Ok(Self { set: S::default() })
     }
 
-    /// The next wait is told, if anything is waited for.
+    /// Does nothing: each wait gets its interests.
     fn add_connection(&mut self, _fd: BorrowedFd<'_>, _data: u64) -> Result<()> {
         Ok(())
     }
@@ -42,7 +42,7 @@ impl<S: LevelSet> Watch for LevelWatch<S> {
 
     fn remove(&mut self, _fd: BorrowedFd<'_>, _data: u64) {}
 
-    /// Where the kernel has no memory for the wait, the turn goes on as if nothing had happened.
+    /// If the kernel has no memory for the wait, the turn continues as if nothing were ready.
     fn wait<'a>(
         &mut self,
         wait_max: Option<Duration>,
@@ -50,7 +50,7 @@ impl<S: LevelSet> Watch for LevelWatch<S> {
     ) {
         match self.set.wait(interests, wait_max) {
             Ok(()) | Err(Errno::INTR | Errno::NOMEM) => {}
-            Err(error) => panic!("open descriptors are waited for: {error}"),
+            Err(error) => panic!("poll or select: {error}"),
         }
     }
 

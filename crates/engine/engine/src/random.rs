@@ -1,10 +1,11 @@
-//! Random numbers: from the kernel for the data plane, from a seed for tests.
+//! Random numbers, from the kernel for the data plane and from a seed for tests.
 
-/// Random numbers taken from the kernel a block at a time, so that few of them cost a system call.
+/// Random numbers from the kernel. They are fetched in blocks, so that few of them cost a system
+/// call.
 #[derive(Debug)]
 pub(crate) struct KernelRandom {
     block: [u64; 64],
-    /// Numbers not given yet: `left <= block.len()`.
+    /// Numbers of the block that are still unused: `left <= block.len()`.
     left: usize,
 }
 
@@ -27,7 +28,7 @@ impl KernelRandom {
     }
 }
 
-/// The generator SplitMix64 (Steele, Lea and Flood, 2014): small, and good enough for tests.
+/// The generator SplitMix64 (Steele, Lea and Flood, 2014). It is small and good enough for tests.
 #[cfg(test)]
 pub(crate) struct SplitMix(pub(crate) u64);
 
@@ -41,20 +42,21 @@ impl SplitMix {
         number ^ (number >> 31)
     }
 
-    /// A number from 0 up to, but not, `bound`.
+    /// Returns a number in `0..bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound
     }
 
-    /// A number of at most so many bits, each count of bits about as likely.
+    /// Returns a number with a random number of bits below `bits.end`. Each number of bits is about
+    /// equally likely.
     pub(crate) fn scaled(&mut self, bits: std::ops::Range<u64>) -> u64 {
         let bits = bits.start + self.below(bits.end - bits.start);
         self.below(1 << bits)
     }
 }
 
-/// The seed of a random test: SEED of the environment, else a fresh one. Printed, so that a failure
-/// can be run again.
+/// Returns the seed of a random test: the environment variable SEED, or else a new random one.
+/// Prints it, so that a failure can be repeated.
 #[cfg(test)]
 pub(crate) fn test_seed() -> u64 {
     let seed = match std::env::var("SEED") {

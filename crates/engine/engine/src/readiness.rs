@@ -1,22 +1,23 @@
-//! The engine over readiness: calls are tried first, and waited for only when they find nothing.
-//! Who tells what is ready is a parameter, [`Watch`]: epoll(7) or io_uring(7); for comparison,
-//! poll(2) or select(2).
+//! The engine over readiness. An operation is first tried with a system call, and waits for
+//! readiness only if that call finds nothing. The type parameter [`Watch`] is the source of
+//! readiness: epoll(7), io_uring(7) or uselect, or poll(2) and select(2) for comparison.
 //!
-//! Each socket is watched once, for edges in both directions, and each descriptor remembers
-//! what the kernel last said (`descriptor.rs`). An operation of a descriptor that may be ready goes
-//! to one queue (`queue.rs`); others wait there for their edge, which costs no system call. The
-//! queue is run by [`Engine::next_completion`], one entry at a time and right before its completion is given:
-//! so normally one buffer is in use, whose bytes are still in the CPU's cache when they are read.
-//! Only a send is tried when it is asked for, while its parts are still borrowed.
+//! Each socket is watched once, for edges in both directions, and each descriptor keeps the
+//! readiness that the kernel last reported (`descriptor.rs`). The operation of a descriptor that
+//! may be ready is put into one queue (`queue.rs`). All other operations wait for an edge of their
+//! descriptor, which costs no system call. [`Engine::next_completion`] runs the queue one entry at
+//! a time, immediately before it returns the completion. So normally only one buffer is in use, and
+//! its bytes are still in the CPU's cache when the worker reads them. Only a send is tried when it
+//! is queued, while its parts are still borrowed.
 //!
-//! Listeners are watched for edges too, while they are armed: what is not accepted yet is
-//! remembered here, and costs one accept4(2) that finds nothing at the end of each burst. A
-//! listener that is not armed is not watched. One that is shared wakes one of those that wait
-//! for it, and the wake would be lost on an engine that does not accept (epoll_ctl(2),
-//! EPOLLEXCLUSIVE).
+//! Listeners are watched for edges too, while they accept. The engine remembers that connections
+//! may be pending, which costs one accept4(2) that finds nothing at the end of each burst. A
+//! listener that does not accept is not watched. If several engines wait for a shared listener, the
+//! kernel wakes one of them; on an engine that does not accept, that wake would be lost
+//! (epoll_ctl(2), EPOLLEXCLUSIVE).
 //!
-//! Events that are already on their way when their descriptor is closed name a key of the table
-//! whose generation is over, and are dropped, whoever has the kernel's number now.
+//! An event that is on its way when its descriptor is closed names a key of the table whose
+//! generation is over. The engine drops the event, whoever owns the kernel's number by then.
 
 mod batch;
 mod batch_submit;
@@ -50,62 +51,64 @@ use crate::{
     LogSink, PathEstimate, SharedBytes, ShutdownHow, Table, Token, TokenKind,
 };
 
-/// What an engine is made from.
+/// The parameters of a new engine.
 #[derive(Debug)]
 pub struct EngineOptions {
-    /// The bytes that the engine's worker may hold beyond a turn.
+    /// Bytes that the engine's worker may hold longer than a turn.
     pub budget_bytes: usize,
-    /// Where access log records go; nowhere if `None`.
+    /// The destination of access log records; `None` discards them.
     pub log: Option<LogSink>,
-    /// Copies of one clock for all engines of a process.
+    /// The clock, shared by all engines of the process.
     pub clock: Clock,
 }
 
-/// The engine over readiness, as `W` tells it. It stays in the thread that made it.
+/// The engine over readiness as `W` reports it. It stays in the thread that created it.
 pub struct ReadinessEngine<W> {
-    // Dropped first: what it watches is closed only after it let go.
+    // Declared first, so that it is dropped first: it stops watching descriptors before they are
+    // closed.
     watch: W,
     waker: EventWaker,
     descriptors: Table<Descriptor>,
     queue: ReadyQueue,
     batch: Batch,
-    /// Counts turns, to tell this one from others; wraps.
+    /// Number of the current turn; wraps.
     turn: u32,
-    /// What this turn did so far: see the limits of the same names.
+    /// Operations run in this turn, bounded by `TURN_STEPS_MAX`, and bytes moved in it, bounded by
+    /// `TURN_BYTES_MAX`.
     steps: u32,
     bytes_moved: usize,
-    /// The waker was used, and its completion not given yet.
+    /// The waker was used, and its completion has not been returned yet.
     woken: bool,
     clock: Clock,
     now: Instant,
     time_of_day: Duration,
     budget: Budget,
-    /// Buffers ready to be lent: at most [`SPARE_BUFFERS_MAX`].
+    /// Buffers for later receives: at most [`SPARE_BUFFERS_MAX`].
     spare_buffers: Vec<Buffer>,
-    /// Buffers that the worker has.
+    /// Number of buffers lent to the worker.
     lent: usize,
     random: KernelRandom,
     log: Option<LogSink>,
-    /// Records of this turn.
+    /// Access log records of this turn.
     records: Vec<u8>,
     stats: EngineStats,
 }
 
-/// What the waker's event carries: no key has this slot.
+/// The number that the waker's events carry. No key has this slot.
 const WAKER_DATA: u64 = (DESCRIPTORS_MAX + 1) as u64;
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// An engine with nothing open. SIGPIPE is ignored from now on in the whole process, as
-    /// splice(2) needs it.
+    /// Creates an engine without descriptors. From now on SIGPIPE is ignored in the whole process,
+    /// since splice(2) has no flag for it.
     ///
     /// # Errors
-    /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`]; [`Error::Unsupported`] when the kernel
-    /// lacks or refuses what `W` is made of.
+    /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`]; [`Error::Unsupported`] if the kernel
+    /// lacks or forbids a feature that `W` needs.
     pub fn new(options: EngineOptions) -> Result<Self, Error> {
         Self::with_watch(W::new()?, options)
     }
 
-    /// As [`ReadinessEngine::new`], over a watch with nothing in it that the calling thread made.
+    /// Like [`ReadinessEngine::new`], over an empty watch that the calling thread has created.
     ///
     /// # Errors
     /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`].
@@ -113,18 +116,18 @@ impl<W: Watch> ReadinessEngine<W> {
         Self::from_parts(watch, EventWaker::new().map_err(Error::from_errno)?, options)
     }
 
-    /// An engine that takes the place of one that was [broken off](Self::abort): whoever had
-    /// its waker wakes this one.
+    /// Creates an engine that replaces one that was [aborted](Self::abort). The old engine's waker
+    /// wakes the new one.
     ///
     /// # Errors
-    /// As [`ReadinessEngine::new`].
+    /// Like [`ReadinessEngine::new`].
     pub fn with_waker(waker: EventWaker, options: EngineOptions) -> Result<Self, Error> {
         Self::from_parts(W::new()?, waker, options)
     }
 
     fn from_parts(mut watch: W, waker: EventWaker, options: EngineOptions) -> Result<Self, Error> {
         sys::ignore_broken_pipe_signal();
-        // A wake that the engine before had not looked at is given anew by whoever is next.
+        // If a wake was pending for the old engine, the next waker signals again.
         waker.clear_pending();
         watch.add_listener(waker.eventfd().as_fd(), WAKER_DATA).map_err(Error::from_errno)?;
         Ok(Self {
@@ -150,25 +153,25 @@ impl<W: Watch> ReadinessEngine<W> {
         })
     }
 
-    /// Ends an engine that is not to be trusted with anything under way: every connection is
-    /// reset, so that nobody takes what it got for the whole, and what is queued is not sent. What
-    /// the kernel watches, and memory that it was lent, is taken back before anything is freed.
+    /// Ends an engine whose state can no longer be trusted. Every connection is reset, so that no
+    /// peer mistakes what it has received for the whole, and queued bytes are not sent. Before
+    /// memory is freed, the kernel stops using everything that it watches or was lent.
     pub fn abort(self) -> EventWaker {
         for (_, descriptor) in self.descriptors.iter() {
             if descriptor.kind == DescriptorKind::Stream {
-                // One that is gone already has nobody to be told.
+                // If the connection is gone already, there is no peer to reset.
                 let _ = sys::reset_on_close(descriptor.fd.as_fd());
             }
         }
         self.waker.clone()
     }
 
-    /// What the engine did since it began.
+    /// Returns what the engine has done since it was created.
     pub fn stats(&self) -> &EngineStats {
         &self.stats
     }
 
-    /// Descriptors open now, ends of pipes included.
+    /// Returns the number of open descriptors, including ends of pipes.
     pub fn descriptors(&self) -> usize {
         self.descriptors.len()
     }
@@ -178,7 +181,7 @@ impl<W: Watch> ReadinessEngine<W> {
         (key, self.descriptor_at(fd.0))
     }
 
-    /// The descriptor that `fd` names, to be read alone.
+    /// Returns the descriptor that `fd` names.
     fn descriptor(&self, fd: &Fd) -> Option<&Descriptor> {
         self.descriptors.get(self.descriptors.key_at(fd.0)?)
     }
@@ -188,7 +191,7 @@ impl<W: Watch> ReadinessEngine<W> {
         key.and_then(|key| self.descriptors.get_mut(key)).expect("the descriptor is open")
     }
 
-    /// Takes in a connection that may be readable and writable already: the calls find out.
+    /// Registers a connection that may be readable and writable already. The first calls find out.
     fn register_ready(&mut self, fd: OwnedFd) -> Result<Fd, Error> {
         let mut descriptor = Descriptor::new(fd, DescriptorKind::Stream);
         descriptor.readable = true;
@@ -199,7 +202,7 @@ impl<W: Watch> ReadinessEngine<W> {
     fn register(&mut self, descriptor: Descriptor) -> Result<Fd, Error> {
         let key = self.descriptors.insert(descriptor).ok_or(Error::OutOfDescriptors)?;
         let data = data_of(key);
-        let fd = self.descriptors.get(key).expect("it was just put in").fd.as_fd();
+        let fd = self.descriptors.get(key).expect("it was just inserted").fd.as_fd();
         if let Err(error) = self.watch.add_connection(fd, data) {
             self.descriptors.remove(key);
             return Err(Error::from_errno(error));
@@ -218,7 +221,8 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Notes what an event says, and queues what waited for it.
+    /// Updates a descriptor's readiness from an event, and queues the operations that waited for
+    /// it.
     fn handle_ready(&mut self, data: u64, readiness: Readiness) {
         if data == WAKER_DATA {
             self.woken = true;
@@ -234,7 +238,7 @@ impl<W: Watch> ReadinessEngine<W> {
         descriptor.readable |= readiness.is_readable();
         let receives = readiness.is_readable() && descriptor.is_waiting_to_receive();
         let sends = readiness.is_writable() && descriptor.is_waiting_to_send();
-        // A connection that is being opened becomes writable by being opened.
+        // A connection becomes writable when it is established.
         descriptor.writable |= readiness.is_writable();
         if receives {
             self.enqueue(key, Direction::Receiving);
@@ -244,7 +248,8 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Begins a watch that ended by itself anew, unless its descriptor is closed.
+    /// Watches a descriptor again whose watch has ended on its own, unless the descriptor is
+    /// closed.
     fn handle_lost(&mut self, data: u64) {
         if data == WAKER_DATA {
             let added = self.watch.add_listener(self.waker.eventfd().as_fd(), WAKER_DATA);
@@ -257,11 +262,11 @@ impl<W: Watch> ReadinessEngine<W> {
             _ if role == DescriptorKind::Listener => Ok(()),
             _ => self.watch.add_connection(fd, data),
         };
-        // Only a submission fails here, and then the ring is of no more use.
+        // Only a failed submission gets here, after which the ring is unusable.
         assert!(added.is_ok(), "{added:?}");
     }
 
-    /// How long to wait for the kernel at most; `None`: for ever.
+    /// Returns the longest time to wait for the kernel; `None` without a bound.
     fn wait_max(&self, deadline: Option<Instant>) -> Option<Duration> {
         let queued = !self.queue.is_empty(!self.budget.is_exhausted());
         if self.woken || queued || !self.batch.received.is_empty() {
@@ -270,7 +275,7 @@ impl<W: Watch> ReadinessEngine<W> {
         Some(deadline?.since(self.clock.now()))
     }
 
-    /// Takes a descriptor out of the table, and with it everything outstanding for it.
+    /// Removes a descriptor from the table, with every operation outstanding for it.
     fn remove(&mut self, fd: Fd) -> Descriptor {
         let key = self.lookup(&fd).0;
         let descriptor = self.descriptors.remove(key).expect("it was found");
@@ -326,7 +331,7 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     }
 
     fn submit_and_wait(&mut self, deadline: Option<Instant>) {
-        debug_assert_eq!(self.lent, 0, "buffers are given back before the turn ends");
+        debug_assert_eq!(self.lent, 0, "buffers are recycled before the turn ends");
         self.flush_log();
         self.turn = self.turn.wrapping_add(1);
         (self.steps, self.bytes_moved) = (0, 0);
@@ -358,8 +363,8 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     fn next_completion(&mut self) -> Option<Completion> {
         if std::mem::take(&mut self.woken) {
             if W::LEVEL_TRIGGERED {
-                // Before the waker is armed: a wake that came between the two in the other order
-                // would be taken, and none would follow it.
+                // This comes before `clear_pending`. In the other order, a wake between the two
+                // would be consumed, and no later wake would signal.
                 self.waker.eventfd().clear();
             }
             self.waker.clear_pending();
@@ -387,12 +392,12 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     }
 
     fn recycle(&mut self, buffer: Buffer) {
-        assert!(self.lent > 0, "what is given back was lent");
+        assert!(self.lent > 0, "only lent buffers are recycled");
         self.lent -= 1;
         self.keep_spare_buffer(buffer);
     }
 
-    /// A connection that is adopted may have anything outstanding in the kernel: it is tried.
+    /// An adopted connection may have anything pending in the kernel, so the first calls are tried.
     fn adopt(&mut self, detached: OwnedFd) -> Result<Fd, Error> {
         if !sys::is_listening(detached.as_fd()).map_err(Error::from_errno)? {
             return self.register_ready(detached);
@@ -406,10 +411,10 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     fn detach(&mut self, fd: Fd) -> OwnedFd {
         let key = self.lookup(&fd).0;
         let received = self.batch.received.iter().any(|(of, ..)| *of == key);
-        assert!(!received, "nothing received is left behind");
+        assert!(!received, "no received bytes are left behind");
         let data = data_of(key);
         let descriptor = self.remove(fd);
-        assert!(matches!(descriptor.sending, SendOperation::Idle), "nothing is being sent");
+        assert!(matches!(descriptor.sending, SendOperation::Idle), "no send is outstanding");
         assert!(
             matches!(
                 descriptor.receiving,
@@ -472,15 +477,16 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
         self.watch.path_estimate(self.descriptor(fd)?.fd.as_fd())
     }
 
-    /// A connection that is gone already has nothing to be ended; its next operation says so.
+    /// If the connection is gone already, there is nothing to shut down, and its next operation
+    /// reports that.
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         let (_, descriptor) = self.lookup(fd);
-        assert!(matches!(descriptor.sending, SendOperation::Idle), "nothing is being sent");
+        assert!(matches!(descriptor.sending, SendOperation::Idle), "no send is outstanding");
         let how = match how {
             ShutdownHow::Write => Shutdown::Write,
             ShutdownHow::Both => {
                 let idle = matches!(descriptor.receiving, ReceiveOperation::Idle);
-                assert!(idle, "nothing is being received");
+                assert!(idle, "no receive is outstanding");
                 Shutdown::Both
             }
         };
@@ -488,7 +494,8 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     }
 
     fn close(&mut self, fd: Fd) {
-        // Others may have the same listener open: closing ours would not end its watch.
+        // Other processes may have the same listener open, so closing our descriptor would not end
+        // the watch.
         if matches!(self.lookup(&fd).1.receiving, ReceiveOperation::Accept { .. }) {
             self.cancel_accept(&fd);
         }
@@ -534,7 +541,7 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
         self.begin_poll_readable(fd, token);
     }
 
-    /// Where a call may find something it comes first.
+    /// If a call may find something, it is tried first and the hint is not needed.
     fn expect_bytes(&mut self, fd: &Fd, bytes: u64) {
         if W::USES_EXPECTED_BYTES {
             let key = self.descriptors.key_at(fd.0).expect("an Fd names an open descriptor");
@@ -563,7 +570,7 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     }
 }
 
-/// What the events of a descriptor carry.
+/// Returns the number that the events of a descriptor carry.
 fn data_of(key: Key) -> u64 {
     u64::from(key.generation) << 32 | u64::from(key.slot)
 }

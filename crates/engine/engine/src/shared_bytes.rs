@@ -1,20 +1,21 @@
-//! Bytes that are sent from where they rest.
+//! Bytes that are sent without a copy.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-/// Bytes in a file of memory that are not changed while any of the values that stand for them
-/// lives, so that they can be sent to many peers without being copied.
+/// Immutable bytes, possibly in a memory file, that can be sent to many peers without being copied.
+/// They do not change while any value that refers to them lives.
 ///
-/// What was sent by reference may be read by the peer long after the send has ended, even after
-/// this value is gone: see [`SharedBytes::file`].
+/// Bytes that were sent by reference may be read by the peer's kernel long after the send has
+/// completed, even after this value is dropped: see [`SharedBytes::file`].
 pub trait SharedBytes: fmt::Debug {
-    /// The bytes; the same for as long as the value lives.
+    /// Returns the bytes. The result is the same for as long as the value lives.
     fn bytes(&self) -> &[u8];
-    /// The file that has them, and where in it they begin. The kernel is about to refer to their
-    /// pages: whoever owns the file never writes them again. `None` where it is not to: then they
-    /// go by copy. A simulated kernel does not ask.
+    /// Returns the file that contains the bytes and the offset at which they begin, or `None` if
+    /// they have to be copied. The caller is about to let the kernel refer to the file's pages, so
+    /// the owner of the file must never write to these pages again. The simulated kernel does not
+    /// call it.
     fn file(&self) -> Option<(BorrowedFd<'_>, u64)>;
-    /// Another value that stands for them.
+    /// Creates another value that refers to the same bytes.
     fn clone_box(&self) -> Box<dyn SharedBytes>;
 }

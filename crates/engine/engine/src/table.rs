@@ -1,21 +1,23 @@
-//! Objects by index and generation: where a worker keeps what its tokens name.
+//! Tables of objects addressed by index and generation. The tokens of a worker name entries of such
+//! tables.
 
 use crate::{Token, TokenKind};
 
-/// Where an object is in its [`Table`], and which of the objects that were ever there is meant.
+/// The position of an object in its [`Table`], and a generation that distinguishes it from other
+/// objects at the same position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
-    /// The index; reused once the object is removed.
+    /// The index. It is reused after the object is removed.
     pub slot: u32,
-    /// Differs for 2^32 objects in a row of one slot.
+    /// The generation. It differs for 2^32 successive objects in one slot.
     pub generation: u32,
 }
 
 impl Key {
-    /// The token that names the object to an engine.
+    /// Returns the token that names the object to an engine.
     ///
     /// # Panics
-    /// When the slot is above [`Token::SLOT_MAX`], which no table lets happen.
+    /// Panics if the slot is above [`Token::SLOT_MAX`], which no table allows.
     pub const fn token(self, kind: TokenKind) -> Token {
         Token::new(kind, self.slot, self.generation)
     }
@@ -27,12 +29,13 @@ impl From<Token> for Key {
     }
 }
 
-/// A bounded table of objects with stable indices. Takes memory as it first fills and keeps it;
-/// the slot that was freed last, whose memory is likely still in the CPU's cache, is reused first.
+/// A bounded table of objects with stable indices. It allocates memory as it first fills, and keeps
+/// it. The slot that was freed last is reused first, since its memory is probably still in the
+/// CPU's cache.
 #[derive(Debug)]
 pub struct Table<T> {
     slots: Vec<TableSlot<T>>,
-    /// The first free slot of a list through the free slots, or [`NONE`].
+    /// The first slot of the list of free slots, or [`NONE`].
     free: u32,
     /// `len <= slots.len() <= bound`.
     len: u32,
@@ -41,7 +44,7 @@ pub struct Table<T> {
 
 #[derive(Debug)]
 struct TableSlot<T> {
-    /// That of the object here or, while there is none, of the next one.
+    /// The generation of the object in the slot or, if it is free, of the next one.
     generation: u32,
     content: SlotContent<T>,
 }
@@ -55,41 +58,42 @@ enum SlotContent<T> {
 const NONE: u32 = u32::MAX;
 
 impl<T> Table<T> {
-    /// An empty table for up to `bound` objects.
+    /// Creates an empty table for up to `bound` objects.
     ///
     /// # Panics
-    /// When a token could not name that many.
+    /// Panics if a token cannot name that many objects.
     pub const fn new(bound: u32) -> Self {
         assert!(bound <= Token::SLOT_MAX + 1);
         Self { slots: Vec::new(), free: NONE, len: 0, bound }
     }
 
-    /// Raises the bound to at least `bound`. It never falls: keys up to it may be in use.
+    /// Raises the bound to at least `bound`. The bound never falls, since keys up to it may be in
+    /// use.
     ///
     /// # Panics
-    /// When a token could not name that many.
+    /// Panics if a token cannot name that many objects.
     pub fn raise_bound(&mut self, bound: u32) {
         assert!(bound <= Token::SLOT_MAX + 1);
         self.bound = self.bound.max(bound);
     }
 
-    /// Objects in the table.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there is no object.
+    /// Returns whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the next [`Table::insert`] gives `None`.
+    /// Returns whether the next [`Table::insert`] would return `None`.
     pub fn is_full(&self) -> bool {
         self.len >= self.bound
     }
 
-    /// Puts an object in. `None`, and the object is dropped, when the table is full: ask
-    /// [`Table::is_full`] first if the object has to be ended in its own way.
+    /// Adds an object. Returns `None` and drops the object if the table is full. Check
+    /// [`Table::is_full`] first if the object must not just be dropped.
     #[inline(always)]
     pub fn insert(&mut self, object: T) -> Option<Key> {
         if self.is_full() {
@@ -110,8 +114,8 @@ impl<T> Table<T> {
         Some(Key { slot, generation: place.generation })
     }
 
-    /// The key that the next [`Table::insert`] will give; `None` when the table is full. For
-    /// objects that have to name themselves, to the engine or a timer, before they are whole.
+    /// Returns the key that the next [`Table::insert`] will return; `None` if the table is full. It
+    /// is for objects that have to name themselves to the engine or a timer while they are created.
     pub fn next_key(&self) -> Option<Key> {
         if self.is_full() {
             return None;
@@ -122,14 +126,14 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes an object out; `None` when it is there no longer.
+    /// Removes and returns an object; `None` if it is no longer there.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.get(key)?;
         let place = &mut self.slots[key.slot as usize];
         let SlotContent::Used(object) =
             std::mem::replace(&mut place.content, SlotContent::Free { next: self.free })
         else {
-            unreachable!("get found it");
+            unreachable!("get has found it");
         };
         place.generation = place.generation.wrapping_add(1);
         self.free = key.slot;
@@ -137,7 +141,7 @@ impl<T> Table<T> {
         Some(object)
     }
 
-    /// The object, if it is still there.
+    /// Returns the object, if it is still there.
     pub fn get(&self, key: Key) -> Option<&T> {
         let place = self.slots.get(key.slot as usize)?;
         match &place.content {
@@ -146,7 +150,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The object, if it is still there.
+    /// Returns the object, if it is still there.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.slots.get_mut(key.slot as usize)?;
         match &mut place.content {
@@ -155,20 +159,20 @@ impl<T> Table<T> {
         }
     }
 
-    /// The key of whatever object is at `slot`: to walk the table a few slots at a time, from 0 up
-    /// to [`Table::slots`], while it changes.
+    /// Returns the key of the object at `slot`. It is for visiting a few slots at a time, from 0 to
+    /// [`Table::slots`], while the table changes.
     pub fn key_at(&self, slot: u32) -> Option<Key> {
         let place = self.slots.get(slot as usize)?;
         let used = matches!(place.content, SlotContent::Used(_));
         used.then_some(Key { slot, generation: place.generation })
     }
 
-    /// Slots that were ever used: the bound of [`Key::slot`].
+    /// Returns the number of slots that were ever used. Every [`Key::slot`] is below it.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// All objects, in the order of their slots.
+    /// Iterates over all objects, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.slots.iter().zip(0..).filter_map(|(place, slot)| match &place.content {
             SlotContent::Used(object) => Some((Key { slot, generation: place.generation }, object)),
@@ -176,12 +180,13 @@ impl<T> Table<T> {
         })
     }
 
-    /// The keys of the objects that `is_meant`: to walk them while the table changes.
+    /// Returns the keys of the objects that match `is_meant`. The table can then be changed while
+    /// the keys are visited.
     pub fn keys_where(&self, is_meant: impl Fn(&T) -> bool) -> Vec<Key> {
         self.iter().filter(|(_, object)| is_meant(object)).map(|(key, _)| key).collect()
     }
 
-    /// All objects, in the order of their slots.
+    /// Iterates over all objects, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
         self.slots.iter_mut().zip(0..).filter_map(|(place, slot)| match &mut place.content {
             SlotContent::Used(object) => Some((Key { slot, generation: place.generation }, object)),
@@ -190,7 +195,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A table without room, until its bound is raised.
+/// An empty table with the bound 0, until the bound is raised.
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self::new(0)

@@ -1,38 +1,39 @@
-//! The timer wheel: one entry an object, holding its nearest deadline.
+//! A timer wheel. Each object has one entry, with its nearest deadline.
 //!
-//! A hierarchy of [`LEVELS`] wheels of 64 slots. A tick is [`Timers::TICK_NANOSECONDS`]; a slot of
-//! level 0 is one tick, a slot of each further level is the whole wheel below it. An entry is filed
-//! at the level of the highest group of six bits in which its tick differs from the current one, so
-//! that every occupied slot lies ahead of the current one in its wheel, and every slot of a level
-//! comes before those of the next. When the current tick reaches a slot, its entries are filed
-//! anew, each at a lower level or as due. An entry may wait in any slot that begins no later than
-//! its deadline: this is why moving a deadline later writes one field only.
+//! The wheel is a hierarchy of [`LEVELS`] wheels with 64 slots each. A tick is
+//! [`Timers::TICK_NANOSECONDS`]. A slot of level 0 covers one tick, and a slot of each higher level
+//! covers the whole wheel below it. An entry is put at the level of the highest group of six bits
+//! in which its tick differs from the current tick. So every occupied slot is ahead of the current
+//! one in its wheel, and every slot of a level comes before those of the next level. When the
+//! current tick reaches a slot, its entries are linked again, each at a lower level or as due. An
+//! entry may wait in any slot that begins no later than its deadline, which is why moving a
+//! deadline later writes only one field.
 //!
-//! The scheme is that of "Hashed and Hierarchical Timing Wheels" (Varghese and Lauck, 1987),
-//! scheme 7. A heap was refused: most deadlines are moved many times for each time they expire.
+//! The design is scheme 7 of "Hashed and Hierarchical Timing Wheels" (Varghese and Lauck, 1987). A
+//! heap was rejected because most deadlines are moved many times for each time they expire.
 
 use crate::{Instant, Token};
 
-/// One entry of [`Timers`]. Its owner names it until [`Timers::remove`], and not after.
+/// One entry of [`Timers`], valid until [`Timers::remove`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimerId(u32);
 
-/// Deadlines of a worker's objects. Expiry comes never before the deadline, and at most one tick
-/// ([`Timers::TICK_NANOSECONDS`]) after it as far as [`Timers::pop_expired`] is asked in time.
+/// The deadlines of a worker's objects. An entry never expires before its deadline, and at most one
+/// tick ([`Timers::TICK_NANOSECONDS`]) after it if [`Timers::pop_expired`] is called in time.
 #[derive(Debug)]
 pub struct Timers {
     entries: Vec<TimerEntry>,
-    /// Heads of the lists of entries, level by level.
+    /// First entries of the lists, by level and slot.
     slots: [[u32; SLOTS]; LEVELS],
-    /// For each level, which slots have entries.
+    /// The slots of each level that have entries, one bit each.
     occupied: [u64; LEVELS],
-    /// The list of entries whose tick was reached.
+    /// The list of entries whose tick has been reached.
     due: u32,
-    /// The list of entries that are nobody's, by `next`.
+    /// The list of unused entries, linked by `next`.
     free: u32,
-    /// Entries that are somebody's.
+    /// Number of used entries.
     len: u32,
-    /// The tick up to which slots were emptied: `current <= TICK_MAX`.
+    /// The tick up to which slots have been emptied: `current <= TICK_MAX`.
     current: u64,
 }
 
@@ -45,12 +46,12 @@ struct TimerEntry {
     place: TimerList,
 }
 
-/// Which list an entry is in.
+/// The list that contains an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TimerList {
-    /// None, and it is nobody's.
+    /// None. The entry is unused.
     Free,
-    /// None: it expired and was not set since.
+    /// None. The entry has expired and was not set since.
     Idle,
     Due,
     Slot {
@@ -64,17 +65,17 @@ const _: () = assert!(size_of::<TimerEntry>() <= 32);
 const LEVELS: usize = 6;
 const SLOTS: usize = 64;
 const SLOT_BITS: u32 = 6;
-/// No entry.
+/// The index that means no entry.
 const NONE: u32 = u32::MAX;
-/// 18 years after the engine's zero, when every later deadline expires too.
+/// The last tick, 18 years after zero. Every later deadline expires then.
 const TICK_MAX: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 const TICK_BITS: u32 = 23;
 
 impl Timers {
-    /// 8.4 ms: far below what a timeout is given in, and a power of two.
+    /// 8.4 ms: far below the unit of timeouts, and a power of two.
     pub const TICK_NANOSECONDS: u64 = 1 << TICK_BITS;
 
-    /// No entries; the clock stands at `now`.
+    /// Creates a wheel without entries, at the time `now`.
     pub fn new(now: Instant) -> Self {
         Self {
             entries: Vec::new(),
@@ -87,17 +88,17 @@ impl Timers {
         }
     }
 
-    /// Entries, set or not.
+    /// Returns the number of entries, set or expired.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A new entry for the object that `token` names.
+    /// Adds an entry for the object that `token` names.
     pub fn insert(&mut self, token: Token, deadline: Instant) -> TimerId {
         let entry =
             TimerEntry { token, deadline, next: NONE, previous: NONE, place: TimerList::Idle };
@@ -115,7 +116,7 @@ impl Timers {
         TimerId(index)
     }
 
-    /// Moves the deadline, or sets it again after it expired.
+    /// Moves the deadline, or sets it again after it has expired.
     pub fn set(&mut self, id: TimerId, deadline: Instant) {
         let tick = tick_after(deadline);
         let current = self.current;
@@ -130,8 +131,8 @@ impl Timers {
         self.link(id.0);
     }
 
-    /// Moves the deadline to `deadline` if it is later, or if the entry expired and was not set
-    /// since.
+    /// Moves the deadline to `deadline` if that is earlier, or if the entry has expired and was not
+    /// set since.
     pub fn bring_forward(&mut self, id: TimerId, deadline: Instant) {
         let entry = self.entry_mut(id);
         if entry.place == TimerList::Idle || entry.deadline > deadline {
@@ -139,7 +140,7 @@ impl Timers {
         }
     }
 
-    /// Ends an entry.
+    /// Removes an entry.
     pub fn remove(&mut self, id: TimerId) {
         self.entry_mut(id);
         self.unlink(id.0);
@@ -151,14 +152,14 @@ impl Timers {
         self.len -= 1;
     }
 
-    /// One entry whose deadline has come. It stays its owner's, at rest until it is set again.
+    /// Returns an entry whose deadline has passed. The entry stays valid, and can be set again.
     pub fn pop_expired(&mut self, now: Instant) -> Option<(TimerId, Token)> {
         self.advance(tick_before(now));
         while self.due != NONE {
             let index = self.due;
             self.unlink(index);
             let entry = &self.entries[index as usize];
-            // At the end of the wheel's time nothing can wait any longer.
+            // At the last tick nothing can wait any longer.
             if entry.deadline <= now || self.current == TICK_MAX {
                 return Some((TimerId(index), entry.token));
             }
@@ -167,8 +168,9 @@ impl Timers {
         None
     }
 
-    /// When [`Timers::pop_expired`] has to be asked again at the latest. May be earlier than any
-    /// deadline (entries are then filed anew), and is at most a tick after the nearest.
+    /// Returns the latest time of the next call of [`Timers::pop_expired`]. It may be earlier than
+    /// any deadline, since entries are linked again then, and is at most one tick after the nearest
+    /// deadline.
     pub fn next_wakeup(&self) -> Option<Instant> {
         let tick = if self.due == NONE { self.first_occupied()?.2 } else { self.current };
         Some(Instant::from_nanoseconds(tick << TICK_BITS))
@@ -180,14 +182,14 @@ impl Timers {
         entry
     }
 
-    /// The first occupied slot: (level, slot, the tick at which it begins).
+    /// Returns the first occupied slot: its level, its index, and the tick at which it begins.
     fn first_occupied(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|&slots| slots != 0)?;
         let slot = self.occupied[level].trailing_zeros() as usize;
         Some((level, slot, slot_tick(self.current, level, slot)))
     }
 
-    /// Moves the current tick on to `tick`, emptying every slot that begins until then.
+    /// Advances the current tick to `tick`, emptying every slot that begins until then.
     fn advance(&mut self, tick: u64) {
         while let Some((level, slot, begins)) =
             self.first_occupied().filter(|first| first.2 <= tick)
@@ -206,7 +208,7 @@ impl Timers {
         self.current = self.current.max(tick);
     }
 
-    /// Puts an entry that is in no list where its deadline belongs.
+    /// Links an entry into the list that its deadline belongs to. The entry is in no list.
     fn link(&mut self, index: u32) {
         debug_assert!(self.entries[index as usize].place == TimerList::Idle);
         let tick = tick_after(self.entries[index as usize].deadline);
@@ -227,7 +229,7 @@ impl Timers {
         (entry.next, entry.previous, entry.place) = (next, NONE, place);
     }
 
-    /// Takes an entry out of its list, if it is in one.
+    /// Removes an entry from its list, if it is in one.
     fn unlink(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         let (next, previous) = (entry.next, entry.previous);
@@ -253,18 +255,18 @@ impl Timers {
     }
 }
 
-/// The last tick that is not after `now`.
+/// Returns the last tick that is not after `now`.
 fn tick_before(now: Instant) -> u64 {
     (now.nanoseconds() >> TICK_BITS).min(TICK_MAX)
 }
 
-/// The first tick that is not before `deadline`.
+/// Returns the first tick that is not before `deadline`.
 fn tick_after(deadline: Instant) -> u64 {
     deadline.nanoseconds().div_ceil(Timers::TICK_NANOSECONDS).min(TICK_MAX)
 }
 
-/// The tick at which an occupied slot begins: its own bits below those of the current tick that
-/// stand above its level.
+/// Returns the tick at which an occupied slot begins. The bits above its level are those of the
+/// current tick.
 fn slot_tick(current: u64, level: usize, slot: usize) -> u64 {
     let bits = level as u32 * SLOT_BITS;
     (current >> (bits + SLOT_BITS) << SLOT_BITS | slot as u64) << bits
@@ -333,7 +335,7 @@ mod tests {
         timers.set(id, at(6));
     }
 
-    /// Random operations beside a model that knows every deadline.
+    /// Compares random operations with a model that keeps every deadline.
     #[test]
     fn the_wheel_agrees_with_a_sorted_map() {
         let seed = crate::random::test_seed();

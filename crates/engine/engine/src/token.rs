@@ -1,30 +1,32 @@
-//! Tokens: who asked for an operation, and whether the one who asked is still the same.
+//! Tokens, which name the object that queued an operation. A stale token is recognised by its
+//! generation.
 
 use std::fmt;
 
-/// What kind of object a token names; the worker dispatches on it.
+/// The kind of object that a token names. The worker dispatches on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TokenKind {
-    /// A listening socket; the slot is its index in the configuration.
+    /// A listening socket. The slot is its index in the configuration.
     Listener = 1,
     /// A client connection.
     Client = 2,
     /// An origin connection.
     Origin = 3,
-    /// A name query's socket.
+    /// The socket of a name lookup.
     Name = 4,
-    /// One candidate address of a connection being opened.
+    /// One attempt to connect to a candidate address.
     Dial = 5,
-    /// The worker itself; the slot is 0. What its engine's waker completes.
+    /// The worker itself, with slot 0. Completions of the engine's waker carry it.
     Worker = 6,
-    /// An exchange, which waits for what others do.
+    /// An exchange. Wake-ups carry it.
     Exchange = 7,
     /// A body that is received into the cache.
     Fill = 8,
 }
 
-/// (kind, slot, generation): a completion whose generation is no longer that of its slot is stale.
+/// An object's kind, slot and generation. A completion is stale if its generation differs from the
+/// slot's current one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
@@ -32,16 +34,16 @@ impl Token {
     /// The largest slot that a token can name.
     pub const SLOT_MAX: u32 = (1 << 24) - 1;
 
-    /// A token for `slot` of the table of `kind`.
+    /// Creates a token for `slot` of the table of `kind`.
     ///
     /// # Panics
-    /// When `slot` is above [`Token::SLOT_MAX`]: tables are bounded far below it.
+    /// Panics if `slot` is above [`Token::SLOT_MAX`]. Tables are bounded far below it.
     pub const fn new(kind: TokenKind, slot: u32, generation: u32) -> Self {
         assert!(slot <= Self::SLOT_MAX);
         Self((kind as u64) << 56 | (slot as u64) << 32 | generation as u64)
     }
 
-    /// The table that the slot belongs to.
+    /// Returns the kind, which selects the table.
     pub const fn kind(self) -> TokenKind {
         match (self.0 >> 56) as u8 {
             1 => TokenKind::Listener,
@@ -56,22 +58,22 @@ impl Token {
         }
     }
 
-    /// The index in that table.
+    /// Returns the index in that table.
     pub const fn slot(self) -> u32 {
         (self.0 >> 32) as u32 & Self::SLOT_MAX
     }
 
-    /// Which owner of the slot is meant.
+    /// Returns the generation, which distinguishes successive objects in one slot.
     pub const fn generation(self) -> u32 {
         self.0 as u32
     }
 
-    /// The token as a number, for those who keep it without looking into it.
+    /// Returns the token as an opaque number.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Takes back what [`Token::to_bits`] gave.
+    /// Restores a token from the result of [`Token::to_bits`].
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

@@ -1,9 +1,11 @@
-//! The engine over io_uring(7): one system call a turn submits what began and ended, and waits.
+//! The engine over io_uring(7). One system call a turn submits everything that begins or ends, and
+//! waits.
 //!
-//! A watch is a poll request that goes on until it is cancelled. It keeps its open file, so that a
-//! connection is closed in two steps: its descriptor at once, which frees the number, and its watch
-//! with the next submission, which lets the file go and tells the peer. Completions that are on
-//! their way then name a key of the table whose generation is over, and are dropped.
+//! A watch is a poll request that continues until it is cancelled, and it keeps the open file
+//! alive. So a connection is closed in two steps: its descriptor is closed at once, which frees the
+//! number, and its watch is cancelled with the next submission, which releases the file and
+//! notifies the peer. Completions that are on their way then name a key of the table whose
+//! generation is over, and are dropped.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -17,21 +19,21 @@ use crate::{Buffer, Error, ReadinessEngine, Unsupported, Watch, WatchEvent};
 /// The engine over io_uring(7).
 pub type UringEngine = ReadinessEngine<UringWatch>;
 
-/// The kernel memory of one engine's ring. It may be reserved in one thread and used in another.
+/// The kernel memory of one engine's ring. One thread may reserve it and another one use it.
 #[derive(Debug)]
 pub struct ReservedRing(DisabledRing);
 
 impl ReservedRing {
-    /// Reserves a ring of the size that every engine has.
+    /// Reserves a ring of the size that every engine uses.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], if only RLIMIT_MEMLOCK has no room for it;
+    /// [`Error::OutOfMemory`], also if RLIMIT_MEMLOCK has no room for the ring;
     /// [`Error::OutOfDescriptors`]; [`Error::Unsupported`].
     pub fn new() -> std::result::Result<Self, Error> {
         DisabledRing::new(REQUESTS_MAX, COMPLETIONS_MAX).map(Self).map_err(setup_error)
     }
 
-    /// Bytes that it counts against RLIMIT_MEMLOCK, since Linux 6.14.
+    /// Returns the number of bytes that count against RLIMIT_MEMLOCK since Linux 6.14.
     pub fn memory_bytes(&self) -> u64 {
         self.0.memory_bytes() as u64
     }
@@ -39,28 +41,28 @@ impl ReservedRing {
     /// Binds the ring to the calling thread.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::Unsupported`] if a filter of system calls allowed the
-    /// reservation only.
+    /// [`Error::OutOfMemory`]; [`Error::Unsupported`] if a filter of system calls allowed only the
+    /// reservation.
     pub fn into_watch(self) -> std::result::Result<UringWatch, Error> {
         Ok(UringWatch { ring: self.0.enable().map_err(setup_error)? })
     }
 }
 
-/// A ring whose requests are watches.
+/// A ring whose poll requests are the watches.
 pub struct UringWatch {
     ring: Ring,
 }
 
 impl UringWatch {
-    /// Waits at most `wait_max`; a signal ends the wait before.
+    /// Waits for at most `wait_max`. A signal may end the wait earlier.
     fn enter(&mut self, wait_max: Option<Duration>) {
         if let Err(error) = self.ring.enter(wait_max) {
-            panic!("a ring is entered: {error}");
+            panic!("io_uring_enter: {error}");
         }
     }
 
     fn cancel(&mut self, data: u64) {
-        self.ring.cancel(data).expect("a full queue is submitted");
+        self.ring.cancel(data).expect("a full queue can be submitted");
     }
 }
 
@@ -102,8 +104,9 @@ impl Watch for UringWatch {
                 RingCompletion::Watched { data, result: Ok(events), more: true } => {
                     (data, WatchEvent::Ready(Readiness::from_bits(events)))
                 }
-                // The kernel had no memory to go on with it; the new watch tells all again. Or it
-                // was closed before it was submitted, and its number is over.
+                // Either the kernel had no memory to continue the request, in which case a new
+                // watch reports everything again; or the descriptor was closed before the request
+                // was submitted, in which case its number is over.
                 RingCompletion::Watched { data, .. } => (data, WatchEvent::Lost),
                 RingCompletion::Received { data, memory, result } => {
                     (data, WatchEvent::Received(Buffer::from_block(memory), result))
@@ -119,15 +122,15 @@ impl Watch for UringWatch {
 
     fn queue_receive(&mut self, fd: BorrowedFd<'_>, data: u64, buffer: Buffer, max: usize) {
         let queued = self.ring.receive(fd, data, buffer.into_block(), max);
-        queued.expect("a full queue is submitted");
+        queued.expect("a full queue can be submitted");
     }
 
     fn queue_send(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: Vec<u8>) {
-        self.ring.send(fd, data, bytes).expect("a full queue is submitted");
+        self.ring.send(fd, data, bytes).expect("a full queue can be submitted");
     }
 }
 
-/// What it means that there is no ring (io_uring_setup(2)).
+/// Converts an error of io_uring_setup(2).
 fn setup_error(errno: Errno) -> Error {
     Error::Unsupported(match errno {
         Errno::NOSYS => Unsupported::RingMissing,

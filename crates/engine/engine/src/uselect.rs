@@ -1,11 +1,11 @@
-//! The engine over user-level connection tracking (crates/uselect/uselect): what happens to a
-//! connection is read from memory that the kernel writes, and no call asks for it while there is
-//! work.
+//! The engine over user-level connection tracking (crates/uselect/uselect). The kernel writes the
+//! state of connections to shared memory, and the engine reads it there. It makes no system call
+//! for readiness while there is work.
 //!
-//! In lean mode: the kernel only says what has happened. That is what an engine over edges wants:
-//! it remembers what it was told, and reads and writes until nothing is left. What is not tracked,
-//! listeners among it, is in an epoll instance of the watcher's, looked at as often as
-//! [`KERNEL_CHECK_WAITS_MAX`] says.
+//! Connections are tracked in lean mode, in which the kernel only reports events. That suffices for
+//! an engine over edges: it remembers each event, and reads and writes until nothing is left.
+//! Descriptors that are not tracked, including listeners, are in an epoll instance of the watcher,
+//! which is polled as often as [`KERNEL_CHECK_WAITS_MAX`] specifies.
 
 mod expected_bytes;
 
@@ -25,15 +25,15 @@ use crate::{Error, PathEstimate, ReadinessEngine, Unsupported, Watch, WatchEvent
 /// The engine over user-level connection tracking.
 pub type UselectEngine = ReadinessEngine<UselectWatch>;
 
-/// Of this process: it has one registration, whichever worker was first.
+/// The registration of this process. There is only one, whichever worker comes first.
 static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLock::new();
 
-/// Registers this process with the daemon that listens at `path`, once: afterwards what came of it
-/// is told again. Waits look at memory for up to `spin` before they sleep, where that is of use; 0:
-/// never.
+/// Registers this process with the daemon that listens at `path`. Only the first call registers;
+/// later calls return the same result. Waits spin on the shared memory for up to `spin` before they
+/// sleep, if that is useful; 0 disables spinning.
 ///
 /// # Errors
-/// Why there is no tracking here, as words for the operator.
+/// The reason why tracking is not available, as text for the operator.
 pub fn register_process(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Error> {
     let tracker = TRACKER.get_or_init(|| Tracker::register(path, TrackingMode::Lean));
     let tracker = tracker.as_ref().map_err(|error| *error)?;
@@ -42,14 +42,14 @@ pub fn register_process(path: &Path, spin: Duration) -> std::result::Result<(), 
     Ok(())
 }
 
-/// Whether engines over it read from memory: this process was registered by [`register_process`], and its
-/// daemon has not ended.
+/// Returns whether engines read readiness from memory: this process was registered by
+/// [`register_process`], and the daemon has not ended.
 pub fn is_tracked() -> bool {
     tracker().is_some_and(|tracker| tracker.backend() != Backend::Calls)
 }
 
-/// Sleeps until the daemon has ended that [`register_process`] has registered this process with; engines over
-/// it ask the kernel from then on. Returns at once if there was none.
+/// Sleeps until the daemon ends with which [`register_process`] has registered this process. From
+/// then on engines use system calls. Returns at once if the process was not registered.
 pub fn wait_for_daemon_exit() {
     if let Some(tracker) = tracker() {
         tracker.wait_for_daemon_end();
@@ -60,26 +60,27 @@ fn tracker() -> Option<&'static Tracker> {
     TRACKER.get()?.as_ref().ok()
 }
 
-/// Waits by memory.
+/// The watch over shared memory.
 pub struct UselectWatch {
     tracker: Tracker,
     watcher: Watcher,
     events: Vec<DescriptorEvent>,
-    /// Of `events`, what the last wait found, and what of that was given: `given <= found`.
+    /// Number of `events` that the last wait found, and number of those returned since:
+    /// `returned_count <= ready_count`.
     ready_count: usize,
     returned_count: usize,
     expected_bytes: ExpectedBytes,
-    /// When the last wait ended, if anything was expected then.
+    /// The end of the last wait, if any connection expected bytes then.
     now: Instant,
 }
 
-/// What a connection is watched for, and a listener.
+/// The interests of a connection and of a listener.
 const CONNECTION: u32 = bits::IN | bits::OUT | bits::PRI | bits::RDHUP | bits::EDGE;
 const LISTENER: u32 = bits::IN | bits::EXCLUSIVE | bits::EDGE;
 
 impl Watch for UselectWatch {
     /// # Errors
-    /// [`Error::Unsupported`] unless [`register_process`] was successful before.
+    /// [`Error::Unsupported`] unless [`register_process`] has succeeded before.
     fn new() -> std::result::Result<Self, Error> {
         let tracker = tracker().ok_or(Error::Unsupported(Unsupported::Untracked))?;
         let watcher = Watcher::new(tracker).map_err(|_| Error::OutOfDescriptors)?;
@@ -95,7 +96,7 @@ impl Watch for UselectWatch {
         })
     }
 
-    /// What cannot be tracked (Unix sockets, UDP) the kernel's instance has.
+    /// Sockets that cannot be tracked (Unix, UDP) are in the watcher's epoll instance.
     fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
         self.tracker.track(fd.as_raw_fd());
         self.watcher.add(fd.as_raw_fd(), CONNECTION, data)
@@ -122,7 +123,7 @@ impl Watch for UselectWatch {
         self.watcher.report_short_send(fd.as_raw_fd());
     }
 
-    /// As of the last that happened to the connection, which says 0 while there is no estimate.
+    /// The estimate is that of the connection's last event; it is 0 if the kernel has none yet.
     fn path_estimate(&self, fd: BorrowedFd<'_>) -> Option<PathEstimate> {
         let SocketState { rtt_us, cwnd: window, .. } = self.tracker.state(fd.as_raw_fd())?;
         (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })
@@ -170,12 +171,12 @@ impl UselectWatch {
         match self.watcher.wait(&mut self.events, wait_max, None) {
             Ok(found) => found,
             Err(Errno::INTR) => 0,
-            Err(error) => panic!("memory and an epoll instance are waited for: {error}"),
+            Err(error) => panic!("wait for tracked connections: {error}"),
         }
     }
 }
 
-/// The engine's descriptors are closed next.
+/// The engine closes its descriptors after this.
 impl Drop for UselectWatch {
     fn drop(&mut self) {
         self.watcher.untrack_all();

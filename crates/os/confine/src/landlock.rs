@@ -1,5 +1,6 @@
-//! Landlock(7): the files that the process may open from now on, whoever it runs as. As with
-//! [`drop_privileges`](crate::drop_privileges), threads that run already are not affected.
+//! Landlock(7): restricts the files that the process can open from now on, whichever user it runs
+//! as. As with [`drop_privileges`](crate::drop_privileges), threads that are running already are
+//! not affected.
 
 use std::path::Path;
 
@@ -11,17 +12,17 @@ use rustix::io::Errno;
 
 use millrace_sys::Result;
 
-/// What may be done with a file, or with everything below a folder.
+/// The access that is granted to a file, or to everything below a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// Files are read, folders listed.
+    /// Reading files and listing directories.
     Read,
-    /// Files are written and created; none is removed, cut short, or read.
+    /// Creating and writing files; not removing, truncating or reading them.
     Append,
-    /// Unix sockets are made, and files removed.
+    /// Creating Unix sockets and removing files.
     Sockets,
-    /// Files are made, read, written, cut short, renamed within their folder and removed; folders
-    /// are listed.
+    /// Creating, reading, writing and truncating files, renaming them within their directory,
+    /// removing them, and listing directories.
     Store,
 }
 
@@ -41,32 +42,33 @@ impl Grant {
     }
 }
 
-/// The newest Landlock whose rights are all ruled here; an older kernel enforces what it knows.
+/// The newest Landlock ABI all of whose rights are handled here. An older kernel enforces the
+/// rights that it knows.
 const NEWEST: ABI = ABI::V7;
 
-/// The Landlock that this kernel has, by the number of its interface.
+/// Returns the version of the kernel's Landlock ABI.
 ///
 /// # Errors
-/// ENOSYS: the kernel is older than Linux 5.13, or built without it. EOPNOTSUPP: it is not among
-/// the security modules that were enabled at boot.
+/// ENOSYS: the kernel is older than Linux 5.13, or was built without Landlock. EOPNOTSUPP: Landlock
+/// is not among the security modules that were enabled at boot.
 pub fn landlock_version() -> Result<u32> {
     const VERSION: libc::c_uint = 1;
     let nothing = std::ptr::null::<libc::c_void>();
-    // SAFETY: with this flag there is no attribute, and the call only gives a number.
+    // SAFETY: with this flag the call takes no attribute and only returns a number.
     let number = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) };
     u32::try_from(number).map_err(|_| millrace_sys::last_error())
 }
 
-/// Leaves the process the files that `grants` name, and takes away every other. What is open stays
-/// so, and connecting to a Unix socket needs no right to its file. Since Linux 6.12 signals no
-/// longer reach processes outside, and neither do abstract Unix sockets if `abstract_sockets` is
-/// false. Files that are not there are passed over.
+/// Restricts the process to the files of `grants`. Open files stay open, and connecting to a Unix
+/// socket needs no right to its file. Since Linux 6.12, signals do not reach processes outside the
+/// restriction, nor do abstract Unix sockets unless `abstract_sockets` is set. Files that do not
+/// exist are skipped.
 ///
-/// A folder in /proc keeps its grant only as long as the kernel has its inode, so those are kept
-/// open until the process ends.
+/// A grant of a directory in /proc ends when the kernel drops its inode, so such directories are
+/// kept open until the process ends.
 ///
 /// # Errors
-/// As [`landlock_version`]; E2BIG below sixteen layers of restrictions.
+/// As [`landlock_version`]; E2BIG after sixteen layers of restrictions.
 pub fn restrict_files(grants: &[(impl AsRef<Path>, Grant)], abstract_sockets: bool) -> Result<()> {
     landlock_version()?;
     let mut scopes = Scope::from_all(NEWEST);
@@ -92,7 +94,7 @@ pub fn restrict_files(grants: &[(impl AsRef<Path>, Grant)], abstract_sockets: bo
     Ok(())
 }
 
-/// The kernel's number behind an error of the crate.
+/// Returns the error number of an error of the crate `landlock`.
 fn errno(error: landlock::RulesetError) -> Errno {
     let number = landlock::Errno::from(error);
     Errno::from_raw_os_error(*number)

@@ -1,8 +1,8 @@
-//! How a process gives up what it does not need: its user and its capabilities, then every file
-//! (Landlock) and system call (seccomp) that it was not made for.
+//! Dropping what a process does not need: its user and its capabilities, then all other files
+//! (Landlock) and system calls (seccomp).
 //!
-//! Each function is one idiom of the kernel and decides nothing: what is given up is decided by the
-//! caller, and what an error means as well.
+//! Each function is one idiom of the kernel. The caller decides what is dropped, and how to handle
+//! an error.
 
 mod landlock;
 mod privileges;

@@ -1,6 +1,6 @@
-//! Giving up what the process was started with: its user, its capabilities, and the ways back to
-//! either. Linux keeps all of this for each thread, and what is given up here is given up by the
-//! calling thread and those that it starts later: to be called before there are others.
+//! Dropping the user and the capabilities with which the process was started, and the ways to
+//! regain them. Linux keeps all of these for each thread. A call affects the calling thread and
+//! those that it starts later, so it has to be made before there are other threads.
 
 use std::net::ToSocketAddrs;
 use std::path::Path;
@@ -13,40 +13,40 @@ use rustix::{process, thread};
 
 use millrace_sys::Result;
 
-/// A user and a group by their numbers; no supplementary groups go with them.
+/// A user id and a group id, without supplementary groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Number of the user (credentials(7)).
+    /// The user id (credentials(7)).
     pub user: u32,
-    /// Number of the group.
+    /// The group id.
     pub group: u32,
 }
 
 impl Identity {
-    /// Whose rights this process has.
+    /// Returns the effective ids of this process.
     pub fn current() -> Self {
         Self { user: process::geteuid().as_raw(), group: process::getegid().as_raw() }
     }
 
-    /// Calls `look` with the rights of this identity, and takes the old ones back.
+    /// Calls `look` with the rights of this identity, and then restores the old ones.
     ///
     /// # Errors
-    /// EPERM without CAP_SETUID and CAP_SETGID; EINVAL for a number that the user namespace does
-    /// not have. `look` is not called then.
+    /// EPERM without CAP_SETUID and CAP_SETGID; EINVAL for an id that the user namespace does not
+    /// have. `look` is not called then.
     ///
     /// # Panics
-    /// When the kernel refuses to give back what was lent, which it never does.
+    /// Panics if the kernel refuses to restore the old rights, which it never does.
     pub fn run_as<T>(self, look: impl FnOnce() -> T) -> Result<T> {
         let groups = process::getgroups()?;
         let own = Self::current();
         let given = self.assume(own);
         let seen = given.map(|()| look());
-        // The saved user is the old one, which is what lets it return.
+        // The old user is the saved one, so returning to it is allowed.
         let all = thread::Uid::from_raw(own.user);
         thread::set_thread_res_uid(all, all, all).expect("the saved user may return");
         let all = thread::Gid::from_raw(own.group);
         thread::set_thread_res_gid(all, all, all).expect("the saved group may return");
-        // Where setgroups(2) is denied the groups were not changed either.
+        // If setgroups(2) is denied, the groups were not changed either.
         let _ = thread::set_thread_groups(&groups);
         seen
     }
@@ -59,8 +59,8 @@ impl Identity {
         thread::set_thread_res_uid(user, user, thread::Uid::from_raw(saved.user))
     }
 
-    /// Takes the identity for good. Capabilities stay permitted, for [`drop_privileges`] to
-    /// choose from.
+    /// Takes the identity permanently. Capabilities stay permitted, so that [`drop_privileges`] can
+    /// choose among them.
     fn assume_permanently(self) -> Result<()> {
         thread::set_keep_capabilities(true)?;
         self.assume(self)?;
@@ -68,15 +68,16 @@ impl Identity {
     }
 }
 
-/// Gives up every capability (capabilities(7)), except CAP_NET_BIND_SERVICE if `low_ports` asks for
-/// it and the process has it, and becomes `identity`, if one is given. The bounding set goes as
-/// well where the process may lower it, and so do the ambient and the inheritable one.
+/// Drops every capability (capabilities(7)), except CAP_NET_BIND_SERVICE if `low_ports` is set and
+/// the process has it. Then takes `identity`, if there is one. The bounding set is reduced too if
+/// the process may do that, and the ambient and inheritable sets are cleared.
 ///
 /// # Errors
-/// As [`Identity::run_as`]; the process is not to go on then, as some of it may be done.
+/// As [`Identity::run_as`]. Some privileges may have been dropped by then, so the process must not
+/// continue.
 ///
 /// # Panics
-/// When the kernel says that it is done and it is not.
+/// Panics if the kernel reports success without effect.
 pub fn drop_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()> {
     let wanted = if low_ports { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
     lower_bounding_set(wanted)?;
@@ -85,14 +86,14 @@ pub fn drop_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()
         assert_eq!(Identity::current(), identity, "the user is the one that was asked for");
     }
     match thread::clear_ambient_capability_set() {
-        // EINVAL: before Linux 4.3, which has no such set.
+        // EINVAL: before Linux 4.3, which has no ambient set.
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
     let had = thread::capabilities(None)?;
     let (kept, none) = (had.permitted & wanted, CapabilitySet::empty());
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
-    // A service manager may have done it, and taken capset(2) away.
+    // A service manager may have dropped them already, and forbidden capset(2).
     if had != sets {
         thread::set_capabilities(None, sets)?;
     }
@@ -100,7 +101,7 @@ pub fn drop_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()
     Ok(())
 }
 
-/// Takes from the bounding set what is not in `kept`.
+/// Removes every capability that is not in `kept` from the bounding set.
 fn lower_bounding_set(kept: CapabilitySet) -> Result<()> {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
@@ -109,8 +110,9 @@ fn lower_bounding_set(kept: CapabilitySet) -> Result<()> {
         }
         match thread::remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // EPERM: not without CAP_SETPCAP. What the set allows is gained by execve(2) alone,
-            // and no longer once no_new_privs is set. EINVAL: the kernel has no more of them.
+            // EPERM: the process lacks CAP_SETPCAP. Capabilities in the set can be gained only by
+            // execve(2), and not at all once no_new_privs is set. EINVAL: the kernel has no more
+            // capabilities.
             Err(Errno::PERM | Errno::INVAL) => break,
             Err(error) => return Err(error),
         }
@@ -118,10 +120,10 @@ fn lower_bounding_set(kept: CapabilitySet) -> Result<()> {
     Ok(())
 }
 
-/// CAP_NET_BIND_SERVICE among [`capabilities`].
+/// CAP_NET_BIND_SERVICE as a bit of [`capabilities`].
 pub const NET_BIND_SERVICE: u64 = CapabilitySet::NET_BIND_SERVICE.bits();
 
-/// The capabilities that the process could use, by bits (capabilities(7)).
+/// Returns the permitted capabilities of the process as bits (capabilities(7)).
 ///
 /// # Errors
 /// None is known.
@@ -129,14 +131,14 @@ pub fn capabilities() -> Result<u64> {
     Ok(thread::capabilities(None)?.permitted.bits())
 }
 
-/// Whether the process has CAP_IPC_LOCK, with which RLIMIT_MEMLOCK does not bound it.
+/// Returns whether the process has CAP_IPC_LOCK, which exempts it from RLIMIT_MEMLOCK.
 pub fn has_cap_ipc_lock() -> bool {
     let set = thread::capabilities(None).map(|sets| sets.effective);
     set.is_ok_and(|set| set.contains(CapabilitySet::IPC_LOCK))
 }
 
-/// From now on no program that is executed gains rights by its file (PR_SET_NO_NEW_PRIVS), which
-/// is also what lets an ordinary user restrict itself further.
+/// Sets no_new_privs (PR_SET_NO_NEW_PRIVS): programs gain no rights by being executed. It also
+/// allows an unprivileged user to restrict itself further.
 ///
 /// # Errors
 /// EINVAL before Linux 3.5.
@@ -144,9 +146,9 @@ pub fn set_no_new_privs() -> Result<()> {
     thread::set_no_new_privs(true)
 }
 
-/// Whether the memory of the process may be dumped into a file, and looked at by other processes of
-/// its user (PR_SET_DUMPABLE, RLIMIT_CORE). It holds clients' bytes. The kernel forbids it by
-/// itself when the user changes; allowing it is for debugging tools.
+/// Sets whether the memory of the process may be dumped to a file, and read by other processes of
+/// its user (PR_SET_DUMPABLE, RLIMIT_CORE). The memory contains clients' bytes. The kernel forbids
+/// it by itself when the user changes; debugging tools need it.
 ///
 /// # Errors
 /// None is known.
@@ -159,22 +161,24 @@ pub fn set_dumpable(allowed: bool) -> Result<()> {
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
-/// Has the C library load what it looks names up with, which it does when it is first asked and
-/// could not do once files or system calls are restricted. A module that is missed all the same is
-/// as if it were not installed: the next one of nsswitch.conf(5) is asked.
+/// Makes the C library load the modules with which it looks up names. It does so at the first
+/// lookup, which is impossible once files or system calls are restricted. A module that cannot be
+/// loaded later counts as not installed: the next one of nsswitch.conf(5) is used.
 pub fn prepare_name_lookup() {
-    // Part of the C library itself since glibc 2.34, and loaded for names that no file has.
-    // SAFETY: the name is a string of C; what the library does when it is loaded is what it would
-    // do at the first look-up.
+    // The module is part of the C library since glibc 2.34; older versions load it for names that
+    // are in no file.
+    // SAFETY: the name is a C string; loading the library runs the same code as the first lookup
+    // would.
     unsafe { libc::dlopen(c"libnss_dns.so.2".as_ptr(), libc::RTLD_NOW) };
     let _ = ("localhost", 0).to_socket_addrs();
 }
 
-/// Makes a folder that nobody but `owner` has access to. `false`: something of that name is there
-/// already, and stays as it is.
+/// Creates a directory that only `owner` can access. Returns `false` and changes nothing if the
+/// name exists already.
 ///
 /// # Errors
-/// Those of mkdir(2), but for EEXIST; EPERM without CAP_CHOWN, if `owner` is not this process's user.
+/// Those of mkdir(2) other than EEXIST; EPERM without CAP_CHOWN, if `owner` is not this process's
+/// user.
 pub fn create_directory_for(owner: Identity, path: &Path) -> Result<bool> {
     if !millrace_sys::create_directory(path)? {
         return Ok(false);
@@ -188,23 +192,23 @@ pub fn create_directory_for(owner: Identity, path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// What may be wanted of a file or folder.
+/// An access to a file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Permission {
-    /// To read a file.
+    /// Reading a file.
     Read,
-    /// To write a file, or to connect to a socket.
+    /// Writing a file, or connecting to a socket.
     Write,
-    /// To create and remove files in a folder.
+    /// Creating and removing files in a directory.
     Create,
 }
 
-/// Whether the process's real user may do something by the permissions of a file and of the folders
-/// above it (access(2)). Another answer may be right a moment later: it is good for telling, not
-/// for deciding.
+/// Checks whether the process's real user has an access, by the permissions of the file and of the
+/// directories above it (access(2)). The result may change at any moment, so it is for reports, not
+/// for decisions.
 ///
 /// # Errors
-/// EACCES: no. ENOENT, ENOTDIR and the others of access(2).
+/// EACCES: the access is denied. ENOENT, ENOTDIR and the others of access(2).
 pub fn access(path: &Path, permission: Permission) -> Result<()> {
     let how = match permission {
         Permission::Read => Access::READ_OK,

@@ -1,14 +1,15 @@
-//! seccomp(2): the system calls that are left to the process.
+//! seccomp(2): restricts the system calls of the process.
 //!
-//! Three kinds. Calls of `ALLOWED` go through; some of them only with arguments that
-//! [`conditions`] lists. Calls of `FATAL` are what nobody innocent makes here: the first one ends
-//! the process, and the kernel logs its number. Every other call does not exist (ENOSYS), which is
-//! what libraries that probe for newer ones expect, and leaves an intruder with nothing.
+//! There are three kinds of calls. Those in `ALLOWED` are allowed, some of them only with the
+//! arguments listed in [`conditions`]. Those in `FATAL` are never made by this program unless it is
+//! compromised: the first one kills the process, and the kernel logs its number. Every other call
+//! fails with ENOSYS, as if the kernel did not have it. Libraries that probe for newer calls expect
+//! that, and an attacker gains nothing from it.
 //!
-//! Which calls those are follows from this program, the Rust standard library and the C library
-//! (threads, memory, name look-ups of the health checks). Calls without conditions cost next to
-//! nothing, wherever they stand: since Linux 5.11 the kernel keeps a bitmap of them, and runs no
-//! filter.
+//! The lists follow from this program, the Rust standard library and the C library (threads,
+//! memory, name lookups of the health checks). A call without conditions costs next to nothing,
+//! wherever it is in the list: since Linux 5.11 the kernel keeps a bitmap of such calls and runs no
+//! filter for them.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -24,26 +25,27 @@ use seccompiler::{
 
 use millrace_sys::Result;
 
-/// System calls that not every process of this program makes.
+/// System calls that only some processes of this program make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExtraCalls {
-    /// Those of io_uring(7).
+    /// The calls of io_uring(7).
     pub rings: bool,
-    /// That of [`SelectSet`](millrace_sys::SelectSet).
+    /// The call of [`SelectSet`](millrace_sys::SelectSet).
     pub select: bool,
-    /// Those that [`write_parts_at`](millrace_sys::write_parts_at) and its neighbours make.
+    /// The calls of [`write_parts_at`](millrace_sys::write_parts_at) and the other functions for
+    /// files.
     pub stores: bool,
 }
 
-/// Leaves the calling thread, and those that it starts from now on, the system calls of this
-/// program, and of others those of `also`. It cannot be undone. Also sets no_new_privs.
+/// Restricts the calling thread, and those that it starts from now on, to the system calls of this
+/// program and those of `also`. This cannot be undone. Also sets no_new_privs.
 ///
 /// # Errors
-/// ENOSYS: there are no lists for this kind of processor. EINVAL: the kernel is older than Linux
-/// 4.17, or has no seccomp filters. EACCES or EPERM: a filter that is in force forbids it.
+/// ENOSYS: there are no lists for this processor. EINVAL: the kernel is older than Linux 4.17, or
+/// has no seccomp filters. EACCES or EPERM: a filter that is in force forbids it.
 ///
 /// # Panics
-/// When the lists make no filter.
+/// Panics if the lists cannot be compiled to a filter.
 pub fn restrict_syscalls(also: ExtraCalls) -> Result<()> {
     let processor = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| Errno::NOSYS)?;
     let fatal = FATAL.iter().chain(FATAL_OF_PROCESSOR).map(|call| (*call, Vec::new()));
@@ -51,31 +53,32 @@ pub fn restrict_syscalls(also: ExtraCalls) -> Result<()> {
         program(fatal.collect(), SeccompAction::KillProcess, SeccompAction::Allow, processor);
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     let allowed = program(allowed(also), SeccompAction::Allow, missing, processor);
-    // The second one forbids seccomp(2) itself. Of what both say the kernel takes the harsher.
+    // The second filter forbids seccomp(2) itself. If both match, the kernel takes the stricter
+    // action.
     rustix::thread::set_no_new_privs(true)?;
     install(&fatal)?;
     install(&allowed)
 }
 
-/// Puts a filter on the calling thread. Speculation stays as it is
-/// (SECCOMP_FILTER_FLAG_SPEC_ALLOW): before Linux 5.16 a filter slows down the whole thread, for
-/// the sake of programs that run the code of others. This one does not, and the function of the
-/// crate cannot say so.
+/// Installs a filter for the calling thread. Speculation mitigations stay as they are
+/// (SECCOMP_FILTER_FLAG_SPEC_ALLOW). Before Linux 5.16, a filter otherwise enables them and slows
+/// down the whole thread, to protect programs that run other people's code. This program does not,
+/// and the crate's own function cannot pass the flag.
 fn install(program: &BpfProgram) -> Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
         filter: program.as_ptr().cast_mut().cast(),
     };
     let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
-    // SAFETY: the argument names a program of that length, and both outlive the call, which copies
-    // them; the crate's instructions are laid out as the kernel's.
+    // SAFETY: the argument names a program of that length; both outlive the call, which copies
+    // them; the crate's instructions have the kernel's layout.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
     if result == 0 { Ok(()) } else { Err(millrace_sys::last_error()) }
 }
 
 const _: () = assert!(size_of::<seccompiler::sock_filter>() == size_of::<libc::sock_filter>());
 
-/// Whether this kernel can end a process that makes a forbidden call.
+/// Returns whether this kernel can kill a process that makes a forbidden call.
 pub fn can_restrict_syscalls() -> bool {
     const GET_ACTION_AVAILABLE: libc::c_uint = 2;
     let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
@@ -87,7 +90,7 @@ pub fn can_restrict_syscalls() -> bool {
 
 type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// A program from rules; calls that none of them matches get `other`.
+/// Compiles rules to a program. Calls that match no rule get the action `other`.
 fn program(
     rules: SyscallRules,
     matched: SeccompAction,
@@ -111,10 +114,10 @@ fn allowed(also: ExtraCalls) -> SyscallRules {
     rules
 }
 
-/// One argument of a call: its place, its width, and what it is compared with.
+/// A condition on an argument of a call: its position, its width, the comparison, and the value.
 type Argument = (u8, SeccompCmpArgLen, SeccompCmpOp, u64);
 
-/// A rule that holds when all `arguments` do.
+/// Returns a rule that matches if all `arguments` match.
 fn rule(arguments: impl IntoIterator<Item = Argument>) -> SeccompRule {
     let conditions = arguments.into_iter().map(|(place, width, comparison, value)| {
         SeccompCondition::new(place, width, comparison, value).expect("a call has six arguments")
@@ -122,38 +125,38 @@ fn rule(arguments: impl IntoIterator<Item = Argument>) -> SeccompRule {
     SeccompRule::new(conditions.collect()).expect("a rule has a condition")
 }
 
-/// Rules that hold when the argument at `place` is one of `values`.
+/// Returns rules that match if the argument at `place` is one of `values`.
 fn one_of(place: u8, values: impl IntoIterator<Item = u64>) -> Vec<SeccompRule> {
     values.into_iter().map(|value| rule([(place, Dword, Eq, value)])).collect()
 }
 
-/// The calls that go through with certain arguments only.
+/// Returns the calls that are allowed with certain arguments only.
 fn conditions() -> SyscallRules {
     let not_executable = || vec![rule([(2, Qword, MaskedEq(libc::PROT_EXEC as u64), 0)])];
     let thread = MaskedEq((libc::CLONE_THREAD | NAMESPACES) as u64);
     let own = u64::from(std::process::id());
     SyscallRules::from([
         (libc::SYS_socket, sockets()),
-        // Nothing that was written becomes code.
+        // Written memory never becomes executable.
         (libc::SYS_mmap, not_executable()),
         (libc::SYS_mprotect, not_executable()),
-        // Threads, but no processes, and no namespaces. clone3(2), whose arguments a filter cannot
-        // see, does not exist: the C library then takes clone(2).
+        // Threads are allowed, but no processes or namespaces. A filter cannot see the arguments of
+        // clone3(2), so that call fails with ENOSYS, and the C library then uses clone(2).
         (libc::SYS_clone, vec![rule([(0, Qword, thread, libc::CLONE_THREAD as u64)])]),
-        // A thread's name; nothing else about the process changes any more.
+        // A thread may set its name. Nothing else about the process changes any more.
         (libc::SYS_prctl, one_of(0, [libc::PR_SET_NAME as u64])),
-        // abort(3), and signals to itself; none for anybody else.
+        // abort(3) and signals to the process itself; no signals to others.
         (libc::SYS_tgkill, one_of(0, [own])),
         (libc::SYS_kill, one_of(0, [own])),
-        // Limits are read, of this process, and not set.
+        // Limits of this process are read, and never set.
         (libc::SYS_prlimit64, vec![rule([(0, Dword, Eq, 0), (2, Qword, Eq, 0)])]),
         (libc::SYS_fcntl, one_of(1, FCNTL.iter().map(|command| *command as u64))),
         (libc::SYS_ioctl, one_of(1, IOCTL)),
     ])
 }
 
-/// Streams and datagrams over IP and Unix sockets: nothing raw, no packets, no kernel interfaces,
-/// and of the protocols neither SCTP nor any of the rarer ones.
+/// Allows stream and datagram sockets over IP and Unix. Raw sockets, packet sockets and kernel
+/// interfaces are not allowed, nor are SCTP and other rare protocols.
 fn sockets() -> Vec<SeccompRule> {
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
     let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM];
@@ -169,7 +172,7 @@ fn sockets() -> Vec<SeccompRule> {
         .collect()
 }
 
-/// The bits of a socket's type that are no flags.
+/// The bits of a socket's type that are not flags.
 const SOCKET_KIND: u64 = 0xf;
 
 const NAMESPACES: i32 = libc::CLONE_NEWNS
@@ -190,8 +193,8 @@ const FCNTL: [i32; 7] = [
     libc::F_GETPIPE_SZ,
 ];
 
-/// Blocking or not, closed on exec, bytes at hand, bytes not acknowledged yet, and whether
-/// something is a terminal.
+/// Non-blocking mode, close-on-exec, the number of readable bytes, the number of unacknowledged
+/// bytes, and whether a descriptor is a terminal.
 #[allow(clippy::unnecessary_cast, reason = "the type is another one with another C library")]
 const IOCTL: [u64; 5] = [
     libc::FIONBIO as u64,
@@ -201,16 +204,16 @@ const IOCTL: [u64; 5] = [
     libc::TCGETS as u64,
 ];
 
-/// io_uring(7). What a ring of the program's own may do is restricted when it is made; a worker
-/// that is restarted makes a new one.
+/// io_uring(7). A ring's operations are restricted when it is created. A worker that is restarted
+/// creates a new ring.
 const RINGS: &[c_long] =
     &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
 
-/// Other waits go through in any case.
+/// The other waiting calls are always allowed.
 const SELECT: &[c_long] = &[libc::SYS_pselect6];
 
-/// Files that are written at places, cut, locked, and take the place of others: the cache's disks.
-/// Those that are missing were made before.
+/// Files that are written at offsets, truncated, locked, and renamed over others: the cache's
+/// disks. Missing files were created before.
 const STORES: &[c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
@@ -224,7 +227,7 @@ const STORES: &[c_long] = &[
 ];
 
 const ALLOWED: &[c_long] = &[
-    // A request's way: none of these may ever get a condition.
+    // The calls of a request. None of these may ever have a condition.
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_ctl,
     libc::SYS_accept4,
@@ -248,7 +251,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getpeername,
     libc::SYS_futex,
     libc::SYS_clock_gettime,
-    // Sockets of listeners, of name look-ups by the C library, of the admin.
+    // Sockets of listeners, of name lookups by the C library, and of the admin server.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_sendmmsg,
@@ -262,7 +265,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // Memory of the cache, in files of memory that were opened before, goes back to the kernel.
+    // Memory of the cache, in memory files that were opened before, is returned to the kernel.
     libc::SYS_fallocate,
     libc::SYS_brk,
     // Threads, their signals and their ends.
@@ -275,7 +278,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_rt_sigtimedwait,
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
-    // Whether others want the processor: who looks at memory before it sleeps asks.
+    // A thread that spins on shared memory checks with this whether others want the processor.
     libc::SYS_getrusage,
     libc::SYS_gettid,
     libc::SYS_getpid,
@@ -286,7 +289,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_restart_syscall,
-    // Time and chance.
+    // Time and random numbers.
     libc::SYS_clock_nanosleep,
     libc::SYS_nanosleep,
     libc::SYS_clock_getres,
@@ -294,7 +297,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getrandom,
     libc::SYS_uname,
     libc::SYS_sysinfo,
-    // Files; which ones is Landlock's affair. A socket's mode is set before it has a name.
+    // Files; Landlock decides which ones. A socket's mode is set before it has a name.
     libc::SYS_openat,
     libc::SYS_pread64,
     libc::SYS_lseek,
@@ -327,7 +330,7 @@ const ALLOWED_OF_PROCESSOR: &[c_long] = &[
 const ALLOWED_OF_PROCESSOR: &[c_long] = &[];
 
 const FATAL: &[c_long] = &[
-    // Other programs, and other processes' memory and descriptors.
+    // Executing programs, and accessing other processes' memory and descriptors.
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
@@ -335,7 +338,7 @@ const FATAL: &[c_long] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Another identity, other namespaces.
+    // Changing the identity or the namespaces.
     libc::SYS_setuid,
     libc::SYS_setgid,
     libc::SYS_setreuid,
@@ -359,7 +362,7 @@ const FATAL: &[c_long] = &[
     libc::SYS_fsmount,
     libc::SYS_mount_setattr,
     libc::SYS_open_by_handle_at,
-    // The kernel itself, and what its exploits are made of.
+    // The kernel itself, and calls that its exploits use.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,

@@ -1,8 +1,8 @@
-//! Users and groups by their names, in the texts of passwd(5) and group(5).
+//! Lookup of users and groups in the texts of passwd(5) and group(5).
 
 use crate::privileges::Identity;
 
-/// The line of passwd(5) for a user's name or number.
+/// Returns the identity of a user, given its name or number, from the text of passwd(5).
 pub fn find_user(passwd: &str, name: &str) -> Option<Identity> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -12,7 +12,7 @@ pub fn find_user(passwd: &str, name: &str) -> Option<Identity> {
     })
 }
 
-/// The number of a group in the text of group(5).
+/// Returns the number of a group from the text of group(5).
 pub fn find_group(groups: &str, name: &str) -> Option<u32> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -20,7 +20,7 @@ pub fn find_group(groups: &str, name: &str) -> Option<u32> {
     })
 }
 
-/// The name in the text of passwd(5) of the user with this number.
+/// Returns the name of the user with this number from the text of passwd(5).
 pub fn find_user_name(passwd: &str, user: u32) -> Option<String> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -1,4 +1,4 @@
-//! Files that are only ever appended to.
+//! Files that are only appended to.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -7,12 +7,12 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::Result;
 
-/// Opens `path` for appending, creating it with the mode 0666 less the umask if it is missing;
-/// closed on exec. Writing to it blocks, but opening it does not: of a pipe that nobody reads it is
-/// an error.
+/// Opens `path` for appending; closed on exec. A missing file is created with the mode 0666,
+/// reduced by the umask. Writes may block, but the open does not: opening a pipe without a reader
+/// fails.
 ///
 /// # Errors
-/// Those of open(2), which for such a pipe are ENXIO.
+/// Those of open(2); ENXIO for a pipe without a reader.
 pub fn open_to_append(path: &Path) -> Result<OwnedFd> {
     let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let fd = rustix::fs::open(path, how | OFlags::NONBLOCK, Mode::from_raw_mode(0o666))?;

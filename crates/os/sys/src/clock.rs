@@ -1,30 +1,34 @@
-//! Clocks, read through the vDSO: no system call is made.
+//! Clocks. The monotonic clock and the time of day are read through the vDSO, without a system
+//! call.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Nanoseconds on CLOCK_MONOTONIC since a zero that no process chooses (clock_gettime(2)).
+/// Returns the nanoseconds on CLOCK_MONOTONIC (clock_gettime(2)), whose zero is the kernel's
+/// choice.
 pub fn monotonic_nanoseconds() -> u64 {
     duration(clock_gettime(ClockId::Monotonic)).as_nanos() as u64
 }
 
-/// The time of day since 1970, exact to a timer interrupt (1 to 10 ms): CLOCK_REALTIME_COARSE.
+/// Returns the time of day as a duration since 1970 (CLOCK_REALTIME_COARSE). It is updated by the
+/// timer interrupt, every 1 to 10 ms.
 pub fn time_of_day() -> Duration {
     duration(clock_gettime(ClockId::RealtimeCoarse))
 }
 
-/// CPU time of all threads of this process, in user and in kernel mode. A system call.
+/// Returns the CPU time of all threads of this process, in user and kernel mode. Makes a system
+/// call.
 pub fn cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// CPU time of the calling thread, in user and in kernel mode. A system call.
+/// Returns the CPU time of the calling thread, in user and kernel mode. Makes a system call.
 pub fn thread_cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// How long a call waits, at most as long as there are seconds to count it in.
+/// Converts the longest time that a call waits. It saturates at the largest number of seconds.
 pub(crate) fn timespec(wait: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -32,7 +36,7 @@ pub(crate) fn timespec(wait: Duration) -> libc::timespec {
     }
 }
 
-/// A clock set to before 1970 counts as 1970.
+/// Converts a time since 1970. An earlier time counts as 1970.
 fn duration(time: Timespec) -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u32)
 }

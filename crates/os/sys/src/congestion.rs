@@ -1,4 +1,4 @@
-//! Congestion control by its name, as tcp(7) has it under TCP_CONGESTION.
+//! Congestion control algorithms by name (tcp(7), TCP_CONGESTION).
 
 use std::os::fd::BorrowedFd;
 
@@ -6,30 +6,31 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::Result;
 
-/// Longest name that the kernel takes, in bytes: TCP_CA_NAME_MAX without the closing zero.
+/// The longest name that the kernel accepts, in bytes: TCP_CA_NAME_MAX without the terminating
+/// zero.
 pub const CONGESTION_NAME_BYTES_MAX: usize = 15;
 
-/// Sets the algorithm of a TCP socket. A listener hands it down to the connections that are
-/// accepted from then on, unless their route names another (ip-route(8), congctl).
+/// Sets the algorithm of a TCP socket. Connections that a listener accepts from now on inherit it,
+/// unless their route names another one (ip-route(8), congctl).
 ///
 /// # Errors
-/// ENOENT when the kernel has no algorithm of that name and loads none; EPERM when it is not among
-/// those of /proc/sys/net/ipv4/tcp_allowed_congestion_control and the process lacks CAP_NET_ADMIN;
-/// EOPNOTSUPP when the socket is not TCP.
+/// ENOENT if the kernel has no algorithm of that name and cannot load one; EPERM if the name is not
+/// in /proc/sys/net/ipv4/tcp_allowed_congestion_control and the process lacks CAP_NET_ADMIN;
+/// EOPNOTSUPP if the socket is not TCP.
 pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     sockopt::set_tcp_congestion(fd, name)
 }
 
-/// The algorithm of a TCP socket.
+/// Returns the algorithm of a TCP socket.
 ///
 /// # Errors
-/// EOPNOTSUPP when the socket is not TCP.
+/// EOPNOTSUPP if the socket is not TCP.
 pub fn congestion(fd: BorrowedFd<'_>) -> Result<String> {
     sockopt::tcp_congestion(fd)
 }
 
-/// The algorithm that a new TCP socket has: the one of
-/// /proc/sys/net/ipv4/tcp_congestion_control in this network namespace.
+/// Returns the algorithm of new TCP sockets in this network namespace
+/// (/proc/sys/net/ipv4/tcp_congestion_control).
 ///
 /// # Errors
 /// Those of socket(2).
@@ -38,8 +39,8 @@ pub fn default_congestion() -> Result<String> {
     sockopt::tcp_congestion(&fd)
 }
 
-/// Whether a socket of this process can have the algorithm `name`, found out by giving it to a new
-/// one: only so does a kernel count what it has as a module that is not loaded yet.
+/// Checks whether sockets of this process can use the algorithm `name`, by setting it on a new socket.
+/// No other check includes algorithms in modules that are not loaded yet.
 ///
 /// # Errors
 /// Those of [`set_congestion`] and of socket(2).
@@ -48,7 +49,7 @@ pub fn try_congestion(name: &str) -> Result<()> {
     sockopt::set_tcp_congestion(&fd, name)
 }
 
-/// A socket that is never connected. IPv4 or, on a machine without it, IPv6.
+/// Opens a socket that is never connected: IPv4 or, on a machine without it, IPv6.
 fn probe() -> Result<std::os::fd::OwnedFd> {
     let open =
         |family| rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -74,7 +75,7 @@ mod tests {
             congestion(fd.as_fd()).unwrap()
         };
         assert_eq!(accepted(), default_congestion().unwrap());
-        // Every kernel has reno, built in and allowed for everybody.
+        // Every kernel has reno built in, and every user may use it.
         set_congestion(listener.as_fd(), "reno").unwrap();
         assert_eq!(accepted(), "reno");
     }

@@ -1,31 +1,33 @@
-//! Who a process, and the other end of a Unix socket, is.
+//! Credentials of this process, and of the peer of a Unix socket.
 
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::{Result, last_error};
 
-/// The process at the other end of a Unix socket, as it was when it connected, or listened.
+/// The credentials of the process at the other end of a Unix socket, when it connected or called
+/// listen(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerCredentials {
-    /// Its process id; 0 when it is of another namespace.
+    /// The process id; 0 if the process is in another PID namespace.
     pub process_id: u32,
-    /// Its effective user id.
+    /// The effective user id.
     pub user_id: u32,
 }
 
-/// The effective user id of this process (geteuid(2)).
+/// Returns the effective user id of this process (geteuid(2)).
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Who is at the other end of a connected Unix stream socket (SO_PEERCRED, unix(7)): for one that
-/// accepted, who connected; for one that connected, who called listen(2).
+/// Returns the credentials of the peer of a connected Unix stream socket (SO_PEERCRED, unix(7)).
+/// For an accepted socket, the peer is the process that connected. For a socket that connected, it
+/// is the process that called listen(2).
 ///
 /// # Errors
-/// ENOTSOCK; ENODATA or EINVAL where the socket has no peer.
+/// ENOTSOCK; ENODATA or EINVAL if the socket has no peer.
 pub fn peer_credentials(fd: BorrowedFd<'_>) -> Result<PeerCredentials> {
-    // Not by `rustix`, whose process ids cannot be the 0 of another namespace's process.
+    // `rustix` is not used: its process ids cannot be 0, the id of a process in another namespace.
     let mut credentials = MaybeUninit::<libc::ucred>::uninit();
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `fd` is open while it is borrowed; `credentials` is writable memory of `length`
@@ -43,7 +45,7 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> Result<PeerCredentials> {
         return Err(last_error());
     }
     assert!(length as usize == size_of::<libc::ucred>(), "the kernel gives all of it");
-    // SAFETY: the kernel filled it whole, and every bit pattern is a value.
+    // SAFETY: the kernel has filled the whole value, and every bit pattern is valid.
     let credentials = unsafe { credentials.assume_init() };
     Ok(PeerCredentials { process_id: credentials.pid.unsigned_abs(), user_id: credentials.uid })
 }

@@ -1,4 +1,5 @@
-//! Files of a directory that is held open: found by name below its descriptor, links never followed.
+//! Files of an open directory. They are found by name relative to its descriptor, and symbolic
+//! links are never followed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,38 +10,38 @@ use rustix::io::Errno;
 
 use crate::Result;
 
-/// Parts that one [`write_parts_at`] takes at most (IOV_MAX).
+/// The most parts that one [`write_parts_at`] takes (IOV_MAX).
 pub const WRITE_PARTS_MAX: usize = 1024;
 
-/// How a file of a directory is opened.
+/// How to open a file of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenMode {
-    /// It has to be there.
+    /// The file has to exist.
     Existing,
-    /// It is made, with the mode 0600, and must not have been there.
+    /// The file is created with the mode 0600 and must not exist.
     New,
-    /// It is made if it is not there, with the mode 0600.
+    /// The file is created with the mode 0600 if it does not exist.
     Any,
 }
 
-/// What a file or directory is, and whose.
+/// The type, owner, permissions and size of a file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStatus {
-    /// A regular file.
+    /// Whether it is a regular file.
     pub is_file: bool,
-    /// Its owner's number.
+    /// The owner's user id.
     pub owner: u32,
-    /// Its permissions, as chmod(1) has them.
+    /// The permission bits, as in chmod(1).
     pub mode: u32,
-    /// Bytes of a regular file.
+    /// The size of a regular file, in bytes.
     pub bytes: u64,
 }
 
-/// Makes a directory with the mode 0700, whatever the umask is; `false` where something of that
-/// name is there already.
+/// Creates a directory with the mode 0700, whatever the umask is. Returns `false` if the name
+/// exists already.
 ///
 /// # Errors
-/// Those of mkdir(2), but for EEXIST.
+/// Those of mkdir(2) other than EEXIST.
 pub fn create_directory(path: &Path) -> Result<bool> {
     match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
         Ok(()) => Ok(true),
@@ -52,8 +53,8 @@ pub fn create_directory(path: &Path) -> Result<bool> {
 /// Opens a directory; closed on exec.
 ///
 /// # Errors
-/// ELOOP or ENOTDIR where the last part of `path` is no directory, or a symbolic link that is not
-/// root's; those of open(2).
+/// ELOOP or ENOTDIR if the last component of `path` is not a directory, or is a symbolic link that
+/// root does not own; those of open(2).
 pub fn open_directory(path: &Path) -> Result<OwnedFd> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::openat(CWD, path, how | OFlags::NOFOLLOW, Mode::empty()) {
@@ -64,8 +65,8 @@ pub fn open_directory(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// Whether this is a symbolic link that root owns. Only root can have made it, unless the directory
-/// around it belongs to somebody else, who could replace anything in it as well.
+/// Returns whether `path` is a symbolic link owned by root. Only root can have created it, unless
+/// the directory around it belongs to another user, who could replace anything in it anyway.
 fn is_link_of_root(path: &Path) -> bool {
     let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
     found.is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::Symlink && it.st_uid == 0)
@@ -74,19 +75,19 @@ fn is_link_of_root(path: &Path) -> bool {
 /// Opens a file of a directory for reading and writing; closed on exec.
 ///
 /// # Errors
-/// ELOOP where it is a symbolic link; EEXIST, ENOENT; those of open(2).
+/// ELOOP if it is a symbolic link; EEXIST, ENOENT; those of open(2).
 pub fn open_file(directory: BorrowedFd<'_>, name: &str, how: OpenMode) -> Result<OwnedFd> {
     let made = match how {
         OpenMode::Existing => OFlags::empty(),
         OpenMode::New => OFlags::CREATE | OFlags::EXCL,
         OpenMode::Any => OFlags::CREATE,
     };
-    // Not blocked by a pipe that somebody put there.
+    // Non-blocking, so that a named pipe in the directory does not block the open.
     let how = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | made;
     rustix::io::retry_on_intr(|| rustix::fs::openat(directory, name, how, Mode::RUSR | Mode::WUSR))
 }
 
-/// What is open.
+/// Returns the status of an open file or directory.
 ///
 /// # Errors
 /// Those of fstat(2).
@@ -100,8 +101,8 @@ pub fn file_status(file: BorrowedFd<'_>) -> Result<FileStatus> {
     })
 }
 
-/// Locks a file for this open descriptor alone (flock(2)), until it is closed; `false` where
-/// somebody else has it.
+/// Locks a file for this open file description (flock(2)), until it is closed. Returns `false` if
+/// another one holds the lock.
 ///
 /// # Errors
 /// ENOLCK.
@@ -113,7 +114,7 @@ pub fn lock_file(file: BorrowedFd<'_>) -> Result<bool> {
     }
 }
 
-/// The names in a directory that are text, without `.` and `..`, in any order.
+/// Returns the names in a directory that are valid UTF-8, without `.` and `..`, in any order.
 ///
 /// # Errors
 /// Those of getdents(2).
@@ -129,7 +130,8 @@ pub fn list_directory(directory: BorrowedFd<'_>) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads from a place of a file: as many bytes as there are, which may be fewer than asked for.
+/// Reads from an offset of a file, and returns the number of bytes, which may be fewer than
+/// requested.
 ///
 /// # Errors
 /// Those of pread(2).
@@ -137,8 +139,8 @@ pub fn read_at(file: BorrowedFd<'_>, bytes: &mut [u8], at: u64) -> Result<usize>
     rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *bytes, at))
 }
 
-/// Writes to a place of a file: the parts one behind the other, [`WRITE_PARTS_MAX`] at most. Gives
-/// how many bytes were written, which may be fewer than there are.
+/// Writes up to [`WRITE_PARTS_MAX`] parts, one after the other, to an offset of a file. Returns the
+/// number of bytes written, which may be fewer than given.
 ///
 /// # Errors
 /// Those of pwritev(2): ENOSPC, EIO, EDQUOT, EFBIG.
@@ -147,7 +149,7 @@ pub fn write_parts_at(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> R
     rustix::io::retry_on_intr(|| rustix::io::pwritev(file, parts, at))
 }
 
-/// Cuts a file, or makes it longer with zeros.
+/// Truncates a file, or extends it with zeros.
 ///
 /// # Errors
 /// Those of ftruncate(2).
@@ -155,15 +157,16 @@ pub fn truncate_file(file: BorrowedFd<'_>, bytes: u64) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::ftruncate(file, bytes))
 }
 
-/// Waits until a file's bytes are on the disk, with what is needed to find them (fdatasync(2)).
+/// Waits until a file's bytes, and the metadata needed to find them, are on the disk
+/// (fdatasync(2)).
 ///
 /// # Errors
-/// EIO: some may be lost, and no later call will tell of them.
+/// EIO: some bytes may be lost, and no later call reports it.
 pub fn sync_file(file: BorrowedFd<'_>) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file))
 }
 
-/// Waits until a directory's names are on the disk (fsync(2)).
+/// Waits until the names in a directory are on the disk (fsync(2)).
 ///
 /// # Errors
 /// Those of fsync(2).
@@ -171,7 +174,7 @@ pub fn sync_directory(directory: BorrowedFd<'_>) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fsync(directory))
 }
 
-/// Takes a file's name away.
+/// Removes a file's name.
 ///
 /// # Errors
 /// Those of unlink(2).
@@ -179,7 +182,7 @@ pub fn remove_file(directory: BorrowedFd<'_>, name: &str) -> Result<()> {
     rustix::fs::unlinkat(directory, name, AtFlags::empty())
 }
 
-/// Gives a file another name, at once in the place of what has it.
+/// Renames a file. A file that already has the new name is replaced atomically.
 ///
 /// # Errors
 /// Those of rename(2).

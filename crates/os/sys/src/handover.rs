@@ -1,4 +1,4 @@
-//! Descriptors that come from, or go to, another process.
+//! Descriptors that are passed between processes.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,21 +16,22 @@ use rustix::net::{
 
 use crate::Result;
 
-/// Descriptors that go with one message. Linux takes up to 253 (SCM_MAX_FD).
+/// The most descriptors in one message. Linux allows 253 (SCM_MAX_FD).
 pub const DESCRIPTORS_PER_MESSAGE_MAX: usize = 64;
-/// The first descriptor that a service manager passes (sd_listen_fds(3)).
+/// The number of the first descriptor that a service manager passes (sd_listen_fds(3)).
 const LISTEN_FDS_START: i32 = 3;
-/// The most that are taken from one; more are a mistake.
+/// The most descriptors accepted from a service manager; a larger number is a mistake.
 const LISTEN_FDS_MAX: i32 = 4096;
 
-/// Sends `bytes` over a Unix stream socket, and copies of `descriptors` with the first of them
-/// (SCM_RIGHTS, unix(7)). Gives how many bytes were taken; the descriptors went along if any was.
+/// Sends `bytes` over a Unix stream socket, and copies of `descriptors` with the first byte
+/// (SCM_RIGHTS, unix(7)). Returns the number of bytes taken. If it is not 0, the descriptors were
+/// sent.
 ///
 /// # Errors
-/// Those of sendmsg(2); ETOOMANYREFS when too many descriptors are on their way already.
+/// Those of sendmsg(2); ETOOMANYREFS if too many descriptors are in flight already.
 ///
 /// # Panics
-/// When there are no bytes, or more than [`DESCRIPTORS_PER_MESSAGE_MAX`] descriptors.
+/// Panics if there are no bytes, or more than [`DESCRIPTORS_PER_MESSAGE_MAX`] descriptors.
 pub fn send_with_descriptors(
     fd: BorrowedFd<'_>,
     bytes: &[u8],
@@ -48,12 +49,12 @@ pub fn send_with_descriptors(
     retry_on_intr(|| rustix::net::sendmsg(fd, &parts, &mut control, SendFlags::NOSIGNAL))
 }
 
-/// Receives up to `bytes.len()` bytes from a Unix stream socket, and puts the descriptors that came
-/// with them, closed on exec, behind those of `descriptors`. 0 is the end of the stream.
+/// Receives up to `bytes.len()` bytes from a Unix stream socket, and appends the descriptors that
+/// arrived with them to `descriptors`; closed on exec. Returns 0 at the end of the stream.
 ///
 /// # Errors
-/// Those of recvmsg(2); EMFILE when some of the descriptors could not be taken (MSG_CTRUNC): those
-/// are closed by the kernel.
+/// Those of recvmsg(2); EMFILE if some descriptors could not be received (MSG_CTRUNC). The kernel
+/// closes those.
 pub fn receive_with_descriptors(
     fd: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -80,18 +81,19 @@ pub fn receive_with_descriptors(
     }
 }
 
-/// Where a socket listens.
+/// The address at which a socket listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BoundAddress {
     /// A TCP address.
     Tcp(SocketAddr),
-    /// A path, as it was bound.
+    /// The path to which the socket was bound.
     Unix(PathBuf),
-    /// A Unix socket without a path: its name in the abstract namespace.
+    /// The name of a Unix socket in the abstract namespace.
     Abstract(Vec<u8>),
 }
 
-/// Where a socket that came from elsewhere listens; `None`: it is not a stream socket that does.
+/// Returns the address at which a socket from elsewhere listens; `None` if it is not a listening
+/// stream socket.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -117,17 +119,18 @@ pub fn listening_address(fd: BorrowedFd<'_>) -> Result<Option<BoundAddress>> {
     })
 }
 
-/// The descriptors that a service manager passed to this process (sd_listen_fds(3): LISTEN_PID,
-/// LISTEN_FDS), each with its name if LISTEN_FDNAMES has one. Empty if there are none, and at every
-/// call but the first. They are closed on exec from now on.
+/// Returns the descriptors that a service manager passed to this process (sd_listen_fds(3):
+/// LISTEN_PID, LISTEN_FDS), each with its name from LISTEN_FDNAMES if there is one. Only the first
+/// call returns any. The descriptors are set to be closed on exec.
 ///
 /// # Errors
-/// EINVAL when LISTEN_FDS is no sane number; EBADF when a descriptor is not open.
+/// EINVAL if LISTEN_FDS is not a valid number; EBADF if a descriptor is not open.
 pub fn take_passed_descriptors() -> Result<Vec<(OwnedFd, String)>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| std::env::var(name).ok();
     let is_meant = variable("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
-    // Pairs with itself: whoever comes first owns them. Nothing else is read by what it says.
+    // The first caller owns the descriptors. The swap pairs with itself; no other memory depends on
+    // it.
     if !is_meant || TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(Vec::new());
     }
@@ -137,11 +140,12 @@ pub fn take_passed_descriptors() -> Result<Vec<(OwnedFd, String)>> {
     let mut names = names.split(':');
     let mut passed = Vec::new();
     for number in LISTEN_FDS_START..LISTEN_FDS_START + count {
-        // SAFETY: LISTEN_PID says that whoever started this process opened these numbers for it
-        // before it began, so nothing here was given them; the swap above lets them be taken once.
+        // SAFETY: LISTEN_PID says that the parent opened these numbers for this process before it
+        // started, so nothing in this process owns them; the swap above lets them be taken only
+        // once.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
         if let Err(error) = rustix::io::fcntl_setfd(fd.as_fd(), FdFlags::CLOEXEC) {
-            // What is not open is not owned, and must not be closed.
+            // A descriptor that is not open is not owned, and must not be closed.
             std::mem::forget(fd);
             return Err(error);
         }
@@ -165,7 +169,7 @@ mod tests {
         assert_eq!(send_with_descriptors(here.as_fd(), b"none", &[]), Ok(4));
         drop(here);
         let (mut bytes, mut got) = ([0; 16], Vec::new());
-        // What comes with the first byte of a message does not come with one before it.
+        // A message's descriptors arrive with its first byte, not with an earlier one.
         let mut count = receive_with_descriptors(there.as_fd(), &mut bytes[..1], &mut got).unwrap();
         assert_eq!(got.len(), all.len());
         while count < 8 {

@@ -1,8 +1,10 @@
-//! The doors to Linux: owned descriptors, sockets, pipes, readiness, clocks, signals and limits.
+//! Thin wrappers of Linux system calls: descriptors, sockets, pipes, readiness, clocks, signals and
+//! limits.
 //!
-//! With its neighbours in `os/` the one that calls `rustix` and `libc`. Its functions are thin: one
-//! function is one system call, or one idiom that is always the same calls. They retry nothing but
-//! EINTR, keep no state, and hand errors up by their number. What an error means is decided above.
+//! Within the program, only this crate and the others in `os/` call `rustix` and `libc`. One
+//! function is one system call, or one idiom that is always the same calls. The functions retry
+//! only EINTR, keep no state, and return the kernel's error number. The callers decide what an
+//! error means.
 
 mod append;
 mod clock;
@@ -55,10 +57,10 @@ pub use socket::{
     tcp_state, unacknowledged_bytes,
 };
 
-/// What every function here gives: a value, or the kernel's error number (errno(3)).
+/// The result of every function here: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// The error of the system call before.
+/// Returns the error of the last system call.
 pub fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,36 +1,37 @@
-//! The bounds on open descriptors and on locked memory (getrlimit(2)).
+//! The limits on open descriptors and on locked memory (getrlimit(2)).
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Result;
 
-/// How many descriptors this process may have open at once; `u64::MAX` when it is unlimited.
+/// Returns how many descriptors this process may have open at once; `u64::MAX` if there is no
+/// limit.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the limit as far as it goes without privileges (the hard limit), and gives what it is
-/// now.
+/// Raises the limit as far as possible without privileges, which is the hard limit, and returns the
+/// new limit.
 ///
 /// # Errors
-/// Those of setrlimit(2); the limit then is what it was.
+/// Those of setrlimit(2); the limit is then unchanged.
 pub fn raise_descriptor_limit() -> Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
     Ok(descriptor_limit())
 }
 
-/// Lowers the limit to `count`, which cannot be undone without privileges: for tests, and for
-/// programs started by the proxy. Descriptors that are open stay open.
+/// Lowers the limit to `count`. Without privileges this cannot be undone. For tests, and for
+/// programs that the proxy starts. Descriptors that are open stay open.
 ///
 /// # Errors
-/// EPERM when `count` is above the hard limit.
+/// EPERM if `count` is above the hard limit.
 pub fn lower_descriptor_limit(count: u64) -> Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) })
 }
 
-/// Bytes of memory that the kernel may lock for this process (RLIMIT_MEMLOCK); `None`: unlimited.
-/// What io_uring locks is counted per user, over all its processes.
+/// Returns how many bytes of memory may be locked (RLIMIT_MEMLOCK); `None` if there is no limit.
+/// Memory locked by io_uring is counted per user, over all processes.
 pub fn locked_memory_limit() -> Option<u64> {
     getrlimit(Resource::Memlock).current
 }

@@ -1,4 +1,4 @@
-//! Listening sockets, opened by the supervisor and handed to the workers.
+//! Listening sockets. The supervisor opens them and passes them to the workers.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,22 +13,24 @@ use rustix::process::umask;
 
 use crate::{Result, last_error};
 
-/// Connections that the kernel keeps for a listener before they are accepted; what listen(2) cuts
-/// down to /proc/sys/net/core/somaxconn, whose default is the same number since Linux 5.4.
+/// Connections that the kernel queues for a listener before they are accepted. listen(2) reduces
+/// the number to /proc/sys/net/core/somaxconn, whose default has been the same number since Linux
+/// 5.4.
 const BACKLOG: i32 = 4096;
 
-/// Bytes that the kernel takes for a TCP peer beyond those that are on their way to it
-/// (TCP_NOTSENT_LOWAT). It asks for more when half of them are left, which last half a millisecond
-/// at 1 Gbit/s. Without this bound, peers that read nothing take megabytes of the kernel's memory
-/// each (tcp_wmem), which no budget of ours counts, until TCP has none left for anybody (tcp_mem).
+/// The most bytes that the kernel takes for a TCP peer beyond those on their way to it
+/// (TCP_NOTSENT_LOWAT). It reports room again when half of them are left, which last for half a
+/// millisecond at 1 Gbit/s. Without this bound, each peer that reads nothing takes megabytes of
+/// kernel memory (tcp_wmem), which no budget of ours counts, until TCP has none left for any
+/// connection (tcp_mem).
 const UNSENT_MAX: libc::c_int = 128 * 1024;
 
-/// A listening TCP socket: non-blocking, closed on exec, SO_REUSEADDR, IPV6_V6ONLY (an IPv4 client
-/// never shows up in its IPv4-mapped form), and what connections inherit from it: TCP_NODELAY, and
-/// TCP_NOTSENT_LOWAT at 128 KiB.
+/// Opens a listening TCP socket: non-blocking, closed on exec, with SO_REUSEADDR and IPV6_V6ONLY,
+/// so that an IPv4 client never appears with an IPv4-mapped address. Accepted connections inherit
+/// TCP_NODELAY, and TCP_NOTSENT_LOWAT of 128 KiB.
 ///
-/// `reuse_port` lets several sockets of one user listen at the address, among which the kernel
-/// spreads connections by a hash of their addresses (SO_REUSEPORT).
+/// With `reuse_port`, several sockets of one user can listen at the address. The kernel then
+/// distributes connections among them by a hash of their addresses (SO_REUSEPORT).
 ///
 /// # Errors
 /// Those of socket(2), bind(2) and listen(2): EADDRINUSE, EADDRNOTAVAIL, EACCES, EMFILE, ...
@@ -47,21 +49,21 @@ pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A listening Unix stream socket at `path`, with the permission bits `mode` (0o666 is what web
-/// servers do: who may connect is then up to the directory).
+/// Opens a listening Unix stream socket at `path` with the permission bits `mode`. Web servers use
+/// 0o666, which leaves access control to the directory.
 ///
-/// A socket file that nobody listens on any more is replaced. Two processes that replace the same
-/// stale file at the same moment may leave the first with a socket that has no name; a lock file
-/// would be needed to exclude it.
+/// A socket file on which no process listens any more is replaced. If two processes replace the
+/// same stale file at the same moment, the first may be left with a socket without a name.
+/// Excluding that would need a lock file.
 ///
 /// # Errors
-/// EADDRINUSE when somebody listens there or the file is no socket; those of bind(2); EINVAL or
-/// ENAMETOOLONG for a path of more than 107 bytes.
+/// EADDRINUSE if a process listens there, or if the file is not a socket; those of bind(2); EINVAL
+/// or ENAMETOOLONG for a path of more than 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = open_socket(AddressFamily::UNIX, SocketType::STREAM)?;
-    // Linux gives the file the socket's own mode, less the umask: no file's mode has to be changed,
-    // which the proxy's restrictions do not let it do.
+    // Linux gives the file the mode of the socket, reduced by the umask. So no file's mode has to
+    // be changed, which the proxy's confinement forbids.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
     match bind_unmasked(&fd, &address) {
         Err(Errno::ADDRINUSE) if is_stale(path, &address)? => {
@@ -74,8 +76,8 @@ pub fn listen_unix(path: &Path, mode: u32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// bind(2) without a umask, which is the whole process's: a file that another thread creates
-/// meanwhile gets the mode that it asks for.
+/// Calls bind(2) with the umask cleared. The umask applies to the whole process: a file that
+/// another thread creates in the meantime gets exactly the mode that it requests.
 fn bind_unmasked(fd: &OwnedFd, address: &SocketAddrUnix) -> Result<()> {
     let mask = umask(Mode::empty());
     let bound = rustix::net::bind(fd, address);
@@ -83,7 +85,8 @@ fn bind_unmasked(fd: &OwnedFd, address: &SocketAddrUnix) -> Result<()> {
     bound
 }
 
-/// The address that a TCP or UDP socket is bound to (getsockname(2)); `None` of a Unix socket.
+/// Returns the address to which a TCP or UDP socket is bound (getsockname(2)); `None` for a Unix
+/// socket.
 ///
 /// # Errors
 /// ENOTSOCK.
@@ -91,7 +94,7 @@ pub fn local_address(fd: BorrowedFd<'_>) -> Result<Option<SocketAddr>> {
     Ok(SocketAddr::try_from(rustix::net::getsockname(fd)?).ok())
 }
 
-/// Whether a socket listens (SO_ACCEPTCONN).
+/// Returns whether a socket listens (SO_ACCEPTCONN).
 ///
 /// # Errors
 /// ENOTSOCK.
@@ -99,8 +102,8 @@ pub fn is_listening(fd: BorrowedFd<'_>) -> Result<bool> {
     sockopt::socket_acceptconn(fd)
 }
 
-/// Gives a listener that was opened elsewhere what [`listen_tcp`] and [`listen_unix`] set:
-/// accepting from it does not block, and TCP connections inherit TCP_NODELAY and TCP_NOTSENT_LOWAT.
+/// Sets the options of [`listen_tcp`] and [`listen_unix`] on a listener that was opened elsewhere:
+/// accepting does not block, and TCP connections inherit TCP_NODELAY and TCP_NOTSENT_LOWAT.
 ///
 /// # Errors
 /// ENOTSOCK.
@@ -112,12 +115,12 @@ pub fn prepare_listener(fd: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Sets what each TCP connection is to have, on itself or on the listener that it inherits it from:
-/// TCP_NODELAY, and TCP_NOTSENT_LOWAT at 128 KiB.
+/// Sets the options of every TCP connection, on the connection itself or on the listener from which
+/// it inherits them: TCP_NODELAY, and TCP_NOTSENT_LOWAT of 128 KiB.
 pub(crate) fn set_stream_options(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
     let bytes = UNSENT_MAX;
-    // SAFETY: the kernel reads an int, of the size that is given, while it lives.
+    // SAFETY: the kernel reads an int of the given size, which outlives the call.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -130,7 +133,7 @@ pub(crate) fn set_stream_options(fd: BorrowedFd<'_>) -> Result<()> {
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// A socket that never blocks, closed on exec.
+/// Opens a socket that never blocks; closed on exec.
 pub(crate) fn open_socket(family: AddressFamily, kind: SocketType) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family, kind, flags, None)
@@ -140,8 +143,8 @@ pub(crate) fn family_of(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// Whether `path` is a socket that nobody listens on. Only ECONNREFUSED says so: a full backlog
-/// (EAGAIN) has somebody behind it, and any other error proves nothing.
+/// Returns whether `path` is a socket on which no process listens. Only ECONNREFUSED shows that:
+/// behind a full backlog (EAGAIN) there is a process, and any other error proves nothing.
 fn is_stale(path: &Path, address: &SocketAddrUnix) -> Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => return Ok(false),
@@ -169,7 +172,7 @@ mod tests {
         let handed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         prepare_listener(handed.as_fd()).unwrap();
         for listener in [opened.as_fd(), handed.as_fd()] {
-            // Its window is closed before much can be on its way.
+            // The client's window closes before much can be on its way.
             let client = open_socket(AddressFamily::INET, SocketType::STREAM).unwrap();
             sockopt::set_socket_recv_buffer_size(&client, 4096).unwrap();
             rustix::io::ioctl_fionbio(&client, false).unwrap();
@@ -182,7 +185,7 @@ mod tests {
                     Err(error) => break assert_eq!(error, Errno::AGAIN),
                 }
             }
-            // The bound is asked for at each new segment, and one has up to 64 KiB.
+            // The bound is checked at each new segment, and a segment has up to 64 KiB.
             let bound = 2 * UNSENT_MAX as usize;
             assert!((UNSENT_MAX as usize..bound).contains(&taken), "{taken} bytes were taken");
         }

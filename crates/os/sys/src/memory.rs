@@ -1,5 +1,5 @@
-//! Memory that is a file at the same time: mapped for writing and reading, sent by reference, and
-//! given back to the kernel a piece at a time.
+//! Memory files: mapped for writing and reading, sent by reference, and returned to the kernel in
+//! parts.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -10,18 +10,18 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::{Result, last_error};
 
-/// Bytes of a huge page where a page has 4 KB (x86-64, and arm64 as distributions build it). Ranges
-/// that are collapsed begin at a multiple of it, in the file and in memory.
+/// The size of a huge page where a page has 4 KB (x86-64, and arm64 as distributions build it).
+/// Ranges that are collapsed begin at a multiple of it, in the file and in memory.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A file of `bytes` zeros that exists in memory only (memfd_create(2)), closed on exec, never
-/// executable. It takes no memory until it is written to or populated.
+/// Creates a file of `bytes` zeros that exists in memory only (memfd_create(2)); closed on exec,
+/// never executable. It takes no memory until it is written to or populated.
 ///
 /// # Errors
-/// EMFILE, ENFILE, ENOMEM; ENOSYS where a filter of system calls hides it.
+/// EMFILE, ENFILE, ENOMEM; ENOSYS if a filter of system calls hides memfd_create(2).
 pub fn create_memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
     let file = match memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
-        // Linux before 6.3 does not know the second flag.
+        // Linux before 6.3 does not know MFD_NOEXEC_SEAL.
         Err(Errno::INVAL) => memfd_create(name, MemfdFlags::CLOEXEC),
         made => made,
     }?;
@@ -29,11 +29,11 @@ pub fn create_memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
     Ok(file)
 }
 
-/// Gives the memory of a range of a file in memory back (fallocate(2), FALLOC_FL_PUNCH_HOLE); it
-/// reads as zeros from then on. What the kernel still has to send from there keeps its bytes, but
-/// **only from folios that lie in the range as a whole**: of a larger one the part is set to zero
-/// in place first (`truncate_inode_partial_folio` of Linux 5.17 to 6.18 at least), also under the
-/// eyes of who has yet to receive it.
+/// Returns the memory of a range of a memory file to the kernel (fallocate(2),
+/// FALLOC_FL_PUNCH_HOLE). The range reads as zeros from then on. Bytes that the kernel still has to
+/// send from there are preserved, but **only those in folios that are entirely inside the range**.
+/// The part of a larger folio is first set to zero in place (`truncate_inode_partial_folio`, at
+/// least in Linux 5.17 to 6.18), so a peer that has yet to receive it gets zeros.
 ///
 /// # Errors
 /// EPERM for a file that is sealed against writing; ENOMEM.
@@ -41,13 +41,14 @@ pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
     fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
 }
 
-/// Sends up to `max` bytes of a file from `offset` on to a socket by reference (sendfile(2)), and
-/// gives how many. The socket's queue, and that of a reader on the same machine, refer to the
-/// file's memory until the bytes were read, even after they were acknowledged. SIGPIPE has to be
-/// ignored: see [`ignore_broken_pipe_signal`](crate::ignore_broken_pipe_signal).
+/// Sends up to `max` bytes of a file, beginning at `offset`, to a socket by reference
+/// (sendfile(2)), and returns their number. The socket's queue, and that of a reader on the same
+/// machine, refer to the file's memory until the bytes have been read, even after they were
+/// acknowledged. SIGPIPE has to be ignored: see
+/// [`ignore_broken_pipe_signal`](crate::ignore_broken_pipe_signal).
 ///
 /// # Errors
-/// EAGAIN when a non-blocking socket has no room; those of write(2).
+/// EAGAIN if a non-blocking socket has no room; those of write(2).
 pub fn sendfile(
     socket: BorrowedFd<'_>,
     file: BorrowedFd<'_>,
@@ -60,23 +61,23 @@ pub fn sendfile(
     })
 }
 
-/// A range of addresses, aligned to huge pages, into which files are mapped; unmapped when it is
-/// dropped, so whoever hands out pointers into it keeps it.
+/// A range of address space, aligned to huge pages, into which files are mapped. It is unmapped
+/// when dropped, so the owner of pointers into it has to keep it.
 #[derive(Debug)]
 pub struct MappedRegion {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a region is an address and a length. What is done through pointers into it is the affair
-// of who does it.
+// SAFETY: the value is an address and a length. Code that dereferences pointers into the region has
+// to prevent data races itself.
 unsafe impl Send for MappedRegion {}
 // SAFETY: as above; the methods that take `&self` are system calls about the range.
 unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {
-    /// Sets `bytes` of address space aside, a multiple of [`HUGE_PAGE_BYTES`]. Nothing can be read
-    /// or written there before something is mapped.
+    /// Reserves `bytes` of address space, a multiple of [`HUGE_PAGE_BYTES`]. It cannot be accessed
+    /// before a file is mapped.
     ///
     /// # Errors
     /// ENOMEM.
@@ -92,57 +93,57 @@ impl MappedRegion {
         // SAFETY: `before + bytes` is less than the whole mapping.
         let start = unsafe { found.byte_add(before) };
         if before > 0 {
-            // SAFETY: nothing refers to the beginning of a mapping that was made just now.
+            // SAFETY: nothing refers to the beginning of a mapping that was created just now.
             unsafe { munmap(found, before) }?;
         }
-        // SAFETY: it is the end of the range, or one page further.
+        // SAFETY: it is the end of the range, at most one huge page before the end of the mapping.
         let end = unsafe { start.byte_add(bytes) };
-        // SAFETY: nothing refers to the end of that mapping either; `before` is smaller than a
-        // huge page, so there is some.
+        // SAFETY: nothing refers to the end of that mapping either; `before` is smaller than a huge
+        // page, so the length is not 0.
         unsafe { munmap(end, whole - before - bytes) }?;
         let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
         Ok(Self { start, bytes })
     }
 
-    /// Maps `bytes` of `file`, from its beginning, `at` bytes from the start of the region, to be
-    /// read and written; both are multiples of [`HUGE_PAGE_BYTES`]. It stays mapped if the file is
-    /// closed. Whatever was mapped there before is gone, so this takes the region for itself.
+    /// Maps the first `bytes` of `file` for reading and writing, `at` bytes from the start of the
+    /// region; both are multiples of [`HUGE_PAGE_BYTES`]. It stays mapped after the file is closed.
+    /// Whatever was mapped there before is replaced, so the method takes the region exclusively.
     ///
     /// # Errors
-    /// ENOMEM, also when the process has too many mappings (vm.max_map_count).
+    /// ENOMEM, also if the process has too many mappings (vm.max_map_count).
     pub fn map(&mut self, at: usize, file: BorrowedFd<'_>, bytes: usize) -> Result<()> {
         let place = self.place(at, bytes);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: the range lies within what this region set aside for itself, and nobody refers
-        // to anything in it while `self` is borrowed for change: pointers are taken later.
+        // SAFETY: the range is inside the address space that this region has reserved, and nothing
+        // refers to it while `self` is borrowed mutably: pointers are taken later.
         unsafe { mmap(place.as_ptr().cast(), bytes, protection, flags, file, 0) }?;
         Ok(())
     }
 
-    /// Where the region begins.
+    /// Returns the first address of the region.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Gives each page of a range that has none its memory, mapped for writing
-    /// (MADV_POPULATE_WRITE, since Linux 5.14): no access faults from then on.
+    /// Allocates memory for each page of a range that has none, mapped for writing
+    /// (MADV_POPULATE_WRITE, since Linux 5.14). Accesses do not fault from then on.
     ///
     /// # Errors
-    /// EINVAL before Linux 5.14; ENOMEM, EFAULT when there is no memory.
+    /// EINVAL before Linux 5.14; ENOMEM, EFAULT if there is no memory.
     pub fn populate(&self, at: usize, bytes: usize) -> Result<()> {
         let place = self.place(at, bytes);
         // SAFETY: the range is mapped as long as `self` lives; populating changes no byte.
         unsafe { madvise(place.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }
     }
 
-    /// Makes each huge page's worth of a range one huge page (MADV_COLLAPSE, since Linux 6.1),
-    /// whatever the machine's settings for huge pages are. Each must have one page of memory at
-    /// least; those that have none are added as zeros.
+    /// Turns each aligned part of [`HUGE_PAGE_BYTES`] of a range into one huge page (MADV_COLLAPSE,
+    /// since Linux 6.1), whatever the machine's settings for huge pages are. Each part must have at
+    /// least one page of memory; its missing pages are filled with zeros.
     ///
     /// # Errors
-    /// EINVAL before Linux 6.1 and where huge pages were left out of the kernel; ENOMEM, EAGAIN,
-    /// EBUSY when none can be had now.
+    /// EINVAL before Linux 6.1, and if the kernel was built without huge pages; ENOMEM, EAGAIN,
+    /// EBUSY if none is available now.
     pub fn collapse(&self, at: usize, bytes: usize) -> Result<()> {
         let place = self.place(at, bytes);
         // SAFETY: the range is mapped as long as `self` lives; collapsing changes no byte.
@@ -159,7 +160,7 @@ impl MappedRegion {
 
 impl Drop for MappedRegion {
     fn drop(&mut self) {
-        // SAFETY: whoever handed out pointers into the region kept it until they were gone.
+        // SAFETY: the owners of pointers into the region have kept it until the pointers were gone.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -180,7 +181,7 @@ mod tests {
         region.populate(2 * HUGE_PAGE_BYTES, 4096).unwrap();
         // SAFETY: the place is inside the region.
         let place = unsafe { region.start().byte_add(2 * HUGE_PAGE_BYTES) };
-        // SAFETY: it is mapped, and nobody else has it.
+        // SAFETY: it is mapped, and nothing else refers to it.
         unsafe { place.write_bytes(7, 4096) };
         let (mut reader, socket) = UnixStream::pair().unwrap();
         let offset = HUGE_PAGE_BYTES as u64;

@@ -1,4 +1,4 @@
-//! Pipes and the moves between them and sockets.
+//! Pipes, and moving bytes between them and sockets.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -6,9 +6,10 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 
 use crate::Result;
 
-/// A pipe, non-blocking and closed on exec: (end to read from, end to write into, its capacity in
-/// bytes). `size` bytes are asked for (fcntl(2), F_SETPIPE_SZ); the capacity is smaller when the
-/// user is over /proc/sys/fs/pipe-user-pages-soft, which is no error.
+/// Creates a pipe that is non-blocking and closed on exec. Returns its reading end, its writing
+/// end, and its capacity in bytes. A capacity of `size` is requested (fcntl(2), F_SETPIPE_SZ). The
+/// capacity is smaller if the user is over /proc/sys/fs/pipe-user-pages-soft, which is not an
+/// error.
 ///
 /// # Errors
 /// EMFILE, ENFILE.
@@ -19,11 +20,11 @@ pub fn pipe(size: usize) -> Result<(OwnedFd, OwnedFd, usize)> {
 }
 
 /// Moves up to `max` bytes between a pipe and a socket without copying them to user space
-/// (splice(2)), and gives how many; 0 is the end of the source. SIGPIPE has to be ignored: see
-/// [`ignore_broken_pipe_signal`](crate::ignore_broken_pipe_signal).
+/// (splice(2)), and returns their number; 0 at the end of the source. SIGPIPE has to be ignored:
+/// see [`ignore_broken_pipe_signal`](crate::ignore_broken_pipe_signal).
 ///
 /// # Errors
-/// EAGAIN when the source has nothing or the target has no room; those of read(2) and write(2).
+/// EAGAIN if the source is empty or the target has no room; those of read(2) and write(2).
 pub fn splice(from: BorrowedFd<'_>, into: BorrowedFd<'_>, max: usize) -> Result<usize> {
     rustix::io::retry_on_intr(|| {
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
@@ -31,19 +32,20 @@ pub fn splice(from: BorrowedFd<'_>, into: BorrowedFd<'_>, max: usize) -> Result<
     })
 }
 
-/// Has the second pipe refer to up to `max` bytes that the first one has, from its beginning on, and
-/// gives how many; the first keeps them (tee(2)). Fewer where the second has fewer places left.
+/// Duplicates up to `max` bytes from the beginning of the first pipe into the second one without
+/// consuming them (tee(2)), and returns their number. It duplicates fewer if the second pipe has
+/// too few free slots.
 ///
 /// # Errors
-/// EAGAIN when the first has nothing or the second has no place.
+/// EAGAIN if the first pipe is empty or the second one has no free slot.
 pub fn tee(from: BorrowedFd<'_>, into: BorrowedFd<'_>, max: usize) -> Result<usize> {
     rustix::io::retry_on_intr(|| rustix::pipe::tee(from, into, max, SpliceFlags::NONBLOCK))
 }
 
-/// Takes what a pipe has into `bytes`, and gives how many (read(2)).
+/// Reads from a pipe into `bytes`, and returns the number of bytes (read(2)).
 ///
 /// # Errors
-/// EAGAIN when it has nothing.
+/// EAGAIN if the pipe is empty.
 pub fn read_pipe(from: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
     rustix::io::retry_on_intr(|| rustix::io::read(from, &mut *bytes))
 }

@@ -1,7 +1,7 @@
-//! Readiness by poll(2) and select(2): whatever is waited for is named to the kernel for each wait,
-//! and what comes back is searched for what is ready.
+//! Readiness by poll(2) and select(2). Each wait passes all awaited descriptors to the kernel and
+//! then scans the result.
 //!
-//! Both tell levels: what is ready is told by every wait that asks for it.
+//! Both are level-triggered: every wait reports everything that is ready.
 
 use std::ffi::{c_int, c_ulong};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,44 +13,44 @@ use rustix::event::epoll::EventFlags;
 use crate::clock::timespec;
 use crate::{Readiness, Result, last_error};
 
-/// What is waited for at a descriptor.
+/// The readiness that is awaited at a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Interest<'a> {
-    /// Named at most once in a set.
+    /// The descriptor. It occurs at most once in a set.
     pub fd: BorrowedFd<'a>,
-    /// A number of the caller's choice, given back with what was found.
+    /// A number of the caller's choice, returned with the result.
     pub data: u64,
-    /// Bytes, a connection, urgent data, the end of the stream, or an error.
+    /// Whether to wait for bytes, a connection, urgent data, the end of the stream, or an error.
     pub readable: bool,
-    /// Room to write, or an error.
+    /// Whether to wait for room to write, or an error.
     pub writable: bool,
 }
 
-/// What a wait is made with, and what the last one found.
+/// The arguments of a wait, and the result of the last one.
 pub trait LevelSet: Default {
-    /// Waits until something of `interests` is ready or, at most, `wait_max` (`None`: for ever).
+    /// Waits until a descriptor of `interests` is ready, for at most `wait_max` (`None`: no bound).
     ///
     /// # Errors
-    /// EINTR; ENOMEM; EINVAL when there are more descriptors than the process may have open.
-    /// Nothing is found then.
+    /// EINTR; ENOMEM; EINVAL if there are more descriptors than the process may have open. The
+    /// result is then empty.
     fn wait<'a>(
         &mut self,
         interests: impl Iterator<Item = Interest<'a>>,
         wait_max: Option<Duration>,
     ) -> Result<()>;
-    /// The next that the last wait found: the number of its descriptor, and what it is ready for.
+    /// Returns the next result of the last wait: the number of a descriptor, and its readiness.
     fn next_ready(&mut self) -> Option<(u64, Readiness)>;
 }
 
-/// The descriptors of poll(2), and what its last wait found.
+/// The descriptors of poll(2), and the result of its last wait.
 #[derive(Debug, Default)]
 pub struct PollSet {
     entries: Vec<libc::pollfd>,
-    /// As long as `entries`.
+    /// The numbers of `entries`, in the same order.
     data: Vec<u64>,
-    /// Entries that were looked at: `looked <= entries.len()`.
+    /// Number of entries that were scanned: `looked <= entries.len()`.
     looked: usize,
-    /// Entries with something to tell that were not looked at yet.
+    /// Number of ready entries that were not scanned yet.
     left: usize,
 }
 
@@ -73,8 +73,8 @@ impl LevelSet for PollSet {
         let timeout = wait_max.map(timespec);
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let count = self.entries.len() as libc::nfds_t;
-        // SAFETY: the entries are ours alone and as many as is said; the time, if there is one, and
-        // the descriptors, which are borrowed for `'a`, outlive the call.
+        // SAFETY: the entries are exclusively ours, and `count` is their number; the timeout, if
+        // there is one, and the descriptors, which are borrowed for `'a`, outlive the call.
         let found = unsafe { libc::ppoll(self.entries.as_mut_ptr(), count, timeout, ptr::null()) };
         self.left = usize::try_from(found).map_err(|_| last_error())?;
         Ok(())
@@ -95,20 +95,21 @@ impl LevelSet for PollSet {
     }
 }
 
-/// The three sets of select(2), as long as the greatest number that they ever had asks for, and
-/// what its last wait found. So no descriptor is too great for them: FD_SETSIZE bounds `fd_set` of
-/// the C library, not the kernel.
+/// The three sets of select(2), as long as the largest descriptor so far requires, and the result
+/// of its last wait. No descriptor is too large for them: FD_SETSIZE bounds `fd_set` of the C
+/// library, not the kernel.
 #[derive(Debug, Default)]
 pub struct SelectSet {
-    /// One bit a number: what is waited for, and after a wait what was found. All three are as long.
+    /// One bit for each descriptor: awaited before a wait, and ready after it. All three sets have
+    /// the same length.
     readable: Vec<c_ulong>,
     writable: Vec<c_ulong>,
     urgent: Vec<c_ulong>,
-    /// By number of the descriptor; as long as the sets have bits.
+    /// The numbers of the descriptors, by descriptor. It has one element for each bit of a set.
     data: Vec<u64>,
-    /// Numbers that the last wait told of: none is at or above it.
+    /// The end of the last wait's result: all ready descriptors are below it.
     end: usize,
-    /// Those below it were looked at.
+    /// The scan has passed all descriptors below it.
     looked: usize,
 }
 
@@ -126,15 +127,15 @@ impl LevelSet for SelectSet {
         let [readable, writable, urgent] =
             [&mut self.readable, &mut self.writable, &mut self.urgent]
                 .map(|set| set.as_mut_ptr().cast::<libc::fd_set>());
-        // SAFETY: the kernel reads and writes as many bits of each set as `count` says, in words of
-        // this type, and each has at least those; they are ours alone. The time, if there is one,
+        // SAFETY: the kernel reads and writes `count` bits of each set, in words of this type. Each
+        // set has at least that many, and they are exclusively ours. The timeout, if there is one,
         // and the descriptors, which are borrowed for `'a`, outlive the call.
         let found =
             unsafe { libc::pselect(count, readable, writable, urgent, timeout, ptr::null()) };
         if found < 0 {
             return Err(last_error());
         }
-        // Without anything ready all sets are empty: there is nothing to look for.
+        // If nothing is ready, all sets are empty and need no scan.
         self.end = if found > 0 { end } else { 0 };
         Ok(())
     }
@@ -163,7 +164,7 @@ impl LevelSet for SelectSet {
 }
 
 impl SelectSet {
-    /// Puts the interests in place of what the sets had; one more than the greatest number.
+    /// Replaces the contents of the sets with `interests`. Returns the largest descriptor plus one.
     fn set_interests<'a>(&mut self, interests: impl Iterator<Item = Interest<'a>>) -> usize {
         let mut end = 0;
         for set in [&mut self.readable, &mut self.writable, &mut self.urgent] {
@@ -197,8 +198,7 @@ impl SelectSet {
     }
 }
 
-/// What poll(2) is asked for in the receiving direction. That nothing moves any more, and errors,
-/// it tells in any case.
+/// The events of poll(2) in the receiving direction. It always reports errors and POLLHUP.
 const POLL_READABLE: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
@@ -214,8 +214,9 @@ mod tests {
     const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
     const NOW: Option<Duration> = Some(Duration::ZERO);
 
-    /// Waits for `interests` by both, and gives (number, readable, writable) of what they found of it:
-    /// that nothing moves any more, poll(2) tells who asks for one direction of both.
+    /// Waits for `interests` with both calls, and returns (number, readable, writable) of the
+    /// results. poll(2) reports POLLHUP even if only one direction is awaited, so the result is
+    /// limited to the awaited directions.
     fn found(interests: &[Interest<'_>], wait_max: Option<Duration>) -> Vec<(u64, bool, bool)> {
         let (mut poll, mut select) = (PollSet::default(), SelectSet::default());
         let told = |(data, ready): (u64, Readiness)| {
@@ -226,7 +227,7 @@ mod tests {
         let by_poll: Vec<_> = std::iter::from_fn(|| poll.next_ready()).map(told).collect();
         select.wait(interests.iter().copied(), wait_max).unwrap();
         let mut by_select: Vec<_> = std::iter::from_fn(|| select.next_ready()).map(told).collect();
-        // By number of the descriptor, not in the order of the call.
+        // In the order of the descriptors, not in that of the call.
         by_select.sort_unstable();
         assert_eq!(by_poll, by_select);
         by_poll
@@ -263,10 +264,10 @@ mod tests {
     fn select_has_room_for_every_descriptor() {
         crate::raise_descriptor_limit().unwrap();
         let (near, mut far) = UnixStream::pair().unwrap();
-        // SAFETY: a copy of a descriptor, which is open and of ours, is made.
+        // SAFETY: the call duplicates a descriptor that is open and ours.
         let high = unsafe { libc::fcntl(near.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 2000) };
         assert!(high >= 2000, "the limit of descriptors is at least 2001");
-        // SAFETY: the copy was just made, and nothing else has it.
+        // SAFETY: the duplicate was created just now, and nothing else owns it.
         let high = unsafe { OwnedFd::from_raw_fd(high) };
         far.write_all(b"x").unwrap();
         let mut select = SelectSet::default();

@@ -9,13 +9,13 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::Result;
 
-/// An epoll instance (epoll(7)). Registrations carry a number of the caller's choice, and end by
-/// themselves once the last descriptor of the open file is closed.
+/// An epoll instance (epoll(7)). Each registration has a number of the caller's choice. It ends by
+/// itself when the last descriptor of the open file is closed.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
 impl Poller {
-    /// An instance with nothing registered.
+    /// Creates an instance without registrations.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
@@ -23,19 +23,20 @@ impl Poller {
         epoll::create(CreateFlags::CLOEXEC).map(Self)
     }
 
-    /// Registers a connection for edges of readability, room to write, urgent data, and either
-    /// side's end.
+    /// Registers a connection for edges of readability, writability, urgent data, and the end of
+    /// either direction.
     ///
     /// # Errors
-    /// ENOMEM; ENOSPC when the user has too many registrations (/proc/sys/fs/epoll).
+    /// ENOMEM; ENOSPC if the user has too many registrations (/proc/sys/fs/epoll).
     pub fn add_connection(&self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
         let read = EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP;
         let flags = read | EventFlags::OUT | EventFlags::ET;
         epoll::add(&self.0, fd, EventData::new_u64(data), flags)
     }
 
-    /// Registers a listener, or an eventfd, for edges of readability. Of several instances that
-    /// have the same listener only one or few are woken (EPOLLEXCLUSIVE, since Linux 4.5).
+    /// Registers a listener or an eventfd for edges of readability. If several instances have
+    /// registered the same listener, only one or a few of them are woken (EPOLLEXCLUSIVE, since
+    /// Linux 4.5).
     ///
     /// # Errors
     /// As [`Poller::add_connection`].
@@ -44,19 +45,19 @@ impl Poller {
         epoll::add(&self.0, fd, EventData::new_u64(data), flags)
     }
 
-    /// Ends a registration; needed when the open file lives on elsewhere.
+    /// Ends a registration. Needed if the open file stays open elsewhere.
     ///
     /// # Errors
-    /// ENOENT when it is not registered.
+    /// ENOENT if it is not registered.
     pub fn delete(&self, fd: BorrowedFd<'_>) -> Result<()> {
         epoll::delete(&self.0, fd)
     }
 
-    /// Waits until something is ready or, at most, `wait_ms_max` (`None`: for ever), and puts what
-    /// is ready in the place of what `events` held.
+    /// Waits until a descriptor is ready, for at most `wait_ms_max` (`None`: no bound), and
+    /// replaces the contents of `events` with the result.
     ///
     /// # Errors
-    /// EINTR; `events` is empty then.
+    /// EINTR; `events` is then empty.
     pub fn wait(&self, events: &mut Events, wait_ms_max: Option<u32>) -> Result<()> {
         let timeout = wait_ms_max.map(|ms| Timespec {
             tv_sec: (ms / 1000).into(),
@@ -74,7 +75,7 @@ impl AsFd for Poller {
     }
 }
 
-/// Room for what one wait finds ready.
+/// Space for the result of one wait.
 pub struct Events {
     block: Box<[epoll::Event]>,
     /// `given <= filled <= block.len()`.
@@ -83,19 +84,19 @@ pub struct Events {
 }
 
 impl Events {
-    /// Room for `count` events; what does not fit is found by the next wait.
+    /// Creates space for `count` events. Further ones are returned by the next wait.
     pub fn new(count: usize) -> Self {
         let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         Self { block: vec![empty; count].into_boxed_slice(), filled: 0, given: 0 }
     }
 
-    /// Whether the last wait found as many as there is room for: there may be more.
+    /// Returns whether the last wait filled the space, so that there may be more events.
     pub fn is_full(&self) -> bool {
         self.filled == self.block.len()
     }
 }
 
-/// What the last wait found: the number given at the registration, and what became ready.
+/// Iterates over the result of the last wait: the number given at registration, and the readiness.
 impl Iterator for Events {
     type Item = (u64, Readiness);
 
@@ -106,67 +107,70 @@ impl Iterator for Events {
     }
 }
 
-/// What became ready, as epoll_ctl(2) names it.
+/// The readiness of a descriptor, in the terms of epoll_ctl(2).
 #[derive(Clone, Copy, Debug)]
 pub struct Readiness(EventFlags);
 
 impl Readiness {
-    /// From the bits that poll(2), epoll(7) and io_uring(7) share.
+    /// Converts the bits that poll(2), epoll(7) and io_uring(7) share.
     pub fn from_bits(events: u32) -> Self {
         Self(EventFlags::from_bits_retain(events))
     }
 
-    /// A read would not wait: for bytes, a connection, the end of the stream, or an error.
+    /// Returns whether a read would return at once: with bytes, a connection, the end of the
+    /// stream, or an error.
     pub fn is_readable(self) -> bool {
         self.0.intersects(EventFlags::IN) || self.must_drain()
     }
 
-    /// A write would not wait: for room, or because it fails.
+    /// Returns whether a write would return at once: there is room, or it fails.
     pub fn is_writable(self) -> bool {
         self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// An error is there to be told.
+    /// Returns whether an error is pending.
     pub fn has_error(self) -> bool {
         self.0.intersects(EventFlags::ERR)
     }
 
-    /// Urgent data is there, or was just now: a splice stops at it as if nothing had come.
+    /// Returns whether urgent data is there, or was there just now. A splice stops before it as if
+    /// there were nothing to read.
     pub fn has_urgent_data(self) -> bool {
         self.0.intersects(EventFlags::PRI)
     }
 
-    /// Nothing moves any more in either direction.
+    /// Returns whether both directions have ended.
     pub fn is_hung_up(self) -> bool {
         self.0.intersects(EventFlags::HUP)
     }
 
-    /// Reading has to go on until it finds nothing (EAGAIN). The end of the stream, a failure, or
-    /// urgent data is there, at which a read stops short of bytes that no further event announces.
+    /// Returns whether the caller has to read until EAGAIN. At the end of the stream, a failure, or
+    /// urgent data, a read may return less than there is, and no further event announces the rest.
     pub fn must_drain(self) -> bool {
         let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         self.0.intersects(ends) || (self.0.intersects(EventFlags::PRI) && !self.is_hint())
     }
 
-    /// Bytes came, perhaps urgent ones: the state of the socket was not looked at. A ring passes on
-    /// what a wake says that was the only one since its last completion, and what says that bytes
-    /// came says that bytes of every kind may have come (Linux 6.18, `sock_def_readable`). No look
-    /// at a socket finds the band that this is told by.
+    /// Returns whether the event is a hint: bytes arrived, perhaps urgent ones, but the state of
+    /// the socket was not checked. If a wake is the only one since the ring's last completion,
+    /// io_uring passes on the wake's own bits, and those of arriving bytes include every kind of
+    /// readability (Linux 6.18, `sock_def_readable`). The band bit, which a check of a socket never
+    /// sets, tells the two apart.
     ///
-    /// Urgent bytes come with a wake of their own before that of the bytes around them, so two
-    /// guesses in a row, with no receive between, are [`Readiness::must_drain`].
+    /// Urgent bytes cause a wake of their own before that of the bytes around them. So two hints in
+    /// a row without a receive in between count as [`Readiness::must_drain`].
     pub fn is_hint(self) -> bool {
         self.0.intersects(EventFlags::RDBAND)
     }
 }
 
-/// A counter that ends a wait (eventfd(2)). Registered for edges it need not be
-/// read: every write is an edge.
+/// A counter that ends a wait (eventfd(2)). When registered for edges it need not be read, since
+/// every write is an edge.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A counter at zero.
+    /// Creates a counter at zero.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
@@ -174,7 +178,8 @@ impl EventFd {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Adds one. Never blocks: the counter would be full after 584 years of nanoseconds.
+    /// Adds one. Never blocks: the counter would only be full after 584 years of one signal each
+    /// nanosecond.
     pub fn signal(&self) {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &1u64.to_ne_bytes())) {
             Ok(_) | Err(Errno::AGAIN) => {}
@@ -182,8 +187,8 @@ impl EventFd {
         }
     }
 
-    /// Takes what was added, so that it is not readable any more; needed only where levels are
-    /// told. Never blocks.
+    /// Resets the counter, so that it is no longer readable. Needed only by level-triggered waits.
+    /// Never blocks.
     pub fn clear(&self) {
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut [0; 8])) {
             Ok(_) | Err(Errno::AGAIN) => {}
@@ -198,13 +203,13 @@ impl AsFd for EventFd {
     }
 }
 
-/// A clock that makes an epoll instance return (timerfd_create(2)). Registered for edges it need
-/// not be read: every moment that it was set to is an edge.
+/// A timer that wakes an epoll instance (timerfd_create(2)). When registered for edges it need not
+/// be read, since every expiration is an edge.
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
 impl Timer {
-    /// One that is not set.
+    /// Creates a timer that is not set.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
@@ -213,7 +218,7 @@ impl Timer {
         rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map(Self)
     }
 
-    /// Sets it to `ms` (at least 1) from now, instead of what it was set to.
+    /// Sets the timer to `ms` (at least 1) from now. This replaces an earlier setting.
     pub fn set(&self, ms: u32) {
         assert!(ms > 0, "no time at all unsets a timer");
         let it_value =

@@ -1,19 +1,19 @@
-//! What the process uses, for its metrics. Reads /proc: not for the data plane.
+//! Resource usage of the process, for its metrics. Reads /proc, so it is not for the data plane.
 
 use std::io::Error;
 
-/// Descriptors open now, without the one that counts them.
+/// Returns the number of open descriptors, without the one used for counting.
 ///
 /// # Errors
-/// When /proc is not mounted, or no descriptor is left to read it with.
+/// If /proc is not mounted, or no descriptor is left to read it.
 pub fn descriptor_count() -> std::result::Result<usize, Error> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count() - 1)
 }
 
-/// Bytes of physical memory that the process occupies (VmRSS of proc_pid_status(5)).
+/// Returns the bytes of physical memory that the process occupies (VmRSS of proc_pid_status(5)).
 ///
 /// # Errors
-/// When /proc is not mounted, or says it in a form that is not the documented one.
+/// If /proc is not mounted, or the format is not the documented one.
 pub fn resident_bytes() -> std::result::Result<u64, Error> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     status

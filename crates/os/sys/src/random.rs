@@ -3,11 +3,11 @@
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Fills `bytes` with bytes that nobody can predict (getrandom(2)). Waits only when the kernel
-/// was booted a moment ago and has not gathered enough yet.
+/// Fills `bytes` with unpredictable bytes (getrandom(2)). Waits only shortly after boot, if the
+/// kernel has not gathered enough entropy.
 ///
 /// # Panics
-/// When the kernel has no getrandom, which Linux has had since 3.17.
+/// Panics if the kernel has no getrandom(2), which Linux has had since 3.17.
 pub fn fill_random(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {

@@ -1,5 +1,5 @@
-//! Signals, for the supervising thread: blocked everywhere and waited for in one place, so that no
-//! handler ever runs.
+//! Signals for the supervising thread. They are blocked in every thread and waited for in one
+//! place, so no signal handler ever runs.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -10,18 +10,18 @@ use rustix::io::Errno;
 use crate::clock::timespec;
 use crate::{Result, last_error};
 
-/// A signal that the supervisor acts on (signal(7)).
+/// A signal that the supervisor handles (signal(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signal {
-    /// SIGTERM: end.
+    /// SIGTERM: terminate.
     Terminate,
-    /// SIGINT: end, asked for at the terminal.
+    /// SIGINT: terminate, as requested at the terminal.
     Interrupt,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP: reload the configuration.
     HangUp,
-    /// SIGUSR1: open the log files again.
+    /// SIGUSR1: reopen the log files.
     User1,
-    /// SIGUSR2: a thread of this process has something for the supervising one; see
+    /// SIGUSR2: a thread of this process has work for the supervising thread; see
     /// [`Signal::send_to_self`].
     User2,
 }
@@ -40,23 +40,23 @@ impl Signal {
         }
     }
 
-    /// Sends the signal to this process, for whichever thread waits for it. It must be blocked
-    /// ([`Signals::block`]), or it does what it does by default.
+    /// Sends the signal to this process, for the thread that waits for it. The signal must be
+    /// blocked ([`Signals::block`]); otherwise its default action happens.
     pub fn send_to_self(self) {
         let process = std::process::id().cast_signed();
-        // SAFETY: the call takes and gives numbers only.
+        // SAFETY: the call takes and returns only numbers.
         let sent = unsafe { libc::kill(process, self.number()) };
         assert!(sent == 0, "a process may signal itself");
     }
 }
 
-/// The signals of [`Signal`], blocked; proof that they may be waited for.
+/// The blocked signals of [`Signal`]. A value proves that they are blocked and may be waited for.
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks the signals in the calling thread and in every thread and program that it starts
-    /// from now on. To be called before any thread is started: a signal goes to whichever thread
-    /// does not block it. A program started later inherits the mask and has to be given an empty
+    /// Blocks the signals in the calling thread, and in every thread and program that it starts
+    /// from now on. Call it before any thread is started, since a signal is delivered to any thread
+    /// that does not block it. A program that is started later inherits the mask and needs an empty
     /// one.
     ///
     /// # Errors
@@ -77,10 +77,10 @@ impl Signals {
         if error == 0 { Ok(Self(set)) } else { Err(Errno::from_raw_os_error(error)) }
     }
 
-    /// Waits for the next signal, at most `wait_max`; `None` when none came.
+    /// Waits for the next signal, for at most `wait_max`. Returns `None` if there was none.
     ///
     /// # Errors
-    /// Those of sigtimedwait(2) but EAGAIN and EINTR, which are `None`.
+    /// Those of sigtimedwait(2), except that EAGAIN and EINTR return `None`.
     pub fn wait(&self, wait_max: Duration) -> Result<Option<Signal>> {
         let timeout = timespec(wait_max);
         // SAFETY: the set is filled, a null siginfo is allowed, and both outlive the call.
@@ -96,8 +96,8 @@ impl Signals {
     }
 }
 
-/// Makes writing to a closed pipe or socket an error (EPIPE) instead of the end of the process.
-/// Sends say so themselves (MSG_NOSIGNAL); splice(2) has no such flag.
+/// Makes a write to a closed pipe or socket return an error (EPIPE) instead of ending the process.
+/// Sends use a flag for that (MSG_NOSIGNAL), which splice(2) does not have.
 pub fn ignore_broken_pipe_signal() {
     // SAFETY: SIG_IGN runs no code, and SIGPIPE may be ignored.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -112,7 +112,7 @@ mod tests {
         let signals = Signals::block().unwrap();
         assert_eq!(signals.wait(Duration::ZERO).unwrap(), None);
         for signal in Signal::ALL {
-            // SAFETY: the signal is blocked in this thread, to which alone it is sent.
+            // SAFETY: the signal is blocked in this thread, which is the only receiver.
             unsafe { libc::raise(signal.number()) };
             assert_eq!(signals.wait(Duration::from_secs(10)).unwrap(), Some(signal));
         }

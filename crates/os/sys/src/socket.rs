@@ -1,4 +1,4 @@
-//! Connections: opened, accepted, read, written and ended, never blocking.
+//! Connections: opening, accepting, reading, writing and closing them. No call blocks.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -15,36 +15,37 @@ use rustix::net::{
 use crate::listen::{family_of, open_socket, set_stream_options};
 use crate::{Result, last_error};
 
-/// Slices that one call of [`send`] looks at. Far below IOV_MAX (1024), because they are gathered
-/// on the stack; a head, a body and its framing are three.
+/// The most slices that one call of [`send`] takes. It is far below IOV_MAX (1024), since the
+/// slices are gathered on the stack. A header, a body and its framing are three.
 pub const PARTS_MAX: usize = 16;
 
-/// The next connection of a listener, non-blocking and closed on exec, and its peer's address
-/// (`None`: a Unix socket).
+/// Accepts the next connection of a listener, non-blocking and closed on exec. Returns it with the
+/// address of its peer (`None` for a Unix socket).
 ///
 /// # Errors
-/// EAGAIN when none waits; errors that the connection died of (accept(2), "Error handling");
-/// EMFILE, ENFILE, ENOBUFS, ENOMEM, which leave it waiting.
+/// EAGAIN if there is none; errors of the connection itself (accept(2), "Error handling"); EMFILE,
+/// ENFILE, ENOBUFS, ENOMEM, which leave the connection in the backlog.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (fd, address) = retry_on_intr(|| rustix::net::acceptfrom_with(listener, flags))?;
     Ok((fd, address.and_then(|address| SocketAddr::try_from(address).ok())))
 }
 
-/// A socket, and whether connecting it is done (`Ok(true)`), under way (`Ok(false)`) or failed.
+/// A socket, and whether its connect has succeeded (`Ok(true)`), is in progress (`Ok(false)`), or
+/// has failed.
 pub type Connecting = (OwnedFd, Result<bool>);
 
-/// Begins a TCP connection, with what those of our listeners inherit.
+/// Begins a TCP connection, with the options that accepted connections inherit from our listeners.
 ///
 /// # Errors
-/// When there is no socket: EMFILE, ENFILE, ENOMEM, EAFNOSUPPORT.
+/// If no socket can be opened: EMFILE, ENFILE, ENOMEM, EAFNOSUPPORT.
 pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
     let fd = open_socket(family_of(address), SocketType::STREAM)?;
     set_stream_options(fd.as_fd())?;
     Ok(start_connect(fd, &address))
 }
 
-/// A UDP socket that sends to and receives from `address` alone.
+/// Opens a UDP socket that exchanges datagrams with `address` only.
 ///
 /// # Errors
 /// As [`connect_tcp`].
@@ -52,7 +53,7 @@ pub fn connect_udp(address: SocketAddr) -> Result<Connecting> {
     Ok(start_connect(open_socket(family_of(address), SocketType::DGRAM)?, &address))
 }
 
-/// Connects to a Unix stream socket, which is done or fails at once: EAGAIN when the listener's
+/// Connects to a Unix stream socket, which succeeds or fails at once; EAGAIN if the listener's
 /// backlog is full.
 ///
 /// # Errors
@@ -62,34 +63,33 @@ pub fn connect_unix(path: &Path) -> Result<Connecting> {
     Ok(start_connect(open_socket(AddressFamily::UNIX, SocketType::STREAM)?, &address))
 }
 
-/// An error that the socket has kept since the last call, given once (SO_ERROR): how a connection
-/// that was under way ended.
+/// Returns the socket's pending error and clears it (SO_ERROR). After a connect in progress it is
+/// the result of the connect.
 ///
 /// # Errors
-/// That error.
+/// The pending error.
 pub fn take_error(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::socket_error(fd)?
 }
 
-/// Makes small sends go out at once (TCP_NODELAY).
+/// Disables Nagle's algorithm, so that small sends are transmitted at once (TCP_NODELAY).
 ///
 /// # Errors
-/// EOPNOTSUPP when the socket is not TCP.
+/// EOPNOTSUPP if the socket is not TCP.
 pub fn set_nodelay(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::set_tcp_nodelay(fd, true)
 }
 
-/// Receives into `bytes` and gives how many; 0 is the end of the stream (recv(2)). A datagram that
-/// is longer than `bytes` is cut off.
+/// Receives into `bytes` and returns the number of bytes; 0 at the end of the stream (recv(2)). A
+/// datagram that is longer than `bytes` is truncated.
 ///
 /// # Errors
-/// EAGAIN when there is nothing yet; ECONNRESET, ETIMEDOUT, ECONNREFUSED (of a datagram sent
-/// before).
+/// EAGAIN if there is nothing yet; ECONNRESET, ETIMEDOUT, and ECONNREFUSED for an earlier datagram.
 pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
     retry_on_intr(|| rustix::net::recv(fd, &mut *bytes, RecvFlags::empty())).map(|(count, _)| count)
 }
 
-/// As [`receive`], but what was received stays, to be received again (MSG_PEEK).
+/// Like [`receive`], but leaves the bytes in the socket (MSG_PEEK).
 ///
 /// # Errors
 /// As [`receive`].
@@ -97,8 +97,8 @@ pub fn peek(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
     retry_on_intr(|| rustix::net::recv(fd, &mut *bytes, RecvFlags::PEEK)).map(|(count, _)| count)
 }
 
-/// Takes as many bytes off a TCP connection as there is room in `room`, without copying them there
-/// (tcp(7), MSG_TRUNC), and gives how many; 0 is the end of the stream.
+/// Removes up to `room.len()` bytes from a TCP connection without copying them (tcp(7), MSG_TRUNC),
+/// and returns their number; 0 at the end of the stream.
 ///
 /// # Errors
 /// As [`receive`].
@@ -106,12 +106,12 @@ pub fn discard(fd: BorrowedFd<'_>, room: &mut [u8]) -> Result<usize> {
     retry_on_intr(|| rustix::net::recv(fd, &mut *room, RecvFlags::TRUNC)).map(|(_, count)| count)
 }
 
-/// Sends the first [`PARTS_MAX`] of `parts` in one call, and gives how many bytes the kernel took.
-/// No signal comes of a closed connection (MSG_NOSIGNAL). `more` says that the rest follows
-/// at once, so that no short packet need go out in between (MSG_MORE).
+/// Sends the first [`PARTS_MAX`] of `parts` in one call, and returns the number of bytes that the
+/// kernel took. A closed connection causes no signal (MSG_NOSIGNAL). `more` tells the kernel that
+/// more bytes follow at once, so that it need not send a short packet (MSG_MORE).
 ///
 /// # Errors
-/// EAGAIN when nothing could be taken; EPIPE, ECONNRESET, ETIMEDOUT.
+/// EAGAIN if the kernel took nothing; EPIPE, ECONNRESET, ETIMEDOUT.
 pub fn send(fd: BorrowedFd<'_>, parts: &[&[u8]], more: bool) -> Result<usize> {
     let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
     let mut slices = [IoSlice::new(&[]); PARTS_MAX];
@@ -121,7 +121,7 @@ pub fn send(fd: BorrowedFd<'_>, parts: &[&[u8]], more: bool) -> Result<usize> {
         count += 1;
     }
     let slices = &slices[..count];
-    // One part goes by send(2), which spares the kernel copying a msghdr and its vector.
+    // A single part is sent with send(2), which saves the kernel copying a msghdr and its vector.
     if let [part] = slices {
         return retry_on_intr(|| rustix::net::send(fd, part, flags));
     }
@@ -132,13 +132,13 @@ pub fn send(fd: BorrowedFd<'_>, parts: &[&[u8]], more: bool) -> Result<usize> {
 /// Ends one or both directions (shutdown(2)).
 ///
 /// # Errors
-/// ENOTCONN when the connection is gone already.
+/// ENOTCONN if the connection is gone already.
 pub fn shutdown(fd: BorrowedFd<'_>, how: Shutdown) -> Result<()> {
     rustix::net::shutdown(fd, how)
 }
 
 /// Makes closing a TCP connection reset it: SO_LINGER on, with a time of zero (socket(7)). On a
-/// Unix socket this does nothing.
+/// Unix socket it has no effect.
 ///
 /// # Errors
 /// ENOTSOCK.
@@ -146,11 +146,11 @@ pub fn reset_on_close(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::set_socket_linger(fd, Some(Duration::ZERO))
 }
 
-/// How many bytes were sent that the peer's kernel has not acknowledged (tcp(7), SIOCOUTQ). On a
-/// Unix socket: how many the peer has not read (unix(7)).
+/// Returns the number of sent bytes that the peer's kernel has not acknowledged (tcp(7), SIOCOUTQ).
+/// For a Unix socket, it is the number of bytes that the peer has not read (unix(7)).
 ///
 /// # Errors
-/// ENOTTY when it is not a socket, EINVAL when it listens.
+/// ENOTTY if it is not a socket, EINVAL if it listens.
 pub fn unacknowledged_bytes(fd: BorrowedFd<'_>) -> Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one int, and `bytes` outlives the call.
@@ -160,7 +160,7 @@ pub fn unacknowledged_bytes(fd: BorrowedFd<'_>) -> Result<usize> {
     }
 }
 
-/// Whether calls on a descriptor fail with EAGAIN where they would wait (O_NONBLOCK).
+/// Returns whether calls on a descriptor fail with EAGAIN instead of waiting (O_NONBLOCK).
 ///
 /// # Errors
 /// EBADF.
@@ -168,16 +168,16 @@ pub fn is_nonblocking(fd: BorrowedFd<'_>) -> Result<bool> {
     rustix::fs::fcntl_getfl(fd).map(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// The state of a TCP connection (tcp(7), TCP_INFO, `tcpi_state`).
+/// Returns the state of a TCP connection (tcp(7), TCP_INFO, `tcpi_state`).
 ///
 /// # Errors
-/// EOPNOTSUPP or ENOPROTOOPT when the socket is not TCP, ENOTSOCK.
+/// EOPNOTSUPP or ENOPROTOOPT if the socket is not TCP, ENOTSOCK.
 pub fn tcp_state(fd: BorrowedFd<'_>) -> Result<TcpState> {
     let mut state = 0u8;
-    // The state is the first byte of what is given, and the kernel gives no more than is asked for.
+    // The state is the first byte of the result, and the kernel writes no more than `length` bytes.
     let mut length: libc::socklen_t = 1;
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-    // SAFETY: `state` has room for the `length` of one byte, and both outlive the call.
+    // SAFETY: `state` has room for `length` bytes, which is one, and both outlive the call.
     let failed = unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut state).cast(), &raw mut length)
     };
@@ -194,17 +194,18 @@ pub fn tcp_state(fd: BorrowedFd<'_>) -> Result<TcpState> {
 pub enum TcpState {
     /// Both directions are open.
     Established,
-    /// The peer has sent its last byte; what is sent to it still goes out.
+    /// The peer has sent its last byte. Bytes sent to it are still transmitted.
     CloseWait,
-    /// Any other.
+    /// Any other state.
     Other,
 }
 
-/// The kernel's numbers of states (`include/net/tcp_states.h`).
+/// The kernel's numbers of the states (`include/net/tcp_states.h`).
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE_WAIT: u8 = 8;
 
-/// EINTR of connect(2) leaves it under way (POSIX), so it must not be called again.
+/// Calls connect(2). After EINTR the connect is still in progress (POSIX), so the call must not be
+/// repeated.
 fn start_connect(fd: OwnedFd, address: &impl SocketAddrArg) -> Connecting {
     let connected = match rustix::net::connect(&fd, address) {
         Ok(()) => Ok(true),

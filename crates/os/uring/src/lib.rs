@@ -1,8 +1,8 @@
-//! io_uring(7): the one wrapper of it, in the two ways in which it is used here.
+//! A wrapper of io_uring(7), for the two ways in which it is used here.
 //!
-//! [`Ring`] is one thread's: it watches descriptors and moves bytes. [`PollRing`] is shared by
-//! threads that take turns, and only polls. Neither decides anything, and both stand on the same
-//! queues.
+//! A [`Ring`] belongs to one thread. It watches descriptors and moves bytes. A [`PollRing`] is
+//! shared by threads that use it in turn, and only polls. Both are built on the same queues, and
+//! neither makes decisions for its caller.
 
 mod mapping;
 mod poll_ring;
@@ -12,5 +12,5 @@ mod ring;
 pub use poll_ring::{PollCompletion, PollRing, RingGuard};
 pub use ring::{DisabledRing, Ring, RingCompletion};
 
-/// What every function here gives: a value, or the kernel's error number (errno(3)).
+/// The result of every function here: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, rustix::io::Errno>;

@@ -1,4 +1,4 @@
-//! The memory of a ring.
+//! The mapped memory of a ring.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -8,15 +8,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::Result;
 
-/// Memory shared with the kernel, as long as this lives.
+/// Memory shared with the kernel while this value lives.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: it is memory like any other. What is no atomic of it is looked at by functions alone
-// whose callers exclude each other.
+// SAFETY: the memory may be used from any thread. Atomic words may be accessed at any time;
+// everything else is accessed only by functions whose callers exclude each other.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -31,26 +31,26 @@ impl Mapping {
         Ok(Self { start, length })
     }
 
-    /// Its first byte.
+    /// Returns the first address.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The word `offset` bytes from the start. The kernel says where its words are, so what it
-    /// said is checked.
+    /// Returns the word at `offset` bytes from the start. The offsets come from the kernel, so they
+    /// are checked.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.length);
         // SAFETY: the place is inside the mapping.
         let place = unsafe { self.start.byte_add(offset) };
-        // SAFETY: it is aligned, as the mapping is by pages; it is mapped as long as `self` lives,
-        // and both sides access it atomically.
+        // SAFETY: it is aligned, since the mapping is aligned to pages; it is mapped as long as
+        // `self` lives, and both sides access it atomically.
         unsafe { AtomicU32::from_ptr(place.as_ptr().cast()) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nothing refers to the mapping any more: references borrow `self`.
+        // SAFETY: nothing refers to the mapping any more, since references borrow `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

@@ -1,10 +1,10 @@
-//! A ring that threads share, one at a time, and that tells of events of sockets. Of a ring only
-//! what that needs is here: requests that poll until they are cancelled (multishot, since Linux
-//! 5.13), and their completions.
+//! A ring that reports events of sockets and is shared by threads, one at a time. It supports only
+//! multishot poll requests (since Linux 5.13), which poll until they are cancelled, and their
+//! completions.
 //!
-//! Completions are made when the thread that has asked is in the kernel (IORING_SETUP_COOP_TASKRUN,
-//! since 5.19): no thread is interrupted for them, and a flag in shared memory says that there are
-//! some to be fetched by a call. A thread that sleeps is woken to make them.
+//! The kernel creates completions when the thread that queued the request enters the kernel
+//! (IORING_SETUP_COOP_TASKRUN, since 5.19). So no thread is interrupted for them, and a flag in
+//! shared memory shows that a call would return some. A thread that sleeps is woken to create them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -19,49 +19,52 @@ use rustix::time::Timespec;
 use crate::Result;
 use crate::queues::{Queues, poll_request, setup};
 
-/// A ring whose requests poll. `F` is what its owner keeps the descriptor in.
+/// A ring of poll requests. `F` is the owner's type for the descriptor.
 #[derive(Debug)]
 pub struct PollRing<F> {
-    // Closed before its memory goes.
+    // Declared first, so that it is closed before its memory is unmapped.
     fd: F,
     queues: Queues,
-    /// Who has it may queue requests and take completions.
+    /// The holder of the lock may queue requests and take completions.
     lock: Mutex<()>,
 }
 
-/// What became of a request that polls.
+/// A completion of a poll request.
 #[derive(Debug)]
 pub struct PollCompletion {
     /// The number that the request carries.
     pub data: u64,
-    /// What its socket was ready for when this was made, in the bits of poll(2).
+    /// The readiness of the socket when the completion was created, in the bits of poll(2).
     pub events: Result<u32>,
-    /// Whether it goes on.
+    /// Whether the request continues.
     pub has_more: bool,
 }
 
 impl<F: AsFd> PollRing<F> {
-    /// With room for `requests` between two submissions, and for `completions` that nobody has
-    /// taken; what is more than that is kept by the kernel. `keep` gets the descriptor.
+    /// Sets up a ring with room for `requests` between two submissions, and for `completions` that
+    /// have not been taken. The kernel keeps further completions itself. `keep` converts the
+    /// descriptor.
     ///
     /// # Errors
-    /// ENOSYS: no io_uring, or a filter of system calls hides it. EPERM: forbidden by
-    /// kernel.io_uring_disabled, or a filter. EINVAL: older than Linux 6.0. ENOMEM, EMFILE, ENFILE.
+    /// ENOSYS: the kernel has no io_uring, or a filter of system calls hides it. EPERM:
+    /// kernel.io_uring_disabled or a filter forbids it. EINVAL: the kernel is older than Linux 6.0.
+    /// ENOMEM, EMFILE, ENFILE.
     pub fn new(requests: u32, completions: u32, keep: impl FnOnce(OwnedFd) -> F) -> Result<Self> {
         let flags = IoringSetupFlags::COOP_TASKRUN | IoringSetupFlags::TASKRUN_FLAG;
         let (fd, layout) = setup(requests, completions, flags, IoringFeatureFlags::empty())?;
         let fd = keep(fd);
         let queues = Queues::map(fd.as_fd(), layout)?;
         let ring = Self { fd, queues, lock: Mutex::new(()) };
-        // Cancelling came last, with Linux 6.0: before it that is EINVAL.
+        // Synchronous cancelling is the newest feature used, of Linux 6.0. Older kernels return
+        // EINVAL.
         match ring.cancel(0) {
             Ok(()) | Err(Errno::NOENT) => Ok(ring),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether there are completions, or a call would give some. Without the turn this is a hint:
-    /// it holds for what has happened before.
+    /// Returns whether there are completions, or a call would create some. Without the lock the
+    /// result is a hint about events that have happened before.
     pub fn has_completions(&self) -> bool {
         self.queues.has_entries() || self.needs_call()
     }
@@ -74,8 +77,8 @@ impl<F: AsFd> PollRing<F> {
         IoringSqFlags::from_bits_retain(self.queues.flags())
     }
 
-    /// The right to queue and to take. Nothing while another thread has it, or one that this, as a
-    /// signal handler, has interrupted.
+    /// Locks the ring for queueing requests and taking completions. Returns `None` while another
+    /// thread holds the lock, or if this is a signal handler that interrupted a holder.
     pub fn try_lock(&self) -> Option<RingGuard<'_, F>> {
         let _guard = match self.lock.try_lock() {
             Ok(guard) => guard,
@@ -85,12 +88,12 @@ impl<F: AsFd> PollRing<F> {
         Some(RingGuard { ring: self, _guard })
     }
 
-    /// Ends the request that carries `data`. It completes, and lets go of its socket, before this
-    /// returns if this thread made it; otherwise when the thread that did is next in the kernel.
-    /// Takes no turn, so a signal handler may do it.
+    /// Cancels the request that carries `data`. If this thread queued the request, it completes and
+    /// releases its socket before this returns; otherwise, when the thread that queued it next
+    /// enters the kernel. Takes no lock, so a signal handler may call it.
     ///
     /// # Errors
-    /// ENOENT: there is none.
+    /// ENOENT if there is no such request.
     pub fn cancel(&self, data: u64) -> Result<()> {
         self.cancel_by(data, IoringAsyncCancelFlags::empty()).map(|_| ())
     }
@@ -106,17 +109,17 @@ impl<F: AsFd> PollRing<F> {
         }
     }
 
-    /// Ends all requests. Those of a ring that is closed would live on for a while, and their
-    /// sockets with them.
+    /// Cancels all requests. Requests of a closed ring would stay active for a while, and keep
+    /// their sockets open.
     pub fn cancel_all(&self) {
-        // Linux 6.13 and newer end some twenty of them in a call.
+        // Linux 6.13 and newer cancel about twenty of them in a call.
         let all = IoringAsyncCancelFlags::ANY | IoringAsyncCancelFlags::ALL;
         while self.cancel_by(0, all).is_ok_and(|count| count > 0) {}
     }
 
     fn enter(&self, submitted: u32) -> Result<u32> {
         let flags = IoringEnterFlags::GETEVENTS;
-        // SAFETY: what is queued is whole, and its requests name no memory.
+        // SAFETY: the queued requests are complete, and name no memory.
         unsafe { io_uring_enter(self.fd.as_fd(), submitted, 0, flags) }
     }
 }
@@ -128,7 +131,7 @@ impl<F: AsFd> AsFd for PollRing<F> {
     }
 }
 
-/// The right to queue and to take.
+/// The right to queue requests and to take completions.
 #[derive(Debug)]
 pub struct RingGuard<'a, F> {
     ring: &'a PollRing<F>,
@@ -136,35 +139,35 @@ pub struct RingGuard<'a, F> {
 }
 
 impl<F: AsFd> RingGuard<'_, F> {
-    /// Requests that fit into the queue.
+    /// Returns how many requests fit into the queue.
     pub fn capacity(&self) -> usize {
         self.ring.queues.capacity() as usize
     }
 
-    /// Submits requests that tell of edges of sockets, and of what each is ready for already: as
-    /// many as there is room for; each is a socket and the number that it carries. Gives how many
-    /// the kernel has taken, always the first ones.
+    /// Submits requests that report edges of sockets, and their current readiness. Each element is
+    /// a socket and the number that its request carries. Elements beyond the capacity of the queue
+    /// are ignored. Returns how many the kernel has taken; these are always the first ones.
     pub fn submit(&mut self, requests: &[(i32, u64)], events: u32) -> usize {
         let queues = &self.ring.queues;
         let begin = queues.submission_tail();
         for (step, (fd, data)) in requests.iter().enumerate().take(self.capacity()) {
             let position = begin.wrapping_add(step as u32);
-            // SAFETY: this is the turn, and all that was queued before is taken; the request names
-            // no memory.
+            // SAFETY: the lock is held, and the kernel has taken everything that was queued before;
+            // the request names no memory.
             unsafe { queues.write_request(position, poll_request(*fd, events, *data)) };
         }
         let count = requests.len().min(self.capacity()) as u32;
         queues.publish_tail(begin.wrapping_add(count));
-        // It may want memory: what it has not taken is asked for another time.
+        // The kernel may lack memory. The caller retries the requests that are not taken.
         let _ = self.ring.enter(count);
         let taken = queues.submission_head();
-        // The kernel looks at the tail in a call alone, so what is left can be taken back.
+        // The kernel reads the tail only during a call, so the remaining requests can be withdrawn.
         queues.publish_tail(taken);
         taken.wrapping_sub(begin) as usize
     }
 
-    /// Has the kernel make the completions that are due, if there are any; gives whether that took
-    /// a call.
+    /// Makes the kernel create the completions that are due, if there are any. Returns whether that
+    /// took a call.
     pub fn fetch_completions(&mut self) -> bool {
         let is_due = self.ring.needs_call();
         if is_due {
@@ -173,14 +176,14 @@ impl<F: AsFd> RingGuard<'_, F> {
         is_due
     }
 
-    /// Whether completions did not fit, and the kernel keeps them until there is room.
+    /// Returns whether completions did not fit, and the kernel keeps them until there is room.
     pub fn has_overflowed(&self) -> bool {
         self.ring.flags().contains(IoringSqFlags::CQ_OVERFLOW)
     }
 
-    /// The next completion that is there.
+    /// Returns the next completion.
     pub fn next_completion(&mut self) -> Option<PollCompletion> {
-        // SAFETY: this is the turn, so nobody else takes completions.
+        // SAFETY: the lock is held, so no other thread takes completions.
         let entry = unsafe { self.ring.queues.next_entry() }?;
         Some(PollCompletion {
             data: entry.data,

@@ -1,4 +1,4 @@
-//! Both queues of a ring, in memory that is shared with the kernel.
+//! The submission and completion queues of a ring, in memory shared with the kernel.
 
 use std::mem::size_of;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -13,11 +13,11 @@ use rustix::io_uring::{
 use crate::Result;
 use crate::mapping::Mapping;
 
-/// Sets up a ring that gives every completion, with room for `requests` between two submissions and
-/// for `completions` that nobody has taken; each is rounded up to a power of two.
+/// Sets up a ring that returns every completion, with room for `requests` between two submissions
+/// and for `completions` that have not been taken. Both are rounded up to a power of two.
 ///
 /// # Errors
-/// Those of io_uring_setup(2); EINVAL also for a kernel without the features that are `needed`.
+/// Those of io_uring_setup(2); also EINVAL if the kernel lacks a feature of `needed`.
 pub(crate) fn setup(
     requests: u32,
     completions: u32,
@@ -28,7 +28,8 @@ pub(crate) fn setup(
     parameters.flags =
         flags | IoringSetupFlags::SUBMIT_ALL | IoringSetupFlags::CQSIZE | IoringSetupFlags::CLAMP;
     parameters.cq_entries = completions;
-    // SAFETY: no other ring's work queue is attached to, so no descriptor is named.
+    // SAFETY: the parameters name no descriptor, since the ring does not share another ring's work
+    // queue.
     let fd = unsafe { io_uring_setup(requests, &mut parameters) }?;
     let needed = needed | IoringFeatureFlags::SINGLE_MMAP | IoringFeatureFlags::NODROP;
     if !parameters.features.contains(needed) {
@@ -49,8 +50,8 @@ pub(crate) fn setup(
     Ok((fd, layout))
 }
 
-/// How many there are of either, which is a power of two, and where everything is: places in the
-/// mapping of both rings, in bytes.
+/// The sizes of both queues, which are powers of two, and the offsets of their parts in the mapping
+/// of both rings, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     requests: u32,
@@ -58,7 +59,7 @@ pub(crate) struct Layout {
     request_head: usize,
     request_tail: usize,
     request_flags: usize,
-    /// Of the indices of requests.
+    /// The array of indices of requests.
     request_array: usize,
     completion_head: usize,
     completion_tail: usize,
@@ -66,14 +67,14 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Bytes of both rings.
+    /// Returns the size of the mapping of both rings, in bytes.
     pub(crate) fn rings_bytes(&self) -> usize {
         let array_end = self.request_array + self.requests as usize * size_of::<u32>();
         array_end
             .max(self.completion_array + self.completions as usize * size_of::<CompletionEntry>())
     }
 
-    /// Bytes of the block of requests.
+    /// Returns the size of the block of requests, in bytes.
     pub(crate) fn requests_bytes(&self) -> usize {
         self.requests as usize * size_of::<io_uring_sqe>()
     }
@@ -90,14 +91,14 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Maps the queues of a ring that was set up so.
+    /// Maps the queues of a ring with this layout.
     ///
     /// # Errors
     /// ENOMEM, EAGAIN.
     pub(crate) fn map(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self> {
         let rings = Mapping::new(fd, IORING_OFF_SQ_RING, layout.rings_bytes())?;
         let requests = Mapping::new(fd, IORING_OFF_SQES, layout.requests_bytes())?;
-        // The request at each place of the queue is the one at the same place of the block.
+        // Each entry of the queue is the request with the same index in the block.
         for index in 0..layout.requests {
             let place = layout.request_array + index as usize * size_of::<u32>();
             rings.word(place).store(index, Ordering::Relaxed);
@@ -106,23 +107,24 @@ impl Queues {
         Ok(Self { rings, requests, layout, request_mask, completion_mask })
     }
 
-    /// Requests that fit into their queue.
+    /// Returns how many requests fit into the submission queue.
     pub(crate) fn capacity(&self) -> u32 {
         self.request_mask + 1
     }
 
-    /// Where requests end that the kernel has been told of.
+    /// Returns the position up to which requests are published to the kernel.
     pub(crate) fn submission_tail(&self) -> u32 {
         self.request_tail().load(Ordering::Relaxed)
     }
 
-    /// Up to where the kernel has taken requests, which it has then read.
+    /// Returns the position up to which the kernel has taken requests. It has finished reading
+    /// these.
     pub(crate) fn submission_head(&self) -> u32 {
         // Pairs with the kernel's release of the head.
         self.rings.word(self.layout.request_head).load(Ordering::Acquire)
     }
 
-    /// Tells the kernel that there are requests up to `position`, all of which were written.
+    /// Publishes the requests up to `position` to the kernel. All of them were written.
     pub(crate) fn publish_tail(&self, position: u32) {
         // Released to the kernel's load of the tail: the requests are written before it.
         self.request_tail().store(position, Ordering::Release);
@@ -132,26 +134,26 @@ impl Queues {
         self.rings.word(self.layout.request_tail)
     }
 
-    /// What the kernel says of the ring, as IORING_SQ_* (io_uring_enter(2)).
+    /// Returns the ring's flags IORING_SQ_* (io_uring_enter(2)).
     pub(crate) fn flags(&self) -> u32 {
         self.rings.word(self.layout.request_flags).load(Ordering::Acquire)
     }
 
-    /// Writes a request to the place of `position`.
+    /// Writes a request to the entry of `position`.
     ///
     /// # Safety
-    /// Nobody else writes requests meanwhile, and none is queued at that place. Memory that the
-    /// request names is the kernel's from the submission until the request completes.
+    /// No other thread writes requests at the same time, and the entry is free. Memory that the
+    /// request names belongs to the kernel from the submission until the request completes.
     pub(crate) unsafe fn write_request(&self, position: u32, request: io_uring_sqe) {
         let place = (position & self.request_mask) as usize * size_of::<io_uring_sqe>();
         // SAFETY: the place is inside the mapping, which is page-aligned.
         let place = unsafe { self.requests.start().byte_add(place) }.cast::<io_uring_sqe>();
-        // SAFETY: as above; the caller promises that nobody else looks at it, and the kernel does
-        // not before the position is told.
+        // SAFETY: as above; the caller promises that no other thread accesses the entry, and the
+        // kernel does not before the position is published.
         unsafe { place.write(request) };
     }
 
-    /// Whether there are completions. Without the right to take them this is a hint: it holds for
+    /// Returns whether there are completions. Without the right to take them this is a hint about
     /// what has happened before.
     pub(crate) fn has_entries(&self) -> bool {
         // Pairs with the kernel's release of the tail.
@@ -159,10 +161,10 @@ impl Queues {
         end != self.rings.word(self.layout.completion_head).load(Ordering::Acquire)
     }
 
-    /// Takes the next completion that is there.
+    /// Takes the next completion.
     ///
     /// # Safety
-    /// Nobody else takes completions meanwhile.
+    /// No other thread takes completions at the same time.
     pub(crate) unsafe fn next_entry(&self) -> Option<CompletionEntry> {
         let head = self.rings.word(self.layout.completion_head);
         let position = head.load(Ordering::Relaxed);
@@ -175,10 +177,10 @@ impl Queues {
         let place = self.layout.completion_array + index * size_of::<CompletionEntry>();
         // SAFETY: the place is inside the mapping, and aligned as the kernel lays it out.
         let place = unsafe { self.rings.start().byte_add(place) }.cast::<CompletionEntry>();
-        // SAFETY: as above; the kernel wrote it before the tail, and not again until the head is
-        // past it, which nobody else moves.
+        // SAFETY: as above; the kernel wrote it before the tail, and does not write it again until
+        // the head has passed it, which only this function moves.
         let entry = unsafe { place.read() };
-        // Released to the kernel's load of the head: the place was read before it.
+        // Released to the kernel's load of the head: the entry was read before it.
         head.store(position.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
@@ -188,7 +190,7 @@ impl Queues {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct CompletionEntry {
-    /// What its request carried.
+    /// The number that its request carried.
     pub(crate) data: u64,
     result: i32,
     flags: u32,
@@ -198,7 +200,7 @@ const _: () = assert!(size_of::<CompletionEntry>() == size_of::<io_uring_cqe>())
 const _: () = assert!(size_of::<io_uring_sqe>() == 64);
 
 impl CompletionEntry {
-    /// What its request came to.
+    /// Returns the result of its request.
     pub(crate) fn result(&self) -> Result<u32> {
         match self.result {
             number @ 0.. => Ok(number as u32),
@@ -206,7 +208,7 @@ impl CompletionEntry {
         }
     }
 
-    /// Whether its request goes on.
+    /// Returns whether its request continues.
     pub(crate) fn has_more(&self) -> bool {
         self.flags & MORE != 0
     }
@@ -215,7 +217,7 @@ impl CompletionEntry {
 /// IORING_CQE_F_MORE.
 const MORE: u32 = rustix::io_uring::IoringCqeFlags::MORE.bits();
 
-/// A request that polls until it is cancelled: edges are what such a one gives unless told otherwise
+/// Returns a request that polls until it is cancelled. Such a request reports edges by default
 /// (since Linux 5.13).
 pub(crate) fn poll_request(fd: i32, events: u32, data: u64) -> io_uring_sqe {
     let mut request = io_uring_sqe { opcode: IoringOp::PollAdd, fd, ..Default::default() };

@@ -1,17 +1,17 @@
-//! io_uring(7) as one thread uses it for itself: requests go in, one system call submits and waits,
-//! completions come out.
+//! An io_uring(7) used by a single thread: requests are queued, one system call submits them and
+//! waits, and completions are taken.
 //!
-//! The ring is set up so that only the thread that enabled it may use it (IORING_SETUP_SINGLE_ISSUER),
-//! and so that the kernel does nothing for its requests but inside [`Ring::enter`]
-//! (IORING_SETUP_DEFER_TASKRUN): no interrupt of the thread, and no work between its turns. Both
-//! together are the newest that is used; they came with Linux 6.1.
+//! Only the thread that enabled the ring may use it (IORING_SETUP_SINGLE_ISSUER), and the kernel
+//! works on its requests only inside [`Ring::enter`] (IORING_SETUP_DEFER_TASKRUN). So the thread is
+//! never interrupted, and nothing happens between its calls. The two flags are the newest features
+//! that are used, of Linux 6.1.
 //!
-//! A ring does what is asked for here and nothing else: it begins disabled, is restricted to the
+//! A ring can only do what this module asks for. It is created disabled, then restricted to the
 //! operations of this module (`restriction`), and only then enabled.
 //!
-//! Watches go on until they are cancelled. Bytes are moved by requests that never wait: they are
-//! over when the [`Ring::enter`] that submits them returns, so the memory lent to the kernel is
-//! never lent for longer than that.
+//! Poll requests continue until they are cancelled. Bytes are moved by requests that never wait.
+//! They have completed when the [`Ring::enter`] that submits them returns, so memory is never lent
+//! to the kernel for longer than that.
 
 mod request;
 mod restriction;
@@ -30,26 +30,27 @@ use rustix::time::Timespec;
 use crate::Result;
 use crate::queues::{CompletionEntry, Layout, Queues, setup};
 
-/// A ring. It stays in the thread that enabled it: it is not `Send`, and the kernel holds it to that.
+/// A ring. It stays in the thread that enabled it: it is not `Send`, and the kernel enforces that.
 ///
 /// `submitted <= queued <= submitted + entries`, as wrapping counts; likewise for completions.
 #[derive(Debug)]
 pub struct Ring {
-    // Closed before its memory goes.
+    // Declared first, so that it is closed before its memory is unmapped.
     fd: OwnedFd,
-    /// What io_uring_enter(2) knows the ring by: an index of the thread's registered rings, which
-    /// spares the look into the table of descriptors, or its descriptor.
+    /// The argument of io_uring_enter(2): an index of the thread's registered rings, which saves a
+    /// lookup in the table of descriptors, or else the descriptor.
     enter_fd: (libc::c_int, Flags),
     queues: Queues,
-    /// Where requests end; the kernel knows it since the last [`Ring::enter`] or a full queue.
+    /// The position up to which requests are queued. It is published by [`Ring::enter`], or when
+    /// the queue is full.
     queued: u32,
-    /// Memory of the requests that move bytes, each at the place that its completion names.
+    /// The memory of requests that move bytes, at the index that their completions carry.
     lent: Vec<Option<LentMemory>>,
-    /// Places of `lent` that are free.
+    /// Unused indices of `lent`.
     free_slots: Vec<u32>,
 }
 
-/// Memory that a request reads or fills, and the number that it completes with.
+/// Memory that a request reads or fills, and the number of its completion.
 #[derive(Debug)]
 struct LentMemory {
     data: u64,
@@ -59,15 +60,15 @@ struct LentMemory {
 #[derive(Debug)]
 enum RequestMemory {
     ToFill(LeakedBox),
-    /// The kernel only reads it, and moving a `Vec` claims nothing about its elements.
+    /// The kernel only reads it, and moving a `Vec` makes no claim about its elements.
     ToSend(Vec<u8>),
 }
 
-/// The memory of a `Box`, while the kernel writes to it.
+/// The memory of a `Box` while the kernel writes to it.
 ///
-/// It is a raw pointer, since a `Box` may not be moved while something else writes to its memory: a
-/// move asserts that nothing else does. Without [`LeakedBox::into_box`] the memory is never freed, as
-/// the kernel may still have it.
+/// It is a raw pointer because a `Box` may not be moved while something else writes to its memory:
+/// moving it asserts exclusive access. Without [`LeakedBox::into_box`] the memory is never freed,
+/// since the kernel may still use it.
 #[derive(Debug)]
 struct LeakedBox(NonNull<[u8]>);
 
@@ -76,65 +77,65 @@ impl LeakedBox {
         Self(NonNull::from(Box::leak(memory)))
     }
 
-    /// The address that the kernel writes to, with at least `bytes` bytes.
+    /// Returns the address to which the kernel writes up to `bytes` bytes.
     ///
     /// # Panics
-    /// When the memory is shorter.
+    /// Panics if the memory is shorter.
     fn start(&self, bytes: usize) -> *mut u8 {
         assert!(bytes <= self.0.len(), "a receive fits its memory");
         self.0.cast().as_ptr()
     }
 
-    /// Gives the memory back.
+    /// Returns the memory.
     ///
     /// # Safety
     /// No request that has the address is queued or outstanding.
     unsafe fn into_box(self) -> Box<[u8]> {
-        // SAFETY: the pointer comes from a `Box` that was leaked, of which this is the only owner,
-        // and the caller promises that the kernel has it no more.
+        // SAFETY: the pointer comes from a leaked `Box`, of which this is the only owner, and the
+        // caller promises that the kernel no longer uses it.
         unsafe { Box::from_raw(self.0.as_ptr()) }
     }
 }
 
-/// What became of a request. `data` is the number that it carried.
+/// The completion of a request. `data` is the number that the request carried.
 #[derive(Debug)]
 pub enum RingCompletion {
-    /// Of a watch.
+    /// The completion of a poll request.
     Watched {
-        /// As it was given.
+        /// The number of the request.
         data: u64,
-        /// What its descriptor is ready for, in the bits of poll(2), or why it is watched no
-        /// longer; ECANCELED: as asked.
+        /// The readiness of the descriptor, in the bits of poll(2), or the reason why it is no
+        /// longer watched; ECANCELED after [`Ring::cancel`].
         result: Result<u32>,
-        /// Whether the watch goes on.
+        /// Whether the request continues.
         more: bool,
     },
-    /// Of a receive: as by recv(2), with the memory given back.
+    /// The completion of a receive, like the result of recv(2).
     Received {
-        /// As it was given.
+        /// The number of the request.
         data: u64,
-        /// Filled from its start.
+        /// The lent memory, filled from its start.
         memory: Box<[u8]>,
-        /// How many bytes were received.
+        /// Number of bytes received.
         result: Result<usize>,
     },
-    /// Of a send: as by send(2), with the memory given back.
+    /// The completion of a send, like the result of send(2).
     Sent {
-        /// As it was given.
+        /// The number of the request.
         data: u64,
-        /// What was to be sent.
+        /// The lent memory.
         memory: Vec<u8>,
-        /// How many bytes of it the kernel took.
+        /// Number of bytes that the kernel took.
         result: Result<usize>,
     },
 }
 
-/// A ring that is set up and not enabled yet (IORING_SETUP_R_DISABLED). No thread owns it: it may be
-/// moved to the thread that enables it.
+/// A ring that is set up but not enabled (IORING_SETUP_R_DISABLED). It may be moved to the thread
+/// that enables it.
 ///
-/// The kernel allocates a ring's memory at set-up, and since Linux 6.14 counts it against
-/// RLIMIT_MEMLOCK, per user, unless the process has CAP_IPC_LOCK. Rings that are set up together
-/// are therefore certain to be there later.
+/// The kernel allocates a ring's memory during set-up. Since Linux 6.14 it counts that memory
+/// against RLIMIT_MEMLOCK, per user, unless the process has CAP_IPC_LOCK. Setting up all rings
+/// together makes sure that there is memory for all of them later.
 #[derive(Debug)]
 pub struct DisabledRing {
     fd: OwnedFd,
@@ -143,12 +144,12 @@ pub struct DisabledRing {
 
 impl DisabledRing {
     /// Sets up a ring with room for `requests` between two submissions, and for `completions`
-    /// between two waits before the kernel has to allocate; each is rounded up to a power of two.
+    /// between two waits before the kernel has to allocate. Both are rounded up to a power of two.
     ///
     /// # Errors
     /// ENOSYS: the kernel has no io_uring, or a filter hides it. EPERM:
-    /// /proc/sys/kernel/io_uring_disabled or a filter forbids it. EINVAL: older than Linux 6.1.
-    /// ENOMEM: no memory, or none within RLIMIT_MEMLOCK. EMFILE, ENFILE.
+    /// /proc/sys/kernel/io_uring_disabled or a filter forbids it. EINVAL: the kernel is older than
+    /// Linux 6.1. ENOMEM: there is no memory, or none within RLIMIT_MEMLOCK. EMFILE, ENFILE.
     pub fn new(requests: u32, completions: u32) -> Result<Self> {
         let flags = IoringSetupFlags::SINGLE_ISSUER
             | IoringSetupFlags::DEFER_TASKRUN
@@ -157,7 +158,8 @@ impl DisabledRing {
         Ok(Self { fd, layout })
     }
 
-    /// Bytes that the kernel allocated for both queues and the requests: whole pages.
+    /// Returns how many bytes the kernel allocated for both queues and the requests, in whole
+    /// pages.
     pub fn memory_bytes(&self) -> usize {
         let page = rustix::param::page_size();
         let blocks = [self.layout.rings_bytes(), self.layout.requests_bytes()];
@@ -167,23 +169,24 @@ impl DisabledRing {
     /// Enables the ring for the calling thread, which becomes its single issuer.
     ///
     /// # Errors
-    /// ENOMEM; what a filter of system calls returns that allowed the set-up.
+    /// ENOMEM; the error of a filter of system calls that allowed only the set-up.
     pub fn enable(self) -> Result<Ring> {
         let Self { fd, layout } = self;
         let queues = Queues::map(fd.as_fd(), layout)?;
-        // Before it is restricted, which rules out what registers its descriptor.
+        // This comes before the restriction, which forbids registering the descriptor.
         let name = register_ring_fd(fd.as_fd()).unwrap_or((fd.as_raw_fd(), Flags::empty()));
         restriction::restrict(fd.as_fd())?;
         let (lent, places, queued) = (Vec::new(), Vec::new(), queues.submission_tail());
         let mut ring = Ring { fd, enter_fd: name, queues, queued, lent, free_slots: places };
-        // A filter may allow the set-up and refuse this.
+        // A filter may allow the set-up and refuse this call.
         ring.call(0, Flags::GETEVENTS, None)?;
         Ok(ring)
     }
 }
 
 impl Ring {
-    /// A ring of this thread: [`DisabledRing::new`], enabled at once.
+    /// Sets up a ring and enables it for the calling thread: [`DisabledRing::new`] and
+    /// [`DisabledRing::enable`].
     ///
     /// # Errors
     /// As [`DisabledRing::new`] and [`DisabledRing::enable`].
@@ -191,15 +194,15 @@ impl Ring {
         DisabledRing::new(requests, completions)?.enable()
     }
 
-    /// Requests queued and not taken by the kernel yet.
+    /// Returns the number of requests that are queued and that the kernel has not taken.
     fn unsubmitted(&self) -> u32 {
         self.queued.wrapping_sub(self.queues.submission_head())
     }
 
-    /// Submits what is queued without waiting, until at most `left` requests are queued.
+    /// Submits queued requests without waiting, until at most `left` of them remain.
     ///
-    /// Without memory the kernel takes a part of them. The rest must not wait for another turn,
-    /// when their descriptors may be closed.
+    /// If the kernel lacks memory, it takes only some of them. The others must not wait for a later
+    /// call, since their descriptors may be closed by then.
     fn submit(&mut self, left: u32, flags: Flags) -> Result<()> {
         let mut tries = SUBMIT_TRIES_MAX;
         while self.unsubmitted() > left {
@@ -215,12 +218,13 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits what is queued, runs what is due, and waits until there is a completion or, at
-    /// most, `wait_max` (`None`: for ever).
+    /// Submits the queued requests, runs work that is due, and waits until there is a completion,
+    /// for at most `wait_max` (`None`: no bound).
     ///
-    /// # Errors EAGAIN, ENOMEM or EBUSY when the kernel has no memory for requests, however often
-    /// it is asked; what a filter of system calls gives. The ring is of no more use then. A signal
-    /// or a want of memory that only ends the wait is none.
+    /// # Errors
+    /// EAGAIN, ENOMEM or EBUSY if the kernel has no memory for requests, even after many attempts;
+    /// the error of a filter of system calls. The ring is unusable then. A signal, or a lack of
+    /// memory that only ends the wait, is no error.
     pub fn enter(&mut self, wait_max: Option<Duration>) -> Result<()> {
         let wanted = u32::from(wait_max != Some(Duration::ZERO));
         let timeout = wait_max.filter(|_| wanted > 0).map(|wait| Timespec {
@@ -249,8 +253,9 @@ impl Ring {
             None => (std::ptr::null(), 0, Flags::empty()),
         };
         let (name, registered) = self.enter_fd;
-        // SAFETY: the ring is this thread's; the argument and its timeout outlive the call; the
-        // queued requests are whole, and what memory they name is in `lent` until they complete.
+        // SAFETY: this thread owns the ring; the argument and its timeout outlive the call; the
+        // queued requests are complete, and the memory that they name is in `lent` until they
+        // complete.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_enter,
@@ -269,10 +274,10 @@ impl Ring {
         Err(Errno::from_io_error(&error).expect("a system call fails with a number"))
     }
 
-    /// The next completion that is there.
+    /// Returns the next completion.
     pub fn next_completion(&mut self) -> Option<RingCompletion> {
         loop {
-            // SAFETY: the ring is this thread's, so nobody else takes completions.
+            // SAFETY: this thread owns the ring, so no other thread takes completions.
             let entry = unsafe { self.queues.next_entry() }?;
             if entry.data != CANCELLED {
                 return Some(self.completion(entry));
@@ -292,8 +297,8 @@ impl Ring {
         let result = result.map(|count| count as usize);
         match memory {
             RequestMemory::ToFill(memory) => {
-                // SAFETY: the request that has the address has just completed. Its place was its
-                // own until then, so no other request has it.
+                // SAFETY: the request that has the address has just completed. No other request had
+                // its index until then, so no other request has the address.
                 let memory = unsafe { memory.into_box() };
                 RingCompletion::Received { data, memory, result }
             }
@@ -304,19 +309,20 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // A ring that is closed with requests outstanding ends them some time later, in another
-        // thread, and what they watch is open for as long.
+        // If a ring is closed with outstanding requests, another thread ends them some time later,
+        // and their files stay open until then.
         let cancelled = self.cancel_all().is_ok();
-        // Linux 6.13 and newer end some twenty of them in a call; each completes when it has. One
-        // that is left takes the wakes of an eventfd that a successor watches.
+        // Linux 6.13 and newer cancel about twenty requests in a call, and each completes when it
+        // is cancelled. A request that is left would consume the wakes of an eventfd that a later
+        // ring watches.
         while self.next_completion().is_some() {
             while self.next_completion().is_some() {}
             if cancelled {
                 let _ = self.enter(Some(Duration::ZERO));
             }
         }
-        // What moves bytes is over once it is submitted. If that failed, the memory is not freed:
-        // the kernel may still have it.
+        // Requests that move bytes complete during their submission. If that failed, the memory is
+        // leaked, since the kernel may still use it.
         self.lent.drain(..).flatten().for_each(std::mem::forget);
         if self.enter_fd.1 == Flags::REGISTERED_RING {
             unregister_ring_fd(self.fd.as_fd(), self.enter_fd.0);
@@ -324,19 +330,20 @@ impl Drop for Ring {
     }
 }
 
-/// Whether io_uring_enter(2) may do better when it is called again.
+/// Returns whether repeating io_uring_enter(2) may succeed.
 fn is_transient(error: Errno) -> bool {
     matches!(error, Errno::INTR | Errno::AGAIN | Errno::NOMEM | Errno::BUSY)
 }
 
-/// Times that a submission is tried again for want of memory.
+/// How often a submission is retried when the kernel has no memory.
 const SUBMIT_TRIES_MAX: u32 = 10_000;
-/// What a cancelling request carries.
+/// The number of cancelling requests.
 const CANCELLED: u64 = u64::MAX;
-/// Set in what a request that moves bytes carries, beside its place; in no number of a caller.
+/// The bit that marks the number of a request with lent memory; the rest is its index. Callers do
+/// not use it.
 const LENT_BIT: u64 = 1 << 31;
 
-/// Registers the ring with this thread (since Linux 5.18), which gives what [`Ring::enter_fd`] holds.
+/// Registers the ring with this thread (since Linux 5.18). Returns the value of [`Ring::enter_fd`].
 fn register_ring_fd(fd: BorrowedFd<'_>) -> Option<(libc::c_int, Flags)> {
     let mut update = io_uring_rsrc_update::default();
     update.offset = u32::MAX;
@@ -347,7 +354,7 @@ fn register_ring_fd(fd: BorrowedFd<'_>) -> Option<(libc::c_int, Flags)> {
     (count == Ok(1)).then_some((update.offset as libc::c_int, Flags::REGISTERED_RING))
 }
 
-/// Undoes [`register_ring_fd`]: the thread would keep the ring open.
+/// Undoes [`register_ring_fd`]. Otherwise the thread would keep the ring open.
 fn unregister_ring_fd(fd: BorrowedFd<'_>, index: libc::c_int) {
     let mut update = io_uring_rsrc_update::default();
     update.offset = index as u32;
@@ -356,7 +363,7 @@ fn unregister_ring_fd(fd: BorrowedFd<'_>, index: libc::c_int) {
     let _ = unsafe { io_uring_register(fd, IoringRegisterOp::UnregisterRingFds, argument, 1) };
 }
 
-/// A ring of so many entries; `None` where there is none to test with, which is said.
+/// Returns a ring for a test. If io_uring is not available, prints that and returns `None`.
 #[cfg(test)]
 fn test_ring(entries: u32) -> Option<Ring> {
     match Ring::new(entries, entries) {

@@ -1,9 +1,9 @@
-//! What a turn gathers for the kernel, of an engine that moves bytes by requests.
+//! The requests that one turn collects, for an engine that moves bytes by requests to the kernel.
 //!
-//! A receive that may find something, and a send that is short, wait here until the turn ends.
-//! They are submitted together and are over together, before anything else happens: nothing is
-//! closed, and no number reused, while the kernel works on them. A descriptor that is closed
-//! before is found by its key, and its operation is not submitted.
+//! Receives that may find something and short sends wait here until the end of the turn. They are
+//! submitted together, and they have all completed before anything else happens. So no descriptor
+//! is closed and no number reused while the kernel works on them. If a descriptor is closed before
+//! that, its key no longer exists and its request is not submitted.
 
 use std::collections::VecDeque;
 
@@ -12,16 +12,16 @@ use millrace_sys as sys;
 use crate::limits::BATCH_MAX;
 use crate::{Buffer, Key};
 
-/// Operations to be submitted, and receives that are over.
+/// Requests to submit, and completed receives.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Descriptors that a receive is outstanding for and may be ready.
+    /// Descriptors that may be ready and have a receive outstanding.
     pub(super) receives: Vec<Key>,
-    /// Copies of what is to be sent.
+    /// Copies of the bytes to send.
     pub(super) sends: Vec<(Key, Vec<u8>)>,
-    /// Receives that are over, with what they brought: given one at a time.
+    /// Completed receives and their results, returned to the worker one at a time.
     pub(super) received: VecDeque<(Key, Buffer, sys::Result<usize>)>,
-    /// Memory of sends that are over; at most [`BATCH_MAX`].
+    /// Memory of completed sends for later use; at most [`BATCH_MAX`] entries.
     pub(super) spare_memory: Vec<Vec<u8>>,
 }
 
@@ -37,7 +37,7 @@ impl Batch {
         self.receives.is_empty() && self.sends.is_empty() && self.received.is_empty()
     }
 
-    /// Whether the turn has to end before it gathers more.
+    /// Returns whether the turn has to end before more requests are collected.
     pub(super) fn is_full(&self) -> bool {
         self.receives.len() >= BATCH_MAX || self.sends.len() >= BATCH_MAX
     }

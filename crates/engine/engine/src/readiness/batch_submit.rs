@@ -1,4 +1,4 @@
-//! Submitting what a turn has gathered, and taking what came of it.
+//! Submitting the requests that a turn has collected, and handling their completions.
 
 use std::os::fd::AsFd;
 
@@ -12,13 +12,13 @@ use crate::limits::{BATCH_MAX, SPARE_BUFFERS_MAX};
 use crate::{Buffer, Completion, Key};
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// Whether an operation that could be done now waits for the end of the turn instead. One that
-    /// has no others to go with is cheaper at once.
+    /// Returns whether an operation that is possible now should wait for the end of the turn. If
+    /// there are no others to submit it with, running it at once is cheaper.
     pub(super) fn should_batch(&self) -> bool {
         W::MOVES_BYTES && !(self.batch.is_empty() && self.queue.is_empty(true))
     }
 
-    /// Queues what was gathered for the wait that follows.
+    /// Queues the collected requests for the wait that follows.
     pub(super) fn submit_batch(&mut self) {
         for (key, bytes) in self.batch.sends.drain(..) {
             if let Some(descriptor) = self.descriptors.get(key) {
@@ -30,7 +30,7 @@ impl<W: Watch> ReadinessEngine<W> {
             let Some(descriptor) = self.descriptors.get_mut(key) else { continue };
             let ReceiveOperation::Receive { max, .. } = descriptor.receiving else { continue };
             if !may_receive {
-                // It is parked when it is run again.
+                // It is parked when it is run.
                 self.queue.ready.push_back(ReadyEntry { key, direction: Direction::Receiving });
                 continue;
             }
@@ -39,7 +39,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// A receive of the batch is over.
+    /// Handles a completed receive of the batch.
     pub(super) fn handle_received(&mut self, key: Key, buffer: Buffer, result: sys::Result<usize>) {
         let Some(descriptor) = self.descriptors.get_mut(key) else {
             return self.keep_spare_buffer(buffer);
@@ -56,7 +56,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Gives the next receive of the batch.
+    /// Returns the completion of the next receive of the batch.
     pub(super) fn next_received(&mut self) -> Option<Completion> {
         while let Some((key, buffer, result)) = self.batch.received.pop_front() {
             let Some(descriptor) = self.descriptors.get_mut(key) else {
@@ -65,14 +65,14 @@ impl<W: Watch> ReadinessEngine<W> {
             };
             descriptor.receive_queued = false;
             let ReceiveOperation::Receive { token, .. } = descriptor.receiving else {
-                unreachable!("a receive is outstanding until it is given")
+                unreachable!("a receive is outstanding until its completion is returned")
             };
             return self.complete_receive(key, token, buffer, result);
         }
         None
     }
 
-    /// A send of the batch is over.
+    /// Handles a completed send of the batch.
     pub(super) fn handle_sent(&mut self, key: Key, bytes: Vec<u8>, result: sys::Result<usize>) {
         self.stats.sends += 1;
         if let Some(descriptor) = self.descriptors.get_mut(key)
@@ -96,7 +96,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Keeps a buffer that was not lent.
+    /// Keeps an unused buffer for a later receive.
     pub(super) fn keep_spare_buffer(&mut self, buffer: Buffer) {
         if self.spare_buffers.len() < SPARE_BUFFERS_MAX {
             self.spare_buffers.push(buffer);

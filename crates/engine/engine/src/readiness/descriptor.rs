@@ -1,4 +1,4 @@
-//! What an engine knows of one descriptor: whose it is, what the kernel last said about it, and
+//! The engine's state of one descriptor: its kind, the readiness that the kernel last reported, and
 //! the operation outstanding in each direction.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,22 +7,24 @@ use millrace_sys::Interest;
 
 use crate::{Error, HeldBytes, SharedBytes, Token, Watch};
 
-/// One descriptor, at the index that its [`Fd`](crate::Fd) holds. The index is not the kernel's
-/// number: numbers are shared by all workers, so a table by number would be as long for each of
-/// them as for all together, and a number says nothing about events of its last owner.
+/// One descriptor, at the index that its [`Fd`](crate::Fd) contains. The index is not the kernel's
+/// number. All workers share the kernel's numbers, so a table indexed by them would be as long for
+/// each worker as for all workers together. Also, a number does not show whether an event belongs
+/// to its previous owner.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) fd: OwnedFd,
     pub(super) kind: DescriptorKind,
-    /// A receive may find something. Cleared by a call that shows that there is nothing more, set
-    /// by the next edge.
+    /// A receive may find something. Cleared by a call that shows that nothing is left, and set by
+    /// the next edge.
     pub(super) readable: bool,
-    /// A send may find room; likewise.
+    /// A send may find room. Cleared by a call that finds too little room, and set by the next
+    /// edge.
     pub(super) writable: bool,
-    /// The end of the stream, an error or urgent data was announced. That is not announced again,
-    /// so a receive that got less than it asked for does not show that nothing is left.
+    /// The end of the stream, an error or urgent data was announced. It is not announced again, so
+    /// a receive that returned less than requested does not show that nothing is left.
     pub(super) must_drain: bool,
-    /// Whether each direction has an entry in the queue of what is ready.
+    /// Whether each direction has an entry in the ready queue.
     pub(super) receive_queued: bool,
     pub(super) send_queued: bool,
     /// Whether the entry of `receive_queued` is among those that wait for the budget.
@@ -35,12 +37,12 @@ const _: () = assert!(size_of::<Descriptor>() <= 64);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DescriptorKind {
-    /// A stream socket: TCP or Unix.
+    /// A stream socket over TCP or Unix.
     Stream,
-    /// A UDP socket. It never ends, and one receive says nothing about the next.
+    /// A UDP socket. It has no end, and one receive shows nothing about the next.
     Datagram,
     Listener,
-    /// An end of a pipe: known to this table only, and not watched.
+    /// An end of a pipe. It is not watched.
     Pipe,
 }
 
@@ -54,21 +56,22 @@ pub(super) enum ReceiveOperation {
     },
     Accept {
         token: Token,
-        /// The turn in which it last gave a connection, and how many it gave in it.
+        /// The turn in which the listener last accepted a connection, and the number of connections
+        /// accepted in that turn.
         turn: u32,
         count: u32,
     },
-    /// Into the pipe at this index, whose sending side is [`SendOperation::PipeTarget`].
+    /// Splices into the pipe at this index, whose sending side is [`SendOperation::PipeTarget`].
     Splice {
         pipe: u32,
         max: u32,
         token: Token,
     },
-    /// Takes nothing.
+    /// Waits for readability and consumes nothing.
     PollReadable {
         token: Token,
     },
-    /// This is a pipe that the socket at this index is emptying.
+    /// This descriptor is a pipe from which bytes move to the socket at this index.
     PipeSource {
         socket: u32,
     },
@@ -81,55 +84,56 @@ pub(super) enum SendOperation {
     Connect {
         token: Token,
     },
-    /// All of it is copied, to be sent when the turn ends.
+    /// The bytes are copied, to be sent at the end of the turn.
     Batched {
         token: Token,
         length: u32,
     },
-    /// Boxed because a send rarely has a rest.
+    /// Boxed because most sends complete at once.
     Send {
         token: Token,
         rest: Box<HeldBytes>,
     },
-    /// By reference; boxed likewise.
+    /// Sends shared bytes. Boxed like [`SendOperation::Send`].
     SendShared {
         token: Token,
         rest: Box<UnsentShared>,
     },
-    /// Out of the pipe at this index, whose receiving side is [`ReceiveOperation::PipeSource`].
+    /// Splices from the pipe at this index, whose receiving side is
+    /// [`ReceiveOperation::PipeSource`].
     Splice {
         pipe: u32,
         max: u32,
         token: Token,
     },
-    /// The same, once what goes before it is sent.
+    /// Sends held bytes, and then splices from the pipe at this index.
     SendThenSplice {
         pipe: u32,
         token: Token,
         before: Box<HeldBeforeSplice>,
     },
-    /// This is a pipe that the socket at this index is filling.
+    /// This descriptor is a pipe into which bytes move from the socket at this index.
     PipeTarget {
         socket: u32,
     },
-    /// Ended already, not given yet.
+    /// Completed, but not returned yet.
     Connected {
         token: Token,
         result: Result<(), Error>,
     },
-    /// Ended already, not given yet.
+    /// Completed, but not returned yet.
     Sent {
         token: Token,
         result: Result<(), Error>,
     },
-    /// Ended already, not given yet; the pipe is free again.
+    /// Completed, but not returned yet. The pipe is free again.
     Spliced {
         token: Token,
         result: Result<u32, Error>,
     },
 }
 
-/// What a splice waits for, and how much it then moves at most.
+/// The bytes to send before a splice, and the most bytes that the splice moves.
 #[derive(Debug)]
 pub(super) struct HeldBeforeSplice {
     pub(super) rest: HeldBytes,
@@ -153,7 +157,7 @@ impl Descriptor {
     }
 
     /// # Panics
-    /// When an operation is outstanding in the receiving direction.
+    /// Panics if a receiving operation is outstanding.
     pub(super) fn begin_receiving(&mut self, operation: ReceiveOperation) {
         let idle = matches!(self.receiving, ReceiveOperation::Idle);
         assert!(idle, "one receiving operation at a time: {:?}", self.receiving);
@@ -161,14 +165,14 @@ impl Descriptor {
     }
 
     /// # Panics
-    /// When an operation is outstanding in the sending direction.
+    /// Panics if a sending operation is outstanding.
     pub(super) fn begin_sending(&mut self, operation: SendOperation) {
         let idle = matches!(self.sending, SendOperation::Idle);
         assert!(idle, "one sending operation at a time: {:?}", self.sending);
         self.sending = operation;
     }
 
-    /// Whether a send has failed whose completion is not given yet.
+    /// Returns whether a send has failed whose completion has not been returned yet.
     pub(super) fn has_failed_send(&self) -> bool {
         matches!(
             self.sending,
@@ -177,12 +181,12 @@ impl Descriptor {
         )
     }
 
-    /// Whether an edge of readability is what the receiving direction waits for.
+    /// Returns whether the receiving direction waits for an edge of readability.
     pub(super) fn is_waiting_to_receive(&self) -> bool {
         !matches!(self.receiving, ReceiveOperation::Idle | ReceiveOperation::PipeSource { .. })
     }
 
-    /// Whether an edge of room to write is what the sending direction waits for.
+    /// Returns whether the sending direction waits for an edge of writability.
     pub(super) fn is_waiting_to_send(&self) -> bool {
         matches!(
             self.sending,
@@ -194,13 +198,14 @@ impl Descriptor {
         )
     }
 
-    /// A send has found no room.
+    /// Records that a send found no room.
     pub(super) fn mark_unwritable(&mut self, watch: &mut impl Watch) {
         self.writable = false;
         watch.notify_unwritable(self.fd.as_fd());
     }
 
-    /// What is waited for here; `None`: nothing, or it is queued to be tried already.
+    /// Returns the readiness that the outstanding operations wait for; `None` if they wait for
+    /// none, or are queued to be tried already.
     pub(super) fn interest(&self, data: u64) -> Option<Interest<'_>> {
         let receives = self.is_waiting_to_receive() && !self.receive_queued;
         let sends = self.is_waiting_to_send() && !self.send_queued;
@@ -213,10 +218,10 @@ impl Descriptor {
     }
 }
 
-/// What a send of shared bytes has left.
+/// The unsent part of a send of shared bytes.
 #[derive(Debug)]
 pub(super) struct UnsentShared {
-    /// Goes first.
+    /// Bytes to send before the shared ones.
     pub(super) before: HeldBytes,
     pub(super) shared: Box<dyn SharedBytes>,
     pub(super) sent: usize,

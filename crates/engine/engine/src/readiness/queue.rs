@@ -1,11 +1,11 @@
-//! What is ready to be run, in the order in which it became so.
+//! The operations that may be ready, in the order in which they became ready.
 
 use std::collections::VecDeque;
 
 use crate::Key;
 
-/// A direction of a descriptor whose operation is to be run. Descriptors that were closed
-/// meanwhile are found by their key.
+/// A direction of a descriptor whose operation is to be tried. The descriptor may have been closed
+/// since; then its key no longer exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyEntry {
     pub(super) key: Key,
@@ -18,27 +18,28 @@ pub(super) enum Direction {
     Sending,
 }
 
-/// Each direction of each open descriptor is in at most one of the queues, at most once.
+/// Each direction of an open descriptor is in at most one of the queues, and at most once.
 #[derive(Debug, Default)]
 pub(super) struct ReadyQueue {
     pub(super) ready: VecDeque<ReadyEntry>,
-    /// Listeners that have given what they may in this turn.
+    /// Listeners that have accepted as many connections as one turn allows.
     pub(super) deferred: Vec<ReadyEntry>,
-    /// Receives that wait for the budget. Nothing but the budget empties this queue, so it may
-    /// not keep an entry for each descriptor that was closed in the meantime: see `forget_parked`.
+    /// Receives that wait for the budget. Only free budget empties this queue, so entries of closed
+    /// descriptors have to be removed: see `count_stale_parked`.
     pub(super) parked: VecDeque<ReadyEntry>,
-    /// Descriptors that were closed while parked, since their entries were last taken out. Some of
-    /// the entries may have been popped since.
+    /// Descriptors that were closed while parked, since stale entries were last removed. Some of
+    /// their entries may have been popped since.
     stale: usize,
 }
 
 impl ReadyQueue {
-    /// Brings back what was deferred to this turn.
+    /// Requeues the listeners that were deferred to this turn.
     pub(super) fn begin_turn(&mut self) {
         self.ready.extend(self.deferred.drain(..));
     }
 
-    /// The next to run: what was parked is the oldest, if the budget allows it.
+    /// Returns the next entry to run. Parked receives are the oldest, so they come first if the
+    /// budget allows it.
     pub(super) fn pop(&mut self, may_receive: bool) -> Option<ReadyEntry> {
         if may_receive && let Some(parked) = self.parked.pop_front() {
             return Some(parked);
@@ -46,13 +47,13 @@ impl ReadyQueue {
         self.ready.pop_front()
     }
 
-    /// Whether [`ReadyQueue::pop`] would give nothing.
+    /// Returns whether [`ReadyQueue::pop`] would return `None`.
     pub(super) fn is_empty(&self, may_receive: bool) -> bool {
         self.ready.is_empty() && (self.parked.is_empty() || !may_receive)
     }
 
-    /// Counts an entry of the parked whose descriptor was closed. Once they may be half of all,
-    /// they are taken out, so that each one costs a constant number of looks.
+    /// Counts a parked entry whose descriptor was closed. Stale entries are removed once they may
+    /// be half of all, so that each costs a constant number of checks.
     pub(super) fn count_stale_parked(&mut self, is_open: impl Fn(Key) -> bool) {
         self.stale += 1;
         if self.stale > 32 && self.stale * 2 > self.parked.len() {

@@ -1,4 +1,4 @@
-//! The receiving direction: connections accepted, bytes received.
+//! The receiving direction: accepting connections and receiving bytes.
 
 use std::os::fd::AsFd;
 
@@ -23,7 +23,7 @@ impl<W: Watch> ReadinessEngine<W> {
 
     pub(super) fn begin_poll_readable(&mut self, fd: &Fd, token: Token) {
         let (key, descriptor) = self.lookup(fd);
-        assert_eq!(descriptor.kind, DescriptorKind::Stream, "streams are watched");
+        assert_eq!(descriptor.kind, DescriptorKind::Stream, "only streams are polled");
         descriptor.begin_receiving(ReceiveOperation::PollReadable { token });
         if descriptor.readable {
             self.enqueue(key, Direction::Receiving);
@@ -36,12 +36,13 @@ impl<W: Watch> ReadinessEngine<W> {
         assert_eq!(descriptor.kind, DescriptorKind::Listener);
         descriptor.begin_receiving(ReceiveOperation::Accept { token, turn, count: 0 });
         let fd = self.descriptors.get(key).expect("it was found").fd.as_fd();
-        self.watch.add_listener(fd, data_of(key)).expect("a listener can be waited for");
-        // Connections may wait already: the first try is now, and not at the next edge.
+        self.watch.add_listener(fd, data_of(key)).expect("a listener can be watched");
+        // Connections may be pending already, so the first attempt is made now and not at the next
+        // edge.
         self.enqueue(key, Direction::Receiving);
     }
 
-    /// Ends the watch of a listener, so that others who wait for it get its edges.
+    /// Stops watching a listener, so that other engines waiting for it get its edges.
     pub(super) fn stop_accepting(&mut self, key: Key) {
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert_eq!(descriptor.kind, DescriptorKind::Listener);
@@ -95,14 +96,14 @@ impl<W: Watch> ReadinessEngine<W> {
         self.complete_receive(key, token, buffer, result)
     }
 
-    /// Notes what a receive of up to `max` bytes says about those that follow.
+    /// Updates the readiness of a descriptor from the result of a receive of up to `max` bytes.
     pub(super) fn update_readable(&mut self, key: Key, max: usize, result: &sys::Result<usize>) {
         self.stats.receives += 1;
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         match result {
             Ok(count) => {
-                // A stream that gave less than was asked for has no more, and its next bytes are
-                // an edge (epoll(7), questions and answers, 9).
+                // A stream that returned less than requested is empty, and its next bytes cause an
+                // edge (epoll(7), questions and answers, 9).
                 let emptied = *count < max && descriptor.kind == DescriptorKind::Stream;
                 descriptor.readable = !emptied || descriptor.must_drain;
             }
@@ -115,7 +116,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// The completion of a receive that is over, unless it found nothing.
+    /// Returns the completion of a finished receive, or `None` if the receive found nothing.
     pub(super) fn complete_receive(
         &mut self,
         key: Key,
@@ -125,7 +126,8 @@ impl<W: Watch> ReadinessEngine<W> {
     ) -> Option<Completion> {
         let descriptor = self.descriptors.get_mut(key)?;
         let received = match result {
-            // An empty datagram is neither bytes nor an end: the next one is what is asked for.
+            // An empty datagram is neither data nor an end of the stream, so the next one is
+            // received.
             Ok(0) if descriptor.kind == DescriptorKind::Datagram => {
                 self.keep_spare_buffer(buffer);
                 self.enqueue(key, Direction::Receiving);
@@ -135,9 +137,9 @@ impl<W: Watch> ReadinessEngine<W> {
                 self.keep_spare_buffer(buffer);
                 return None;
             }
-            // The send that failed took the socket's pending error with it (socket(7), SO_ERROR),
-            // so that the break now reads like an end; and its completion may be queued behind
-            // this.
+            // The failed send has consumed the socket's pending error (socket(7), SO_ERROR), so the
+            // break now looks like an end of the stream. The completion of the send may be queued
+            // behind this one.
             Ok(0) if descriptor.has_failed_send() => Err(Error::Reset),
             result => result.map_err(Error::from_errno),
         };
@@ -157,15 +159,15 @@ impl<W: Watch> ReadinessEngine<W> {
         completion(token, CompletionEvent::Received(received))
     }
 
-    /// What the stream has now, into memory of the caller's.
+    /// Receives from a stream into the caller's memory without waiting.
     pub(super) fn recv_into_now(
         &mut self,
         from: &Fd,
         memory: &mut [u8],
     ) -> Option<Result<usize, Error>> {
-        assert!(!memory.is_empty(), "a receive of nothing would look like an end");
+        assert!(!memory.is_empty(), "a receive of 0 bytes would look like the end of the stream");
         let (key, source) = self.lookup(from);
-        assert_eq!(source.kind, DescriptorKind::Stream, "bytes are taken of a stream");
+        assert_eq!(source.kind, DescriptorKind::Stream, "only a stream is received from");
         assert!(
             matches!(source.receiving, ReceiveOperation::Idle),
             "one receiving operation at a time"
@@ -177,7 +179,7 @@ impl<W: Watch> ReadinessEngine<W> {
         self.update_readable(key, memory.len(), &result);
         match result {
             Err(Errno::AGAIN) => None,
-            // As in `give_received`.
+            // As in `complete_receive`.
             Ok(0) if self.lookup(from).1.has_failed_send() => Some(Err(Error::Reset)),
             Ok(count) => {
                 self.bytes_moved += count;
@@ -187,7 +189,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Accepts one connection; the listener then queues behind everything else that is ready.
+    /// Accepts one connection. The listener is then queued behind everything else that is ready.
     fn accept_one(&mut self, key: Key, token: Token, count: u32) -> Option<Completion> {
         let turn = self.turn;
         let descriptor = self.descriptors.get_mut(key)?;
@@ -220,8 +222,8 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 }
 
-/// Whether accept(2) failed because of the one connection that it took out of the backlog: Linux
-/// passes errors that are pending on the new socket ("Error handling" there).
+/// Returns whether accept(2) failed because of the one connection that it took from the backlog.
+/// Linux passes on errors that are pending on the new socket (accept(2), "Error handling").
 fn is_connection_error(error: Errno) -> bool {
     [
         Errno::CONNABORTED,

@@ -1,4 +1,4 @@
-//! The sending direction: connections opened, bytes sent.
+//! The sending direction: opening connections and sending bytes.
 
 use std::os::fd::AsFd;
 
@@ -11,8 +11,8 @@ use crate::limits::{BATCH_MAX, BATCHED_SEND_MAX};
 use crate::{Address, Completion, CompletionEvent, Error, Fd, HeldBytes, Key, Token};
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// What is wrong with the address itself, or with us, is said at once; what is wrong with the
-    /// way to it or with the peer comes as a completion, whether it is known already or not.
+    /// Errors of the address itself and local errors are returned at once. Errors of the network
+    /// and of the peer are reported by a completion, even if they are known already.
     pub(super) fn begin_connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
         let (opened, role) = match address {
             Address::Tcp(address) => (sys::connect_tcp(*address), DescriptorKind::Stream),
@@ -24,13 +24,14 @@ impl<W: Watch> ReadinessEngine<W> {
         descriptor.sending = match connected {
             Ok(false) => SendOperation::Connect { token },
             Ok(true) => SendOperation::Connected { token, result: Ok(()) },
-            // A Unix listener whose backlog is full: nothing tells when it has room again.
+            // The backlog of a Unix listener is full. No event announces when it has room again.
             Err(Errno::AGAIN) => SendOperation::Connected { token, result: Err(Error::Refused) },
             Err(error) => SendOperation::Connected { token, result: Err(Error::from_errno(error)) },
         };
         descriptor.writable = connected == Ok(true);
         let ended = matches!(descriptor.sending, SendOperation::Connected { .. });
-        // Registered only now: a socket that is not even connecting would be reported as ended.
+        // The socket is registered only now, since epoll would report a socket that has not begun
+        // to connect as hung up.
         let fd = self.register(descriptor)?;
         if ended {
             let (key, _) = self.lookup(&fd);
@@ -69,7 +70,8 @@ impl<W: Watch> ReadinessEngine<W> {
         self.enqueue(key, Direction::Sending);
     }
 
-    /// Gives what ended already, or goes on with the operation of a descriptor that may have room.
+    /// Returns the completion of a finished operation, or continues the operation of a descriptor
+    /// that may have room.
     pub(super) fn run_send(&mut self, key: Key) -> Option<Completion> {
         let descriptor = self.descriptors.get_mut(key)?;
         descriptor.send_queued = false;
@@ -118,8 +120,8 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Sends what is held; nothing is outstanding any more when it gives how that ended. `more`:
-    /// the bytes of a pipe follow at once.
+    /// Sends held bytes. Returns the result once nothing is outstanding any more. `more`: bytes of
+    /// a pipe follow at once.
     fn send_held(&mut self, key: Key, more: bool) -> Option<Result<(), Error>> {
         let descriptor = self.descriptors.get_mut(key)?;
         let rest = match &mut descriptor.sending {
@@ -162,8 +164,8 @@ impl<W: Watch> ReadinessEngine<W> {
 }
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// Sends what a turn has gathered for the descriptor at `key`, which is about to be closed:
-    /// what was asked for before is done before.
+    /// Sends the bytes that a turn has collected for the descriptor at `key`, which is about to be
+    /// closed. The order of the caller's operations is kept.
     pub(super) fn send_batched(&mut self, key: Key) {
         let Some(index) = self.batch.sends.iter().position(|(of, _)| *of == key) else { return };
         let (_, bytes) = self.batch.sends.remove(index);
@@ -176,16 +178,16 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 }
 
-/// Sends as much of `parts` as the kernel takes, and gives how many bytes: none while there is no
-/// room. A stream that takes less than it is given is full, and its next room is an edge. `more`:
-/// something follows the parts at once.
+/// Sends as many bytes of `parts` as the kernel takes, and returns their number; 0 while there is
+/// no room. A stream that took less than offered is full, and an edge announces room. `more`: more
+/// bytes follow at once.
 pub(super) fn send_parts(
     descriptor: &Descriptor,
     parts: &[&[u8]],
     more: bool,
     stats: &mut EngineStats,
 ) -> Result<usize, Errno> {
-    // Often there is no head: that is no call.
+    // Often there is no header to send, which needs no call.
     if !descriptor.writable || parts.iter().all(|part| part.is_empty()) {
         return Ok(0);
     }
@@ -215,12 +217,12 @@ pub(super) fn send_parts(
     Ok(taken)
 }
 
-/// How a send ended, whatever it gave.
+/// Converts the result of a send, ignoring the value.
 pub(super) fn send_result<T>(result: Result<T, Errno>) -> Result<(), Error> {
     result.map(|_| ()).map_err(Error::from_errno)
 }
 
-/// Copies what comes after the first `taken` bytes of `parts`.
+/// Copies the bytes of `parts` after the first `taken` ones.
 pub(super) fn hold_unsent(budget: &crate::Budget, parts: &[&[u8]], mut taken: usize) -> HeldBytes {
     let mut rests = Vec::with_capacity(parts.len());
     for part in parts {

@@ -1,4 +1,4 @@
-//! Bytes sent from where they rest: by reference to the pages of their file, or by copy.
+//! Sending shared bytes: by reference to the pages of their file, or by copying.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -11,8 +11,8 @@ use super::{EngineStats, ReadinessEngine, Watch, completion};
 use crate::{Completion, CompletionEvent, Fd, Key, SharedBytes, Token};
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// Where the socket has room, `parts` and the shared bytes go out without a pause between them:
-    /// by copy in one call, by reference in two.
+    /// If the socket has room, `parts` and the shared bytes are sent without a pause between them:
+    /// in one call when copied, in two when sent by reference.
     pub(super) fn begin_send_shared(
         &mut self,
         fd: &Fd,
@@ -22,7 +22,11 @@ impl<W: Watch> ReadinessEngine<W> {
     ) {
         let key = self.lookup(fd).0;
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
-        assert_eq!(descriptor.kind, DescriptorKind::Stream, "a datagram is sent from memory");
+        assert_eq!(
+            descriptor.kind,
+            DescriptorKind::Stream,
+            "shared bytes are sent to streams only"
+        );
         descriptor.begin_sending(SendOperation::Idle);
         let mut sent = SentCounts::default();
         let result = match descriptor.writable {
@@ -43,13 +47,13 @@ impl<W: Watch> ReadinessEngine<W> {
         self.enqueue(key, Direction::Sending);
     }
 
-    /// Goes on with such a send; `None` when it has to wait on.
+    /// Continues such a send; returns `None` if it has to keep waiting.
     pub(super) fn continue_send_shared(&mut self, key: Key) -> Option<Completion> {
         let descriptor = self.descriptors.get_mut(key)?;
-        // Moved out and back, for what it needs of the descriptor.
+        // Moved out, and back below if it is unfinished, since it needs a borrow of the descriptor.
         let operation = std::mem::replace(&mut descriptor.sending, SendOperation::Idle);
         let SendOperation::SendShared { token, mut rest } = operation else {
-            unreachable!("only a send of shared bytes goes on here")
+            unreachable!("only a send of shared bytes continues here")
         };
         let before = rest.len();
         let result = rest.send_more(descriptor, &mut self.stats);
@@ -63,7 +67,8 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 }
 
-/// Bytes that a socket took of what goes before shared bytes, and of those.
+/// The numbers of bytes that a socket has taken of the parts before the shared bytes, and of the
+/// shared bytes.
 #[derive(Default)]
 struct SentCounts {
     before: usize,
@@ -71,7 +76,8 @@ struct SentCounts {
 }
 
 impl SentCounts {
-    /// Sends `parts` and what is shared, until the socket is full: whether that was all.
+    /// Sends `parts` and the shared bytes until the socket is full. Returns whether everything was
+    /// sent.
     fn send(
         &mut self,
         descriptor: &Descriptor,
@@ -100,7 +106,7 @@ impl SentCounts {
 }
 
 impl UnsentShared {
-    /// Whether all of it was sent.
+    /// Sends more bytes, and returns whether everything was sent.
     fn send_more(
         &mut self,
         descriptor: &Descriptor,
@@ -118,7 +124,8 @@ impl UnsentShared {
     }
 }
 
-/// Sends what comes after the first `sent` bytes, until the socket is full: whether that was all.
+/// Sends the bytes after the first `sent` ones until the socket is full. Returns whether everything
+/// was sent.
 fn send_shared_bytes(
     descriptor: &Descriptor,
     shared: &dyn SharedBytes,
@@ -135,8 +142,8 @@ fn send_shared_bytes(
     Ok(count == rest.len())
 }
 
-/// Sends, by reference, what comes after the first `sent` of `length` bytes, which are in a file from
-/// a place on, until the socket is full: whether that was all.
+/// Sends by reference the bytes after the first `sent` of `length` bytes until the socket is full.
+/// The bytes begin at an offset of a file. Returns whether everything was sent.
 fn send_file(
     descriptor: &Descriptor,
     (file, start): (BorrowedFd<'_>, u64),
@@ -147,7 +154,7 @@ fn send_file(
     while *sent < length {
         let at = start + *sent as u64;
         match sys::sendfile(descriptor.fd.as_fd(), file, at, length - *sent) {
-            // The file is shorter than what it is said to hold.
+            // The file is shorter than promised.
             Ok(0) => return Err(Errno::IO),
             Ok(count) => {
                 *sent += count;

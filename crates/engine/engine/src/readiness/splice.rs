@@ -1,4 +1,4 @@
-//! Bytes moved between a socket and a pipe without passing through user space.
+//! Moving bytes between a socket and a pipe without copying them through user space.
 
 use std::os::fd::AsFd;
 
@@ -14,9 +14,9 @@ use crate::limits::SPLICE_MAX;
 use crate::{Buffer, Completion, CompletionEvent, Error, Fd, Key, Token};
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// A pipe has as much room as one splice moves, unless the user has too many pipes already
-    /// (pipe(7), /proc/sys/fs/pipe-user-pages-soft). One that moves less at a time than a receive
-    /// is dearer than copying, so there is none then.
+    /// Opens a pipe with room for one splice, unless the user has too many pipes already (pipe(7),
+    /// /proc/sys/fs/pipe-user-pages-soft). A pipe that moves less at a time than a receive is
+    /// slower than copying, so the call fails then.
     pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {
         if self.descriptors.len() + 2 > crate::limits::DESCRIPTORS_MAX as usize {
             return Err(Error::OutOfDescriptors);
@@ -33,7 +33,7 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 
     pub(super) fn begin_splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
-        assert!(max > 0, "a splice of nothing would look like an end");
+        assert!(max > 0, "a splice of 0 bytes would look like the end of the stream");
         let max = max.min(SPLICE_MAX) as u32;
         let (from_key, source) = self.lookup(from);
         let from_pipe = source.kind == DescriptorKind::Pipe;
@@ -58,8 +58,9 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// From the socket at `key`. A splice that moved little does not show that the socket is
-    /// empty: a pipe is full when its slots are, however few bytes are in each.
+    /// Splices from the socket at `key` into a pipe. A splice that moved little does not show that
+    /// the socket is empty: a pipe is full when all its slots are used, however few bytes each
+    /// contains.
     pub(super) fn splice_in(
         &mut self,
         key: Key,
@@ -79,8 +80,8 @@ impl<W: Watch> ReadinessEngine<W> {
         completion(token, CompletionEvent::Spliced(result.map_err(Error::from_errno)))
     }
 
-    /// Into the socket at `key`. Here too only EAGAIN shows that there is no room left: less than
-    /// `max` may have been in the pipe.
+    /// Splices from a pipe into the socket at `key`. Here too, only EAGAIN shows that there is no
+    /// room left: the pipe may have contained less than `max`.
     pub(super) fn splice_out(
         &mut self,
         key: Key,
@@ -99,17 +100,17 @@ impl<W: Watch> ReadinessEngine<W> {
         completion(token, CompletionEvent::Spliced(result.map_err(Error::from_errno)))
     }
 
-    /// What the stream has now, into an empty pipe.
+    /// Splices from a stream into an empty pipe without waiting.
     pub(super) fn splice_in_now(
         &mut self,
         from: &Fd,
         into: &Fd,
         max: usize,
     ) -> Option<Result<usize, Error>> {
-        assert!(max > 0, "a splice of nothing would look like an end");
+        assert!(max > 0, "a splice of 0 bytes would look like the end of the stream");
         let (into_key, target) = self.lookup(into);
         assert_eq!(target.kind, DescriptorKind::Pipe, "a stream is spliced into a pipe");
-        assert!(matches!(target.sending, SendOperation::Idle), "nothing else fills the pipe");
+        assert!(matches!(target.sending, SendOperation::Idle), "no other operation fills the pipe");
         let (from_key, source) = self.lookup(from);
         assert_eq!(source.kind, DescriptorKind::Stream, "a stream is spliced into a pipe");
         assert!(
@@ -120,8 +121,8 @@ impl<W: Watch> ReadinessEngine<W> {
             return None;
         }
         match self.splice_once(from_key, into_key, max.min(SPLICE_MAX) as u32) {
-            // A splice does not pass urgent data (tcp_read_sock): what is behind it only a receive
-            // finds, which also finds out if there is nothing at all.
+            // A splice stops before urgent data (tcp_read_sock), and only a receive gets past it.
+            // That receive also finds out if there is nothing at all.
             Err(Errno::AGAIN) if self.lookup(from).1.must_drain => Some(Ok(0)),
             Err(Errno::AGAIN) => {
                 self.lookup(from).1.readable = false;
@@ -131,9 +132,9 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// What one pipe has, in another one as well.
+    /// Duplicates the bytes of one pipe into another.
     pub(super) fn tee_now(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
-        assert!(max > 0, "nothing can be told from no room");
+        assert!(max > 0, "a result of 0 bytes would be ambiguous");
         let into = self.idle_pipe_end(into);
         let from = self.idle_pipe_end(from);
         let fd = |key| self.descriptors.get(key).expect("it was just found").fd.as_fd();
@@ -141,26 +142,26 @@ impl<W: Watch> ReadinessEngine<W> {
         would_block_as_zero(result)
     }
 
-    /// What a pipe has, into memory of the caller's.
+    /// Reads from a pipe into the caller's memory.
     pub(super) fn read_pipe_now(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
-        assert!(!memory.is_empty(), "nothing can be told from no room");
+        assert!(!memory.is_empty(), "a result of 0 bytes would be ambiguous");
         let from = self.idle_pipe_end(from);
         let pipe = self.descriptors.get(from).expect("it was just found").fd.as_fd();
         would_block_as_zero(sys::read_pipe(pipe, memory))
     }
 
-    /// An end of a pipe in which nothing is outstanding.
+    /// Returns the key of a pipe's end without an outstanding operation.
     fn idle_pipe_end(&mut self, fd: &Fd) -> Key {
         let (key, descriptor) = self.lookup(fd);
-        assert_eq!(descriptor.kind, DescriptorKind::Pipe, "only pipes are referred to and drained");
+        assert_eq!(descriptor.kind, DescriptorKind::Pipe, "only pipes are duplicated and read");
         let is_idle = matches!(descriptor.receiving, ReceiveOperation::Idle)
             && matches!(descriptor.sending, SendOperation::Idle);
-        assert!(is_idle, "nothing else moves what is in the pipe");
+        assert!(is_idle, "no other operation uses the pipe");
         key
     }
 
-    /// The pipe is emptied in the same call where the socket has room, so that nothing of `parts`
-    /// is kept back for longer than that takes.
+    /// If the socket has room, the pipe is spliced in the same call, so that nothing of `parts` is
+    /// delayed.
     pub(super) fn begin_send_then_splice(
         &mut self,
         parts: &[&[u8]],
@@ -169,14 +170,14 @@ impl<W: Watch> ReadinessEngine<W> {
         max: usize,
         token: Token,
     ) {
-        assert!(max > 0, "a splice of nothing would look like an end");
+        assert!(max > 0, "a splice of 0 bytes would look like the end of the stream");
         let max = max.min(SPLICE_MAX) as u32;
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let (from_key, source) = self.lookup(from);
         assert_eq!(source.kind, DescriptorKind::Pipe, "a pipe is spliced into a stream");
         assert!(
             matches!(source.receiving, ReceiveOperation::Idle),
-            "nothing else empties the pipe"
+            "no other operation reads the pipe"
         );
         let into_key = self.lookup(into).0;
         let Some(target) = self.descriptors.get_mut(into_key) else { return };
@@ -234,7 +235,7 @@ impl<W: Watch> ReadinessEngine<W> {
         result
     }
 
-    /// Frees the other side of a splice that one side, taken out of the table, was part of.
+    /// Frees the other side of the splice of which a removed descriptor was one side.
     pub(super) fn release_splice_partner(&mut self, ended: &Descriptor) {
         if let ReceiveOperation::Splice { pipe: other, .. }
         | ReceiveOperation::PipeSource { socket: other } = ended.receiving
@@ -250,7 +251,7 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 }
 
-/// A pipe that has nothing, or no place, is no error to who asks at once.
+/// An empty source pipe or a full target pipe is no error for an operation that does not wait.
 fn would_block_as_zero(result: Result<usize, Errno>) -> Result<usize, Error> {
     match result {
         Err(Errno::AGAIN) => Ok(0),

@@ -1,6 +1,6 @@
-//! What an engine did, for tests.
+//! Statistics of an engine, for tests.
 
-/// Counts since the engine began. Each only grows.
+/// Counters since the engine was created.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EngineStats {
     /// Calls of recv(2).
@@ -9,16 +9,16 @@ pub struct EngineStats {
     pub sends: u64,
     /// Calls that move bytes or accept, and found nothing to do (EAGAIN).
     pub would_block: u64,
-    /// Sends that the kernel did not take whole at once.
+    /// Sends of which the kernel took only a part at once.
     pub short_sends: u64,
     /// Receives that were ready and had to wait for the budget.
     pub parked_receives: u64,
-    /// Events for descriptors that were closed before the event was looked at.
+    /// Events of descriptors that were closed before the event was handled.
     pub stale_events: u64,
-    /// Bytes sent from memory.
+    /// Bytes copied from memory to the kernel.
     pub bytes_sent: u64,
     /// Bytes sent by reference.
     pub bytes_zero_copy: u64,
-    /// Bytes spliced, counted once on their way into a pipe and once on their way out.
+    /// Bytes spliced. Each byte is counted on its way into a pipe and on its way out.
     pub bytes_spliced: u64,
 }

@@ -7,16 +7,16 @@ use millrace_sys::{EventFd, Result};
 
 use crate::Wake;
 
-/// The waker of an engine over [`ReadinessEngine`](crate::ReadinessEngine). Copies wake the same engine; once that
-/// is gone they do nothing.
+/// The waker of a [`ReadinessEngine`](crate::ReadinessEngine). Clones wake the same engine. After
+/// the engine has ended they do nothing.
 #[derive(Clone, Debug)]
 pub struct EventWaker(Arc<WakerState>);
 
 #[derive(Debug)]
 struct WakerState {
     eventfd: EventFd,
-    /// Whether a wake is on its way: set by the waker that signals, cleared by the engine before
-    /// the worker reads its mailboxes. Wakes in between cost no system call.
+    /// Whether a wake is pending. The waker that signals sets it, and the engine clears it before
+    /// the worker reads its mailboxes. Wakes in between make no system call.
     pending: AtomicBool,
 }
 
@@ -29,17 +29,18 @@ impl EventWaker {
         &self.0.eventfd
     }
 
-    /// Says that the worker is about to read: what is written from now on needs a new wake.
+    /// Allows the next wake to signal again. Called before the worker reads its mailboxes.
     pub(super) fn clear_pending(&self) {
-        // Acquires what a waker released by finding `pending` set: if it did not signal because
-        // of this wake, its message is seen by the read that follows.
+        // Acquires what a waker released when it found `pending` set. That waker did not signal, so
+        // the read that follows has to see its message.
         self.0.pending.swap(false, Ordering::AcqRel);
     }
 }
 
 impl Wake for EventWaker {
     fn wake(&self) {
-        // Pairs with the swap in `rearm`: whichever comes second sees what came before the other.
+        // Pairs with the swap in `clear_pending`: the later of the two sees everything before the
+        // earlier one.
         if !self.0.pending.swap(true, Ordering::AcqRel) {
             self.0.eventfd.signal();
         }

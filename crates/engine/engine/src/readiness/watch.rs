@@ -1,4 +1,4 @@
-//! Who tells an engine what is ready.
+//! The source of readiness of an engine.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -9,87 +9,90 @@ use crate::{Buffer, Error, PathEstimate};
 
 /// A set of watched descriptors, each with a number of the engine's choice.
 ///
-/// A watch gives edges: what is ready when it begins, and from then on what becomes ready. Edges
-/// of one descriptor may fold into one that says all of it. After a descriptor was removed or
-/// closed an edge that was on its way may still come. A watch over levels gives them as edges, of
-/// what a wait is asked for and nothing else: docs/design/engines.md.
+/// A watch reports edges: the readiness at the moment when a descriptor is added, and every
+/// descriptor that becomes ready later. Several edges of one descriptor may be merged into one
+/// event. An event may still arrive after its descriptor was removed or closed. A watch over a
+/// level-triggered call reports as edges the interests passed to its wait, and nothing else: see
+/// docs/design/engines.md.
 pub trait Watch: Sized {
-    /// A set with nothing in it.
+    /// Creates an empty set.
     ///
     /// # Errors
     /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`], [`Error::Unsupported`].
     fn new() -> std::result::Result<Self, Error>;
-    /// Watches a connection for readability, room to write, urgent data, and either side's end.
+    /// Watches a connection for readability, writability, urgent data, and the end of either
+    /// direction.
     ///
     /// # Errors
-    /// ENOMEM; ENOSPC when the user has too many.
+    /// ENOMEM; ENOSPC if the user has too many registrations.
     fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()>;
-    /// Watches a listener, or an eventfd, for readability. Of several sets that have the same
-    /// listener only one or few are woken.
+    /// Watches a listener or an eventfd for readability. If several sets watch the same listener,
+    /// only one or a few of them are woken.
     ///
     /// # Errors
-    /// As [`Watch::add_connection`].
+    /// Like [`Watch::add_connection`].
     fn add_listener(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()>;
-    /// Ends a watch whose descriptor lives on, here or elsewhere. Before this returns the kernel
-    /// has forgotten it.
+    /// Stops watching a descriptor that stays open, here or elsewhere. The kernel has forgotten it
+    /// when this returns.
     fn remove(&mut self, fd: BorrowedFd<'_>, data: u64);
-    /// Ends the watch of a connection, and closes it: by the end of the next [`Watch::wait`] at
-    /// the latest, its peer is told. The default suffices where the kernel forgets a closed
-    /// descriptor by itself, as epoll(7) does.
+    /// Stops watching a connection and closes it. The peer is notified by the end of the next
+    /// [`Watch::wait`] at the latest. The default suffices if the kernel forgets closed descriptors
+    /// by itself, as epoll(7) does.
     fn close(&mut self, fd: OwnedFd, _data: u64) {
         drop(fd);
     }
-    /// A send has found less room in a connection than it had bytes for, so an edge of room is
-    /// waited for from now on. Most watches know that without being told.
+    /// Notifies the watch that a send found too little room, so that an edge of writability is
+    /// awaited from now on. Most watches do not need it.
     fn notify_unwritable(&mut self, _fd: BorrowedFd<'_>) {}
-    /// What is known of the way to a connection's peer without a system call; `None`: nothing.
+    /// Returns the kernel's estimates for the path to a connection's peer if they are known without
+    /// a system call.
     fn path_estimate(&self, _fd: BorrowedFd<'_>) -> Option<PathEstimate> {
         None
     }
-    /// Waits until something is ready or, at most, `wait_max` (`None`: for ever). `interests` is all
-    /// that an edge is waited for at this moment; a watch over edges was told enough when it was
-    /// added, and does not look at it.
+    /// Waits until a descriptor is ready, for at most `wait_max` (`None`: no bound). `interests`
+    /// are all edges that are awaited now. A watch over edges ignores them.
     fn wait<'a>(
         &mut self,
         wait_max: Option<Duration>,
         interests: impl Iterator<Item = Interest<'a>>,
     );
-    /// The next that the last wait found: the number of its descriptor, and what happened.
+    /// Returns the next event of the last wait, with the number of its descriptor.
     fn next_event(&mut self) -> Option<(u64, WatchEvent)>;
 
-    /// Whether each wait tells all that is ready, and is asked for nothing but what its `interests`
-    /// says: then nothing is added, and an eventfd is read.
+    /// Whether each wait reports everything that is ready of its `interests`, and nothing else. If
+    /// so, no descriptors are added, and the engine reads the waker's eventfd.
     const LEVEL_TRIGGERED: bool = false;
 
-    /// Whether [`Watch::expect_bytes`] is of any use.
+    /// Whether [`Watch::expect_bytes`] has an effect.
     const USES_EXPECTED_BYTES: bool = false;
-    /// So many bytes are certain to come to a connection of which all that there was has been
-    /// received: an edge of readability may wait until a good part of them is there, but not long.
-    /// From that edge on it is as before.
+    /// Hints that `bytes` more bytes will certainly arrive at a connection that has been read until
+    /// it was empty. Its next edge of readability may wait until a good part of them is there, but
+    /// not long. Later edges are not affected.
     fn expect_bytes(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: u64) {}
 
-    /// Whether [`Watch::queue_receive`] and [`Watch::queue_send`] are to be used, for what is ready: they are
-    /// gathered until the end of a turn, and all of them are over when the next wait is.
+    /// Whether the engine uses [`Watch::queue_receive`] and [`Watch::queue_send`] for ready
+    /// descriptors. The requests are collected until the end of the turn, and all of them have
+    /// completed when the next wait returns.
     const MOVES_BYTES: bool = false;
-    /// Receives up to `max` bytes of what is there, without waiting.
+    /// Queues a receive of up to `max` bytes that does not wait for bytes.
     fn queue_receive(&mut self, _fd: BorrowedFd<'_>, _data: u64, _buffer: Buffer, _max: usize) {
-        unreachable!("only what moves bytes is asked to")
+        unreachable!("only a watch with MOVES_BYTES is used this way")
     }
-    /// Sends as many of `bytes` as there is room for, without waiting.
+    /// Queues a send that does not wait for room.
     fn queue_send(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: Vec<u8>) {
-        unreachable!("only what moves bytes is asked to")
+        unreachable!("only a watch with MOVES_BYTES is used this way")
     }
 }
 
-/// What a wait found.
+/// An event that a wait has found.
 #[derive(Debug)]
 pub enum WatchEvent {
-    /// What a descriptor is ready for.
+    /// The descriptor is ready.
     Ready(Readiness),
-    /// It is watched no longer, though nobody ended that.
+    /// The watch of the descriptor has ended without being asked to.
     Lost,
-    /// A receive is over. The buffer's bytes are not counted yet.
+    /// A receive has completed. The length of the buffer is not set yet.
     Received(Buffer, Result<usize>),
-    /// A send is over; the bytes are given back.
+    /// A send has completed, and its memory is returned.
     Sent(Vec<u8>, Result<usize>),
 }

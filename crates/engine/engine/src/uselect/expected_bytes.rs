@@ -1,5 +1,5 @@
-//! Connections of which bytes are expected: where they come in quick succession, an edge waits for
-//! many of them at once.
+//! Connections that expect bytes. If bytes arrive in quick succession, the edge waits for many of
+//! them at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -8,48 +8,49 @@ use uselect::Tracker;
 
 use crate::limits::{EXPECTED_BYTES_MAX, EXPECTED_BYTES_MIN, EXPECTED_GAP_MAX, EXPECTED_TIME_MAX};
 
-/// What is expected of the connections of an engine, by their numbers.
+/// The connections of an engine that expect bytes, by the number that their events carry.
 ///
 /// ```text
-///           succession is quick            threshold is reached
-///  Nothing ─────────────────────> Held ─────────────────────────> Nothing, quick
-///    │                             └── time is over ──────────────> Nothing, quick or not known
-///    └── not known ──> Tried ── an edge, soon or not ─────────────> Nothing, quick or not
+///             fast                        threshold is reached
+///  Inactive ───────────> Thresholded ───────────────────────────> Inactive, fast
+///    │                        └────────── deadline passes ──────> Inactive, fast or unknown
+///    └── not known to be fast ──> Measuring ── an edge ─────────> Inactive, fast or slow
 /// ```
 ///
-/// A threshold is there while a connection is held, and no longer: so whatever else is received
-/// comes as if there were none. Both ways out are without a race: behind an edge it is received
-/// until nothing is left, and when the time is over the kernel looks at the socket.
+/// A connection has a threshold only while it is `Thresholded`, so all other receives are reported
+/// as usual. Neither way out is a race: after an edge the engine receives until nothing is left, and
+/// when the deadline passes the kernel checks the socket.
 #[derive(Default)]
 pub(super) struct ExpectedBytes {
     expectations: HashMap<u64, Expectation>,
-    /// When those that are held are over, in that order; and others, which are held no more.
+    /// The deadlines of connections with a threshold, in order. Entries of connections that have no
+    /// threshold any more may be among them.
     deadlines: VecDeque<(Instant, u64)>,
-    /// How many are held or tried.
+    /// Number of connections that are being measured or have a threshold.
     active: usize,
 }
 
 #[derive(Clone, Copy)]
 struct Expectation {
     fd: i32,
-    /// Whether bytes came quickly when that was last tried, as far as is known. A threshold that
-    /// nothing reaches costs a wake of its own, and so is of no use to a body that drips.
+    /// Whether bytes arrived quickly at the last measurement, as far as is known. A threshold that
+    /// is not reached costs an extra wake, so it does not help a body that arrives slowly.
     is_quick: bool,
     state: ExpectationState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ExpectationState {
-    /// It is not waited for.
+    /// No edge is awaited.
     Inactive,
-    /// Since then, without a threshold.
+    /// An edge is awaited since this time, without a threshold.
     Measuring(Instant),
-    /// Until then, with one.
+    /// An edge is awaited until this time, with a threshold.
     Thresholded(Instant),
 }
 
 impl ExpectedBytes {
-    /// So many bytes are expected from now on.
+    /// Hints that `bytes` more bytes are expected from now on.
     pub(super) fn begin(&mut self, tracker: &Tracker, fd: i32, data: u64, bytes: u64) {
         if bytes < 2 {
             return;
@@ -68,18 +69,18 @@ impl ExpectedBytes {
             expectation.state = ExpectationState::Thresholded(deadline);
             self.deadlines.push_back((deadline, data));
         } else {
-            // Nobody tracks it.
+            // The connection is not tracked.
             return;
         }
         self.active += 1;
     }
 
-    /// Whether an edge of any is waited for.
+    /// Returns whether an edge of any connection is awaited.
     pub(super) fn has_active(&self) -> bool {
         self.active > 0
     }
 
-    /// There is an edge, found at `now`.
+    /// Handles an edge that was found at `now`.
     pub(super) fn handle_edge(&mut self, tracker: &Tracker, data: u64, now: Instant) {
         let Some(expectation) = self.expectations.get_mut(&data) else { return };
         match std::mem::replace(&mut expectation.state, ExpectationState::Inactive) {
@@ -94,14 +95,15 @@ impl ExpectedBytes {
         self.active -= 1;
     }
 
-    /// The connection is this engine's no more. Its threshold ends with its being tracked.
+    /// Removes a connection that the engine no longer watches. Its threshold ends when it is no
+    /// longer tracked.
     pub(super) fn remove(&mut self, data: u64) {
         let forgotten = self.expectations.remove(&data);
         let is_waiting = |it: Expectation| it.state != ExpectationState::Inactive;
         self.active -= usize::from(forgotten.is_some_and(is_waiting));
     }
 
-    /// How long nothing is over, from `now` on; `None`: for ever.
+    /// Returns the time from `now` until the next threshold ends; `None` if there is none.
     pub(super) fn time_left(&mut self, now: Instant) -> Option<Duration> {
         while let Some((deadline, data)) = self.deadlines.front() {
             if self.has_threshold_until(*data, *deadline) {
@@ -112,7 +114,8 @@ impl ExpectedBytes {
         None
     }
 
-    /// Has what is over told of whatever is there, by a system call each. True if there is any.
+    /// Ends all overdue thresholds, with a system call each, so that the bytes that are there are
+    /// reported. Returns whether there were any.
     pub(super) fn end_overdue(&mut self, tracker: &Tracker, now: Instant) -> bool {
         let mut is_any = false;
         while self.time_left(now) == Some(Duration::ZERO) {

@@ -31,7 +31,7 @@ struct Echo {
 impl Echo {
     fn new(mail: PeerMailboxes<OwnedFd, EventWaker>) -> Self {
         let engine = engine();
-        mail.set_wake(&engine.waker());
+        mail.set_waker(&engine.waker());
         Self {
             engine,
             mail,

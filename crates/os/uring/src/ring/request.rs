@@ -1,4 +1,4 @@
-//! What a ring is asked for.
+//! The requests of a ring.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -15,23 +15,24 @@ use crate::Result;
 use crate::queues;
 
 impl Ring {
-    /// Watches a connection for edges of readability, room to write, urgent data, and either
-    /// side's end, until it is cancelled. What it is ready for already is told too.
+    /// Watches a connection until it is cancelled, for edges of readability, writability, urgent
+    /// data, and the end of either direction. The current readiness is reported too.
     ///
-    /// The ring keeps the open file until then: a descriptor that is closed before sends no FIN.
-    /// Bit 31 of `data` is not set.
+    /// The ring keeps the open file until the request has ended. A descriptor that is closed before
+    /// that sends no FIN. Bit 31 of `data` must be 0.
     ///
     /// # Errors
-    /// None here: a watch that cannot be had completes with its error. As [`Ring::enter`] when the
-    /// queue was full.
+    /// If the watch fails, the request completes with the error. If the queue was full, the errors
+    /// of [`Ring::enter`].
     pub fn watch_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
-        // The band tells a guess of the kernel's from what it has looked at.
+        // The band bit distinguishes the kernel's hints from checked readiness
+        // (`Readiness::is_hint`).
         let read = EventFlags::IN | EventFlags::PRI | EventFlags::RDBAND | EventFlags::RDHUP;
         self.watch(fd, read | EventFlags::OUT, data)
     }
 
-    /// Watches a listener, or an eventfd, for edges of readability. Of several rings that watch the
-    /// same listener only one or few are woken.
+    /// Watches a listener or an eventfd for edges of readability. If several rings watch the same
+    /// listener, only one or a few of them are woken.
     ///
     /// # Errors
     /// As [`Ring::watch_connection`].
@@ -44,14 +45,14 @@ impl Ring {
         self.push(queues::poll_request(fd.as_raw_fd(), events.bits(), data))
     }
 
-    /// Ends the watch that carries `data`: it completes with ECANCELED. Nothing comes of this if
-    /// there is none.
+    /// Cancels the watch that carries `data`, which completes with ECANCELED. Without such a watch,
+    /// nothing happens.
     ///
     /// # Errors
-    /// As [`Ring::enter`] when the queue was full.
+    /// If the queue was full, those of [`Ring::enter`].
     pub fn cancel(&mut self, data: u64) -> Result<()> {
-        // Not IORING_OP_POLL_REMOVE: that fails with EALREADY while something that the watch found is
-        // on its way (Linux 6.18), and the watch, and with it the open file, would live on.
+        // IORING_OP_POLL_REMOVE fails with EALREADY while an event of the watch is on its way
+        // (Linux 6.18). The watch would then stay active and keep the file open.
         let mut request = request(IoringOp::AsyncCancel, -1);
         request.flags = IoringSqeFlags::CQE_SKIP_SUCCESS;
         request.addr_or_splice_off_in.user_data.u64_ = data;
@@ -59,14 +60,14 @@ impl Ring {
         self.push(request)
     }
 
-    /// Receives up to `max` bytes into `memory`, which the ring has until the completion; never
-    /// waits for bytes.
+    /// Receives up to `max` bytes into `memory` without waiting. The ring owns the memory until the
+    /// completion.
     ///
     /// # Errors
-    /// As [`Ring::enter`] when the queue was full; the memory is gone then.
+    /// If the queue was full, those of [`Ring::enter`]; the memory is lost then.
     ///
     /// # Panics
-    /// When `memory` is shorter than `max`.
+    /// Panics if `memory` is shorter than `max`.
     pub fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -82,8 +83,8 @@ impl Ring {
         self.push_lent(request, LentMemory { data, memory: RequestMemory::ToFill(memory) })
     }
 
-    /// Sends `memory`, which the ring has until the completion; never waits for room, and gives no
-    /// signal when the connection is closed.
+    /// Sends `memory` without waiting for room, and without a signal if the connection is closed.
+    /// The ring owns the memory until the completion.
     ///
     /// # Errors
     /// As [`Ring::receive`].
@@ -101,13 +102,14 @@ impl Ring {
             self.lent.len() as u32 - 1
         });
         request.user_data.u64_ = u64::from(place) | LENT_BIT;
-        // Before it is pushed: a full queue is submitted, but not yet with this request.
+        // The memory is stored before the request is pushed. If the queue is full, it is submitted
+        // without this request.
         self.lent[place as usize] = Some(lent);
         self.push(request)
     }
 
-    /// Ends every request: each completes once the kernel has let go of what it watched, here or in
-    /// the next calls of [`Ring::enter`].
+    /// Cancels every request. Each completes when the kernel has released its file, during this
+    /// call or a later [`Ring::enter`].
     pub(super) fn cancel_all(&mut self) -> Result<()> {
         let mut request = request(IoringOp::AsyncCancel, -1);
         request.op_flags.cancel_flags = IoringAsyncCancelFlags::ALL | IoringAsyncCancelFlags::ANY;
@@ -121,8 +123,8 @@ impl Ring {
         if self.unsubmitted() >= room {
             self.submit(room - 1, IoringEnterFlags::empty())?;
         }
-        // SAFETY: the ring is this thread's, and fewer requests wait than there are places; what
-        // memory the request names is in `lent` until it completes.
+        // SAFETY: this thread owns the ring, and the entry is free, since fewer requests are queued
+        // than fit; the memory that the request names is in `lent` until it completes.
         unsafe { self.queues.write_request(self.queued, request) };
         self.queued = self.queued.wrapping_add(1);
         Ok(())
@@ -149,7 +151,7 @@ mod tests {
     fn memory_of_receives_comes_back_with_the_bytes_of_each() {
         let Some(mut ring) = test_ring(64) else { return };
         let mut pairs: Vec<_> = (0..40).map(|_| UnixStream::pair().unwrap()).collect();
-        // The table of lent memory grows, and moves, while the first requests are queued.
+        // The vector of lent memory grows, and moves, while the first requests are queued.
         for (pair, number) in pairs.iter_mut().zip(1_u8..) {
             pair.1.write_all(&[number; 100]).unwrap();
             let memory = vec![0; 64].into_boxed_slice();
@@ -181,7 +183,7 @@ mod tests {
         for _ in 0..50 {
             let Some(mut ring) = test_ring(1024) else { return };
             let eventfd = EventFd::new().unwrap();
-            // Far more than the kernel ends in one call.
+            // Far more than the kernel cancels in one call.
             let pairs: Vec<_> = (0..200).map(|_| UnixStream::pair().unwrap()).collect();
             for (pair, data) in pairs.iter().zip(1..) {
                 ring.watch_connection(pair.0.as_fd(), data).unwrap();

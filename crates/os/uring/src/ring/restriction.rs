@@ -1,6 +1,6 @@
-//! What a ring may be asked for: the operations of this crate, and nothing else for the rest of its
-//! life. Whoever gets hold of a ring's memory or descriptor can open no file with it, start no
-//! connection, and lend it no memory for good.
+//! The restriction of a ring to the operations of this crate, for the rest of its life. An attacker
+//! who controls a ring's memory or descriptor cannot use it to open a file, start a connection, or
+//! lend it memory permanently.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,22 +11,22 @@ use rustix::io_uring::{
 
 use crate::Result;
 
-/// Every operation that [`Ring`](super::Ring) queues.
+/// All operations that [`Ring`](super::Ring) queues.
 const OPERATIONS: [IoringOp; 4] =
     [IoringOp::PollAdd, IoringOp::AsyncCancel, IoringOp::Recv, IoringOp::Send];
 
 /// Restricts a ring that was set up disabled (IORING_SETUP_R_DISABLED), and enables it for the
-/// calling thread, which becomes its single issuer. From then on any other operation completes with
-/// EACCES, and so does every other io_uring_register(2).
+/// calling thread, which becomes its single issuer. From then on every other operation completes
+/// with EACCES, and every other io_uring_register(2) fails with it.
 ///
 /// # Errors
-/// EBADFD when the ring is enabled already; EINVAL before Linux 5.10.
+/// EBADFD if the ring is enabled already; EINVAL before Linux 5.10.
 pub(super) fn restrict(fd: BorrowedFd<'_>) -> Result<()> {
     let operation = |sqe_op| rule(IoringRestrictionOp::SqeOp, What { sqe_op });
     let mut rules: Vec<_> = OPERATIONS.into_iter().map(operation).collect();
     let sqe_flags = IoringSqeFlags::CQE_SKIP_SUCCESS;
     rules.push(rule(IoringRestrictionOp::SqeFlagsAllowed, What { sqe_flags }));
-    // The end of a ring takes back its registered descriptor.
+    // The registered descriptor is unregistered when the ring is dropped.
     let register_op = IoringRegisterOp::UnregisterRingFds;
     rules.push(rule(IoringRestrictionOp::RegisterOp, What { register_op }));
     let count = rules.len() as u32;
@@ -58,7 +58,7 @@ mod tests {
     use crate::ring::test_ring;
     use crate::{Ring, RingCompletion};
 
-    /// What a request with `data` 7 completes with.
+    /// Returns the result of a request with the number 7.
     fn complete(ring: &mut Ring, mut request: io_uring_sqe) -> crate::Result<()> {
         request.user_data.u64_ = 7;
         ring.push(request).unwrap();
@@ -86,7 +86,7 @@ mod tests {
         let mut linked = plain(IoringOp::Recv);
         linked.flags = IoringSqeFlags::IO_LINK;
         assert_eq!(complete(&mut ring, linked), Err(Errno::ACCESS), "a flag");
-        // An operation that is allowed gets as far as its descriptor.
+        // An allowed operation fails only because of its descriptor.
         assert_eq!(complete(&mut ring, plain(IoringOp::Recv)), Err(Errno::BADF));
     }
 
@@ -101,7 +101,7 @@ mod tests {
             IoringRegisterOp::RegisterRingFds,
         ] {
             let argument = std::ptr::from_ref(&fd).cast();
-            // SAFETY: the argument is one word, which the kernel does not look at.
+            // SAFETY: the argument is one word, which the kernel does not read.
             let refused = unsafe { io_uring_register(ring.fd.as_fd(), what, argument, 1) };
             assert_eq!(refused, Err(Errno::ACCESS), "{what:?}");
         }
