@@ -11,8 +11,8 @@ const STORIES: &[&str] = &["names", "keep_alive", "splice_upload", "crowd", "web
 
 /// What a machine that works does as well.
 const BENIGN: &[&str] = &[
-    "empty wake",
-    "empty watch",
+    "spurious wake",
+    "spurious readable",
     "late connect",
     "late segment",
     "no pipe",
@@ -22,10 +22,10 @@ const BENIGN: &[&str] = &[
 
 /// What only happens where something is broken.
 const HOSTILE: &[&str] = &[
-    "clock leaps",
+    "clock jumps",
     "failed connect",
     "guessed name",
-    "late letter",
+    "late wake",
     "late name",
     "log lost",
     "lost datagram",

@@ -1,74 +1,74 @@
-//! One stream connection between two sides, as the kernels at both ends see it. Pure state: who is
-//! woken and when bytes travel is decided by [`crate::kernel`].
+//! One stream connection between two endpoints, as the kernels at both ends see it. It is pure
+//! state: [`crate::kernel`] decides who is woken, and when bytes travel.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use millrace_engine::Error;
 
-/// Bytes on their way from one side to the other.
+/// Bytes sent in one direction of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    /// Taken from the sender, not yet at the receiver.
+    /// Bytes that were taken from the sender and are not at the receiver yet.
     pub(crate) sent: VecDeque<u8>,
-    /// At the receiver, not yet read.
+    /// Bytes that are at the receiver and were not read yet.
     pub(crate) arrived: VecDeque<u8>,
-    /// The sender will add nothing.
+    /// The sender has ended the stream.
     pub(crate) finished: bool,
-    /// The receiver knows it, once it has read `arrived`.
+    /// The end of the stream has reached the receiver, after `arrived`.
     pub(crate) finish_arrived: bool,
-    /// A segment is under way: its event is in the queue.
+    /// A segment is in flight: its event is in the queue.
     pub(crate) moving: bool,
-    /// Bytes that ever arrived.
+    /// Number of bytes that have arrived so far.
     pub(crate) carried: u64,
-    /// Once so many have arrived, the next segment is minutes late; then it is taken away.
+    /// The number of arrived bytes after which the next segment is minutes late. Reset after that.
     pub(crate) stall_after: Option<u64>,
 }
 
-/// One end of a connection.
+/// One endpoint of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoint {
-    /// What this side sends.
+    /// The bytes that this endpoint sends.
     pub(crate) out: Stream,
-    /// Its own address; `None` for Unix sockets.
+    /// The endpoint's address; `None` for Unix sockets.
     pub(crate) address: Option<SocketAddr>,
-    /// The descriptor that holds it; `None` before it is accepted and after it was closed.
+    /// The descriptor of the endpoint; `None` before it is accepted and after it is closed.
     pub(crate) descriptor: Option<u32>,
-    /// Nobody holds it and nobody will.
+    /// The endpoint has no descriptor and will not get one.
     pub(crate) closed: bool,
-    /// Told once, by whichever operation asks first, as SO_ERROR is.
+    /// The pending error. The first operation that asks gets it, as with SO_ERROR.
     pub(crate) error: Option<Error>,
-    /// A reset came or went: nothing more can be sent.
+    /// A reset was sent or received, so nothing more can be sent.
     pub(crate) reset: bool,
-    /// It said that it will not read.
+    /// The receiving direction was shut down.
     pub(crate) read_shut: bool,
 }
 
-/// Two sides. Side 0 connected, side 1 accepts.
+/// A connection. Endpoint 0 connected, endpoint 1 is accepted.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    /// A Unix socket knows no reset.
+    /// The sockets are Unix sockets, which have no resets.
     pub(crate) unix: bool,
-    /// The handshake is over.
+    /// The handshake has completed.
     pub(crate) established: bool,
-    /// The network breaks the connection when so many more segments have arrived.
+    /// The number of further segments after which the network breaks the connection.
     pub(crate) reset_after: Option<u64>,
-    /// The machine at an actor's side goes down when so many more segments have arrived.
+    /// The number of further segments after which the machine of an actor goes down.
     pub(crate) vanish_after: Option<u64>,
-    /// That side is gone: nothing comes from it, and nothing is taken.
+    /// The endpoint whose machine is down. It neither sends nor receives.
     pub(crate) vanished: Option<usize>,
-    /// The other side sends again what nobody takes.
+    /// The other endpoint retransmits bytes that are not acknowledged.
     pub(crate) resends: bool,
     pub(crate) sides: [Endpoint; 2],
 }
 
 impl Connection {
-    /// What `side` reads from.
+    /// Returns the stream that `side` reads.
     pub(crate) fn incoming(&mut self, side: usize) -> &mut Stream {
         &mut self.sides[1 - side].out
     }
 
-    /// Whether a receive by `side` would end now. Takes nothing.
+    /// Returns whether a receive by `side` would complete now. Changes nothing.
     pub(crate) fn is_readable(&self, side: usize) -> bool {
         let incoming = &self.sides[1 - side].out;
         let own = &self.sides[side];
@@ -80,9 +80,10 @@ impl Connection {
                 || own.read_shut)
     }
 
-    /// What a receive by `side` gives: how many bytes, 0 at the end of the stream, an error, which
-    /// is taken, or nothing yet. Bytes that arrived before a reset are still read, as on Linux; a
-    /// stream that ended in order stays ended whatever comes after.
+    /// Returns what a receive by `side` would find: a number of bytes, 0 at the end of the stream,
+    /// an error, which is removed, or `None` if there is nothing yet. As on Linux, bytes that
+    /// arrived before a reset can still be read, and a stream that ended in order stays ended
+    /// whatever follows.
     pub(crate) fn take_read_result(&mut self, side: usize) -> Option<Result<usize, Error>> {
         let arrived = self.sides[1 - side].out.arrived.len();
         let ended = self.sides[1 - side].out.finish_arrived;
@@ -100,8 +101,8 @@ impl Connection {
         }
     }
 
-    /// Whether a send by `side` meets an error; one that was pending is taken. How many bytes are
-    /// taken otherwise is up to the capacity.
+    /// Returns the error that a send by `side` would find, and removes it if it was pending.
+    /// Without an error, the capacity decides how many bytes are taken.
     pub(crate) fn take_write_error(&mut self, side: usize) -> Result<(), Error> {
         let own = &mut self.sides[side];
         match own.error.take() {
@@ -111,10 +112,10 @@ impl Connection {
         }
     }
 
-    /// A reset reaches `side`. What it had not sent is lost; what it had not read stays.
+    /// A reset arrives at `side`. Unsent bytes are lost, and unread bytes remain.
     pub(crate) fn receive_reset(&mut self, side: usize) {
         let ended = self.sides[1 - side].out.finish_arrived;
-        // A machine that is gone is noticed by a timeout.
+        // A machine that is down is detected by a timeout.
         let error = if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset };
         let own = &mut self.sides[side];
         if own.reset || own.closed {

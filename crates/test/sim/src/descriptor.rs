@@ -1,86 +1,88 @@
-//! Descriptors of the simulated kernel: what each one is, who owns it, what it waits for.
+//! Descriptors of the simulated kernel: their objects, their owners, and the operations outstanding
+//! for them.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use millrace_engine::{Address, Error, HeldBytes, SharedBytes, Token};
 
-/// Who may use a descriptor.
+/// The owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// The engine of that index.
+    /// The engine with this index.
     Engine(usize),
     /// A scripted client or origin.
     Actor,
-    /// On its way to an engine.
+    /// None: the descriptor is on its way to an engine.
     Transit,
 }
 
-/// What stands behind a descriptor.
+/// The object of a descriptor.
 #[derive(Debug)]
 pub(crate) enum Object {
-    /// Connections wait in the backlog, each with its side 1 not yet held by anybody.
+    /// A listener. The backlog contains connections whose endpoint 1 is not accepted yet.
     Listener { address: Address, backlog: VecDeque<usize> },
-    /// One side of a connection. `outcome` is how its connecting ended, for side 0.
+    /// One endpoint of a connection. `outcome` is the result of connecting, for endpoint 0.
     Stream { connection: usize, side: usize, outcome: Option<Result<(), Error>> },
-    /// Datagrams that arrived, oldest first, each with its sender.
+    /// A datagram socket. `inbox` contains datagrams with their senders, oldest first.
     Datagram {
         local: SocketAddr,
         peer: Option<SocketAddr>,
         inbox: VecDeque<(SocketAddr, Box<[u8]>)>,
         error: Option<Error>,
     },
-    /// The reading end of a pipe, by its index.
+    /// The reading end of the pipe with this index.
     PipeOut(usize),
-    /// The writing end of a pipe.
+    /// The writing end of the pipe with this index.
     PipeIn(usize),
 }
 
-/// Which of a descriptor's two operations is meant.
+/// A direction of a descriptor. Each has at most one operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum OperationDirection {
     Receive,
     Send,
 }
 
-/// What an outstanding operation does once it can.
+/// The kind of an outstanding operation.
 #[derive(Debug)]
 pub(crate) enum OperationKind {
     Accept,
     Receive {
         max: usize,
     },
-    /// From this socket into the pipe whose writing end is named.
+    /// Splices from this socket into a pipe, given by its writing end.
     SpliceIn {
         pipe: u32,
         max: usize,
     },
     Connect,
-    /// What the kernel has not taken, or why it takes no more, and what follows.
+    /// Sends. `rest` are the bytes that the kernel has not taken, `failed` is the error after which
+    /// it takes no more, and `then` is what follows the bytes.
     Send {
         rest: Option<HeldBytes>,
         failed: Option<Error>,
         then: AfterSend,
     },
-    /// Takes nothing.
+    /// Waits for readability and consumes nothing.
     PollReadable,
-    /// A pipe's end whose splice is outstanding at the named socket.
+    /// The end of a pipe whose splice is outstanding at this socket.
     Partner {
         socket: u32,
     },
 }
 
-/// What goes behind the bytes that a send was given.
+/// What follows the bytes of a send.
 #[derive(Debug)]
 pub(crate) enum AfterSend {
     Nothing,
-    /// Bytes that are shared, from the one at `sent` on: they are read only when they go, as the
-    /// kernel reads pages that it was only told of.
+    /// Shared bytes from the offset `sent` on. They are read only when they are sent, as a kernel
+    /// reads pages that it refers to.
     SharedBytes {
         shared: Box<dyn SharedBytes>,
         sent: usize,
     },
-    /// From the pipe whose reading end is named into this socket.
+    /// A splice into this socket from a pipe, given by its reading end.
     Splice {
         pipe: u32,
         max: usize,
@@ -92,11 +94,11 @@ pub(crate) enum AfterSend {
 pub(crate) struct Operation {
     pub(crate) token: Token,
     pub(crate) kind: OperationKind,
-    /// Tells it from an earlier one of the same descriptor and direction.
+    /// Distinguishes the operation from earlier ones of the same descriptor and direction.
     pub(crate) serial: u64,
-    /// An attempt is under way: in the event queue, or at its engine.
+    /// An attempt is pending, in the event queue or at the engine.
     pub(crate) queued: bool,
-    /// A receive of the same descriptor was announced when this send was queued.
+    /// A receive of the same descriptor was announced before this send was queued.
     pub(crate) queued_after_receive: bool,
 }
 
@@ -117,7 +119,7 @@ impl Descriptor {
         }
     }
 
-    /// One word for traces and leak reports.
+    /// Returns the kind of the descriptor, for traces and leak reports.
     pub(crate) fn kind_name(&self) -> &'static str {
         match self.object {
             Object::Listener { .. } => "listener",

@@ -1,5 +1,5 @@
-//! Runs workers and actors in a world: takes what happens next from the queue, moves the clock
-//! there, lets those act whom it concerns.
+//! Runs the workers and actors of a world: takes the next event from the queue, advances the clock
+//! to it, and runs those whom it concerns.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,41 +9,44 @@ use millrace_engine::Instant;
 use crate::World;
 use crate::kernel::{Kernel, KernelEvent};
 
-/// A worker over a [`Sim`](crate::Sim), in the order in which the engines were made.
+/// A worker over a [`SimEngine`](crate::SimEngine). Workers are passed in the order in which their
+/// engines were created.
 pub trait SimWorker {
-    /// One turn, with one [`Engine::submit_and_wait`](millrace_engine::Engine::submit_and_wait) in it. False once the
-    /// worker has drained: it is not called again.
+    /// Runs one turn, with one
+    /// [`Engine::submit_and_wait`](millrace_engine::Engine::submit_and_wait). Returns false once
+    /// the worker has drained, after which it is not called again.
     fn run_turn(&mut self) -> bool;
 }
 
 /// A scripted client, origin or server.
 pub trait Actor {
-    /// Looked at after everything that happens: does what can be done now, and says when it wants
-    /// to be looked at again although nothing happens.
+    /// Called after every event. Does what is possible now, and returns the time at which to call
+    /// it again even if nothing happens.
     fn step(&mut self, world: &World) -> Option<Instant>;
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunOutcome {
-    /// The condition came true.
+    /// The condition became true.
     Done,
-    /// Nothing will ever happen any more, and the condition is not true.
+    /// No event is left, and the condition is not true.
     Stuck,
-    /// The time was up.
+    /// The time limit was reached.
     TimeUp,
 }
 
-/// Turns in a row that a worker may begin with a deadline in the past, and do nothing.
+/// Number of successive turns that a worker may begin with a deadline in the past and without any
+/// effect.
 const SPINS_MAX: u32 = 1000;
-/// Virtual time between two turns of a busy worker, at most.
+/// The longest virtual time between two turns of a busy worker.
 const TURN_NS_MAX: u64 = 20_000;
 
-/// Runs until `done` says so, nothing happens any more, or `limit` of virtual time has passed, what
-/// workers missed not counted: leaps of the clock, and turns that began late.
+/// Runs until `done` returns true, no event is left, or `limit` of virtual time has passed. Time
+/// that the workers missed is not counted: clock jumps, and turns that began late.
 ///
 /// # Panics
-/// When a worker breaks the contract of its engine or spins.
+/// Panics if a worker breaks the contract of its engine, or spins.
 pub fn run(
     world: &World,
     workers: &mut [&mut dyn SimWorker],
@@ -79,7 +82,7 @@ pub fn run(
     }
 }
 
-/// Lets the next thing happen; gives the engine whose worker is to run.
+/// Processes the next event. Returns the engine whose worker has to run, if there is one.
 fn process_next(kernel: &mut Kernel) -> Option<usize> {
     match kernel.pop()? {
         KernelEvent::Segment { connection, side } => kernel.segment_arrives(connection, side),
@@ -101,8 +104,8 @@ fn process_next(kernel: &mut Kernel) -> Option<usize> {
     None
 }
 
-/// Plans the turn after one that just ended: soon if it did anything, since only a turn that did
-/// nothing has told the deadline of all that the worker waits for.
+/// Schedules the turn after one that has just ended. The next turn is soon if this one did
+/// anything, since only an idle turn returns the deadline of everything that the worker waits for.
 fn schedule_next_turn(kernel: &mut Kernel, engine: usize) {
     let now = kernel.now;
     let state = &mut kernel.engines[engine];
@@ -119,7 +122,7 @@ fn schedule_next_turn(kernel: &mut Kernel, engine: usize) {
     }
 }
 
-/// Queues a look at the actors, unless one is `planned` that comes no later.
+/// Schedules a step of the actors, unless a step that is not later is `planned`.
 fn schedule_actor_step(kernel: &mut Kernel, look: Option<Instant>, planned: &mut Option<Instant>) {
     planned.take_if(|planned| *planned <= kernel.now);
     if let Some(look) = look
@@ -130,10 +133,10 @@ fn schedule_actor_step(kernel: &mut Kernel, look: Option<Instant>, planned: &mut
     }
 }
 
-/// Plans turns for engines that were woken.
+/// Schedules turns for engines that were woken.
 fn schedule_woken(kernel: &mut Kernel) {
     for engine in 0..kernel.engines.len() {
-        // Only a hint: `Sim::next_completion` takes the flag.
+        // Only a hint: `SimEngine::next_completion` takes the flag.
         let state = &mut kernel.engines[engine];
         if state.wake.load(Ordering::Relaxed) && !state.wake_noticed {
             state.wake_noticed = true;

@@ -1,5 +1,5 @@
-//! The simulated kernel as a worker sees it: an [`Engine`] that also checks what the contract asks
-//! of its caller, and panics with the reason where it is broken.
+//! The simulated kernel as a worker sees it. This [`Engine`] also checks that its caller keeps the
+//! contract, and panics with the reason if it does not.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::fault::EngineFault;
 use crate::kernel::{Kernel, Pipe};
 use crate::random::SeededRandom;
 
-/// One worker's engine in a [`World`](crate::World).
+/// The engine of one worker in a [`World`](crate::World).
 #[derive(Debug)]
 pub struct SimEngine {
     pub(crate) kernel: Rc<RefCell<Kernel>>,
@@ -29,35 +29,35 @@ pub struct SimEngine {
     pub(crate) random: SeededRandom,
 }
 
-/// A descriptor on its way to an engine of the same world.
+/// A descriptor on its way from one engine of a world to another.
 #[derive(Debug)]
 pub struct SimDetached(pub(crate) u32);
 
-/// Ends the wait of one [`Sim`].
+/// The waker of a [`SimEngine`].
 #[derive(Clone, Debug)]
 pub struct SimWaker(Arc<AtomicBool>);
 
 impl Wake for SimWaker {
     fn wake(&self) {
-        // Release pairs with the Acquire swap in `Sim::next_completion`: what was put into a mailbox before
-        // the wake is seen by the worker that is woken.
+        // Release pairs with the Acquire swap in `SimEngine::next_completion`: the woken worker
+        // sees what was put into a mailbox before the wake.
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// The time of day at a world's zero: some moment of 2026.
+/// The time of day at a world's zero, in 2026.
 pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
 
-/// What [`CompletionEvent::Woken`] carries.
+/// The token of [`CompletionEvent::Woken`].
 const WAKE_TOKEN: Token = Token::new(TokenKind::Worker, 0, 0);
 
 impl SimEngine {
-    /// The address of a listener that this engine adopted, with the port that was picked.
+    /// Returns the address of a listener that this engine adopted, with the port that was chosen.
     pub fn listener_address(&self, listener: &Fd) -> Address {
         self.kernel.borrow_mut().listener_address(listener.0)
     }
 
-    /// Checks what emptying a pipe into a stream asks for, and takes the pipe's end.
+    /// Checks the arguments of a splice from a pipe into a stream, and reserves the pipe's end.
     fn begin_splice_out(
         &self,
         kernel: &mut Kernel,
@@ -85,7 +85,8 @@ impl SimEngine {
         kernel.close(fd.0, abort);
     }
 
-    /// Whatever is next in this turn, woken or tried with success.
+    /// Returns the next completion of this turn: a wake, a stale completion, or a successful
+    /// attempt.
     fn next_kernel_completion(&self, kernel: &mut Kernel) -> Option<Completion> {
         // Acquire pairs with the Release store in `SimWaker::wake`.
         if self.wake.swap(false, Ordering::Acquire) {
@@ -112,7 +113,7 @@ impl SimEngine {
                 kernel.engines[self.index].parked.push_back(attempt);
                 continue;
             }
-            // A send that was taken before the bytes were announced is reported before them.
+            // If the send was complete before the bytes were announced, it is reported before them.
             let attempt = match kernel.send_completed_before(attempt).filter(|_| receives) {
                 Some(send) => {
                     kernel.engines[self.index].batch.push_front(attempt);
@@ -137,7 +138,7 @@ impl Engine for SimEngine {
         self.kernel.borrow().engines[self.index].now
     }
 
-    /// Virtual time stands still within a turn.
+    /// Virtual time does not advance within a turn.
     fn read_clock(&self) -> Instant {
         self.now()
     }
@@ -159,11 +160,10 @@ impl Engine for SimEngine {
         SimWaker(if is_lost { Arc::default() } else { self.wake.clone() })
     }
 
-    /// Never waits: the world calls the worker again when something is there or `deadline` has
-    /// come.
+    /// Never waits. The world calls the worker again when there is an event, or at `deadline`.
     ///
     /// # Panics
-    /// When buffers of the last turn were not given back.
+    /// Panics if buffers of the last turn were not recycled.
     fn submit_and_wait(&mut self, deadline: Option<Instant>) {
         let kernel = &mut *self.kernel.borrow_mut();
         let now = kernel.now;
@@ -174,7 +174,7 @@ impl Engine for SimEngine {
         state.completions_returned = 0;
         state.busy = false;
         let mut ready = std::mem::take(&mut state.ready);
-        kernel.engines[self.index].spurious_wake = kernel.draw_spurious("empty wake");
+        kernel.engines[self.index].spurious_wake = kernel.draw_spurious("spurious wake");
         kernel.random.shuffle(&mut ready);
         kernel.engines[self.index].batch.extend(ready);
     }
@@ -199,7 +199,7 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// When more buffers come back than were lent.
+    /// Panics if more buffers are recycled than were lent.
     fn recycle(&mut self, buffer: Buffer) {
         let state = &mut self.kernel.borrow_mut().engines[self.index];
         assert!(state.lent > 0, "a buffer is recycled that was not lent");
@@ -219,7 +219,7 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// When something other than a receive is outstanding.
+    /// Panics if an operation other than a receive is outstanding.
     fn detach(&mut self, fd: Fd) -> SimDetached {
         let kernel = &mut *self.kernel.borrow_mut();
         let descriptor = kernel.owned_descriptor(self.index, fd.0);
@@ -251,7 +251,7 @@ impl Engine for SimEngine {
         let kernel = &mut *self.kernel.borrow_mut();
         let descriptor = kernel.owned_descriptor(self.index, listener.0);
         let is_listener = matches!(descriptor.object, Object::Listener { .. });
-        assert!(is_listener, "accept_stop on {}, which is no listener", listener.0);
+        assert!(is_listener, "cancel_accept on {}, which is not a listener", listener.0);
         descriptor.receive = None;
     }
 
@@ -273,7 +273,7 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// When `max` is out of its bounds, or a receive is outstanding.
+    /// Panics if `max` is out of its bounds, or a receiving operation is outstanding.
     fn recv(&mut self, fd: &Fd, max: usize, token: Token) {
         assert!((1..=Buffer::SIZE).contains(&max), "a receive of {max} bytes");
         let kernel = &mut *self.kernel.borrow_mut();
@@ -296,7 +296,7 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// When a send is outstanding or the direction was shut.
+    /// Panics if a send is outstanding, or the direction was shut down.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         let (rest, failed) = kernel.begin_send(self.index, fd.0, parts);
@@ -345,7 +345,7 @@ impl Engine for SimEngine {
         }
     }
 
-    /// Has no effect here but a line of the trace.
+    /// Only writes a line to the trace.
     fn set_congestion(&mut self, fd: &Fd, name: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
         let words = format!("{name} on {}", kernel.owned_descriptor(self.index, fd.0).kind_name());
@@ -353,7 +353,7 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// When something is outstanding in the direction.
+    /// Panics if an operation is outstanding in the direction.
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         let kernel = &mut *self.kernel.borrow_mut();
         let descriptor = kernel.owned_descriptor(self.index, fd.0);
@@ -397,10 +397,10 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// When not exactly one of the two is a pipe, the pipe is not empty before it is filled or
-    /// empty before it is emptied, or an operation is outstanding in a direction.
+    /// Panics if not exactly one of the two descriptors is a pipe, if a pipe to be filled is not
+    /// empty or a pipe to be emptied is, or if an operation is outstanding in a direction.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
-        assert!(max > 0, "a splice of nothing");
+        assert!(max > 0, "a splice of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();
         let fills = matches!(kernel.owned_descriptor(self.index, into.0).object, Object::PipeIn(_));
         if fills {
@@ -420,13 +420,13 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// When the pipe is not empty, or an operation is outstanding in a direction.
+    /// Panics if the pipe is not empty, or an operation is outstanding in a direction.
     fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
-        assert!(max > 0, "a splice of nothing");
+        assert!(max > 0, "a splice of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some()
             || kernel.owned_descriptor(self.index, into.0).send.is_some();
-        assert!(!outstanding, "{} is filled from {} beside something else", into.0, from.0);
+        assert!(!outstanding, "splice into {} from {} with another operation outstanding", into.0, from.0);
         let pipe = kernel.pipe_of(into.0);
         let left = kernel.pipes[pipe].bytes.len();
         assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
@@ -437,50 +437,49 @@ impl Engine for SimEngine {
         }
         kernel.engines[self.index].busy = true;
         let count = filled.and_then(Result::ok).unwrap_or_default();
-        kernel.record("filled", from.0, count, None);
+        kernel.record("spliced in", from.0, count, None);
         filled
     }
 
     /// # Panics
-    /// When the pipe that is to refer to the other's bytes is not empty, or something else moves
-    /// what is in one of them.
+    /// Panics if the target pipe is not empty, or another operation uses one of the pipes.
     fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
-        assert!(max > 0, "a tee of nothing");
+        assert!(max > 0, "a tee of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some()
             || kernel.owned_descriptor(self.index, into.0).send.is_some();
-        assert!(!outstanding, "{} refers to {} beside something else", into.0, from.0);
+        assert!(!outstanding, "tee into {} from {} with another operation outstanding", into.0, from.0);
         let count = kernel.tee(from.0, into.0, max);
         kernel.record("teed", from.0, count, None);
         Ok(count)
     }
 
     /// # Panics
-    /// When something else moves what is in the pipe.
+    /// Panics if another operation uses the pipe.
     fn read_pipe(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
-        assert!(!memory.is_empty(), "a read of nothing");
+        assert!(!memory.is_empty(), "a read of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some();
-        assert!(!outstanding, "{} is drained beside something else", from.0);
+        assert!(!outstanding, "read of pipe {} with another operation outstanding", from.0);
         let count = kernel.read_pipe(from.0, memory);
-        kernel.record("drained", from.0, count, None);
+        kernel.record("pipe read", from.0, count, None);
         Ok(count)
     }
 
     fn try_recv_into(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
-        assert!(!memory.is_empty(), "a receive of nothing");
+        assert!(!memory.is_empty(), "a receive of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some();
-        assert!(!outstanding, "{} is taken from beside something else", from.0);
+        assert!(!outstanding, "receive from {} with another operation outstanding", from.0);
         let taken = kernel.draw_readable_now(from.0).then(|| kernel.read_into(from.0, memory));
         kernel.engines[self.index].busy = true;
         let count = taken.and_then(Result::ok).unwrap_or_default();
-        kernel.record("taken", from.0, count, None);
+        kernel.record("received", from.0, count, None);
         taken
     }
 
     /// # Panics
-    /// When an operation is outstanding in the receiving direction.
+    /// Panics if a receiving operation is outstanding.
     fn poll_readable(&mut self, fd: &Fd, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.submit(
@@ -502,7 +501,7 @@ impl Engine for SimEngine {
         max: usize,
         token: Token,
     ) {
-        assert!(max > 0, "a splice of nothing");
+        assert!(max > 0, "a splice of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();
         self.begin_splice_out(kernel, from, into, max, token);
         let (rest, failed) = kernel.begin_send(self.index, into.0, parts);
@@ -523,7 +522,7 @@ impl Engine for SimEngine {
     }
 }
 
-/// One word and a count for the trace.
+/// Returns a word and a count for the trace.
 fn describe(event: &CompletionEvent) -> (&'static str, usize) {
     match event {
         CompletionEvent::Accepted(Ok((fd, _))) => ("accept", fd.0 as usize),

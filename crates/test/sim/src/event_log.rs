@@ -1,50 +1,51 @@
-//! The tale of a world: what moved between its sockets, told in lines for a person to read, who to
-//! whom, how many bytes and how they begin. A worker's end of a connection has the connection's
-//! number behind it. The trace next to it is for comparing runs. Nothing is told, and nothing of it
-//! costs anything, unless [`World::tell`](crate::World::tell) asks for it.
+//! The event log of a world, for people: one line for each movement between its sockets, with the
+//! sender, the receiver, the number of bytes and the first ones. The name of a worker's endpoint
+//! includes the number of the connection. The trace, in contrast, is for comparing runs. Nothing is
+//! recorded, and recording costs nothing, until
+//! [`World::enable_event_log`](crate::World::enable_event_log) is called.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use millrace_engine::Instant;
 
-/// Lines and the names that stand in them.
+/// The lines, and the names of endpoints.
 #[derive(Debug, Default)]
 pub(crate) struct EventLog {
     pub(crate) is_enabled: bool,
     lines: Vec<EventLine>,
-    /// By connection and side.
+    /// The names, by connection and side.
     names: BTreeMap<(usize, usize), Box<str>>,
 }
 
-/// What somebody did, once or several times in a row.
+/// An event that happened once or several times in a row.
 #[derive(Debug)]
 struct EventLine {
     at: Instant,
     text: String,
     times: usize,
-    /// Bytes sent, and how they begin.
+    /// Number of bytes sent, and the first of them.
     count: usize,
     first_bytes: Vec<u8>,
 }
 
-/// Lines kept; what comes after them is not told.
+/// The most lines kept. Later events are not recorded.
 const LINES_MAX: usize = 20_000;
-/// Bytes that a line shows of what was sent.
+/// The most bytes of a transfer that a line shows.
 const BYTES_SHOWN_MAX: usize = 60;
 
 impl EventLog {
-    /// Names one side of a connection.
+    /// Names one endpoint of a connection.
     pub(crate) fn set_name(&mut self, side: (usize, usize), name: &str) {
         self.names.insert(side, name.into());
     }
 
-    /// The name of one side of a connection.
+    /// Returns the name of one endpoint of a connection.
     pub(crate) fn name_of(&self, side: (usize, usize)) -> Option<&str> {
         self.names.get(&side).map(|name| &**name)
     }
 
-    /// Adds a line, or to the last one where that says the same.
+    /// Adds a line, or extends the last one if it has the same text.
     pub(crate) fn push(&mut self, at: Instant, did: String, bytes: &[u8]) {
         let lines = &mut self.lines;
         let begin = |room: usize| &bytes[..bytes.len().min(room)];
@@ -71,13 +72,13 @@ impl EventLog {
         }
     }
 
-    /// What was told, one line an event.
+    /// Returns the log, one event a line.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for line in &self.lines {
             let microseconds = line.at.nanoseconds().saturating_sub(1_000_000_000) / 1000;
             let (whole, part) = (microseconds / 1000, microseconds % 1000);
-            // Writing into a String does not fail.
+            // Writing to a String cannot fail.
             let _ = write!(text, "{whole:8}.{part:03} ms  {}", line.text);
             if line.count > 0 {
                 let more = if line.count > line.first_bytes.len() { "…" } else { "" };

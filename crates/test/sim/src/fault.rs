@@ -1,25 +1,25 @@
-//! The bugs that an engine can have on purpose, to see whether a test notices them
-//! (docs/design/faults.md). Each breaks one promise: of the engine, of the pipes, or of what workers
-//! build on tokens, wake-ups and handed-over connections. The worker above is the product's own.
+//! Faults planted into an engine, to check that the tests detect them (docs/design/faults.md). Each
+//! breaks one promise: of the engine, of pipes, or of what workers build on tokens, wake-ups and
+//! connections that are handed over. The worker above is the product's own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millrace_engine::Token;
 
-/// A bug that [`World::plant`](crate::World::plant) gives to the engines of a world.
+/// A fault that [`World::plant_fault`](crate::World::plant_fault) gives to the engines of a world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EngineFault {
-    /// Wake-ups reach no worker, as if mailboxes forgot to wake their receivers.
+    /// Wake-ups do not reach the workers, as if mailboxes did not wake their receivers.
     WakeLost,
-    /// The receive of a closed descriptor ends once another object has the slot, and with the token
-    /// of that object, as if tables ignored generations.
+    /// The receive of a closed descriptor completes once another object uses the slot, with that
+    /// object's token, as if tables ignored generations.
     StaleToken,
-    /// If one byte is left in a pipe, it is lost and reported as sent.
+    /// The last byte of a pipe is lost and reported as sent.
     PipeByteLost,
-    /// The bytes that a splice left in a pipe, or that were in it when it was closed, come out of the
+    /// Bytes that a splice left in a pipe, or that were in it when it was closed, come out of the
     /// pipe that is filled next.
     DirtyPipe,
-    /// A connection that a full mailbox gives back to its worker is lost.
+    /// A connection that a full mailbox returns to its worker is lost.
     HandOverLost,
     /// The descriptor of a failed attempt to connect to an origin cannot be closed.
     FailedConnectLeaks,
@@ -29,7 +29,7 @@ pub enum EngineFault {
 }
 
 impl EngineFault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 7] = [
         Self::WakeLost,
         Self::StaleToken,
@@ -41,23 +41,23 @@ impl EngineFault {
     ];
 }
 
-/// The fault of one engine, if it has one, and what it takes to play it.
+/// The fault of one engine, if it has one, and its state.
 #[derive(Debug, Default)]
 pub(crate) struct PlantedFault {
     pub(crate) fault: Option<EngineFault>,
-    /// The objects, by kind and slot, whose descriptors were closed with a receive outstanding.
+    /// The tokens of closed descriptors that had a receive outstanding, by kind and slot.
     pub(crate) closed: BTreeMap<(u8, u32), Token>,
-    /// The objects that have their slots now, for which those receives end.
+    /// The tokens of the objects that use their slots now, for which the receives complete.
     pub(crate) stale: VecDeque<Token>,
-    /// The splices out of pipes, by token: the pipe's reading end, and the bytes asked for.
+    /// The splices from pipes, by token: the pipe's reading end, and the number of bytes requested.
     pub(crate) splices: BTreeMap<Token, (u32, usize)>,
-    /// What was left in a pipe since a pipe was last filled.
+    /// The bytes left in a pipe since a pipe was last filled.
     pub(crate) dirt: Vec<u8>,
-    /// Connections that were detached here, and are lost if they come back.
+    /// Connections that were detached here. They are lost if they return.
     pub(crate) detached: BTreeSet<u32>,
-    /// The attempts to connect to origins that have not ended, by token.
+    /// Attempts to connect to origins that have not ended, by token.
     pub(crate) connects: BTreeMap<Token, u32>,
-    /// The descriptors of attempts that failed.
+    /// Descriptors of failed attempts.
     pub(crate) failed: BTreeSet<u32>,
 }
 
@@ -70,7 +70,7 @@ impl PlantedFault {
         self.fault == Some(fault)
     }
 
-    /// Something begins for the object that `token` names.
+    /// Records that an operation begins for the object that `token` names.
     pub(crate) fn begin(&mut self, token: Token) {
         if let Some(closed) = self.closed.remove(&slot_of(token))
             && closed != token
@@ -79,14 +79,14 @@ impl PlantedFault {
         }
     }
 
-    /// Up to `max` bytes of the pipe whose reading end is `from` begin to move to a socket.
+    /// Records that up to `max` bytes begin to move from the pipe whose reading end is `from`.
     pub(crate) fn begin_splice(&mut self, from: u32, max: usize, token: Token) {
         if self.has(EngineFault::PipeByteLost) || self.has(EngineFault::DirtyPipe) {
             self.splices.insert(token, (from, max));
         }
     }
 
-    /// Whether closing the descriptor has no effect.
+    /// Returns whether the descriptor stays open although it is closed.
     pub(crate) fn skip_close(&mut self, number: u32) -> bool {
         match self.fault {
             Some(EngineFault::FailedConnectLeaks) => self.failed.remove(&number),
@@ -98,7 +98,7 @@ impl PlantedFault {
     }
 }
 
-/// The table and the index in it.
+/// Returns the kind and the slot of a token.
 pub(crate) fn slot_of(token: Token) -> (u8, u32) {
     (token.kind() as u8, token.slot())
 }

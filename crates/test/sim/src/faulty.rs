@@ -1,4 +1,4 @@
-//! What the fault of an engine makes of its closes and completions.
+//! The effects of planted faults on closes and completions.
 
 use millrace_engine::{Completion, CompletionEvent, Token, TokenKind};
 
@@ -7,13 +7,13 @@ use crate::fault::{EngineFault, slot_of};
 use crate::kernel::Kernel;
 
 impl Kernel {
-    /// Notes what a descriptor of `engine` has outstanding or leaves behind when it is closed.
+    /// Records what a descriptor of `engine` has outstanding or leaves behind when it is closed.
     pub(crate) fn note_close(&mut self, engine: usize, number: u32) {
         match self.engines[engine].planted.fault {
             Some(EngineFault::StaleToken) => {
                 if let Some(receive) = &self.owned_descriptor(engine, number).receive
                     && matches!(receive.kind, OperationKind::Receive { .. })
-                    // The attempts of one lookup share a token: they rely on the engine.
+                    // The attempts of one lookup share a token, and rely on the engine's contract.
                     && receive.token.kind() != TokenKind::Name
                 {
                     let token = receive.token;
@@ -25,7 +25,7 @@ impl Kernel {
         }
     }
 
-    /// Keeps the bytes in the pipe whose reading end this is, if it is one and not empty.
+    /// Keeps the bytes of a pipe, if this is the reading end of one that is not empty.
     fn keep_left_bytes(&mut self, engine: usize, number: u32) {
         if let Object::PipeOut(pipe) = self.owned_descriptor(engine, number).object
             && !self.pipes[pipe].bytes.is_empty()
@@ -34,13 +34,13 @@ impl Kernel {
         }
     }
 
-    /// Overwrites the first bytes in a pipe that was filled with what was left in another one.
+    /// Overwrites the first bytes of a newly filled pipe with those left in another one.
     pub(crate) fn corrupt_pipe(&mut self, engine: usize, pipe: usize) {
         let dirt = std::mem::take(&mut self.engines[engine].planted.dirt);
         self.pipes[pipe].bytes.iter_mut().zip(dirt).for_each(|(place, byte)| *place = byte);
     }
 
-    /// Makes a completion what the fault of its engine makes of it.
+    /// Changes a completion according to the engine's fault.
     pub(crate) fn distort_completion(&mut self, engine: usize, completion: &mut Completion) {
         let (planted, token) = (&mut self.engines[engine].planted, completion.token);
         match &mut completion.event {
@@ -55,7 +55,7 @@ impl Kernel {
         }
     }
 
-    /// How many bytes a splice is reported to have moved that moved `count`.
+    /// Returns how many bytes a splice that moved `count` is reported to have moved.
     fn reported_splice_count(&mut self, engine: usize, token: Token, count: usize) -> usize {
         let planted = &mut self.engines[engine].planted;
         let Some((from, max)) = planted.splices.remove(&token) else { return count };

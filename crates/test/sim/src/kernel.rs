@@ -1,8 +1,8 @@
-//! The state of a world and its queue of things to happen. What travels between sockets is in
-//! [`crate::network`], what engines wait for in [`crate::operation`].
+//! The state of a world, and its queue of events. [`crate::network`] implements what travels
+//! between sockets, [`crate::operation`] the operations of engines.
 //!
-//! It never calls the code that it serves: engines and actors ask, and are run by
-//! [`crate::drive`].
+//! The kernel never calls the code that uses it. [`crate::drive`] runs engines and actors, which
+//! call the kernel.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -21,30 +21,30 @@ use crate::random::SeededRandom;
 use crate::stale::StaleCompletion;
 use crate::trace::{Trace, TraceLine};
 
-/// Something that will happen at a known time.
+/// An event at a known time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum KernelEvent {
-    /// The next segment of what `side` sends arrives.
+    /// The next segment that `side` sends arrives.
     Segment { connection: usize, side: usize },
     /// A reset arrives at `side`.
     Reset { connection: usize, side: usize },
-    /// The attempt to connect ends.
+    /// An attempt to connect ends.
     Connect { connection: usize },
-    /// A datagram arrives, or is found to have nowhere to go.
+    /// A datagram arrives, or has no receiver.
     Datagram { from: std::net::SocketAddr, to: std::net::SocketAddr, bytes: Box<[u8]> },
-    /// An operation is to be tried.
+    /// An operation is tried.
     Attempt(OperationAttempt),
-    /// A worker's turn.
+    /// A worker runs a turn.
     Turn { engine: usize, serial: u64 },
-    /// Nothing but a look at the actors.
+    /// The actors run a step.
     ActorStep,
-    /// The clock moves on at once by more than it should.
+    /// The clock jumps ahead.
     ClockJump,
-    /// A descriptor that was closed completes something.
+    /// An operation of a closed descriptor completes.
     Stale { engine: usize, stale: StaleCompletion },
 }
 
-/// An operation to be tried, unless it is gone by then.
+/// An operation to be tried, unless it no longer exists by then.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct OperationAttempt {
     pub(crate) descriptor: u32,
@@ -52,47 +52,47 @@ pub(crate) struct OperationAttempt {
     pub(crate) serial: u64,
 }
 
-/// What the world knows of one engine.
+/// The state of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct EngineState {
-    /// The clock as it stood when its turn began.
+    /// The time at which its turn began.
     pub(crate) now: Instant,
     /// Attempts for the next turn.
     pub(crate) ready: Vec<OperationAttempt>,
     /// Attempts of this turn.
     pub(crate) batch: VecDeque<OperationAttempt>,
-    /// Receives that wait for the budget, in the order in which they were ready.
+    /// Receives that wait for the budget, in the order in which they became ready.
     pub(crate) parked: VecDeque<OperationAttempt>,
-    /// Buffers at the worker: 0 when a turn begins.
+    /// Number of buffers lent to the worker; 0 when a turn begins.
     pub(crate) lent: usize,
     pub(crate) spare_buffers: Vec<Buffer>,
     pub(crate) budget: Budget,
     pub(crate) wake: Arc<AtomicBool>,
     pub(crate) log: Vec<u8>,
-    /// Completions given in this turn.
+    /// Number of completions returned in this turn.
     pub(crate) completions_returned: usize,
-    /// The turn did something: another one follows before the worker sleeps.
+    /// The turn had an effect, so another one follows before the worker sleeps.
     pub(crate) busy: bool,
-    /// Turns in a row that did nothing although the deadline had come.
+    /// Number of successive turns without an effect although the deadline had passed.
     pub(crate) spins: u32,
-    /// What the last turn was called with.
+    /// The deadline of the last turn.
     pub(crate) deadline: Option<Instant>,
-    /// When the next turn is planned, and which of the queue's entries is meant.
+    /// The time of the next turn, and the serial of its event in the queue.
     pub(crate) next_turn: Option<(Instant, u64)>,
-    /// The serial of the latest plan.
+    /// The serial of the latest scheduled turn.
     pub(crate) turn_serial: u64,
-    /// No turn begins before this: other programs run.
+    /// No turn begins before this time, since other programs run.
     pub(crate) asleep_until: Instant,
-    /// A turn was planned for the wake that nobody took yet.
+    /// A turn is scheduled for a wake that was not taken yet.
     pub(crate) wake_noticed: bool,
-    /// The next turn is told of a wake that nobody made.
+    /// The next turn reports a wake that did not happen.
     pub(crate) spurious_wake: bool,
-    /// Completions of descriptors that were closed.
+    /// Completions of closed descriptors.
     pub(crate) stale: VecDeque<StaleCompletion>,
     pub(crate) planted: PlantedFault,
 }
 
-/// Bytes in a pipe.
+/// A pipe.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) bytes: VecDeque<u8>,
@@ -101,41 +101,42 @@ pub(crate) struct Pipe {
     pub(crate) ended: bool,
 }
 
-/// A world's whole state.
+/// The whole state of a world.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) now: Instant,
     pub(crate) plan: WorldPlan,
     pub(crate) random: SeededRandom,
     queue: BinaryHeap<Reverse<(Instant, u64, KernelEvent)>>,
-    /// Counts everything ever queued; orders what happens at one time.
+    /// Number of events ever queued. Orders events of the same time.
     queued: u64,
     pub(crate) connections: Vec<Connection>,
-    /// Where connections that are not there yet are going.
+    /// The addresses of connections that are not established yet.
     pub(crate) targets: BTreeMap<usize, Address>,
-    /// Numbers are never used again, so that any use after close is seen.
+    /// The descriptors. Numbers are never reused, so that any use after a close is detected.
     pub(crate) descriptors: BTreeMap<u32, Descriptor>,
     descriptors_made: u32,
-    /// The most descriptors that engines may have open together.
+    /// The most descriptors that all engines together may have open.
     pub(crate) descriptors_max: usize,
     pub(crate) pipes: Vec<Pipe>,
     pub(crate) engines: Vec<EngineState>,
     pub(crate) port: u16,
     pub(crate) operations: u64,
     pub(crate) trace: Trace,
-    /// How far the clock has leapt in all.
+    /// Sum of all clock jumps.
     pub(crate) clock_jumped: Duration,
-    /// How long workers were not scheduled, in all.
+    /// Sum of the delays of turns.
     pub(crate) slept: Duration,
-    /// What went wrong, and how often.
+    /// The number of times that each kind of trouble happened.
     pub(crate) trouble_counts: BTreeMap<&'static str, u64>,
     pub(crate) event_log: EventLog,
-    /// Descriptors of actors at which something happened; see [`crate::World::take_stirred`].
+    /// Descriptors of actors at which something happened; see
+    /// [`crate::World::take_changed_sockets`].
     pub(crate) changed_actor_sockets: BTreeSet<u32>,
-    /// What engines sent on the connections that they opened, by connection, once somebody listens:
-    /// see [`crate::World::overhear`].
+    /// The bytes that engines have sent on connections that they opened, by connection; `None`
+    /// until [`crate::World::record_engine_output`].
     pub(crate) engine_output: Option<BTreeMap<usize, Vec<u8>>>,
-    /// The bug of all engines that are made from now on.
+    /// The fault of all engines that are created from now on.
     pub(crate) planted: Option<EngineFault>,
 }
 
@@ -173,35 +174,35 @@ impl Kernel {
         kernel
     }
 
-    /// Queues something for `delay` from now.
+    /// Schedules an event for `delay` from now.
     pub(crate) fn schedule_after(&mut self, delay: Duration, happening: KernelEvent) {
         self.schedule_at(self.now + delay, happening);
     }
 
-    /// Queues something for `when`, which is not before now.
+    /// Schedules an event for `when`, which is not before now.
     pub(crate) fn schedule_at(&mut self, when: Instant, happening: KernelEvent) {
         self.queued += 1;
         self.queue.push(Reverse((when.max(self.now), self.queued, happening)));
     }
 
-    /// The next thing to happen; the clock is moved to its time, unless it has leapt beyond.
+    /// Returns the next event, and advances the clock to its time unless it is there already.
     pub(crate) fn pop(&mut self) -> Option<KernelEvent> {
         let Reverse((when, _, happening)) = self.queue.pop()?;
         self.now = self.now.max(when);
         Some(happening)
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     pub(crate) fn next_event_time(&self) -> Option<Instant> {
         self.queue.peek().map(|Reverse((when, _, _))| *when)
     }
 
-    /// A delay between readiness and what follows from it.
+    /// Draws a delay between readiness and its effect.
     pub(crate) fn jitter(&mut self) -> Duration {
         Duration::from_nanos(self.random.between(0, self.plan.jitter_ns))
     }
 
-    /// A new descriptor's number.
+    /// Opens a new descriptor and returns its number.
     pub(crate) fn open(&mut self, owner: Owner, object: Object) -> u32 {
         self.descriptors_made += 1;
         let number = self.descriptors_made;
@@ -209,10 +210,10 @@ impl Kernel {
         number
     }
 
-    /// The descriptor `number`.
+    /// Returns the descriptor `number`.
     ///
     /// # Panics
-    /// When it is closed: the user's bug.
+    /// Panics if it is closed, which is a bug of the user.
     pub(crate) fn descriptor(&mut self, number: u32) -> &mut Descriptor {
         match self.descriptors.get_mut(&number) {
             Some(descriptor) => descriptor,
@@ -220,10 +221,10 @@ impl Kernel {
         }
     }
 
-    /// The same, for an engine, which uses only its own.
+    /// Returns a descriptor of an engine. An engine may only use its own.
     ///
     /// # Panics
-    /// When it is closed or another's.
+    /// Panics if it is closed, or belongs to another owner.
     pub(crate) fn owned_descriptor(&mut self, engine: usize, number: u32) -> &mut Descriptor {
         let descriptor = self.descriptor(number);
         let owner = descriptor.owner;
@@ -234,7 +235,8 @@ impl Kernel {
         descriptor
     }
 
-    /// Whether engines have as many descriptors open as they may, or the seed says so.
+    /// Returns whether there is no descriptor left, because the engines have as many open as they
+    /// may, or by a random draw.
     pub(crate) fn draw_descriptor_exhaustion(&mut self) -> bool {
         let is_engines = |descriptor: &&Descriptor| descriptor.owner != Owner::Actor;
         let open = self.descriptors.values().filter(is_engines).count();
@@ -249,7 +251,7 @@ impl Kernel {
         self.draw_shortage()
     }
 
-    /// Plans a turn of `engine` at `when` at the latest.
+    /// Schedules a turn of `engine` for `when` at the latest.
     pub(crate) fn schedule_turn(&mut self, engine: usize, when: Instant) {
         let state = &mut self.engines[engine];
         let when = when.max(self.now).max(state.asleep_until);
@@ -278,7 +280,7 @@ impl Kernel {
         self.trace.push(TraceLine { at: self.now, what, note, ..TraceLine::default() });
     }
 
-    /// Tells what `side` of a connection did, and which bytes it sent.
+    /// Logs what `side` of a connection did, and which bytes it sent.
     pub(crate) fn log_event(&mut self, connection: usize, side: usize, did: &str, bytes: &[u8]) {
         if !self.event_log.is_enabled {
             return;
@@ -287,7 +289,7 @@ impl Kernel {
         self.event_log.push(self.now, format!("{from} {did} {to}"), bytes);
     }
 
-    /// From now on `side` of a connection belongs to `owner`.
+    /// Names `side` of a connection after its owner from now on.
     pub(crate) fn name_owner(&mut self, connection: usize, side: usize, owner: Owner) {
         if let Owner::Engine(index) = owner
             && self.event_log.is_enabled
@@ -297,14 +299,14 @@ impl Kernel {
         }
     }
 
-    /// Who holds one end of a connection.
+    /// Returns the name of one endpoint of a connection.
     fn endpoint_name(&self, connection: usize, side: usize) -> String {
         if let Some(name) = self.event_log.name_of((connection, side)) {
             return name.to_owned();
         }
         match self.connections[connection].sides[side].address {
             Some(address) => format!("{address}"),
-            None => "somebody".to_owned(),
+            None => "unnamed Unix socket".to_owned(),
         }
     }
 }

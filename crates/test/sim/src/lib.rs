@@ -1,24 +1,25 @@
-//! A simulated kernel, network and clock, with faults, all from one seed.
+//! A simulated kernel, network and clock with faults, all derived from one seed.
 //!
-//! A [`World`] is single-threaded, knows no real time and asks nothing of the system: the same
-//! seed gives the same run, always. [`Sim`] is its [`Engine`](millrace_engine::Engine): a worker
-//! written for the trait runs in it unchanged. Clients, origins and name servers are [`Actor`]s
-//! that use the world directly. [`run`] drives both.
+//! A [`World`] is single-threaded, does not use real time, and makes no system calls: the same seed
+//! always produces the same run. [`SimEngine`] is its [`Engine`](millrace_engine::Engine), and runs
+//! a worker written for that trait unchanged. Clients, origins and name servers are [`Actor`]s,
+//! which use the world directly. [`run`] drives both.
 //!
-//! The world is a strict reader of the engine's contract: what a caller must not do panics here
-//! with the reason, and [`World::leaks`] says what it forgot. What it may not rely on is taken
-//! from it: completions come in any order and late, reads and writes are short, buffers tiny.
+//! The world enforces the engine's contract. It panics with the reason if a caller breaks it, and
+//! [`World::leaks`] lists what a caller did not release. It also withholds everything that a caller
+//! may not rely on: completions are late and in any order, reads and writes are short, and buffers
+//! are tiny.
 //!
-//! It models what a proxy can observe of Linux' sockets: streams with bounded buffers at both
-//! ends, segments cut anywhere, ends and resets, the close with unread data that becomes a reset,
-//! refused and lost connections, peers that vanish, pipes, connected datagrams, what the kernel runs
-//! out of, workers that are not scheduled, a clock that leaps. It does not model congestion, urgent
-//! data, or the cost of anything.
+//! The world models what a proxy can observe of Linux sockets: streams with bounded buffers at both
+//! ends, segments cut anywhere, ends and resets, a close with unread data that becomes a reset,
+//! refused and lost connections, peers that vanish, pipes, connected datagram sockets, exhausted
+//! kernel resources, workers that are not scheduled, and a clock that jumps. It does not model
+//! congestion, urgent data, or the cost of anything.
 //!
-//! In hostile worlds one rule of the contract is broken on purpose: a descriptor that was closed
-//! may still complete what it had outstanding. That is what the generations of tokens are for.
+//! Hostile worlds break one rule of the contract on purpose: an operation of a closed descriptor
+//! may still complete. The generations of tokens exist for that case.
 //!
-//! [`World::plant`] gives its engines a bug on purpose, for the test of the tests.
+//! [`World::plant_fault`] gives engines a bug on purpose, to test the tests.
 #![forbid(unsafe_code)]
 
 mod connection;

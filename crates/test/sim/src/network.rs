@@ -1,4 +1,4 @@
-//! What happens between sockets: connecting, segments, ends, resets, datagrams.
+//! Events between sockets: connecting, segments, ends, resets, datagrams.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,16 +10,16 @@ use crate::connection::Connection;
 use crate::descriptor::{Object, OperationDirection, Owner};
 use crate::kernel::{Kernel, KernelEvent};
 
-/// How long a real kernel tries to connect by default (tcp(7), tcp_syn_retries).
+/// The time for which a real kernel tries to connect by default (tcp(7), tcp_syn_retries).
 const CONNECT_GIVES_UP: Duration = Duration::from_secs(127);
-/// When a lost SYN is sent again (RFC 6298 section 2.1).
+/// The time after which a lost SYN is retransmitted (RFC 6298 section 2.1).
 const SYN_AGAIN: Duration = Duration::from_secs(1);
-/// Datagrams that a socket keeps; more are dropped.
+/// The most datagrams in a socket. Further ones are dropped.
 const INBOX_MAX: usize = 64;
 
 impl Kernel {
-    /// A listener; port 0 is replaced by a free one. Several may share an address, as with
-    /// SO_REUSEPORT: each connection goes to one of them.
+    /// Opens a listener. Port 0 is replaced by a free one. Several listeners may share an address,
+    /// as with SO_REUSEPORT; each connection goes to one of them.
     pub(crate) fn listen(&mut self, owner: Owner, address: &Address) -> (u32, Address) {
         let address = match address {
             Address::Tcp(address) if address.port() == 0 => {
@@ -31,7 +31,7 @@ impl Kernel {
         (self.open(owner, object), address)
     }
 
-    /// Begins to connect; the outcome is found in the descriptor's object later.
+    /// Begins to connect. The outcome is stored in the descriptor's object later.
     pub(crate) fn connect(
         &mut self,
         owner: Owner,
@@ -87,7 +87,7 @@ impl Kernel {
         number
     }
 
-    /// The attempt to connect ends: at a listener, or with an error.
+    /// Ends an attempt to connect, at a listener or with an error.
     pub(crate) fn connect_ends(&mut self, index: usize) {
         let target = self.targets.remove(&index).expect("set when connecting began");
         let Some(number) = self.connections[index].sides[0].descriptor else {
@@ -126,7 +126,7 @@ impl Kernel {
         if listeners.is_empty() {
             return Err(Error::Refused);
         }
-        // SO_REUSEPORT spreads by a hash of addresses, not by load.
+        // SO_REUSEPORT distributes connections by a hash of their addresses, not by load.
         let skewed = listeners.len() > 1 && self.random.chance(self.plan.skew);
         let listener = if skewed { listeners[0] } else { self.random.choose(&listeners) };
         if skewed {
@@ -139,7 +139,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes the oldest connection of a listener's backlog.
+    /// Takes the oldest connection from a listener's backlog.
     pub(crate) fn take_from_backlog(
         &mut self,
         listener: u32,
@@ -189,15 +189,14 @@ impl Kernel {
         }
     }
 
-    /// Whether a write would take at least one byte, or fail.
+    /// Returns whether a write would take at least one byte, or fail.
     pub(crate) fn is_writable(&self, index: usize, side: usize) -> bool {
         let own = &self.connections[index].sides[side];
         let capacity = self.plan.streams.capacity(self.plan.streams.send_capacity, own.out.carried);
         own.error.is_some() || own.reset || own.out.sent.len() < capacity
     }
 
-    /// Moves what has arrived for a reader to `take`, which is given at most `max` bytes, in up to
-    /// two pieces.
+    /// Passes up to `max` arrived bytes to `take`, in up to two parts, and removes them.
     pub(crate) fn read(
         &mut self,
         number: u32,
@@ -217,7 +216,7 @@ impl Kernel {
         readable
     }
 
-    /// Ends what a side sends; the peer reads the end after all that was sent.
+    /// Ends the stream that a side sends. The peer reads the end after all bytes.
     pub(crate) fn finish(&mut self, index: usize, side: usize) {
         self.log_event(index, side, "ends its stream to", &[]);
         self.end_stream(index, side);
@@ -228,7 +227,7 @@ impl Kernel {
         self.send_segment(index, side);
     }
 
-    /// Closes a side. Unread bytes turn the close of a TCP connection into a reset (RFC 2525
+    /// Closes a side. With unread bytes, the close of a TCP connection becomes a reset (RFC 2525
     /// section 2.17, and Linux).
     pub(crate) fn close_side(&mut self, index: usize, side: usize, abort: bool) {
         let connection = &mut self.connections[index];
@@ -252,7 +251,7 @@ impl Kernel {
         }
     }
 
-    /// How long the next segment is under way.
+    /// Draws the delay of the next segment.
     fn segment_delay(&mut self) -> Duration {
         let delay = self.plan.streams.segment_delay(&mut self.random);
         if delay > Duration::from_nanos(self.plan.streams.delay_ns) {
@@ -261,7 +260,7 @@ impl Kernel {
         delay
     }
 
-    /// Sends a reset on its way to `side`.
+    /// Sends a reset to `side`.
     fn send_reset(&mut self, index: usize, side: usize) {
         if self.connections[index].vanished.is_some() {
             return;
@@ -270,7 +269,7 @@ impl Kernel {
         self.schedule_after(delay, KernelEvent::Reset { connection: index, side });
     }
 
-    /// A reset arrives at `side`.
+    /// Handles the arrival of a reset at `side`.
     pub(crate) fn reset_arrives(&mut self, index: usize, side: usize) {
         self.log_event(index, side, "hears of a reset from", &[]);
         self.connections[index].receive_reset(side);
@@ -281,7 +280,7 @@ impl Kernel {
         }
     }
 
-    /// Puts the next segment of `side` on its way, if there is one and room for it.
+    /// Sends the next segment of `side`, if there are bytes and room for them.
     fn send_segment(&mut self, index: usize, side: usize) {
         if self.connections[index].vanished.is_some() {
             return self.resend(index);
@@ -311,7 +310,7 @@ impl Kernel {
         self.schedule_after(delay, KernelEvent::Segment { connection: index, side });
     }
 
-    /// The segment that was under way from `side` arrives.
+    /// Handles the arrival of the segment from `side` that was in flight.
     pub(crate) fn segment_arrives(&mut self, index: usize, side: usize) {
         if self.connections[index].vanished.is_some() {
             return;
@@ -326,8 +325,8 @@ impl Kernel {
             return;
         }
         if deaf && !out.sent.is_empty() {
-            // Data for a socket that is closed: the sender learns it by a reset, and what the
-            // closed side had not sent is lost with it.
+            // The bytes are for a closed socket. The sender is reset, and what the closed side had
+            // not sent is lost.
             out.sent.clear();
             let receiver = &mut self.connections[index].sides[1 - side];
             receiver.reset = true;
@@ -365,7 +364,7 @@ impl Kernel {
         self.maybe_vanish(index);
     }
 
-    /// Counts a segment towards the break that the seed may have planned.
+    /// Counts a segment towards a break that the seed may have planned.
     fn maybe_break(&mut self, index: usize) {
         match &mut self.connections[index].reset_after {
             Some(0) => {
@@ -381,7 +380,7 @@ impl Kernel {
         }
     }
 
-    /// A datagram socket, bound to `local` or to a free port.
+    /// Opens a datagram socket, bound to `local` or to a free port.
     pub(crate) fn open_datagram(
         &mut self,
         owner: Owner,
@@ -407,7 +406,8 @@ impl Kernel {
         self.schedule_after(delay, KernelEvent::Datagram { from, to, bytes: bytes.into() });
     }
 
-    /// A datagram arrives. Nobody there is told to a connected sender, as by ICMP.
+    /// Handles the arrival of a datagram. If there is no receiver, a connected sender gets an
+    /// error, as by ICMP.
     pub(crate) fn datagram_arrives(&mut self, from: SocketAddr, to: SocketAddr, bytes: Box<[u8]>) {
         let find = |kernel: &Self, at: SocketAddr, other: SocketAddr| {
             kernel.descriptors.iter().find_map(|(number, descriptor)| match &descriptor.object {
@@ -434,10 +434,10 @@ impl Kernel {
         self.notify(number, OperationDirection::Receive);
     }
 
-    /// The connection and side of a stream's descriptor.
+    /// Returns the connection and side of a stream's descriptor.
     ///
     /// # Panics
-    /// When it is something else: the user's bug.
+    /// Panics if the descriptor is not a stream, which is a bug of the user.
     pub(crate) fn stream_of(&mut self, number: u32) -> (usize, usize) {
         match self.descriptor(number).object {
             Object::Stream { connection, side, .. } => (connection, side),
@@ -457,7 +457,7 @@ impl Kernel {
     }
 }
 
-/// Whether a listener at `address` takes a connection to `target`.
+/// Returns whether a listener at `address` accepts a connection to `target`.
 fn serves(address: &Address, target: &Address) -> bool {
     match (address, target) {
         (Address::Tcp(address), Address::Tcp(target)) => {
@@ -475,8 +475,8 @@ fn loopback(family: IpAddr) -> IpAddr {
     }
 }
 
-/// Moves the first `count` bytes to `take`, in up to two pieces: whole pieces cost far less than
-/// bytes one by one.
+/// Passes the first `count` bytes to `take` in up to two parts, and removes them. Whole parts cost
+/// far less than single bytes.
 fn move_front(bytes: &mut VecDeque<u8>, count: usize, take: &mut dyn FnMut(&[u8])) {
     let (first, second) = bytes.as_slices();
     let first = &first[..first.len().min(count)];

@@ -1,8 +1,8 @@
-//! What engines wait for: queueing operations, noticing that they can go on, trying them.
+//! Operations of engines: queueing them, detecting that they are ready, and trying them.
 //!
-//! Readiness never completes an operation by itself. It leads to an attempt, some time later and
-//! in any order between descriptors; the attempt is made when the worker asks for its next
-//! completion, as a readiness engine calls the kernel then.
+//! Readiness never completes an operation by itself. It causes an attempt, after some time and in
+//! any order between descriptors. The attempt is made when the worker requests its next completion,
+//! which is when a readiness engine calls the kernel.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Kernel {
     /// Queues an operation of `engine`.
     ///
     /// # Panics
-    /// When one is outstanding for the descriptor in that direction.
+    /// Panics if an operation of the descriptor is outstanding in that direction.
     pub(crate) fn submit(
         &mut self,
         engine: usize,
@@ -52,7 +52,7 @@ impl Kernel {
         if !self.is_ready(number, direction) {
             if watches
                 && direction == OperationDirection::Receive
-                && self.draw_spurious("empty watch")
+                && self.draw_spurious("spurious readable")
             {
                 let attempt = self.mark_queued(number, direction);
                 let delay = self.jitter();
@@ -69,8 +69,8 @@ impl Kernel {
         }
     }
 
-    /// The attempt that reports an outstanding send of the descriptor of `receive`, if the kernel
-    /// had taken every byte before the receive was announced.
+    /// Returns the attempt that reports an outstanding send of the descriptor of `receive`, if the
+    /// kernel had taken every byte before the receive was announced.
     pub(crate) fn send_completed_before(
         &self,
         receive: OperationAttempt,
@@ -89,7 +89,8 @@ impl Kernel {
         (is_taken && !send.queued_after_receive).then_some(attempt)
     }
 
-    /// Something changed at a descriptor: its outstanding operation is to be tried, if it can end.
+    /// Handles a change of a descriptor: schedules an attempt if the outstanding operation is
+    /// ready.
     pub(crate) fn notify(&mut self, number: u32, direction: OperationDirection) {
         let descriptor = self.descriptor(number);
         if descriptor.owner == Owner::Actor {
@@ -104,7 +105,7 @@ impl Kernel {
             return;
         }
         let attempt = self.mark_queued(number, direction);
-        // Connections that came meanwhile are all there at once.
+        // All connections that arrive until then are announced at once.
         let burst = if accepts { self.random.between(0, self.plan.burst_ns) } else { 0 };
         let delay = self.jitter() + Duration::from_nanos(burst);
         self.schedule_after(delay, KernelEvent::Attempt(attempt));
@@ -117,7 +118,7 @@ impl Kernel {
         OperationAttempt { descriptor: number, direction, serial: operation.serial }
     }
 
-    /// Gives an attempt to its engine and plans a turn.
+    /// Passes an attempt to its engine and schedules a turn.
     pub(crate) fn deliver_attempt(&mut self, attempt: OperationAttempt) {
         let owner = self.descriptors.get(&attempt.descriptor).map(|descriptor| descriptor.owner);
         if let Some(Owner::Engine(engine)) = owner {
@@ -127,7 +128,7 @@ impl Kernel {
         }
     }
 
-    /// Whether the outstanding operation would end, or at least move something, now.
+    /// Returns whether the outstanding operation would complete now, or at least move something.
     fn is_ready(&self, number: u32, direction: OperationDirection) -> bool {
         let descriptor = &self.descriptors[&number];
         let operation = match direction {
@@ -164,7 +165,7 @@ impl Kernel {
         }
     }
 
-    /// The operation of an attempt, unless it is gone.
+    /// Returns the operation of an attempt, unless it no longer exists.
     pub(crate) fn attempted_operation(
         &mut self,
         attempt: OperationAttempt,
@@ -174,7 +175,8 @@ impl Kernel {
         (operation.serial == attempt.serial).then_some(operation)
     }
 
-    /// Tries an operation of `engine`; `None` when it is gone or has to wait on.
+    /// Tries an operation of `engine`. Returns `None` if it no longer exists or has to keep
+    /// waiting.
     pub(crate) fn try_operation(
         &mut self,
         engine: usize,
@@ -214,8 +216,8 @@ impl Kernel {
         Some((token, event))
     }
 
-    /// What comes of a send whose own bytes were `sent`; `None` while something is left of what
-    /// goes behind them.
+    /// Continues a send whose own bytes have the result `sent`. Returns `None` while something is
+    /// left of what follows them.
     fn continue_send(
         &mut self,
         number: u32,
@@ -239,7 +241,7 @@ impl Kernel {
         }
     }
 
-    /// A send or splice that has to wait on; it may be ready again at once.
+    /// Keeps an unfinished send or splice outstanding. It may be ready again at once.
     fn keep_outstanding(
         &mut self,
         number: u32,
@@ -286,7 +288,8 @@ impl Kernel {
             },
             _ => self.read_into(number, &mut block[..max]),
         };
-        // The contract of the engine: an end that a failed send has turned a break into is a break.
+        // The engine's contract: if a failed send has turned a break into an end of the stream, the
+        // receive reports the break.
         let received = match (received, &self.descriptor(number).send) {
             (Ok(0), Some(Operation { kind: OperationKind::Send { failed: Some(_), .. }, .. })) => {
                 Err(Error::Reset)
@@ -306,7 +309,8 @@ impl Kernel {
         }
     }
 
-    /// Whether a stream has something now; `false` also where the seed says so.
+    /// Returns whether a stream is readable now. By a random draw, a readable stream may count as
+    /// not readable.
     pub(crate) fn draw_readable_now(&mut self, socket: u32) -> bool {
         let (connection, side) = self.stream_of(socket);
         self.connections[connection].is_readable(side) && !self.random.chance(self.plan.wait)
@@ -322,7 +326,8 @@ impl Kernel {
         read.unwrap_or(Ok(0))
     }
 
-    /// What one pipe has, in another, empty one as well: at times less, as places are few.
+    /// Duplicates the bytes of one pipe into another, empty one; sometimes only a part, since slots
+    /// are limited.
     pub(crate) fn tee(&mut self, from: u32, into: u32, max: usize) -> usize {
         let (from, into) = (self.pipe_of(from), self.pipe_of(into));
         let left = self.pipes[into].bytes.len();
@@ -336,7 +341,7 @@ impl Kernel {
         count
     }
 
-    /// What a pipe has, into memory of the caller's.
+    /// Reads from a pipe into the caller's memory.
     pub(crate) fn read_pipe(&mut self, from: u32, memory: &mut [u8]) -> usize {
         let pipe = self.pipe_of(from);
         let count = self.pipes[pipe].bytes.len().min(memory.len());
@@ -345,7 +350,7 @@ impl Kernel {
         count
     }
 
-    /// Fills an empty pipe with what a stream has.
+    /// Fills an empty pipe from a stream.
     pub(crate) fn try_splice_in(
         &mut self,
         socket: u32,
@@ -382,7 +387,7 @@ impl Kernel {
         Some(result)
     }
 
-    /// Sends on; `None` while something is left and no error was met.
+    /// Continues to send. Returns `None` while something is left and there is no error.
     fn try_send(
         &mut self,
         number: u32,
@@ -402,10 +407,10 @@ impl Kernel {
         rest.take_if(|held| held.is_empty()).map(|_| Ok(()))
     }
 
-    /// Begins to send: what the kernel takes at once. Gives what is held, or the error.
+    /// Begins to send what the kernel takes at once. Returns the remaining bytes, or the error.
     ///
     /// # Panics
-    /// When a send is outstanding or the direction was shut.
+    /// Panics if a send is outstanding, or the direction was shut down.
     pub(crate) fn begin_send(
         &mut self,
         engine: usize,
@@ -437,7 +442,7 @@ impl Kernel {
         }
     }
 
-    /// Begins to send `parts`, and then what is shared.
+    /// Begins to send `parts`, and then the shared bytes.
     ///
     /// # Panics
     /// As [`Kernel::begin_send`].
@@ -466,7 +471,7 @@ impl Kernel {
         }
     }
 
-    /// Sends on; `None` while something is left and no error was met.
+    /// Continues to send. Returns `None` while something is left and there is no error.
     fn try_send_shared(
         &mut self,
         number: u32,
@@ -487,10 +492,10 @@ impl Kernel {
         }
     }
 
-    /// The pipe behind one of its ends.
+    /// Returns the pipe of one of its ends.
     ///
     /// # Panics
-    /// When the descriptor is no pipe.
+    /// Panics if the descriptor is not a pipe.
     pub(crate) fn pipe_of(&mut self, number: u32) -> usize {
         match self.descriptor(number).object {
             Object::PipeOut(pipe) | Object::PipeIn(pipe) => pipe,
@@ -519,8 +524,8 @@ impl Kernel {
         }
     }
 
-    /// The process that all engines are of is killed: what it has open is closed, and nothing of
-    /// its memory is left. Its workers are dropped before.
+    /// Kills the process of all engines: what they have open is closed, and nothing of their memory
+    /// is left. Their workers were dropped before.
     pub(crate) fn kill_engines(&mut self) {
         let is_its = |descriptor: &Descriptor| descriptor.owner != Owner::Actor;
         let open = self.descriptors.iter().filter(|(_, descriptor)| is_its(descriptor));
@@ -541,7 +546,7 @@ impl Kernel {
         self.count_trouble("killed process");
     }
 
-    /// A splice ends with either of its two descriptors.
+    /// Ends the splice of which a closed descriptor was one side.
     fn release_partners(&mut self, descriptor: &mut Descriptor) {
         for operation in [descriptor.receive.take(), descriptor.send.take()].into_iter().flatten() {
             match operation.kind {
@@ -558,7 +563,7 @@ impl Kernel {
         }
     }
 
-    /// The address that a listener's connections come to.
+    /// Returns the address at which a listener listens.
     pub(crate) fn listener_address(&mut self, number: u32) -> Address {
         match &self.descriptor(number).object {
             Object::Listener { address, .. } => address.clone(),

@@ -1,75 +1,76 @@
-//! What a seed decides about its world before anything happens in it: sizes of buffers and
-//! segments, delays, and how likely each fault is.
+//! The properties of a world that its seed decides in advance: sizes of buffers and segments,
+//! delays, and the probability of each fault.
 
 use std::time::Duration;
 
 use crate::random::SeededRandom;
 
-/// How unkind a world is.
+/// The class of faults of a world.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Faults {
-    /// Large buffers, short delays, everything at once: the loopback of an idle machine.
+    /// Large buffers, short delays, and no waiting: the loopback of an idle machine.
     #[default]
     None,
     /// Everything that a working network and kernel do: short reads and writes, small buffers,
     /// delays, segments cut anywhere, completions in any order.
     Benign,
-    /// Also what broken ones do: resets, refusals, lost datagrams, stalls of minutes, peers that
-    /// vanish, descriptors and memory running out, workers that do not run, a clock that leaps.
+    /// Also what broken ones do: resets, refusals, lost datagrams, stalls of minutes, vanishing
+    /// peers, exhausted descriptors and memory, workers that are not scheduled, a clock that jumps.
     Hostile,
 }
 
-/// The character of one world; every number is drawn once from the seed.
+/// The properties of one world. Every number is drawn once from the seed.
 #[derive(Clone, Default, Debug)]
 pub struct WorldPlan {
-    /// Which class of faults it was drawn for.
+    /// The class of faults for which it was drawn.
     pub faults: Faults,
     /// How streams carry bytes.
     pub streams: StreamPlan,
-    /// What the kernel runs out of.
+    /// Which kernel resources run out.
     pub shortages: ShortagePlan,
     /// The longest time between readiness and the completion of an operation, in nanoseconds.
     pub jitter_ns: u64,
-    /// How often, of a thousand, an operation that could end at once is made to wait.
+    /// How often, in a thousand, an operation that could complete at once has to wait.
     pub wait: u64,
-    /// How often, of a thousand, a receive or send is cut short.
+    /// How often, in a thousand, a receive or send is short.
     pub short: u64,
-    /// The most completions that one turn gives, at least 1.
+    /// The most completions of one turn, at least 1.
     pub batch_max: usize,
-    /// Bytes that a pipe holds.
+    /// The capacity of a pipe in bytes.
     pub pipe_capacity: usize,
-    /// How often, of a thousand, a connection is refused, unreachable or lost in the network.
+    /// How often, in a thousand, a connection is refused, unreachable or lost in the network.
     pub connect_fault: u64,
-    /// How often, of a thousand connections of engines, the first packet is lost.
+    /// How often, in a thousand connections of engines, the first packet is lost.
     pub syn_loss: u64,
-    /// How often, of a thousand datagrams, one is lost.
+    /// How often, in a thousand, a datagram is lost.
     pub datagram_loss: u64,
-    /// How often, of a thousand, a turn begins late, because other programs run.
+    /// How often, in a thousand, a turn begins late because other programs run.
     pub slow_turns: u64,
-    /// How late at most, in nanoseconds.
+    /// The longest such delay, in nanoseconds.
     pub slow_turn_ns: u64,
-    /// How late at most a wake is noticed, in nanoseconds.
+    /// The longest delay until a wake is noticed, in nanoseconds.
     pub wake_ns: u64,
-    /// How often, of a thousand, a turn is told of a wake, or a watch of bytes, that is not there.
+    /// How often, in a thousand, a turn reports a wake, or a `poll_readable` completes, without a
+    /// reason.
     pub spurious: u64,
-    /// How often, of a thousand, what a descriptor had outstanding completes after its close.
+    /// How often, in a thousand, an operation of a closed descriptor still completes.
     pub stale: u64,
-    /// How often, of a thousand connections, one goes to the first of several listeners.
+    /// How often, in a thousand, a connection goes to the first of several listeners.
     pub skew: u64,
-    /// How late at most connections are announced, then all at once, in nanoseconds.
+    /// The longest delay after which several connections are announced at once, in nanoseconds.
     pub burst_ns: u64,
-    /// How often, of a thousand connections, the actor's machine goes down without a word.
+    /// How often, in a thousand connections, the actor's machine goes down without notice.
     pub vanish: u64,
-    /// How often the clock leaps.
+    /// Number of clock jumps.
     pub clock_jumps: u64,
-    /// How far at most, in milliseconds.
+    /// The longest clock jump, in milliseconds.
     pub clock_jump_ms_max: u64,
-    /// How often, of a thousand, records are lost, because the disk is full or too slow.
+    /// How often, in a thousand, log records are lost because the disk is full or too slow.
     pub log_loss: u64,
-    /// How often, of a thousand answers, a name server answers late, twice, to another question,
-    /// with another address, or that it failed. For the actor who plays it.
+    /// How often, in a thousand, a name server responds late, twice, to another query, with another
+    /// address, or with a failure. Used by the actor that plays the server.
     pub name_faults: u64,
-    /// Letters that a mailbox between workers holds. For who makes the workers.
+    /// Number of messages in a mailbox between workers. Used by the code that creates the workers.
     pub mailbox_capacity: usize,
 }
 
@@ -80,40 +81,40 @@ pub struct StreamPlan {
     pub send_capacity: usize,
     /// Bytes that the kernel holds for a receiver, at least 1.
     pub receive_capacity: usize,
-    /// The largest segment, at least 1; see [`Streams::segment_max`].
+    /// The largest segment in bytes, at least 1; see [`StreamPlan::segment_max`].
     pub segment: usize,
     /// The longest ordinary delay of a segment, in nanoseconds.
     pub delay_ns: u64,
-    /// How often, of a thousand segments, one is late by up to a second, as after a loss.
+    /// How often, in a thousand, a segment is late by up to a second, as after a loss.
     pub loss: u64,
-    /// How often, of a thousand connections, one is reset at a random moment.
+    /// How often, in a thousand, a connection is reset at a random moment.
     pub reset: u64,
-    /// How often, of a thousand streams, one stops for up to five minutes.
+    /// How often, in a thousand, a stream stalls for up to five minutes.
     pub stall: u64,
 }
 
-/// What the kernel of a world runs out of.
+/// The kernel resources that run out in a world.
 #[derive(Clone, Default, Debug)]
 pub struct ShortagePlan {
-    /// How often, of a thousand, there is no pipe: the user has too many.
+    /// How often, in a thousand, no pipe is available because the user has too many.
     pub pipes: u64,
-    /// How often, of a thousand, accept, connect or pipe find no descriptor left.
+    /// How often, in a thousand, accept, connect or pipe finds no descriptor.
     pub descriptors: u64,
-    /// How often, of a thousand, accept, connect or send find no kernel memory.
+    /// How often, in a thousand, accept, connect or send finds no kernel memory.
     pub memory: u64,
-    /// For so many milliseconds of each [`Shortages::every_ms`] others have taken all descriptors
-    /// and pipes.
+    /// The part of each period of [`ShortagePlan::every_ms`], in milliseconds, in which other
+    /// programs use all descriptors and pipes.
     pub lasting_ms: u64,
-    /// At least 1.
+    /// The period in milliseconds, at least 1.
     pub every_ms: u64,
 }
 
-/// Bytes of a stream after which segments grow, so that a large body does not cost a million
-/// events where the cuts have long been made.
+/// Number of bytes of a stream after which segments grow. Otherwise a large body would cost a
+/// million events, long after the interesting cuts were made.
 const FINE_BYTES: u64 = 16 * 1024;
 
 impl WorldPlan {
-    /// The plan of a world with `faults`.
+    /// Draws the plan of a world with `faults`.
     pub fn draw(faults: Faults, random: &mut SeededRandom) -> Self {
         let mut plan = Self::fault_free();
         if faults == Faults::None {
@@ -125,7 +126,7 @@ impl WorldPlan {
         streams.segment = random.length(size);
         streams.send_capacity = random.length(size * 4).max(streams.segment.min(4));
         streams.receive_capacity = random.length(size * 4).max(streams.segment.min(4));
-        // Tiny sizes come with short delays: a head of a kilobyte, sent byte by byte, has to
+        // Tiny sizes have short delays. A header of a kilobyte that is sent byte by byte has to
         // arrive well before the proxy's deadlines in a world that is meant to work.
         let smallest = streams.segment.min(streams.send_capacity).min(streams.receive_capacity);
         let delay_us = match smallest {
@@ -155,7 +156,7 @@ impl WorldPlan {
         plan
     }
 
-    /// What a working kernel on a busy machine does.
+    /// Draws what a working kernel on a busy machine does.
     fn draw_benign_trouble(&mut self, random: &mut SeededRandom, delay_us: u64) {
         self.slow_turns = random.choose(&[0, 0, 20]);
         self.slow_turn_ns = delay_us * 500;
@@ -167,7 +168,7 @@ impl WorldPlan {
         self.mailbox_capacity = random.choose(&[1, 2, 256]);
     }
 
-    /// What only a broken one does, or a machine that has far too much to do.
+    /// Draws what only a broken kernel or an overloaded machine does.
     fn draw_hostile_trouble(&mut self, random: &mut SeededRandom) {
         let shortages = &mut self.shortages;
         shortages.memory = random.choose(&[0, 0, 10, 50]);
@@ -187,7 +188,7 @@ impl WorldPlan {
         self.name_faults = random.choose(&[0, 200, 800]);
     }
 
-    /// Nothing goes wrong, and nothing waits.
+    /// Returns a plan in which nothing fails and nothing waits.
     fn fault_free() -> Self {
         Self {
             streams: StreamPlan {
@@ -207,18 +208,18 @@ impl WorldPlan {
 }
 
 impl StreamPlan {
-    /// The largest segment, and the least room in buffers, of a stream that has carried `carried`
-    /// bytes.
+    /// Returns the largest segment, and the least room in buffers, of a stream that has carried
+    /// `carried` bytes.
     pub fn segment_max(&self, carried: u64) -> usize {
         if carried < FINE_BYTES { self.segment } else { self.segment.max(16 * 1024) }
     }
 
-    /// `capacity`, or more for a stream that is past its fine part.
+    /// Returns `capacity`, or more for a stream that has carried more than `FINE_BYTES`.
     pub fn capacity(&self, capacity: usize, carried: u64) -> usize {
         if carried < FINE_BYTES { capacity } else { capacity.max(32 * 1024) }
     }
 
-    /// How long the next segment is under way.
+    /// Draws the delay of the next segment.
     pub fn segment_delay(&self, random: &mut SeededRandom) -> Duration {
         let lost = random.chance(self.loss);
         let late = if lost { random.between(200_000_000, 1_000_000_000) } else { 0 };

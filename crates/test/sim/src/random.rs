@@ -1,66 +1,66 @@
-//! The one source of chance of a world: a PCG generator, whose numbers are the same on every
-//! machine and in every release, so that a seed names a run for good.
+//! The only source of random numbers of a world. It is a PCG generator, whose numbers are the same
+//! on every machine and in every release, so that a seed identifies a run permanently.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Chance, drawn from a seed.
+/// A random number generator with a seed.
 #[derive(Debug)]
 pub struct SeededRandom(Pcg64Mcg);
 
 impl SeededRandom {
-    /// The generator that `seed` names.
+    /// Creates the generator for `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number in `0..bound`. The bias towards small numbers is below `bound / 2^64`.
+    /// Returns a number in `0..bound`. The bias towards small numbers is below `bound / 2^64`.
     ///
     /// # Panics
-    /// When `bound` is 0.
+    /// Panics if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     ///
     /// # Panics
-    /// When `high < low`.
+    /// Panics if `high < low`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high);
         low + self.below(high - low + 1)
     }
 
-    /// A length in `1..=max`, each power of two as likely as the next: so that one byte is as
-    /// common as a thousand.
+    /// Returns a length in `1..=max`. Each power of two is about as likely as the next, so one byte
+    /// is as common as a thousand.
     ///
     /// # Panics
-    /// When `max` is 0.
+    /// Panics if `max` is 0.
     pub fn length(&mut self, max: usize) -> usize {
         assert!(max > 0);
         let bound = 1_u64.checked_shl(self.between(0, 20) as u32).unwrap_or(1);
         (self.below(bound) as usize + 1).min(max)
     }
 
-    /// True in `per_thousand` of a thousand cases.
+    /// Returns true in `per_thousand` of a thousand cases.
     pub fn chance(&mut self, per_thousand: u64) -> bool {
         per_thousand > 0 && self.below(1000) < per_thousand
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics if `choices` is empty.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Puts `items` in a random order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

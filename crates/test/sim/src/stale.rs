@@ -4,7 +4,7 @@ use millrace_engine::Token;
 
 use crate::descriptor::{AfterSend, Operation, OperationKind};
 
-/// A completion of a descriptor that was closed since.
+/// A completion of a descriptor that has been closed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct StaleCompletion {
     pub(crate) token: Token,
@@ -21,8 +21,8 @@ pub(crate) enum StaleOutcome {
 }
 
 impl StaleCompletion {
-    /// The completion of an operation whose descriptor is closed, if there may be one; `arrived`
-    /// are the first bytes that its descriptor had not read.
+    /// Returns the completion of an operation whose descriptor is closed, if it may have one.
+    /// `arrived` are the first bytes that the descriptor had not read.
     pub(crate) fn from_operation(operation: &Operation, arrived: Vec<u8>) -> Option<Self> {
         let did = match operation.kind {
             OperationKind::Receive { max } if arrived.len() <= max => {

@@ -1,12 +1,12 @@
-//! What happened in a world, in order: a bounded text to read, and a hash over all of it by which
-//! two runs are compared.
+//! The events of a world in order: a bounded text for people, and a hash of all events for
+//! comparing runs.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use millrace_engine::{Instant, Token};
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct TraceLine {
     pub(crate) at: Instant,
@@ -17,7 +17,7 @@ pub(crate) struct TraceLine {
     pub(crate) note: Option<Box<str>>,
 }
 
-/// The last lines of a world, and the hash of every line.
+/// The last lines of a world, and the hash of all lines.
 #[derive(Debug, Default)]
 pub struct Trace {
     lines: VecDeque<TraceLine>,
@@ -25,11 +25,11 @@ pub struct Trace {
     hash: u64,
 }
 
-/// Lines kept; older ones only live on in the hash.
+/// The most lines kept. Older ones only contribute to the hash.
 const LINES_MAX: usize = 5000;
 
 impl Trace {
-    /// Adds the bytes that a stream took: they are part of the hash alone.
+    /// Adds bytes that a stream carried. They only contribute to the hash.
     pub(crate) fn carry(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -38,8 +38,8 @@ impl Trace {
         }
     }
 
-    /// Equal for two runs when, but for a chance of 2^-64, the same happened at the same times, and
-    /// streams carried the same bytes.
+    /// Returns the hash. Except with a probability of 2^-64, it is equal for two runs exactly if
+    /// the same events happened at the same times and the streams carried the same bytes.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -69,7 +69,7 @@ impl Trace {
         }
     }
 
-    /// FNV-1a over words, with a rotation so that high bits matter too.
+    /// Mixes a word into the hash: FNV-1a over words, with a rotation so that high bits matter too.
     fn mix(&mut self, word: u64) {
         self.hash = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }

@@ -1,7 +1,7 @@
-//! What goes wrong in a world beside its network: nothing is left of what the kernel hands out, a
-//! worker is not scheduled, the clock leaps, a peer is gone without a word, completions come that
-//! nobody waits for. How often is up to the [`Plan`](crate::Plan); each kind is counted where it
-//! happens, so that a test can see that it does.
+//! Trouble of a world beside its network: exhausted kernel resources, workers that are not
+//! scheduled, a clock that jumps, peers that go down without notice, and completions of closed
+//! descriptors. The [`WorldPlan`](crate::WorldPlan) decides how often each happens. Each kind is
+//! counted where it happens, so that a test can check that it did.
 
 use std::time::Duration;
 
@@ -11,23 +11,25 @@ use crate::descriptor::{Descriptor, Object, Owner};
 use crate::kernel::{Kernel, KernelEvent};
 use crate::stale::{StaleCompletion, StaleOutcome};
 
-/// Worlds in which the clock leaps do so at moments of their first minute.
+/// Clock jumps happen within this first part of a world's time.
 const LEAPS_MS_MAX: u64 = 60_000;
-/// How long workers sleep in all, beyond all deadlines: a story of many turns has to end as well.
+/// The longest sum of all delays of turns. It does not depend on deadlines, since a scenario of
+/// many turns has to end as well.
 const SLEEP_MAX: Duration = Duration::from_secs(600);
-/// How late at most a closed descriptor still completes something, in nanoseconds: somebody else
-/// may be in its owner's slot by then.
+/// The longest delay, in nanoseconds, after which an operation of a closed descriptor completes.
+/// Another object may use its owner's slot by then.
 const STALE_NS_MAX: u64 = 50_000_000;
-/// How long Linux resends to a peer that is gone (ip-sysctl, tcp_retries2: 924 seconds at least).
+/// The time for which Linux retransmits to a peer that is gone (ip-sysctl, tcp_retries2: 924
+/// seconds at least).
 const RESENDS_FOR: Duration = Duration::from_secs(924);
 
 impl Kernel {
-    /// Counts something that went wrong.
+    /// Counts trouble of the kind `what`.
     pub(crate) fn count_trouble(&mut self, what: &'static str) {
         *self.trouble_counts.entry(what).or_default() += 1;
     }
 
-    /// Plans the leaps of the clock.
+    /// Schedules the clock jumps.
     pub(crate) fn schedule_clock_jumps(&mut self) {
         for _ in 0..self.plan.clock_jumps {
             let delay = Duration::from_millis(self.random.between(1, LEAPS_MS_MAX));
@@ -35,8 +37,8 @@ impl Kernel {
         }
     }
 
-    /// The clock leaps, as on a machine that was suspended: what was to happen meanwhile happens
-    /// now, in its order.
+    /// Makes the clock jump, as on a machine that was suspended. Events that were due in the
+    /// meantime happen now, in their order.
     pub(crate) fn jump_clock(&mut self) {
         if self.plan.clock_jumps == 0 {
             return; // The plan was replaced after this was planned.
@@ -45,11 +47,11 @@ impl Kernel {
             Duration::from_millis(self.random.between(1, self.plan.clock_jump_ms_max.max(1)));
         self.now = self.now + leap;
         self.clock_jumped += leap;
-        self.trace_note("clock leaps", &format!("{leap:?}"));
-        self.count_trouble("clock leaps");
+        self.trace_note("clock jumps", &format!("{leap:?}"));
+        self.count_trouble("clock jumps");
     }
 
-    /// Whether somebody else has taken all that the kernel hands out, for some while.
+    /// Returns whether other programs use all descriptors and pipes at this time.
     pub(crate) fn draw_shortage(&mut self) -> bool {
         let plan = &self.plan;
         let now = self.now.milliseconds();
@@ -62,7 +64,7 @@ impl Kernel {
         true
     }
 
-    /// Whether an operation finds no kernel memory.
+    /// Draws whether an operation finds no kernel memory.
     pub(crate) fn draw_memory_shortage(&mut self) -> bool {
         let lacks = self.random.chance(self.plan.shortages.memory);
         if lacks {
@@ -72,8 +74,8 @@ impl Kernel {
         lacks
     }
 
-    /// Whether the turn of `engine` that is due begins only later, because other programs run: then
-    /// that is planned.
+    /// Draws whether the turn of `engine` that is due begins late because other programs run. If
+    /// so, schedules it.
     pub(crate) fn draw_late_turn(&mut self, engine: usize) -> bool {
         if self.slept >= SLEEP_MAX || !self.random.chance(self.plan.slow_turns) {
             return false;
@@ -88,16 +90,16 @@ impl Kernel {
         true
     }
 
-    /// How much later than usual a wake is noticed.
+    /// Draws the delay until a wake is noticed.
     pub(crate) fn wake_delay(&mut self) -> Duration {
         let late = Duration::from_nanos(self.random.between(0, self.plan.wake_ns));
         if late > Duration::from_millis(1) {
-            self.count_trouble("late letter");
+            self.count_trouble("late wake");
         }
         late
     }
 
-    /// Whether something is announced to a waiting engine that is not there.
+    /// Draws whether an event is announced to a waiting engine without a reason.
     pub(crate) fn draw_spurious(&mut self, what: &'static str) -> bool {
         let spurious = self.random.chance(self.plan.spurious);
         if spurious {
@@ -106,8 +108,8 @@ impl Kernel {
         spurious
     }
 
-    /// A descriptor of an engine is closed: what it had outstanding may complete all the same. Not
-    /// where tokens are not told apart by generations: the tries of one lookup share theirs, and
+    /// Schedules completions for the outstanding operations of a descriptor that is being closed.
+    /// Tokens of name lookups are exempt, since the attempts of one lookup share a generation and
     /// rely on the contract.
     pub(crate) fn schedule_stale(&mut self, descriptor: &Descriptor) {
         let (Owner::Engine(engine), Object::Stream { connection, side, .. }) =
@@ -129,14 +131,14 @@ impl Kernel {
         }
     }
 
-    /// A closed descriptor completes something.
+    /// Queues a completion of a closed descriptor.
     pub(crate) fn queue_stale(&mut self, engine: usize, stale: StaleCompletion) {
         self.engines[engine].stale.push_back(stale);
         let now = self.now;
         self.schedule_turn(engine, now);
     }
 
-    /// The next completion of a closed descriptor.
+    /// Returns the next completion of a closed descriptor.
     pub(crate) fn next_stale(&mut self, engine: usize) -> Option<(Token, CompletionEvent)> {
         let state = &mut self.engines[engine];
         let StaleCompletion { token, outcome: did } = state.stale.pop_front()?;
@@ -155,8 +157,8 @@ impl Kernel {
         Some((token, event))
     }
 
-    /// The machine of an actor goes down without a word, if that is planned for now: it knows of
-    /// nothing more, and its peer hears nothing more.
+    /// Takes the machine of an actor down without notice, if the plan says so. It sends and
+    /// receives nothing from then on.
     pub(crate) fn maybe_vanish(&mut self, index: usize) {
         match &mut self.connections[index].vanish_after {
             Some(0) => self.connections[index].vanish_after = None,
@@ -176,7 +178,7 @@ impl Kernel {
         self.resend(index);
     }
 
-    /// Bytes for a peer that is gone are sent again and again, until the kernel gives up.
+    /// Retransmits bytes for a peer that is gone, until the kernel gives up.
     pub(crate) fn resend(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let Some(gone) = connection.vanished else { return };

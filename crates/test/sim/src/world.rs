@@ -1,4 +1,4 @@
-//! A world: the simulated kernel behind a handle, as the engines, the actors and the test see it.
+//! A world: the handle with which engines, actors and tests use the simulated kernel.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,39 +16,39 @@ use crate::kernel::{EngineState, Kernel};
 use crate::plan::{Faults, WorldPlan};
 use crate::random::SeededRandom;
 
-/// Everything that one seed simulates. Clones are handles to the same world. One thread only.
+/// Everything that one seed simulates. Clones are handles to the same world. For one thread only.
 #[derive(Clone, Debug)]
 pub struct World {
     pub(crate) kernel: Rc<RefCell<Kernel>>,
 }
 
-/// A socket of an actor: a scripted client, origin or name server, which uses the simulated
-/// kernel directly, at any time, and never waits. Closed by [`World::close`] or
+/// A socket of an actor: a scripted client, origin or name server. Actors use the simulated kernel
+/// directly, at any time, and never wait. The socket is closed by [`World::close`] or
 /// [`World::reset`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ActorSocket(u32);
 
-/// What [`World::read`] found.
+/// The result of [`World::read`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReadResult {
-    /// These bytes, at least one.
+    /// Bytes, at least one.
     Bytes(Vec<u8>),
     /// The end of the stream.
     End,
-    /// An error, told once.
+    /// An error, reported once.
     Failed(Error),
-    /// Nothing yet.
+    /// There is nothing to read yet.
     Nothing,
 }
 
 impl World {
-    /// The world of `seed`, with nothing in it.
+    /// Creates the world of `seed`, without sockets or engines.
     pub fn new(seed: u64, faults: Faults) -> Self {
         Self { kernel: Rc::new(RefCell::new(Kernel::new(seed, faults))) }
     }
 
-    /// An engine for one more worker, which may hold `budget_bytes` bytes. It has the fault that was
-    /// planted before, if one was.
+    /// Creates the engine of one more worker, which may hold `budget_bytes` bytes. It has the fault
+    /// that was planted before, if there is one.
     pub fn engine(&self, budget_bytes: usize) -> SimEngine {
         let kernel = &mut *self.kernel.borrow_mut();
         let (index, now) = (kernel.engines.len(), kernel.now);
@@ -66,97 +66,100 @@ impl World {
         SimEngine { kernel: self.kernel.clone(), index, budget, wake, random }
     }
 
-    /// Plants a fault in each engine that is made after this call.
+    /// Plants a fault in each engine that is created after this call.
     pub fn plant_fault(&self, fault: EngineFault) {
         self.kernel.borrow_mut().planted = Some(fault);
     }
 
-    /// A listener for an engine to adopt. Port 0 picks one. Several may share an address.
+    /// Opens a listener for an engine to adopt. Port 0 chooses a free port. Several listeners may
+    /// share an address.
     pub fn listen(&self, address: &Address) -> SimDetached {
         SimDetached(self.kernel.borrow_mut().listen(Owner::Transit, address).0)
     }
 
-    /// Bounds the descriptors that all engines have open together; more are refused as by EMFILE.
+    /// Limits the descriptors that all engines together have open. Further ones are refused as with
+    /// EMFILE.
     pub fn set_descriptors_max(&self, max: usize) {
         self.kernel.borrow_mut().descriptors_max = max;
     }
 
-    /// The process of all engines that there are is killed, as by SIGKILL: the kernel closes what
-    /// it has open, in order where nothing was unread. Their workers are dropped before, and have
-    /// no turn any more; what else goes on is a new process's.
+    /// Kills the process of all existing engines, as SIGKILL does. The kernel closes their
+    /// descriptors, in order where nothing was unread. Drop their workers before; they have no
+    /// turns any more. Everything that follows belongs to a new process.
     pub fn kill_engines(&self) {
         self.kernel.borrow_mut().kill_engines();
     }
 
-    /// The world's clock.
+    /// Returns the world's time.
     pub fn now(&self) -> Instant {
         self.kernel.borrow().now
     }
 
-    /// The time of day, since 1970.
+    /// Returns the time of day, as a duration since 1970.
     pub fn time_of_day(&self) -> Duration {
         TIME_OF_DAY_AT_ZERO + self.now().since(Instant::default())
     }
 
-    /// How far the clock has leapt in all. Whoever measures how long others take leaves it out.
+    /// Returns the sum of all clock jumps. Measurements of other durations have to subtract it.
     pub fn clock_jumped(&self) -> Duration {
         self.kernel.borrow().clock_jumped
     }
 
-    /// For how long workers could do nothing, in all: leaps of the clock, and the turns that began
-    /// late. Whoever judges how long workers take leaves it out.
+    /// Returns the total time in which workers could not run: clock jumps, and turns that began
+    /// late. Measurements of workers have to subtract it.
     pub fn missed_time(&self) -> Duration {
         let kernel = self.kernel.borrow();
         kernel.clock_jumped + kernel.slept
     }
 
-    /// What went wrong beside the network, and how often: a kind that never shows is not tested.
+    /// Returns how often each kind of trouble happened, apart from the network's. A kind that never
+    /// happens is not tested.
     pub fn trouble_counts(&self) -> Vec<(&'static str, u64)> {
         self.kernel.borrow().trouble_counts.iter().map(|(what, count)| (*what, *count)).collect()
     }
 
-    /// Counts something that an actor does wrong, among [`World::met`].
+    /// Counts trouble that an actor causes, for [`World::trouble_counts`].
     pub fn count_trouble(&self, what: &'static str) {
         self.kernel.borrow_mut().count_trouble(what);
     }
 
-    /// What the seed decided.
+    /// Returns the plan that the seed decided.
     pub fn plan(&self) -> WorldPlan {
         self.kernel.borrow().plan.clone()
     }
 
-    /// Replaces what the seed decided, before anything happens.
+    /// Replaces the plan, before anything happens.
     pub fn set_plan(&self, plan: WorldPlan) {
         self.kernel.borrow_mut().plan = plan;
     }
 
-    /// A random number for an actor.
+    /// Returns a random number for an actor.
     pub fn random(&self) -> u64 {
         self.kernel.borrow_mut().random.next_u64()
     }
 
-    /// Writes a line into the trace.
+    /// Writes a line to the trace.
     pub fn trace_note(&self, who: &'static str, words: &str) {
         self.kernel.borrow_mut().trace_note(who, words);
     }
 
-    /// The trace as text: its last lines, one event each.
+    /// Returns the last lines of the trace, one event each.
     pub fn trace(&self) -> String {
         self.kernel.borrow().trace.to_string()
     }
 
-    /// Equal for two runs in which the same happened.
+    /// Returns a hash that is equal for two runs in which the same happened.
     pub fn trace_hash(&self) -> u64 {
         self.kernel.borrow().trace.hash()
     }
 
-    /// The access log that the engines wrote, in order of engines.
+    /// Returns the access logs of all engines, in the order of the engines.
     pub fn log(&self) -> Vec<u8> {
         self.kernel.borrow().engines.iter().flat_map(|engine| engine.log.clone()).collect()
     }
 
-    /// What engines still have, one line each: open descriptors, buffers not recycled, budget not
-    /// given back. To be asked when workers have drained and were dropped.
+    /// Returns what engines have not released, one line each: open descriptors, buffers not
+    /// recycled, budget still used. Call it after the workers have drained and were dropped.
     pub fn leaks(&self) -> Vec<String> {
         let kernel = self.kernel.borrow();
         let mut leaks: Vec<String> = kernel
@@ -182,17 +185,18 @@ impl World {
         leaks
     }
 
-    /// An actor's listener.
+    /// Opens a listener of an actor.
     pub fn actor_listen(&self, address: &Address) -> ActorSocket {
         ActorSocket(self.kernel.borrow_mut().listen(Owner::Actor, address).0)
     }
 
-    /// Where an actor's listener listens.
+    /// Returns the address of an actor's listener.
     pub fn local_address(&self, listener: ActorSocket) -> Address {
         self.kernel.borrow_mut().listener_address(listener.0)
     }
 
-    /// The oldest connection that waits at an actor's listener, with the address of its client.
+    /// Accepts the oldest connection at an actor's listener. Returns it with the address of its
+    /// client.
     pub fn accept(&self, listener: ActorSocket) -> Option<(ActorSocket, Option<SocketAddr>)> {
         let kernel = &mut *self.kernel.borrow_mut();
         let (number, peer) = kernel.take_from_backlog(listener.0, Owner::Actor)?;
@@ -204,7 +208,7 @@ impl World {
         ActorSocket(self.kernel.borrow_mut().connect(Owner::Actor, address, from))
     }
 
-    /// How connecting ended; `None` while it goes on.
+    /// Returns the result of connecting; `None` while it is in progress.
     pub fn connected(&self, socket: ActorSocket) -> Option<Result<(), Error>> {
         let kernel = &mut *self.kernel.borrow_mut();
         match kernel.descriptor(socket.0).object {
@@ -227,11 +231,11 @@ impl World {
         }
     }
 
-    /// Writes as many of `bytes` as the kernel takes; none only when it has no room, so that
-    /// something will happen when it has.
+    /// Writes as many of `bytes` as the kernel takes, and returns their number. It is 0 only if
+    /// there is no room, and an event will follow when there is.
     ///
     /// # Errors
-    /// When the connection can take no more, ever.
+    /// If the connection can never take more.
     pub fn write(&self, socket: ActorSocket, bytes: &[u8]) -> Result<usize, Error> {
         let kernel = &mut *self.kernel.borrow_mut();
         loop {
@@ -244,34 +248,35 @@ impl World {
         }
     }
 
-    /// Bytes that the kernel took from this socket and that have not reached its peer.
+    /// Returns the number of bytes that the kernel has taken from this socket and that have not
+    /// reached its peer.
     pub fn undelivered(&self, socket: ActorSocket) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
         kernel.connections[connection].sides[side].out.sent.len()
     }
 
-    /// The sockets of actors at which something happened since this was last asked: something may
-    /// be read, written or accepted there, or has ended. For actors that are many.
+    /// Returns the sockets of actors at which something happened since the last call: something may
+    /// be read, written or accepted there, or has ended. For tests with many actors.
     pub fn take_changed_sockets(&self) -> BTreeSet<ActorSocket> {
         let stirred = std::mem::take(&mut self.kernel.borrow_mut().changed_actor_sockets);
         stirred.into_iter().map(ActorSocket).collect()
     }
 
-    /// From now on what engines send on the connections that they open is kept, whether its
-    /// receiver reads it or not: what was sent to somebody who is gone was sent all the same.
+    /// Records from now on what engines send on the connections that they open, whether the
+    /// receiver reads it or not.
     pub fn record_engine_output(&self) {
         self.kernel.borrow_mut().engine_output.get_or_insert_default();
     }
 
-    /// What engines have sent since [`World::overhear`] on the connections that they opened, one
-    /// piece a connection, in the order in which these were opened.
+    /// Returns what engines have sent since [`World::record_engine_output`] on the connections that
+    /// they opened: one element a connection, in the order in which they were opened.
     pub fn engine_output(&self) -> Vec<Vec<u8>> {
         self.kernel.borrow().engine_output.iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    /// Whether somebody has accepted the connection that this socket opened, or opened the one
-    /// that it accepted.
+    /// Returns whether the connection that this socket opened was accepted. True for a socket that
+    /// accepted its connection.
     pub fn is_accepted(&self, socket: ActorSocket) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
@@ -279,7 +284,7 @@ impl World {
         peer.descriptor.is_some() || peer.closed
     }
 
-    /// Whether the other end was closed or reset, whatever of that has arrived here.
+    /// Returns whether the other end was closed or reset, even if nothing of that has arrived here.
     pub fn is_peer_closed(&self, socket: ActorSocket) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
@@ -287,39 +292,39 @@ impl World {
         sides[1 - side].closed || sides[1 - side].reset || sides[side].reset
     }
 
-    /// The bytes that the worker of an engine holds, and how many it may; engines are numbered in
-    /// the order in which they were made.
+    /// Returns the number of bytes that the worker of an engine holds, and the most that it may
+    /// hold. Engines are numbered in the order in which they were created.
     ///
     /// # Panics
-    /// When there is no such engine.
+    /// Panics if there is no such engine.
     pub fn budget(&self, engine: usize) -> (usize, usize) {
         let budget = &self.kernel.borrow().engines[engine].budget;
         (budget.used(), budget.max())
     }
 
-    /// Ends what this socket sends.
+    /// Ends the stream that this socket sends.
     pub fn shutdown_write(&self, socket: ActorSocket) {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
         kernel.finish(connection, side);
     }
 
-    /// Closes; with unread bytes that is a reset, as in TCP.
+    /// Closes a socket. With unread bytes, this is a reset, as in TCP.
     pub fn close(&self, socket: ActorSocket) {
         self.kernel.borrow_mut().close(socket.0, false);
     }
 
-    /// Closes with a reset. (A Unix socket is just closed.)
+    /// Closes a socket with a reset. A Unix socket is just closed.
     pub fn reset(&self, socket: ActorSocket) {
         self.kernel.borrow_mut().close(socket.0, true);
     }
 
-    /// A datagram socket bound to `address`.
+    /// Opens a datagram socket bound to `address`.
     pub fn actor_udp_socket(&self, address: SocketAddr) -> ActorSocket {
         ActorSocket(self.kernel.borrow_mut().open_datagram(Owner::Actor, Some(address), None))
     }
 
-    /// The oldest datagram that arrived, with its sender.
+    /// Returns the oldest datagram that arrived, with its sender.
     pub fn receive_from(&self, socket: ActorSocket) -> Option<(SocketAddr, Box<[u8]>)> {
         match &mut self.kernel.borrow_mut().descriptor(socket.0).object {
             Object::Datagram { inbox, .. } => inbox.pop_front(),
@@ -335,24 +340,24 @@ impl World {
         }
     }
 
-    /// From now on everything is told.
+    /// Records all events from now on.
     pub fn enable_event_log(&self) {
         self.kernel.borrow_mut().event_log.is_enabled = true;
     }
 
-    /// What was told, one line an event.
+    /// Returns the event log, one event a line.
     pub fn event_log(&self) -> String {
         self.kernel.borrow().event_log.text()
     }
 
-    /// Names an actor's end of a connection in the tale.
+    /// Names an actor's end of a connection in the event log.
     pub fn name_socket(&self, socket: ActorSocket, name: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
         let side = kernel.stream_of(socket.0);
         kernel.event_log.set_name(side, name);
     }
 
-    /// Adds an actor's words to the tale.
+    /// Adds a line of an actor to the event log.
     pub fn log_event(&self, words: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
         if kernel.event_log.is_enabled {

@@ -154,7 +154,7 @@ fn an_empty_pipe_is_emptied() {
 }
 
 #[test]
-#[should_panic(expected = "beside something else")]
+#[should_panic(expected = "with another operation outstanding")]
 fn a_pipe_filled_beside_a_receive() {
     let (_, mut engine, fd) = connected(Faults::None);
     let (_from, into) = engine.pipe().unwrap();
@@ -178,7 +178,7 @@ fn a_connection_handed_over_beside_a_send() {
 }
 
 #[test]
-#[should_panic(expected = "which is no listener")]
+#[should_panic(expected = "which is not a listener")]
 fn a_connection_that_is_to_accept_no_more() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.cancel_accept(&fd);
