@@ -47,6 +47,4 @@ pub use time::Instant;
 pub use timers::{TimerId, Timers};
 pub use token::{Token, TokenKind};
 pub use uring::{ReservedRing, UringEngine, UringWatch};
-pub use uselect::{
-    UselectEngine, UselectWatch, is_tracked, register_process, wait_for_daemon_exit,
-};
+pub use uselect::{UselectEngine, UselectWatch, is_tracked, register_process, wait_for_daemon_end};

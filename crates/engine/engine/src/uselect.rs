@@ -50,7 +50,7 @@ pub fn is_tracked() -> bool {
 
 /// Sleeps until the daemon ends with which [`register_process`] has registered this process. From
 /// then on engines use system calls. Returns at once if the process was not registered.
-pub fn wait_for_daemon_exit() {
+pub fn wait_for_daemon_end() {
     if let Some(tracker) = tracker() {
         tracker.wait_for_daemon_end();
     }

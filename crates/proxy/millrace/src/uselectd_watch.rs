@@ -11,7 +11,7 @@ use crate::threads::spawn;
 /// If the thread cannot be started.
 pub(crate) fn start() -> Result<(), ProgramError> {
     let started = spawn("uselectd", || {
-        millrace_engine::wait_for_daemon_exit();
+        millrace_engine::wait_for_daemon_end();
         console::log(
             "uselectd has ended: engine uselect continues with epoll and keeps all connections; to use \
              uselectd again, start it and restart or upgrade millrace",

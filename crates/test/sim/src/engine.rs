@@ -426,7 +426,11 @@ impl Engine for SimEngine {
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some()
             || kernel.owned_descriptor(self.index, into.0).send.is_some();
-        assert!(!outstanding, "splice into {} from {} with another operation outstanding", into.0, from.0);
+        assert!(
+            !outstanding,
+            "splice into {} from {} with another operation outstanding",
+            into.0, from.0
+        );
         let pipe = kernel.pipe_of(into.0);
         let left = kernel.pipes[pipe].bytes.len();
         assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
@@ -448,7 +452,11 @@ impl Engine for SimEngine {
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.owned_descriptor(self.index, from.0).receive.is_some()
             || kernel.owned_descriptor(self.index, into.0).send.is_some();
-        assert!(!outstanding, "tee into {} from {} with another operation outstanding", into.0, from.0);
+        assert!(
+            !outstanding,
+            "tee into {} from {} with another operation outstanding",
+            into.0, from.0
+        );
         let count = kernel.tee(from.0, into.0, max);
         kernel.record("teed", from.0, count, None);
         Ok(count)
