@@ -100,7 +100,7 @@ impl<E: Engine> Worker<E> {
         let names = Resolver::new(names, &config.limits, now);
         let snapshot = Rc::new(Snapshot::new(config, now, &mut origins, &shared));
         origins.reset_in_flight();
-        mail.set_wake(&engine.waker());
+        mail.set_waker(&engine.waker());
         inbox.set_waker(engine.waker());
         let authenticator = Authenticator::new(desk);
         authenticator.set_wake(engine.waker());
