@@ -35,7 +35,7 @@ impl Disk {
         bytes: u64,
         identity: &Identity,
         contents: DirectoryContents,
-        place: usize,
+        disk: usize,
         callbacks: &Arc<dyn DiskCallbacks>,
         options: &DiskOptions,
     ) -> IoResult<Self> {
@@ -53,7 +53,7 @@ impl Disk {
         let unread = segments.numbers();
         let shared = Arc::new(DiskShared {
             directory_io,
-            directory: identity.directory,
+            directory_number: identity.directory,
             sealer: Sealer::new(identity.key, identity.directory),
             index: Index::new(!unread.is_empty()),
             rules: PurgeRules::default(),
@@ -62,7 +62,7 @@ impl Disk {
             stats: StatsCell::default(),
             recovered: Mutex::default(),
             callbacks: callbacks.clone(),
-            disk: place,
+            disk,
             is_recovering: AtomicBool::new(!unread.is_empty()),
             body_bytes_max: bytes / super::limits::BODY_SHARE,
         });
@@ -142,8 +142,8 @@ impl Disk {
         requester: Option<Arc<PurgeWaiter>>,
     ) {
         let shared = &self.shared;
-        let is_wanted = requester.is_some();
-        if !is_wanted && let Some(is_covered) = shared.queue.overflow() {
+        let has_requester = requester.is_some();
+        if !has_requester && let Some(is_covered) = shared.queue.overflow() {
             if !is_covered {
                 self.purge_all();
             }
@@ -163,13 +163,13 @@ impl Disk {
             }
         };
         let mut shard = shared.index.shard(key);
-        let is_there = match target {
+        let was_there = match target {
             _ if is_soft => shard.has_key(key),
             PurgeTarget::Response(id) => shard.remove(*id),
             _ => shard.remove_key(key),
         };
         // An earlier purge may not be written yet, and the requester has to wait for that, too.
-        if is_there || is_wanted {
+        if was_there || has_requester {
             if is_soft {
                 shared.rules.add_pending(target, is_soft);
             }

@@ -271,7 +271,7 @@ impl Disks {
         let score = |index: usize| {
             let mut hasher = SipHasher13::new_with_key(&self.key.bytes());
             hasher.write_u128(key.0);
-            hasher.write_u64(self.disks[index].shared.directory);
+            hasher.write_u64(self.disks[index].shared.directory_number);
             let chance = (hasher.finish128().h1 >> 11) as f64 / (1_u64 << 53) as f64;
             -(self.sizes[index] as f64) / chance.max(f64::MIN_POSITIVE).ln()
         };

@@ -84,46 +84,40 @@ pub(super) struct IndexedRecord {
     pub(super) header_bytes: u32,
     pub(super) body_bytes: u64,
     pub(super) update: Option<HeaderLocation>,
-    pub(super) is_asked: bool,
+    pub(super) was_fetched: bool,
     pub(super) variant: Option<VariantKey>,
     pub(super) vary: Option<Arc<[u8]>>,
 }
 
 impl IndexEntry {
-    fn new(place: EntryLocation, front_bytes: u32, body_bytes: u64, more: RareFields) -> Self {
-        let has_more = more.variant.is_some() || more.vary.is_some() || more.update.is_some();
-        let more = has_more.then(|| Box::new(more));
-        Self {
-            location: place,
-            body_bytes,
-            header_bytes: front_bytes,
-            was_fetched: false,
-            rare: more,
-        }
+    fn new(location: EntryLocation, header_bytes: u32, body_bytes: u64, rare: RareFields) -> Self {
+        let has_more = rare.variant.is_some() || rare.vary.is_some() || rare.update.is_some();
+        let rare = has_more.then(|| Box::new(rare));
+        Self { location, body_bytes, header_bytes, was_fetched: false, rare }
     }
 
     fn to_record(&self, id: ResponseId) -> Option<IndexedRecord> {
         let EntryLocation::OnDisk(at) = self.location else { return None };
-        let more = self.rare.as_deref();
+        let rare = self.rare.as_deref();
         Some(IndexedRecord {
             id,
             at,
             header_bytes: self.header_bytes,
             body_bytes: self.body_bytes,
-            update: more.and_then(|more| more.update),
-            is_asked: self.was_fetched,
-            variant: more.and_then(|more| more.variant),
-            vary: more.and_then(|more| more.vary.clone()),
+            update: rare.and_then(|rare| rare.update),
+            was_fetched: self.was_fetched,
+            variant: rare.and_then(|rare| rare.variant),
+            vary: rare.and_then(|rare| rare.vary.clone()),
         })
     }
 }
 
 impl Index {
-    /// Creates an index. `has_past`: there are segments to recover.
-    pub(super) fn new(has_past: bool) -> Self {
+    /// Creates an index. `has_segments`: there are segments to recover.
+    pub(super) fn new(has_segments: bool) -> Self {
         let shard = || {
-            let unread = has_past.then(RecoveryState::default);
-            Mutex::new(IndexShard { recovery: unread, ..IndexShard::default() })
+            let recovery = has_segments.then(RecoveryState::default);
+            Mutex::new(IndexShard { recovery, ..IndexShard::default() })
         };
         let shards = (0..SHARDS).map(|_| shard()).collect();
         Self { shards, count: AtomicUsize::new(0), vary_names: Mutex::default() }
@@ -150,13 +144,13 @@ impl Index {
         if vary.is_empty() {
             return None;
         }
-        let mut varies = self.vary_names.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = varies.get(vary) {
+        let mut names = self.vary_names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = names.get(vary) {
             return Some(text.clone());
         }
         let text: Arc<[u8]> = vary.into();
-        if varies.len() < VARY_NAMES_MAX {
-            varies.insert(text.clone());
+        if names.len() < VARY_NAMES_MAX {
+            names.insert(text.clone());
         }
         Some(text)
     }
@@ -170,28 +164,33 @@ impl Index {
         let mut shard = self.shard(id.key);
         let is_full = self.is_full();
         let is_there = shard.shard.entries.contains_key(&id);
-        let unread = shard.shard.recovery.as_mut()?;
-        let is_dead = unread.purged_ids.contains(&id) || unread.purged_keys.contains(&id.key.0);
-        let front_bytes = fixed.record_header_bytes() as u32;
+        let recovery = shard.shard.recovery.as_mut()?;
+        let is_purged =
+            recovery.purged_ids.contains(&id) || recovery.purged_keys.contains(&id.key.0);
+        let header_bytes = fixed.record_header_bytes() as u32;
         match fixed.kind {
-            RecordKind::Purge(PurgeScope::Id) => drop(unread.purged_ids.insert(id)),
-            RecordKind::Purge(PurgeScope::Key) => drop(unread.purged_keys.insert(id.key.0)),
+            RecordKind::Purge(PurgeScope::Id) => drop(recovery.purged_ids.insert(id)),
+            RecordKind::Purge(PurgeScope::Key) => drop(recovery.purged_keys.insert(id.key.0)),
             RecordKind::Purge(_) => {}
-            RecordKind::Response | RecordKind::Update if is_dead => {}
+            RecordKind::Response | RecordKind::Update if is_purged => {}
             RecordKind::Update if is_there => {}
             RecordKind::Update => {
-                unread
+                recovery
                     .updates
                     .entry(id)
-                    .or_insert((fixed.target, HeaderLocation { at, header_bytes: front_bytes }));
+                    .or_insert((fixed.target, HeaderLocation { at, header_bytes }));
             }
             RecordKind::Response if is_there || is_full => {}
             RecordKind::Response => {
-                let update = unread.updates.remove(&id);
+                let update = recovery.updates.remove(&id);
                 let update = update.filter(|(target, _)| *target == at).map(|(_, head)| head);
-                let more = RareFields { variant: item.variant, vary, update };
-                let entry =
-                    IndexEntry::new(EntryLocation::OnDisk(at), front_bytes, fixed.body_bytes, more);
+                let rare = RareFields { variant: item.variant, vary, update };
+                let entry = IndexEntry::new(
+                    EntryLocation::OnDisk(at),
+                    header_bytes,
+                    fixed.body_bytes,
+                    rare,
+                );
                 shard.insert(id, entry);
                 return Some(id);
             }
@@ -263,12 +262,12 @@ impl LockedShard<'_> {
         if !self.shard.entries.get(&indexed.id).is_some_and(is_same) {
             return false;
         }
-        let more = RareFields { variant: indexed.variant, vary: indexed.vary, update: None };
+        let rare = RareFields { variant: indexed.variant, vary: indexed.vary, update: None };
         let entry = IndexEntry::new(
             EntryLocation::OnDisk(indexed.at),
             indexed.header_bytes,
             indexed.body_bytes,
-            more,
+            rare,
         );
         self.insert(indexed.id, entry);
         true
@@ -289,8 +288,8 @@ impl LockedShard<'_> {
     /// Removes a response. Returns whether it was, or may have been, there.
     pub(super) fn remove(&mut self, id: ResponseId) -> bool {
         let was_there = self.remove_entry(id);
-        if let Some(unread) = &mut self.shard.recovery {
-            unread.purged_ids.insert(id);
+        if let Some(recovery) = &mut self.shard.recovery {
+            recovery.purged_ids.insert(id);
             return true;
         }
         was_there
@@ -307,8 +306,8 @@ impl LockedShard<'_> {
         for id in self.ids(key) {
             was_there |= self.remove_entry(id);
         }
-        if let Some(unread) = &mut self.shard.recovery {
-            unread.purged_keys.insert(key.0);
+        if let Some(recovery) = &mut self.shard.recovery {
+            recovery.purged_keys.insert(key.0);
             return true;
         }
         was_there
@@ -340,8 +339,8 @@ impl LockedShard<'_> {
                 (entry.location, entry.header_bytes) =
                     (EntryLocation::OnDisk(head.at), head.header_bytes);
                 entry.was_fetched = false;
-                if let Some(more) = &mut entry.rare {
-                    more.update = None;
+                if let Some(rare) = &mut entry.rare {
+                    rare.update = None;
                 }
                 true
             }
@@ -404,14 +403,14 @@ mod tests {
 
     fn indexed(id: ResponseId, at: RecordPosition) -> IndexedRecord {
         let (variant, vary) = (None, None);
-        let (front_bytes, body_bytes) = (200, 10);
+        let (header_bytes, body_bytes) = (200, 10);
         IndexedRecord {
             id,
             at,
-            header_bytes: front_bytes,
+            header_bytes,
             body_bytes,
             update: None,
-            is_asked: false,
+            was_fetched: false,
             variant,
             vary,
         }
@@ -483,10 +482,13 @@ mod tests {
         assert_eq!(shard.get(OTHER).unwrap().update, None, "it was for an older version");
         assert_eq!(shard.get(OTHER).unwrap().vary.as_deref(), Some(&b"accept"[..]));
         shard.mark_fetched(PLAIN);
-        assert!(shard.get(PLAIN).unwrap().is_asked);
+        assert!(shard.get(PLAIN).unwrap().was_fetched);
         assert!(!shard.relocate(PLAIN, at(1, 2), head) && shard.relocate(PLAIN, at(1, 1), head));
-        let moved = shard.get(PLAIN).unwrap();
-        assert_eq!((moved.at, moved.update, moved.is_asked), (at(3, 8), None, false));
+        let rewritten = shard.get(PLAIN).unwrap();
+        assert_eq!(
+            (rewritten.at, rewritten.update, rewritten.was_fetched),
+            (at(3, 8), None, false)
+        );
         assert!(!shard.remove_at(PLAIN, at(1, 1)) && shard.get(PLAIN).is_some());
         assert!(shard.remove_at(PLAIN, at(3, 8)) && shard.get(PLAIN).is_none());
     }

@@ -277,7 +277,7 @@ impl Log {
                 continue;
             };
             let bytes = indexed.body_bytes + 2 * u64::from(indexed.header_bytes);
-            let is_worth_it = indexed.is_asked && bytes <= REWRITTEN_BYTES_MAX.min(budget);
+            let is_worth_it = indexed.was_fetched && bytes <= REWRITTEN_BYTES_MAX.min(budget);
             if is_worth_it && self.rewrite(&oldest, &indexed).is_some() {
                 budget -= bytes;
             } else {
@@ -313,12 +313,12 @@ impl Log {
         let head = HeaderLocation { at, header_bytes: record.fixed.record_header_bytes() as u32 };
         if !shared.index.shard(indexed.id.key).relocate(indexed.id, indexed.at, head) {
             // The response was removed meanwhile, so the new record must not be found either.
-            let gone = record_without_body(
+            let purge = record_without_body(
                 RecordKind::Purge(PurgeScope::Id),
                 indexed.id,
                 RecordParts::NONE,
             );
-            self.has_unwritten_purge |= self.append(&gone).is_err();
+            self.has_unwritten_purge |= self.append(&purge).is_err();
         }
         shared.stats.update(|counters| counters.rewritten += 1);
         Some(())

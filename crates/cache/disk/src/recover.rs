@@ -215,11 +215,11 @@ impl Log {
         let bytes = window.get(at.offset(), fixed.record_header_bytes())?;
         let header = RecordHeader { fixed, bytes: bytes.map(<[u8]>::to_vec).unwrap_or_default() };
         if header.has_kind(RecordKind::Response) && !self.is_whole(window, at, &header)? {
-            let gone = FixedHeader {
+            let purge = FixedHeader {
                 purges: fixed.purges,
                 ..FixedHeader::new(RecordKind::Purge(PurgeScope::Id), fixed.id)
             };
-            put_item(items, at.unit, &gone, &RecordParts::NONE);
+            put_item(items, at.unit, &purge, &RecordParts::NONE);
         } else {
             put_item(items, at.unit, &fixed, &header.parts());
         }

@@ -21,7 +21,7 @@ use super::stats::StatsCell;
 pub(super) struct DiskShared {
     pub(super) directory_io: Arc<dyn DirectoryIo>,
     /// The number of the directory.
-    pub(super) directory: u64,
+    pub(super) directory_number: u64,
     pub(super) sealer: Sealer,
     pub(super) index: Index,
     pub(super) rules: PurgeRules,

@@ -106,7 +106,7 @@ impl Log {
             header_bytes: front_bytes,
             body_bytes: response.body.len(),
             update: None,
-            is_asked: false,
+            was_fetched: false,
             variant: response.variant,
             vary: response.vary.as_ref().and_then(|vary| shared.index.intern_vary(vary)),
         };
@@ -235,21 +235,21 @@ impl Log {
     }
 
     fn write_purge(&mut self, job: &PurgeJob) -> IoResult<RecordPosition> {
-        let nobody = ResponseId::default();
+        let no_id = ResponseId::default();
         let tag;
         let (purged, id, parts) = match &job.target {
             PurgeTarget::Response(id) => (PurgeScope::Id, *id, RecordParts::NONE),
             PurgeTarget::Key(key) => {
-                (PurgeScope::Key, ResponseId { key: *key, ..nobody }, RecordParts::NONE)
+                (PurgeScope::Key, ResponseId { key: *key, ..no_id }, RecordParts::NONE)
             }
             PurgeTarget::Prefix(prefix) => {
-                (PurgeScope::Prefix, nobody, RecordParts { name: prefix, ..RecordParts::NONE })
+                (PurgeScope::Prefix, no_id, RecordParts { name: prefix, ..RecordParts::NONE })
             }
             PurgeTarget::Tag(hash) => {
                 tag = hash.0.to_le_bytes();
-                (PurgeScope::Tag, nobody, RecordParts { tags: &tag, ..RecordParts::NONE })
+                (PurgeScope::Tag, no_id, RecordParts { tags: &tag, ..RecordParts::NONE })
             }
-            PurgeTarget::All => (PurgeScope::All, nobody, RecordParts::NONE),
+            PurgeTarget::All => (PurgeScope::All, no_id, RecordParts::NONE),
         };
         let mut record = record_without_body(RecordKind::Purge(purged), id, parts);
         record.fixed.is_soft = job.is_soft;

@@ -404,7 +404,7 @@ impl Store {
         Self { slab, objects, order, random, bytes, sent, kept, stored: 0, copied: 0, lost: 0 }
     }
 
-    fn percent(&mut self, share: u64) -> bool {
+    fn happens(&mut self, share: u64) -> bool {
         self.random.next_u64() % 100 < share
     }
 
@@ -426,7 +426,7 @@ impl Store {
                 Err(AllocError::Fragmented) => self.evacuate(),
             }
         }
-        if self.percent(self.sent) {
+        if self.happens(self.sent) {
             body.slices().for_each(|slice| _ = black_box(slice.sendfile_source()));
         }
         self.stored += length as u64;
@@ -436,7 +436,7 @@ impl Store {
 
     fn drop_oldest(&mut self) {
         let Some(oldest) = self.order.pop_front() else { return };
-        if self.percent(self.kept) {
+        if self.happens(self.kept) {
             self.order.push_back(oldest);
         } else {
             self.objects.remove(&oldest);

@@ -20,7 +20,7 @@ pub(super) struct GhostSlot {
     pub(super) stamp: u32,
     /// The KB evicted from its queue until then, it included.
     pub(super) mileage: u32,
-    pub(super) origin: EvictedFrom,
+    pub(super) evicted_from: EvictedFrom,
 }
 
 /// The queue from which an object was evicted.
@@ -33,7 +33,8 @@ pub(super) enum EvictedFrom {
 }
 
 const WAYS: usize = 8;
-const EMPTY: GhostSlot = GhostSlot { tag: 0, stamp: 0, mileage: 0, origin: EvictedFrom::Elsewhere };
+const EMPTY: GhostSlot =
+    GhostSlot { tag: 0, stamp: 0, mileage: 0, evicted_from: EvictedFrom::Elsewhere };
 
 const _: () = assert!(size_of::<GhostSlot>() <= 16);
 
@@ -51,7 +52,7 @@ impl Ghost {
     }
 
     /// Stores a fingerprint of `key`, replacing the previous one.
-    pub(super) fn put(&mut self, key: u64, stamp: u32, mileage: u32, origin: EvictedFrom) {
+    pub(super) fn put(&mut self, key: u64, stamp: u32, mileage: u32, evicted_from: EvictedFrom) {
         let (bucket, tag) = self.locate(key);
         let slots = &mut self.buckets[bucket];
         let newest = slots.iter().fold(stamp, |newest, slot| {
@@ -64,7 +65,7 @@ impl Ghost {
                 _ => u64::from(newest.wrapping_sub(slots[at].stamp)),
             })
             .expect("a bucket has slots");
-        slots[at] = GhostSlot { tag, stamp, mileage, origin };
+        slots[at] = GhostSlot { tag, stamp, mileage, evicted_from };
     }
 
     /// Removes the fingerprint of `key`.

@@ -151,8 +151,8 @@ impl Eviction {
         if size <= self.capacity / LARGE_DIVISOR {
             return true;
         }
-        let is_known = self.ghost.get(key).is_some_and(|slot| self.belongs_in_main(slot, size));
-        if is_known && size <= self.capacity {
+        let is_promoted = self.ghost.get(key).is_some_and(|slot| self.belongs_in_main(slot, size));
+        if is_promoted && size <= self.capacity {
             return true;
         }
         self.shared.advance();
@@ -173,15 +173,15 @@ impl Eviction {
         }
         let slot = self.ghost.get(key);
         if let Some(slot) = slot {
-            match slot.origin {
+            match slot.evicted_from {
                 EvictedFrom::Probation => self.shared.learn_from_probation(slot.mileage),
                 EvictedFrom::Main => self.shared.learn_from_main(slot.mileage),
                 EvictedFrom::Elsewhere => {}
             }
             self.ghost.forget(key);
         }
-        let is_known = slot.is_some_and(|slot| self.belongs_in_main(slot, size));
-        self.stats.promoted += u64::from(is_known);
+        let is_promoted = slot.is_some_and(|slot| self.belongs_in_main(slot, size));
+        self.stats.promoted += u64::from(is_promoted);
         self.stats.entries += 1;
 
         let index = handle as usize;
@@ -190,7 +190,7 @@ impl Eviction {
         }
         assert!(self.entries[index].queue == QueueKind::None, "handle {handle} is in use");
         self.entries[index] = EvictionEntry { size, key, expires, ..EvictionEntry::default() };
-        self.enqueue(handle, if is_known { QueueKind::Main } else { QueueKind::Probation }, 0);
+        self.enqueue(handle, if is_promoted { QueueKind::Main } else { QueueKind::Probation }, 0);
     }
 
     /// Records that the object was requested and served.
@@ -276,11 +276,11 @@ impl Eviction {
             }
             return;
         }
-        let (totals, origin) = match kind {
+        let (totals, evicted_from) = match kind {
             QueueKind::Main => (&self.shared.main, EvictedFrom::Main),
             _ => (&self.shared.probation, EvictedFrom::Probation),
         };
-        self.ghost.put(key, stamp, totals.record_eviction(score, size), origin);
+        self.ghost.put(key, stamp, totals.record_eviction(score, size), evicted_from);
     }
 
     /// Returns whether an object that was last requested at the time of `slot` is requested often
