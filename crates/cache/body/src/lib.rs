@@ -9,7 +9,7 @@
 //!
 //! No call blocks. A reader that finds no bytes, and a filler that is too far ahead, leave a
 //! [`WaiterId`]. The call that changes the condition returns it, and its caller wakes the waiter.
-//! Dropping a filler or a reader wakes none, because a drop returns nothing: waiters then see the
+//! Dropping a filler or a reader wakes none, because a drop returns nothing. Waiters then see the
 //! new state when they look again, for example at their deadline.
 #![forbid(unsafe_code)]
 

@@ -262,8 +262,8 @@ impl Disks {
         self.disks.iter().enumerate().filter(move |(index, _)| *index != home)
     }
 
-    /// Returns the disk for responses of a key, by weighted rendezvous hashing: each disk gets its
-    /// share, and adding or removing a disk does not move responses between the others.
+    /// Returns the disk for responses of a key, by weighted rendezvous hashing. Each disk gets its
+    /// share. Adding or removing a disk does not move responses between the others.
     fn home_of(&self, key: Key) -> usize {
         if self.disks.len() == 1 {
             return 0;

@@ -50,8 +50,8 @@ pub(super) const BODY_BYTES_MAX: u64 = 64 << 30;
 /// lose both.
 pub(super) const COPY_BYTES: u64 = 4096;
 
-/// Longer bodies are synced before the end of their record is written, and recovery without a
-/// summary does not read them: the end seal proves that the body is there.
+/// Longer bodies are synced before the end seal of their record is written. So the end seal proves
+/// that the body is there, and recovery without a summary does not read it.
 pub(super) const VERIFIED_BYTES_MAX: u64 = 8 << 20;
 
 /// Bytes that recovery without a summary reads at a time.

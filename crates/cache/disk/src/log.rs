@@ -345,9 +345,9 @@ fn position_at(segment: &Segment, offset: u64) -> RecordPosition {
     RecordPosition { segment: segment.number, unit }
 }
 
-/// Writes a record so that its end seal exists only if the record is complete: by the order of the
-/// writes as long as the machine runs, by the checksums after it failed, and by a sync for long
-/// bodies, whose checksums are not verified at a start.
+/// Writes a record so that its end seal exists only if the record is complete. While the machine
+/// runs, the order of the writes ensures this. After a failure of the machine, the checksums show
+/// it. Long bodies are synced first, because recovery does not verify their checksums.
 fn write_parts(
     segment: &Segment,
     offset: u64,

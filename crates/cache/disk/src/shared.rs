@@ -124,8 +124,8 @@ impl DiskShared {
         })
     }
 
-    /// Removes a damaged or unreadable response, also on the disk: the disk may be able to read it
-    /// again some day, when a purge in the meantime is no longer known.
+    /// Removes a damaged or unreadable response, also on the disk. Otherwise, the disk might be
+    /// able to read it again after a purge that is no longer known by then.
     pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {

@@ -40,9 +40,12 @@ struct Known {
     first: u64,
 }
 
-/// Reads the journal of earlier processes: `S key version` before a store, `P key version` after a
-/// durable purge of everything up to that version, `F version` when everything up to it was
-/// written, and `N` at each start, because the queue of the predecessor was lost.
+/// Reads the journal of earlier processes:
+///
+/// * `S key version` comes before a store.
+/// * `P key version` comes after a durable purge of everything up to that version.
+/// * `F version` means that everything up to that version was written.
+/// * `N` begins a process. The queue of its predecessor was lost.
 fn read_journal(path: &Path) -> (BTreeMap<u64, Known>, u64) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut known: BTreeMap<u64, Known> = BTreeMap::new();

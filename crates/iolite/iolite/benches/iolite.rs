@@ -351,8 +351,8 @@ fn beside(other: impl Fn() -> f64 + Sync, work: impl Fn() -> f64) -> f64 {
     })
 }
 
-/// Objects enter and leave a full slab, the oldest first, except for those that get a second
-/// chance: how much of the slab is used, and how much has to be copied for that.
+/// Objects enter and leave a full slab, oldest first; some get a second chance. Shows how much of
+/// the slab is used, and how much has to be copied for that.
 fn churn() {
     for (sent, kept) in [(0, 0), (30, 0), (30, 30), (100, 30)] {
         let mut store = Store::new(sent, kept);

@@ -47,8 +47,8 @@ const _: () = assert!(size_of::<Extent>() <= 64);
 // SAFETY: the memory behind `start` stays mapped as long as `slab` is held, on every thread; no
 // other field is bound to a thread.
 unsafe impl Send for Extent {}
-// SAFETY: through `&Extent` memory is only read, below `filled`, where no one writes: a buffer
-// writes from `filled` on, and no `&Extent` exists beside the mutable borrow of a sole holder.
+// SAFETY: through `&Extent`, memory is only read, and only below `filled`, where no one writes. A
+// buffer writes from `filled` on. No `&Extent` exists beside the mutable borrow of a sole holder.
 unsafe impl Sync for Extent {}
 
 impl Extent {
@@ -85,8 +85,8 @@ impl Extent {
         debug_assert!(start + length <= self.filled());
         // SAFETY: the address is inside the extent: the caller checked its range against `filled`.
         let place = unsafe { self.start.byte_add(start) };
-        // SAFETY: the bytes are mapped as long as `self.slab` is held, were all initialised by the
-        // kernel or by us, and are not written while this borrow lasts (see `Sync` above).
+        // SAFETY: the bytes are mapped as long as `self.slab` is held, and were all initialised by
+        // the kernel or by us. They are not written while this borrow lasts (see `Sync` above).
         unsafe { std::slice::from_raw_parts(place.as_ptr(), length) }
     }
 
@@ -94,8 +94,8 @@ impl Extent {
     ///
     /// # Safety
     /// The range is inside the extent, and only the caller accesses it for as long as the returned
-    /// borrow lasts: the caller is the buffer and the range is unfilled, or it is the sole holder
-    /// and borrows the extent mutably.
+    /// borrow lasts. Either the caller is the buffer and the range is unfilled, or the caller is
+    /// the sole holder and borrows the extent mutably.
     #[expect(clippy::mut_from_ref, reason = "the memory is not part of the value")]
     pub(crate) unsafe fn bytes_mut(&self, start: usize, length: usize) -> &mut [u8] {
         // SAFETY: the range is inside the extent, as the caller guarantees.

@@ -56,9 +56,9 @@ impl Slice {
         self.extent.was_sent()
     }
 
-    /// Returns the bytes for changing them in place, if this is the sole holder: no other slice,
-    /// buffer or view shares the extent, and none of it was sent zero-copy. The slice has a new
-    /// generation afterwards. Other holders build an aggregate instead: see
+    /// Returns the bytes for changing them in place, if this is the sole holder. A sole holder
+    /// shares the extent with no other slice, buffer or view, and none of it was sent zero-copy.
+    /// The slice has a new generation afterwards. Other holders build an aggregate instead: see
     /// [`Aggregate::write`](crate::Aggregate::write).
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         let (start, length) = (self.start as usize, self.length as usize);

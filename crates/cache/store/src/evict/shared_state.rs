@@ -38,10 +38,11 @@ const SHARE_WHOLE: u32 = 1 << 16;
 const SHARE_INITIAL: u32 = SHARE_WHOLE / 10;
 const SHARE_MIN: u32 = SHARE_WHOLE / 20;
 const SHARE_MAX: u32 = SHARE_WHOLE / 5 * 4;
-/// An object that returns before more than this divisor's part of the cache's bytes was evicted
-/// from its queue is an argument for a larger share of that queue.
+/// The divisor for the share of the cache's bytes that counts as near. An object that returns
+/// before more than that was evicted from its queue shows that this queue should be larger.
 const NEAR_DIVISOR: u64 = 20;
-/// Such a return changes the share by the share of this number of entries, up to the maximum.
+/// Each such return changes the share of probation by this number of mean entries, up to the
+/// maximum.
 const STEP: u32 = 16;
 const STEP_MAX: u32 = SHARE_WHOLE / 100;
 /// The number of returns from probation that one return from main outweighs.

@@ -67,7 +67,7 @@ fn end(shard: &mut Shard, key: Key, number: u64, pass_until_ms: Option<u64>) -> 
     })
 }
 
-/// A lease that is dropped, for example by a panic, leaves no waiter forever: another request can
+/// A lease that is dropped, for example by a panic, leaves no waiter forever. Another request can
 /// take the lease at once, and the waiters go to [`Cache::take_abandoned_waiters`].
 impl Drop for FetchLease {
     fn drop(&mut self) {

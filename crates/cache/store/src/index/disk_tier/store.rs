@@ -58,10 +58,11 @@ impl Cache {
     }
 
     /// Updates the disk after a 304 replaced `old` by the object in `slot`. Called under the
-    /// shard's lock, so that no other object with the same id can be stored before. Returns whether
-    /// the version on the disk has to be removed: its `Vary` or its tags differ, so that it would
-    /// be found or purged by the wrong ones; or its body is an older one, which must not get this
-    /// header.
+    /// shard's lock, so that no other object with the same id can be stored before.
+    ///
+    /// Returns whether the version on the disk has to be removed. This is so if its `Vary` or its
+    /// tags differ, because wrong requests or purges would match it. It is also so if its body is
+    /// older, because it must not get this header.
     pub(in crate::index) fn update_on_disk(
         &self,
         key: Key,
