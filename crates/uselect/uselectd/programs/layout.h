@@ -19,9 +19,9 @@
 // Threads of a process that sleep at the same time. Each has a ring buffer of its own.
 #define USELECT_SLEEPERS 64
 
-// A bit in the lower half of a word, where the bits of poll(2) leave the highest one unused: the
-// shared memory does not show whether the socket is readable, so the kernel must be asked. See
-// poll_mask().
+// A bit of a word, the highest of the sixteen bits of poll(2), which the kernel does not use. It
+// means that the shared memory does not show whether the socket is readable, so the kernel must be
+// queried. See poll_mask().
 #define USELECT_DOUBT 0x8000
 
 typedef unsigned char uselect_u8;
@@ -64,7 +64,7 @@ struct uselect_thread_slot {
     uselect_u32 generation;
 };
 
-// Padded to three cache lines, which it shares with no other sleeper.
+// Padded to three cache lines, so that no two sleepers share one.
 struct uselect_sleeper {
     // 1: the thread sleeps, or is about to. A program or thread that sets this to 0 has to wake it.
     uselect_u32 sleeping;
@@ -77,13 +77,13 @@ struct uselect_sleeper {
 
 struct uselect_writable_pages {
     struct uselect_sleeper sleeper[USELECT_SLEEPERS];
-    // Bitmaps by descriptor: is tracked; select(2) would report it readable; writable; the kernel
-    // must be asked, because of an error, urgent data or USELECT_DOUBT.
+    // Bitmaps by descriptor. `active`: it is tracked. `read`, `write`: select(2) would report it
+    // readable or writable. `except`: the kernel must be queried, because of an error, urgent data
+    // or USELECT_DOUBT. `changed`: an event has happened since the process cleared the bit.
     uselect_u64 active[USELECT_WORDS];
     uselect_u64 read[USELECT_WORDS];
     uselect_u64 write[USELECT_WORDS];
     uselect_u64 except[USELECT_WORDS];
-    // An event has happened since the process cleared the bit.
     uselect_u64 changed[USELECT_WORDS];
     // By index: the descriptor + 1; 0: none.
     uselect_u32 descriptor[USELECT_SOCKETS];

@@ -1,5 +1,4 @@
-// The maps: which sockets are tracked and for which process, and where the memory of each process
-// is.
+// The maps: tracked sockets, registered processes, and the memory of each process.
 #ifndef REGIONS_H
 #define REGIONS_H
 
@@ -10,7 +9,7 @@
 #include "macros.h"
 
 #define INDEX_MASK (USELECT_SOCKETS - 1)
-// A writer whose value was outdated when it stored it computes the value again. It needs more
+// A program computes a value again if the value was outdated when it was stored. It needs more
 // rounds than this only if other programs write at the same time, and those compute the value again
 // too.
 #define UPDATE_ROUNDS_MAX 8

@@ -7,9 +7,9 @@
 //
 // No program is attached to a kernel function (fentry), because a kernel in lockdown refuses that.
 //
-// The kernel may skip a program: if the program is already running on this CPU and was interrupted
-// (Linux 6.18, `__bpf_trace_run`), and some hardened kernels do so for processes of their choice.
-// The daemon therefore sweeps all tracked sockets at intervals.
+// The kernel may skip a program. It does so if the tracepoint is hit while the program is already
+// running on the same CPU (Linux 6.18, `__bpf_trace_run`), and a hardened kernel may do so in
+// processes of its choice. The daemon therefore sweeps all tracked sockets at intervals.
 #include "word.h"
 #include <bpf/bpf_tracing.h>
 
@@ -25,9 +25,10 @@ static __always_inline struct tracked *lookup_tracked(struct sock *sk)
     return sk->sk_bpf_storage ? bpf_sk_storage_get(&sockets, sk, NULL, 0) : NULL;
 }
 
-// Returns a number that differs after each arrival: of a connection, the sequence number of the
-// next byte. Of a listener, the identity and age of the newest connection in the accept queue: the
-// address of its structure is not enough, because the kernel may reuse it for the next connection.
+// Returns a number that changes with each arrival. For a connection, this is the sequence number of
+// the next byte. For a listener, it combines the hash, port and timestamp of the newest connection
+// in the accept queue. The address of that connection's structure would not suffice, because the
+// kernel may reuse it for the next connection.
 static __always_inline __u64 arrival_stamp(struct tcp_sock *tp, __u32 state)
 {
     if (state != TCP_LISTEN)
@@ -121,7 +122,7 @@ int BPF_PROG(on_send, struct sock *sk)
 }
 
 // The process has called execve(2). The new program has not registered, whichever descriptors it
-// inherited, and it may have privileges: another process that shares the memory could arm slots for
+// inherited. It may have privileges, and another process that shares the memory could arm slots for
 // it and watch its sockets.
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec)
@@ -131,9 +132,9 @@ int BPF_PROG(on_exec)
     return 0;
 }
 
-// Returns the number of the slot that the current thread has armed, or -1. Looks at most at
-// USELECT_PROBES slots. This is a global function: the verifier checks it once, and not again on
-// each path through its loop together with the code that follows the call.
+// Returns the number of the slot that the current thread has armed, or -1. Checks at most
+// USELECT_PROBES slots. The verifier checks a global function like this one only once. In a static
+// function it would follow the code after the call once for each path through the loop.
 __noinline int find_armed_slot(__u32 region, __u32 thread)
 {
     struct uselect_writable_pages *rw_pages = lookup_rw_pages(region);
@@ -155,9 +156,9 @@ struct new_socket {
     struct tracked tracked;
 };
 
-// Whether the process has gained no privileges since it connected to the daemon: it may have
-// executed a set-user-ID program while the daemon registered it. A process that was root then may
-// be any user.
+// Whether the process has gained no privileges since connect(2). It may have executed a set-user-ID
+// program while the daemon registered it. A process that was root at connect(2) may be any user
+// now.
 static __always_inline int has_same_credentials(struct process *process)
 {
     struct cred *cred = bpf_get_current_task_btf()->cred;
@@ -195,8 +196,8 @@ static __always_inline int prepare_new_socket(struct new_socket *new, __u8 state
     return 1;
 }
 
-// Initializes the word of a new socket. This comes before the socket has storage, so before any
-// hook finds it, and before the process learns that its index was used.
+// Initializes the word of a new socket, before the socket has storage and before ack_slot(). Hooks
+// and the process therefore never find a tracked socket without its word.
 static __always_inline void init_word(struct new_socket *new, __u32 mask)
 {
     __u32 index = new->tracked.index & INDEX_MASK;
@@ -207,7 +208,7 @@ static __always_inline void init_word(struct new_socket *new, __u32 mask)
     __sync_lock_test_and_set(&new->ro_pages->word[index], word);
 }
 
-// Tells the thread, in its slot, that the socket is tracked.
+// Records in the slot that the socket is tracked.
 static __always_inline void ack_slot(struct new_socket *new)
 {
     WRITE_ONCE(new->slot->generation, new->tracked.generation);
@@ -360,8 +361,8 @@ static __always_inline int check_socket(struct sock *sk, struct tracked *tracked
     __u64 found = fingerprint(stamp, state);
     int is_suspect = found != fingerprint(reported_stamp, reported_state), is_event = 0;
     if (is_suspect && found == tracked->suspect) {
-        // The exchanges fail if a program reports the event right now. A change of the state ends
-        // what was assumed for the last one.
+        // The exchanges fail if a program reports the event right now. A new state ends the
+        // assumption of `has_failed`.
         if (__sync_val_compare_and_swap(&tracked->state, reported_state, state) == reported_state
             && reported_state != state)
             WRITE_ONCE(tracked->has_failed, 0);

@@ -40,7 +40,7 @@ static __always_inline int is_writable(struct tcp_sock *tp)
 }
 
 // Returns what tcp_poll() of Linux 6.18 returns, with the exceptions that docs/design/uselect.md
-// lists. In these cases EPOLLPRI or USELECT_DOUBT tells the process to ask the kernel:
+// lists. In these cases the mask has EPOLLPRI or USELECT_DOUBT, and the process queries the kernel:
 // - Urgent data is there, expected or just taken: readability depends on the urgent mark, which
 //   moves without any hook.
 // - SO_RCVLOWAT is above 1: readability depends on the receive window, which moves without any
@@ -98,8 +98,8 @@ static __always_inline void update_numbers(struct tcp_sock *tp, __u32 state,
     store_numbers(numbers, readable, room, READ_ONCE(tp->snd_cwnd), READ_ONCE(tp->srtt_us));
 }
 
-// Writes only if the bit is wrong. If the caller's value was outdated, the caller corrects the bit:
-// after this write it compares the word again.
+// Writes only if the bit is wrong. If the caller's value was outdated, the caller corrects the bit
+// afterwards, because it compares the word again after this write.
 static __always_inline void set_bit(uselect_u64 *bitmap, __u32 fd, __u32 is_set)
 {
     uselect_u64 *word = &bitmap[(fd & INDEX_MASK) / 64], bit = 1ULL << (fd & 63);
@@ -204,8 +204,8 @@ static long update_word_once(__u32 round, struct word_update *update)
     __u32 before = update->current & 0xFFFF;
     if (mask == before && !update->arrival_mask)
         return 1;
-    // Arithmetic instead of branches: the verifier would follow each branch with each value of the
-    // bits.
+    // Arithmetic instead of branches, because the verifier would follow each branch for each value
+    // of the bits.
     __u32 reported = mask & (update->arrival_mask | ~before);
     __u32 events = (update->current >> 16) + ((reported + 0xFFFF) >> 16) & 0xFFFF;
     __u64 word = (__u64)update->generation << 32 | events << 16 | mask;
@@ -234,8 +234,7 @@ static __always_inline void publish(struct word_update *update,
         add_bits(rw_pages, fd, update->reported | (update->current & EPOLL_WRITABLE));
     else
         sync_bitmaps(rw_pages, ro_pages, fd);
-    // When the send space is used up, the changed bit lets the process ask the kernel to report
-    // when there is space again.
+    // If the send space is used up, `changed` is set too: the process then polls for new space.
     if (!update->reported && !(update->cleared & EPOLLOUT))
         return;
     set_bit(rw_pages->changed, fd, 1);
@@ -255,14 +254,15 @@ static __always_inline void publish(struct word_update *update,
 // Recomputes the word of a socket until it agrees with the socket, then updates numbers and
 // bitmaps.
 //
-// Other programs may change the socket at the same time. A program that finds the word as it wants
-// it stores nothing, so each side has to see the other: each changes the socket or the word, passes
-// a full barrier, and then reads. The atomic addition of 0 is a load behind a full barrier; the
-// compiler keeps it atomic because its result is used. bpf_loop() is used because the verifier
-// would follow each round of an ordinary loop.
+// The socket may change meanwhile, because some programs run without its lock. The program that
+// runs for that change may find the word up to date and store nothing. It has read the word behind
+// a full barrier. So this program, which computes the word again after each store, sees the change.
+// The atomic addition of 0 is such a read; the compiler keeps it atomic because its result is used.
+//
+// bpf_loop() is used because the verifier would follow each round of an ordinary loop.
 //
 // `is_event`: data has arrived, so bits are reported even if they were set before. `is_requested`:
-// the process has asked for this update, so bitmaps are made exact also in lean mode.
+// the process has requested this update, so bitmaps are made exact also in lean mode.
 static __always_inline void update_word(struct tcp_sock *tp, struct tracked *tracked,
                                         __u32 is_event, int is_requested)
 {
@@ -280,7 +280,7 @@ static __always_inline void update_word(struct tcp_sock *tp, struct tracked *tra
     struct uselect_read_only_pages *ro_pages = lookup_ro_pages(update.region, identity);
     struct uselect_writable_pages *rw_pages = lookup_rw_pages(update.region);
     // Pairs with reassign(): if the identity is still the same, all fields that were read belong to
-    // one process.
+    // the same registration.
     if (!tp || !ro_pages || !rw_pages || READ_ONCE(tracked->identity) != identity)
         return;
     // `is_lean` is read again below and not kept in a variable: with a variable the verifier

@@ -261,7 +261,8 @@ pub(crate) struct BpfIter(OwnedFd);
 
 impl BpfIter {
     /// Creates an iterator for a program (since Linux 5.8): over the sockets that have storage in
-    /// `map` (since Linux 5.9), or, without a map, over the objects that the program's target names.
+    /// `map` (since Linux 5.9), or, without a map, over the objects that the program's target
+    /// names.
     pub(crate) fn new(program: BorrowedFd<'_>, map: Option<BorrowedFd<'_>>) -> Result<Self> {
         let map_fd = map.map(|map| map.as_raw_fd().unsigned_abs());
         let info = map_fd.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -45,8 +45,8 @@ pub(crate) fn cgroup_path(pid: u32) -> Result<PathBuf, Error> {
     Ok(path.ok_or(Error::NoCgroup)?.into())
 }
 
-/// Returns the mount point if a line of mountinfo (proc_pid_mountinfo(5)) mounts the whole hierarchy
-/// of cgroup v2.
+/// Returns the mount point if a line of mountinfo (proc_pid_mountinfo(5)) mounts the whole
+/// hierarchy of cgroup v2.
 fn cgroup_mount(line: &str) -> Option<PathBuf> {
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);

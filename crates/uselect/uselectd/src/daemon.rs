@@ -89,7 +89,7 @@ struct Client {
     cgroup_id: u64,
 }
 
-/// What poll(2) reports; connections are given by their ids.
+/// An event that poll(2) reports. Connections are given by their ids.
 #[derive(Clone, Copy)]
 enum DaemonEvent {
     /// The daemon has to end.
@@ -137,8 +137,8 @@ impl Daemon {
         })
     }
 
-    /// Serves until `shutdown` is readable, or forever without it. Errors that concern one client do
-    /// not end the daemon.
+    /// Serves until `shutdown` is readable, or forever without it. Errors that concern one client
+    /// do not end the daemon.
     ///
     /// # Errors
     /// Errors of poll(2), and of bpf(2) when a registration is removed.
@@ -233,8 +233,8 @@ impl Daemon {
         }
     }
 
-    /// Sends a challenge to a process that may be registered. Any other process gets its reply at once
-    /// and disconnected, whatever it would request.
+    /// Sends a challenge to a process that may be registered. Any other process gets its reply at
+    /// once and disconnected, whatever it would request.
     fn admit(&mut self, connection: UnixStream) {
         self.last_connection_id += 1;
         let process = PeerProcess::from_connection(
@@ -409,10 +409,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Handles the request of a client for the ring of its next sleeper. Returns false if the client
-    /// has closed its connection, has sent anything else, or has sent a request before it received
-    /// the last reply. The last rule exists because the kernel bounds the number of descriptors in
-    /// flight for all clients together.
+    /// Handles the request of a client for the ring of its next sleeper. Returns false if the
+    /// client has closed its connection, has sent anything else, or has sent a request before it
+    /// received the last reply. The last rule exists because the kernel bounds the number of
+    /// descriptors in flight for all clients together.
     fn handle_client(&mut self, id: u64) -> bool {
         let Some(Client { connection, region, .. }) = self.clients.get_mut(&id) else {
             return true;
@@ -457,7 +457,7 @@ impl Daemon {
     }
 }
 
-/// What a pending peer has sent.
+/// A message of a pending peer.
 enum RegistrationRequest {
     /// A valid request: the mode, and the pid of the process that sent it.
     Register(TrackingMode, u32),

@@ -28,11 +28,11 @@ pub enum Error {
         /// The names of the missing capabilities.
         missing: Vec<&'static str>,
     },
-    /// The daemon runs in a user namespace other than the initial one, where its capabilities do not
-    /// permit it to load programs.
+    /// The daemon runs in a user namespace other than the initial one, where its capabilities do
+    /// not permit it to load programs.
     NestedUserNamespace,
-    /// The daemon runs in a pid namespace other than the initial one, so its process ids differ from
-    /// those that the programs see.
+    /// The daemon runs in a pid namespace other than the initial one, so its process ids differ
+    /// from those that the programs see.
     NestedPidNamespace,
     /// The cgroup of the process is in no mounted hierarchy of cgroup v2.
     NoCgroup,

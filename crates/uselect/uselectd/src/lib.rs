@@ -5,8 +5,8 @@
 //! is committed, so a build needs no compiler for eBPF. `scripts/bpf-objects` rebuilds the object,
 //! and a test compares it with the sources.
 //!
-//! Descriptors of the daemon own everything that is loaded and attached, and nothing is pinned. When
-//! the daemon ends, the kernel removes all of it.
+//! Descriptors of the daemon own everything that is loaded and attached, and nothing is pinned.
+//! When the daemon ends, the kernel removes all of it.
 
 mod bpf;
 mod cgroup;

@@ -59,7 +59,7 @@ impl Drop for DaemonSocket {
 }
 
 /// Removes a socket file at which no process listens. If a process listens there, waits for it to
-/// end, because it may be a daemon that was just told to.
+/// end, because it may be a daemon that is about to end.
 fn remove_stale_socket(path: &Path) -> Result<(), String> {
     let begin = Instant::now();
     loop {
@@ -78,5 +78,6 @@ fn remove_stale_socket(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The longest path of a Unix socket: the size of `sun_path` (unix(7)) without the terminating zero.
+/// The longest path of a Unix socket: the size of `sun_path` (unix(7)) without the terminating
+/// zero.
 const PATH_BYTES_MAX: usize = 107;

@@ -35,7 +35,8 @@ impl PeerProcess {
     /// up no more than its credentials if no cgroup could make the policy allow it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH if the process has ended.
+    /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH if the process has
+    /// ended.
     pub(crate) fn from_connection(
         (connection, connection_id): (BorrowedFd<'_>, u64),
         policy: &AccessPolicy,
@@ -75,8 +76,8 @@ fn has_ended(pidfd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
 }
 
-/// Whether the other end of a Unix connection has received everything that was sent (SIOCOUTQ, which
-/// has the same number as TIOCOUTQ).
+/// Whether the other end of a Unix connection has received everything that was sent (SIOCOUTQ,
+/// which has the same number as TIOCOUTQ).
 pub(crate) fn has_received_all(connection: BorrowedFd<'_>) -> bool {
     let mut unread: libc::c_int = 0;
     // SAFETY: the kernel stores an int to `unread`, which outlives the call.

@@ -12,8 +12,8 @@ const REQUIRED: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
 ];
 
-/// Checks that this process has the privileges for a [`crate::Daemon`]. Without this check the first
-/// system call that fails would report an error that names no capability.
+/// Checks that this process has the privileges for a [`crate::Daemon`]. Without this check the
+/// first system call that fails would report an error that names no capability.
 ///
 /// # Errors
 /// [`Error::Privileges`]; [`Error::NestedUserNamespace`].

@@ -131,9 +131,9 @@ impl Programs {
         Ok(CgroupLinks { sock_create, addresses })
     }
 
-    /// Starts a pass over all tracked sockets, which recomputes their words. The iterator yields one
-    /// byte for each socket: 1 if an event seems to have been missed. A pass may skip a socket if
-    /// sockets that it has checked are closed meanwhile.
+    /// Starts a pass over all tracked sockets, which recomputes their words. The iterator yields
+    /// one byte for each socket: 1 if an event seems to have been missed. A pass may skip a socket
+    /// if sockets that it has checked are closed meanwhile.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE.

@@ -32,8 +32,8 @@ pub(crate) struct ClientRegion {
 }
 
 /// The descriptors that a process receives with its registration, in the order of
-/// [`uselect::REPLY_DESCRIPTORS`]: the memory that only programs write, the memory that both write, and
-/// the ring of the first sleeper.
+/// [`uselect::REPLY_DESCRIPTORS`]: the memory that only programs write, the memory that both write,
+/// and the ring of the first sleeper.
 pub(crate) type RegionFds = [OwnedFd; uselect::REPLY_DESCRIPTORS];
 
 impl RegionTable {
@@ -45,8 +45,8 @@ impl RegionTable {
     /// them.
     ///
     /// # Errors
-    /// ESRCH if the process has executed another program; ENOMEM and other errors of bpf(2). Nothing
-    /// of the region is left after an error.
+    /// ESRCH if the process has executed another program; ENOMEM and other errors of bpf(2).
+    /// Nothing of the region is left after an error.
     ///
     /// # Panics
     /// If all regions are in use.
@@ -76,10 +76,10 @@ impl RegionTable {
     }
 
     /// Creates the maps of a region. The entry of the process comes last, because programs must not
-    /// look for its memory before all of it exists. `ReadOnlyPages` comes last of the maps and is removed
-    /// first: a program that finds `ReadOnlyPages` of one process may find the other maps of the next
-    /// process with the same region. It then wakes a thread of that process once without need, which
-    /// does no harm.
+    /// look for its memory before all of it exists. `ReadOnlyPages` comes last of the maps and is
+    /// removed first: a program that finds `ReadOnlyPages` of one process may find the other maps
+    /// of the next process with the same region. It then wakes a thread of that process once
+    /// without need, which does no harm.
     fn create_maps(
         &self,
         programs: &Programs,
@@ -177,7 +177,8 @@ fn fd_map<'a>(programs: &'a Programs, name: &str) -> U32Map<'a> {
     U32Map::new(programs.map_fd(name), size_of::<i32>())
 }
 
-/// Creates a `ReadOnlyPages` that has only its identity, and that only programs can change from then on.
+/// Creates a `ReadOnlyPages` that has only its identity, and that only programs can change from
+/// then on.
 fn create_shown(identity: u64) -> Result<OwnedFd, Error> {
     let map = bpf::create_mmapable_array(size_of::<ReadOnlyPages>())?;
     let mut value = vec![0; size_of::<ReadOnlyPages>()];

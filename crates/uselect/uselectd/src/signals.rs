@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
-/// Blocks SIGTERM and SIGINT in this thread and the threads that it starts, and returns a descriptor
-/// that is readable once one of them is pending.
+/// Blocks SIGTERM and SIGINT in this thread and the threads that it starts, and returns a
+/// descriptor that is readable once one of them is pending.
 ///
 /// # Errors
 /// EMFILE, ENFILE, ENOMEM.

@@ -146,7 +146,7 @@ impl PollSetTest {
             let mut polled = self.poll_set.clone();
             let count = poll(&mut polled);
             // In lean mode a receive clears no bit, so a socket may be reported readable until the
-            // library has asked the kernel.
+            // library has queried the kernel.
             let is_lean = mode() == TrackingMode::Lean;
             let agrees = |(entry, kernel): (&PollFd, &PollFd)| {
                 let compared = if is_lean { kernel.revents | !READING } else { u16::MAX };

@@ -108,7 +108,8 @@ const VERIFIED_MAX: u32 = 30_000;
 
 #[test]
 fn programs_stay_below_the_verifier_budget() {
-    // The daemon is a thread of this process, which tells its programs from those of other daemons.
+    // The daemon is a thread of this process, so its programs can be distinguished from those of
+    // other daemons.
     if common::tracker().is_none_or(|tracker| tracker.backend() == Backend::Multishot) {
         return;
     }

@@ -44,8 +44,8 @@ fn uselect_reports_untracked_descriptors() {
     client.write_all(b"x").unwrap();
     assert_eq!(select(LONG), (1, true, false));
     datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
-    // The tracked socket is ready, so the kernel is asked about the other one only after KERNEL_CHECK_WAITS_MAX
-    // waits,
+    // The tracked socket is ready, so the kernel is queried about the other one only after
+    // KERNEL_CHECK_WAITS_MAX waits,
     let begin = Instant::now();
     let both =
         (0..=uselect::KERNEL_CHECK_WAITS_MAX).filter(|_| select(LONG) == (2, true, true)).count();

@@ -76,7 +76,7 @@ impl Drop for Image {
 }
 
 /// Not a test by itself: connects a socket that it has inherited. Then it sends a request on the
-/// order "ask" and executes another program on the order "execute".
+/// order "request" and executes another program on the order "execute".
 #[test]
 fn process() {
     let Some(path) = std::env::var_os("USELECT_PROCESS") else { return };
@@ -87,10 +87,10 @@ fn process() {
     eprintln!("process: connected");
     let mut orders = std::io::stdin().lines().map(Result::unwrap);
     let Some(mut order) = orders.next() else { return };
-    if order == "ask" {
+    if order == "request" {
         let request = request::receive_challenge(connection, &request_prefix()).unwrap();
         rustix::io::write(connection, &request).unwrap();
-        eprintln!("process: asked");
+        eprintln!("process: requested");
         let Some(next) = orders.next() else { return };
         order = next;
     }
@@ -181,8 +181,8 @@ impl AttackProcess {
 
     /// Has the process send a request.
     fn request_registration(&mut self) {
-        self.send_order("ask");
-        assert_eq!(self.read_line("process: "), "asked");
+        self.send_order("request");
+        assert_eq!(self.read_line("process: "), "requested");
     }
 
     /// Receives a reply: its byte and the number of its descriptors. Returns `None` at the end of

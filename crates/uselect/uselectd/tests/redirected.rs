@@ -1,5 +1,5 @@
 //! Data that a sockmap redirects from another socket: it is not in TCP's receive queue, so the
-//! shared memory has to tell the library to ask the kernel.
+//! shared memory has to show that the library must query the kernel.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 

@@ -22,7 +22,7 @@ const EDGES: u32 = bits::IN | bits::EDGE;
 #[test]
 fn a_watcher_does_not_report_a_reused_descriptor_of_another() {
     let Some(tracker) = tracker() else { return };
-    for untracks_all in [false, true] {
+    for hands_over in [false, true] {
         let (listener, address) = listener(tracker);
         let [first, second] = [(); 2].map(|()| Watcher::new(tracker).unwrap());
         let connections = [(); 3].map(|()| connected(&listener, address));
@@ -54,8 +54,8 @@ fn a_watcher_does_not_report_a_reused_descriptor_of_another() {
         second.add(reused, EDGES, 3).unwrap();
         let mut events = [DescriptorEvent::default(); 4];
         assert_eq!(second.wait(&mut events, Some(Duration::ZERO), None), Ok(0));
-        if untracks_all {
-            first.untrack_all();
+        if hands_over {
+            first.hand_over();
         }
         client.write_all(b"x").unwrap();
         neighbour_peer.write_all(b"x").unwrap();

@@ -104,7 +104,7 @@ impl SocketView {
         let polled = poll_events(socket.as_fd());
         let state = socket.state();
         let readable = state.map_or(0, |state| state.readable);
-        // Two calls: while a socket is readable, the library asks the kernel for send space only
+        // Two calls: while a socket is readable, the library queries the kernel for send space only
         // now and then.
         let upolled = upoll_events(socket, ALL & !WRITING) | upoll_events(socket, WRITING);
         let bitmaps_agree = bitmaps_agree(socket, polled);

@@ -16,7 +16,7 @@ use crate::player::Player;
 const IN: u16 = 0x001;
 const OUT: u16 = 0x004;
 const HUP: u16 = 0x010;
-/// Shorter than the time after which the library asks the kernel again on its own.
+/// Shorter than the time after which the library queries the kernel again on its own.
 const SLEEP: Duration = Duration::from_millis(150);
 /// If a sleeper is not woken within this time after the event, its wake-up counts as missed at
 /// first.
