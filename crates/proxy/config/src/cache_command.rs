@@ -384,7 +384,11 @@ mod tests {
         assert!(help("cache").contains("purge"));
         let pages = ["man", "markdown"].map(|name| super::super::page(name).unwrap());
         for argument in ACTIONS.iter().flat_map(|action| action.arguments).chain(COMMON_ARGUMENTS) {
-            assert!(pages[0].contains(&argument.text.replace('-', "\\-")), "{}", argument.name);
+            assert!(
+                pages[0].contains(&argument.text.replace('-', "\\-").replace('`', "")),
+                "{}",
+                argument.name
+            );
             assert!(pages[1].contains(argument.text), "{}", argument.name);
         }
     }

@@ -81,7 +81,7 @@ pub fn from_arguments<T: Into<OsString>>(
 ) -> Result<Config, ConfigError> {
     let program = std::iter::once(OsString::from("millrace"));
     match command(program.chain(words.into_iter().map(Into::into)))? {
-        Command::Serve(tables) => from_raw(&tables),
+        Command::Serve(raw) => from_raw(&raw),
         _ => Err(ConfigError::rule("", "the command has no configuration", "forward, boost")),
     }
 }
@@ -229,9 +229,9 @@ pub enum Splice {
     Fixed,
     /// By thresholds that the program measures at start.
     Calibrated,
-    /// Every body is copied: [`Thresholds::COPY`].
+    /// Never, by [`Thresholds::COPY`].
     Never,
-    /// Every body is spliced: [`Thresholds::SPLICE`].
+    /// Always, by [`Thresholds::SPLICE`].
     Always,
 }
 

@@ -70,8 +70,8 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Client connections of the process. When it is reached, the connections that have made no
-    /// progress for longest are closed; if all make progress, accepting pauses.
+    /// Client connections of the process. At the limit, the connections that have made no progress
+    /// for longest are closed; if all make progress, accepting pauses.
     connections: 65536 in 1..=1000000 "connections";
     /// Connections from one client. A further connection is closed at once.
     connections_per_client: 16384 in 1..=1000000 "connections";
@@ -118,9 +118,9 @@ limits! {
     /// reset.
     response_ms: 60000 in 10..=86400000 "milliseconds";
     /// Connections to one origin, or to one target of a forward proxy, including idle ones; divided
-    /// among the workers. When it is reached, another origin is used; without one that has
-    /// capacity, the request waits in the origin queue. 0: no limit for an origin, a quarter of the
-    /// file descriptors for a target.
+    /// among the workers. At the limit, another origin is used; without one that has capacity, the
+    /// request waits in the origin queue. 0: no limit for an origin, a quarter of the file
+    /// descriptors for a target.
     origin_connections: 0 in 0..=1000000 "connections";
     /// Requests in the queue of one origin; divided among the workers. A further request gets a 503
     /// response.
@@ -170,8 +170,8 @@ limits! {
     /// Retries that are always possible, in addition to `retry_percent`; divided among the workers.
     retries_per_second: 10 in 0..=1000000 "tries a second";
     /// Consecutive failures of an origin of a reverse proxy (no connection, no response, a
-    /// malformed response). When it is reached, the origin is not used for `eject_ms` if its route
-    /// has others. 0: never.
+    /// malformed response). At the limit, the origin is not used for `eject_ms` if its route has
+    /// others. 0: never.
     eject_failures: 5 in 0..=1000000 "failures";
     /// Time from the ejection of an origin to the request that probes it. Each failed probe doubles
     /// the time.
@@ -200,6 +200,6 @@ limits! {
     /// request itself goes to the origin.
     collapse_wait_ms: 5000 in 0..=3600000 "milliseconds";
     /// Bytes by which the fetch of a response that is not stored, but has several readers, may be
-    /// ahead of the fastest reader. When it is reached, reading from the origin pauses.
+    /// ahead of the fastest reader. At the limit, reading from the origin pauses.
     fill_ahead_bytes: 1048576 in 65536..=1073741824 "bytes";
 }

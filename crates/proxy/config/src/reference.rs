@@ -300,9 +300,9 @@ pub(super) fn default_text(row: &OptionRow) -> &'static str {
     description.unwrap_or(row.default)
 }
 
-/// Escapes text for roff. No line of these texts begins with a dot or a quote.
+/// Escapes text for roff, without backticks. No line of these texts begins with a dot or a quote.
 fn roff(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-")
+    text.replace('\\', "\\e").replace('-', "\\-").replace('`', "")
 }
 
 fn markdown() -> String {

@@ -28,9 +28,9 @@ pub struct ServiceName {
 enum NameSource {
     /// The option `name`.
     Given,
-    /// The role: no other service of the process has it.
+    /// The role, if no other service of the process has it.
     Role,
-    /// The first listen address: another service of the process has the role too.
+    /// The first listen address, if another service of the process has the same role.
     Address,
 }
 
@@ -40,8 +40,8 @@ impl ServiceName {
         &self.text
     }
 
-    /// The space of the service's cache keys: no other service of the process has it, so no
-    /// service returns what another one stored.
+    /// The space of the service's cache keys. No other service of the process has the same, so that no
+    /// service returns a response that another one stored.
     pub fn space(&self) -> &Space {
         &self.space
     }
@@ -79,7 +79,7 @@ pub(super) fn names(
             None => (address_name(&addresses[service], service), NameSource::Address),
         };
         let text: Arc<str> = text.into();
-        // No address is listened on twice: `build` refuses it.
+        // Addresses are distinct: `build` refuses an address that two services use.
         if source != NameSource::Address
             && let Some(other) = seen.insert(text.clone(), service)
         {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_service_of_a_role_is_called_by_it_at_any_address() {
+    fn a_single_service_of_a_role_has_the_name_of_the_role() {
         let both = file(&[("forward", ""), ("boost", "")]).unwrap();
         assert_eq!(names_of(&both), ["forward", "boost"]);
         let boost = |listen: &str| {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn several_services_of_a_role_are_called_by_their_addresses_unless_they_have_names() {
+    fn unnamed_services_of_the_same_role_have_the_names_of_their_addresses() {
         let config = file(&[("boost", "name = 'shop'"), ("boost", ""), ("forward", "")]).unwrap();
         assert_eq!(names_of(&config), ["forward", "shop", "127.0.0.1:9001"]);
         let noted = notes(&config);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_for_services_with_a_cache_and_has_the_address_as_given() {
+    fn notes_are_for_services_with_a_cache_and_have_the_configured_address() {
         let uncached = [("forward", "cache = false"), ("forward", "cache = false")];
         assert_eq!(notes(&file(&uncached).unwrap()), Vec::<String>::new());
         let routes = [("boost", "cache = false"), ("boost", "cache = false")];
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn two_services_of_one_name_are_refused() {
+    fn two_services_of_the_same_name_are_refused() {
         for services in [
             &[("boost", "name = 'a'"), ("boost", "name = 'a'")][..],
             &[("forward", "name = 'a'"), ("boost", "name = 'a'")],
