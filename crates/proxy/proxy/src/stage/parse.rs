@@ -109,8 +109,8 @@ fn begin<E: Engine>(
 }
 
 /// Refuses a request header that took too long to arrive. If the client has sent nothing, the
-/// connection closes without a response: the client may just be sending a request, which a response
-/// now would seem to belong to.
+/// connection closes without a response: a client that is just sending a request would take it for
+/// the response to that request.
 fn refuse_overdue<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     if core.conn(conn_key).wire.recv_buffer.is_empty() {
         client::close(core, conn_key);

@@ -49,15 +49,14 @@ impl Leader {
             BodyProgress::Length(rest) => thresholds.tees(*rest),
             BodyProgress::Chunked(_) | BodyProgress::UntilClose => thresholds.tees(u64::MAX),
         };
-        let of_parts = !matches!(rest, BodyProgress::Length(_));
+        let has_unknown_length = !matches!(rest, BodyProgress::Length(_));
         let course = Course::new(true);
-        let leader =
-            Self { exchange, course, thresholds, has_unknown_length: of_parts, behind_since: None };
+        let leader = Self { exchange, course, thresholds, has_unknown_length, behind_since: None };
         is_large.then_some(leader)
     }
 
-    /// Returns the number of certain bytes from which they are not received by a receive of the
-    /// engine.
+    /// Returns the number of payload bytes certain to come next from which they are received from the
+    /// socket directly, rather than by a receive of the engine.
     pub(crate) fn direct_min(&self) -> u64 {
         self.thresholds.tee_min.min(DIRECT_BYTES)
     }
@@ -80,32 +79,32 @@ impl Leader {
 }
 
 /// Chooses how the next `rest` bytes of the body are received, by the state of the leader in
-/// `place`. Removes the leader if it is served from the cache from now on.
+/// `slot`. Removes the leader if it is served from the cache from now on.
 pub(super) fn choose_source(
-    place: &mut Option<Leader>,
+    slot: &mut Option<Leader>,
     filling: &ObjectFiller,
     exchanges: &Table<Box<Exchange>>,
     rest: u64,
     now: Instant,
 ) -> FillSource {
-    let Some(mut leader) = place.take() else { return FillSource::Direct };
-    let takes = leader.next_source(filling, exchanges);
-    if takes == FillSource::Direct {
-        return takes;
+    let Some(mut leader) = slot.take() else { return FillSource::Direct };
+    let source = leader.next_source(filling, exchanges);
+    if source == FillSource::Direct {
+        return source;
     }
     let is_small = leader.has_unknown_length && !leader.thresholds.tees(rest);
-    let is_apart =
+    let is_direct =
         is_small || leader.course.plan(Some(rest), false, &leader.thresholds) == Plan::Copy;
-    leader.behind_since = match takes {
-        FillSource::AfterLeader if !is_apart => leader.behind_since.or(Some(now)),
+    leader.behind_since = match source {
+        FillSource::AfterLeader if !is_direct => leader.behind_since.or(Some(now)),
         _ => None,
     };
-    *place = Some(leader);
-    if is_apart { FillSource::Direct } else { takes }
+    *slot = Some(leader);
+    if is_direct { FillSource::Direct } else { source }
 }
 
-/// The number of certain bytes from which a stored body is received directly into the cache's
-/// memory. Below it, a receive that the engine batches with others is cheaper.
+/// A stored body is received directly into the cache's memory if at least this many payload bytes
+/// are certain to come next. Below it, a receive that the engine batches with others is cheaper.
 pub const DIRECT_BYTES: u64 = 32 * 1024;
 
 /// How long a fill waits for its leader to take a full pipe, checked every 100 ms. A client that
