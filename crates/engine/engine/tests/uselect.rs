@@ -15,7 +15,7 @@ use millrace_engine::{CompletionEvent, Engine, Error, Fd};
 
 type Tested = millrace_engine::UselectEngine;
 
-/// This process is registered with a daemon of its own, which ends with it.
+/// Registers this process with a daemon of its own, which ends with it.
 fn prepare() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -27,23 +27,23 @@ fn prepare() {
     });
 }
 
-/// More than anything here sends.
+/// More bytes than any test sends.
 const BODY: u64 = 1 << 20;
-/// Less than an edge may wait for bytes that are expected: what took no longer has not waited for
-/// the end of that time.
+/// Less than the time for which an edge may wait for expected bytes. A shorter wait has not run
+/// into that deadline.
 const SHORT: Duration = Duration::from_millis(4);
 
-/// Tries something until it has taken no longer than [`SHORT`], which says how long that was.
+/// Repeats an attempt until it takes no longer than [`SHORT`]. The attempt returns its duration.
 fn shortly(mut attempt: impl FnMut() -> Duration) {
     let is_short = (0..1000).any(|_| attempt() < SHORT);
     assert!(is_short, "it always waits until the time is over");
 }
 
-/// A connection of which all that came was received, so that nothing but an edge tells of more.
+/// A connection that was read until it was empty, so that only an edge announces more bytes.
 fn drained_pair(engine: &mut Tested) -> (Fd, TcpStream) {
     let (fd, mut peer) = pair(engine);
     engine.recv(&fd, 1000, token(1));
-    // What is added is told of once, whatever there is.
+    // A descriptor that is added is reported once, with its readiness.
     assert!(all(engine).is_empty());
     peer.write_all(b"a").unwrap();
     assert_eq!(received(engine).1.unwrap(), b"a");
@@ -61,7 +61,7 @@ fn a_body_that_trickles_comes_byte_by_byte() {
     let (fd, mut peer) = drained_pair(&mut engine);
     for left in (BODY - 100..BODY).rev() {
         receive_expected(&mut engine, &fd, left);
-        // Nothing follows that it could come with.
+        // No more bytes follow.
         peer.write_all(&[left as u8]).unwrap();
         assert_eq!(received(&mut engine).1.unwrap(), [left as u8]);
     }

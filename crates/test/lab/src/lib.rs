@@ -1,7 +1,8 @@
-//! The laboratory: workloads made from seeds, and millrace beside its peers on them.
+//! Workloads made from seeds, and comparisons of millrace with other implementations on them.
 //!
-//! Nothing here is part of the program. `make lab` is its door. It alone needs Rust 1.91, for a peer;
-//! so `cargo build` leaves it out, and `make test` does with an older Rust.
+//! Nothing here is part of the program. Run it with `make lab`. This crate alone needs Rust 1.91,
+//! because of one of the compared crates. `cargo build` leaves it out, and so does `make test` with
+//! an older Rust.
 
 #![forbid(unsafe_code)]
 

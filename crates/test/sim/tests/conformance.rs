@@ -1,5 +1,5 @@
-//! The simulated engine under a relay: what comes back is what was sent, runs repeat exactly, and
-//! what breaks the contract panics.
+//! The simulated engine under a relay: bytes come back as sent, runs repeat exactly, and a breach
+//! of the contract panics.
 
 mod relay;
 
@@ -22,7 +22,7 @@ impl SimWorker for Worker {
     }
 }
 
-/// Sends back whatever arrives, on every connection.
+/// Sends back the bytes of every connection.
 struct Echo {
     listener: ActorSocket,
     open: Vec<(ActorSocket, Vec<u8>, bool)>,
@@ -60,7 +60,7 @@ impl Actor for Echo {
     }
 }
 
-/// Sends bytes, ends its direction, and reads to the end.
+/// Sends bytes, shuts down its sending direction, and reads to the end.
 struct Client {
     proxy: Address,
     socket: Option<ActorSocket>,
@@ -68,7 +68,7 @@ struct Client {
     sent: usize,
     finished: bool,
     got: Vec<u8>,
-    /// How it ended: in order or not.
+    /// Whether the connection ended in order; `None` while it is open.
     ended: Option<bool>,
 }
 
@@ -130,10 +130,10 @@ impl Client {
     }
 }
 
-/// One run; gives the hash of its trace.
+/// Runs once, and returns the hash of the trace.
 fn echo_through_relay(seed: u64, faults: Faults, how: How) -> u64 {
     let world = World::new(seed, faults);
-    // The relay has no deadlines and relies on the whole contract.
+    // The relay has no deadlines, and relies on the whole contract.
     world.set_plan(WorldPlan { vanish: 0, stale: 0, ..world.plan() });
     let origin = world.actor_listen(&Address::Tcp("127.0.0.1:0".parse().expect("an address")));
     let mut echo = Echo { listener: origin, open: Vec::new() };
@@ -170,7 +170,8 @@ fn echo_through_relay(seed: u64, faults: Faults, how: How) -> u64 {
     world.trace_hash()
 }
 
-/// Stops the relay after ten minutes: accepting first, then when the last pair has gone.
+/// Stops the relay after ten minutes: first it stops accepting, and it ends when the last pair is
+/// closed.
 struct Stopper {
     stopped: Arc<AtomicBool>,
     waker: SimWaker,

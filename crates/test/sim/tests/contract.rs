@@ -1,5 +1,5 @@
-//! What a caller of an engine must not do panics in the simulator, with the reason; what it forgot
-//! is listed.
+//! Every breach of the engine's contract panics in the simulator, with the reason. Whatever a
+//! caller does not release is listed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use millrace_engine::{
 };
 use millrace_sim::{Actor, Faults, RunOutcome, SimEngine, SimWorker, World, run};
 
-/// A worker that waits for one client, and the client: most rules need a connection.
+/// An idle worker with one client, since most rules need a connection.
 struct Idle {
     engine: SimEngine,
     accepted: Option<Fd>,

@@ -1,5 +1,5 @@
-//! The same relay over the real kernel: what holds in the simulator holds for epoll, by the same
-//! worker's code.
+//! The same relay over the real kernel: what holds in the simulator also holds for epoll, with the
+//! same worker.
 
 mod relay;
 

@@ -1,4 +1,4 @@
-//! Each kind of trouble by itself, as a worker sees it.
+//! Each kind of trouble alone, as a worker sees it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use millrace_sim::{
 
 const TOKEN: Token = Token::new(TokenKind::Client, 0, 7);
 
-/// A worker that notes what it is told, and when.
+/// A worker that records its completions and their times.
 struct Notes {
     engine: SimEngine,
     told: Vec<(Instant, Token, CompletionEvent)>,
@@ -35,7 +35,7 @@ impl SimWorker for Notes {
     }
 }
 
-/// A kind world but for what `change` makes of its plan.
+/// A fault-free world, except for what `change` does to its plan.
 fn world(change: impl FnOnce(&mut WorldPlan)) -> (World, Notes) {
     let world = World::new(1, Faults::None);
     let mut plan = world.plan();
@@ -49,7 +49,7 @@ fn live(world: &World, notes: &mut Notes, seconds: u64) -> RunOutcome {
     run(world, &mut [notes], &mut [], Duration::from_secs(seconds), &mut |_| false)
 }
 
-/// A connection of the engine's to an actor.
+/// A connection from the engine to an actor.
 fn connected(world: &World, notes: &mut Notes) -> (Fd, ActorSocket) {
     let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
     let listener = world.actor_listen(&address);
@@ -131,7 +131,7 @@ fn memory_and_descriptors_run_out() {
     open.into_iter().for_each(|fd| notes.engine.close(fd));
 }
 
-/// Keeps the world going until then.
+/// Keeps the world running until this time.
 struct Wait(Instant);
 
 impl millrace_sim::Actor for Wait {

@@ -9,7 +9,7 @@ use super::common::*;
 use crate::Tested;
 use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd};
 
-/// Connections accepted without waiting, and how many the fullest turn gave.
+/// Accepts without waiting. Returns the connections, and the most accepted in one turn.
 fn drain(engine: &mut Tested) -> (Vec<Fd>, usize) {
     let (mut accepted, mut most) = (Vec::new(), 0);
     loop {
@@ -116,7 +116,7 @@ fn engines_share_a_unix_listener_that_outlives_them() {
     for (engine, fd) in engines.iter_mut().zip(listeners) {
         engine.close(fd);
     }
-    // What was on its way for the closed connections is none of the listener's.
+    // Pending events of the closed connections do not affect the listener.
     for engine in &mut engines {
         assert!(all(engine).is_empty());
     }
@@ -134,7 +134,7 @@ fn engines_share_a_unix_listener_that_outlives_them() {
     engines[0].close(fd);
 }
 
-/// Runs `name` of this file in a process of its own, in which [`is_child`] says so.
+/// Runs the test `name` of this file in a child process, in which [`is_child`] returns true.
 fn in_child(name: &str) {
     let module = module_path!().split_once("::").unwrap().1;
     let path = format!("{module}::{name}");
@@ -150,7 +150,7 @@ fn is_child() -> bool {
     std::env::var_os("MILLRACE_TEST_CHILD").is_some()
 }
 
-/// The limit is the process's own, so the test has a process of its own.
+/// The limit applies to the whole process, so the test runs in one of its own.
 #[test]
 fn out_of_descriptors_disarms_and_arming_again_finds_who_waits() {
     if !is_child() {

@@ -1,4 +1,4 @@
-//! What is held is bounded: receives wait for the budget, in order, and nothing else does.
+//! Held bytes are bounded: receives wait for the budget, in order, and nothing else does.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -21,13 +21,13 @@ fn ready_receives_wait_in_order_while_the_rest_goes_on() {
         assert!(all(&mut engine).is_empty());
     }
     assert_eq!(engine.stats().parked_receives, 4);
-    // Accepting and sending go on.
+    // Accepting and sending continue.
     let _client = TcpStream::connect(address).unwrap();
     let (connection, _) = accepted(&mut engine);
     engine.send(&connection, &[b"hello"], token(9));
     assert_eq!(sent(&mut engine), (token(9), Ok(())));
     let receives = engine.stats().receives;
-    // One that is closed while it waits is not missed by the others.
+    // A connection that is closed while it waits does not affect the others.
     engine.close(pairs.remove(0).0);
     drop(held);
     assert!([2, 3, 1].into_iter().all(|number| received(&mut engine).0 == token(number)));
@@ -44,7 +44,7 @@ fn the_rest_of_a_send_stops_receiving_until_it_is_gone() {
     peer.write_all(b"patience").unwrap();
     engine.recv(&fd, 100, token(2));
     assert!(all(&mut engine).is_empty());
-    // Waiting does not turn in circles: each of these looks finds nothing to do.
+    // Waiting does not spin: each turn finds nothing to do.
     let before = *engine.stats();
     engine.submit_and_wait(Some(engine.now() + std::time::Duration::from_millis(20)));
     assert!(engine.next_completion().is_none());

@@ -1,5 +1,5 @@
-//! An engine, and peers over real loopback sockets. Waits end when what is waited for happens; the
-//! one deadline is a guard against hanging, and never decides that a test passes.
+//! An engine, and peers over real loopback sockets. Every wait ends with the awaited event. The
+//! only deadline guards against hanging, and never decides whether a test passes.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ pub(crate) fn engine() -> Tested {
 pub(crate) fn engine_holding(budget_bytes: usize) -> Tested {
     crate::prepare();
     match Tested::new(EngineOptions { budget_bytes, log: None, clock: Clock::new() }) {
-        // No test of this program can do without it: they are all skipped.
+        // Every test of this program needs the engine, so all are skipped.
         Err(Error::Unsupported(reason)) => {
             eprintln!("skip: {}: {}", reason.feature(), reason.reason());
             std::process::exit(0);
@@ -32,7 +32,7 @@ pub(crate) fn engine_holding(budget_bytes: usize) -> Tested {
     }
 }
 
-/// A listener armed with `token(0)`, and its address.
+/// A listener that accepts with `token(0)`, and its address.
 pub(crate) fn listener(engine: &mut Tested) -> (Fd, SocketAddr) {
     let fd = millrace_sys::listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
     let listener = engine.adopt(fd).unwrap();
@@ -41,7 +41,7 @@ pub(crate) fn listener(engine: &mut Tested) -> (Fd, SocketAddr) {
     (listener, address)
 }
 
-/// A connection of the engine's, and the other end of it.
+/// A connection of the engine, and its peer.
 pub(crate) fn pair(engine: &mut Tested) -> (Fd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -50,7 +50,7 @@ pub(crate) fn pair(engine: &mut Tested) -> (Fd, TcpStream) {
     (engine.adopt(OwnedFd::from(stream)).unwrap(), peer)
 }
 
-/// As [`pair`], with little room in the kernel on the way to the peer.
+/// Like [`pair`], with small kernel buffers on the way to the peer.
 pub(crate) fn narrow_pair(engine: &mut Tested) -> (Fd, TcpStream) {
     let (fd, peer) = pair(engine);
     let detached = engine.detach(fd);
@@ -59,7 +59,7 @@ pub(crate) fn narrow_pair(engine: &mut Tested) -> (Fd, TcpStream) {
     (engine.adopt(detached).unwrap(), peer)
 }
 
-/// A connection opened by the engine to `address`, once it is there or failed.
+/// A connection that the engine has opened to `address`, and the result.
 pub(crate) fn connect(engine: &mut Tested, address: &Address) -> (Fd, Result<(), Error>) {
     let fd = engine.connect(address, token(9_999)).unwrap();
     match next(engine) {
@@ -72,7 +72,7 @@ pub(crate) fn connect(engine: &mut Tested, address: &Address) -> (Fd, Result<(),
     }
 }
 
-/// The next completion, however many turns it takes.
+/// Returns the next completion, however many turns it takes.
 pub(crate) fn next(engine: &mut Tested) -> Completion {
     let guard = engine.now() + Duration::from_secs(30);
     loop {
@@ -84,8 +84,8 @@ pub(crate) fn next(engine: &mut Tested) -> Completion {
     }
 }
 
-/// Completions until there are no more without waiting, looking at the kernel as often as needed:
-/// what one look finds may be submitted by the next.
+/// Returns all completions that are available without waiting. It polls the kernel repeatedly,
+/// since one turn may submit what another one found.
 pub(crate) fn all(engine: &mut Tested) -> Vec<Completion> {
     let mut completions = Vec::new();
     let mut empty_turns = 0;
@@ -100,7 +100,7 @@ pub(crate) fn all(engine: &mut Tested) -> Vec<Completion> {
     completions
 }
 
-/// What the next completion received, with its buffer given back.
+/// Returns the result of the next receive, and recycles its buffer.
 pub(crate) fn received(engine: &mut Tested) -> (Token, Result<Vec<u8>, Error>) {
     let Completion { token, event } = next(engine);
     match event {
@@ -140,13 +140,13 @@ pub(crate) fn accepted(engine: &mut Tested) -> (Fd, Option<SocketAddr>) {
     }
 }
 
-/// Bytes of which no two stretches are alike.
+/// Bytes in which no two parts are equal.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     let word = |index: usize| (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..length.div_ceil(8)).flat_map(word).take(length).collect()
 }
 
-/// A folder of this test's own, removed when dropped.
+/// A directory for one test, removed when dropped.
 pub(crate) struct Folder(pub(crate) std::path::PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! Connections opened by the engine: TCP, UDP and Unix, made, refused and failed.
+//! Connections that the engine opens over TCP, UDP and Unix, with success, refused and failed.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -134,7 +134,7 @@ fn datagrams_come_one_at_a_time_and_empty_ones_not_at_all() {
     engine.close(fd);
 }
 
-/// Read back from the sockets themselves: nobody else can ask for it.
+/// Checks the options of the sockets themselves, since the engine does not expose them.
 #[test]
 fn congestion_is_set_on_a_connection_and_handed_down_by_a_listener() {
     let mut engine = engine();

@@ -1,4 +1,4 @@
-//! What every real engine keeps, over real sockets. Each file is compiled for each engine.
+//! The contract of real engines, over real sockets. Each file is compiled for each engine.
 
 mod accept;
 mod budget;

@@ -1,4 +1,4 @@
-//! An engine that takes the place of one whose worker panicked.
+//! An engine that replaces one whose worker panicked.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use super::common::*;
 use crate::Tested;
 use millrace_engine::{Clock, Completion, CompletionEvent, Engine, EngineOptions, Wake, mailbox};
 
-/// Reads until the connection breaks; an end in order fails.
+/// Reads until the connection breaks, and fails if it ends in order.
 fn read_until_reset(mut peer: TcpStream) {
     peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut part = [0; 4096];

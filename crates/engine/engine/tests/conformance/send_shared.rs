@@ -1,4 +1,4 @@
-//! Bytes sent from where they rest: by reference, or by copy.
+//! Shared bytes, sent by reference or by copying.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 use super::common::*;
 use millrace_engine::{Engine, SharedBytes};
 
-/// A part of a file, and what it holds.
+/// A part of a file, and its bytes.
 #[derive(Clone, Debug)]
 struct Part {
-    /// `None`: it may not be referred to.
+    /// `None` if the bytes have to be copied.
     file: Option<Rc<File>>,
     bytes: Rc<Vec<u8>>,
     from: usize,
@@ -22,7 +22,7 @@ struct Part {
 }
 
 impl Part {
-    /// What comes after the first `from` bytes of a file that has `bytes`.
+    /// The bytes after the first `from` ones of a file that contains `bytes`.
     fn new(bytes: Vec<u8>, from: usize) -> Self {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::memfd_create("part", flags).unwrap());
@@ -31,7 +31,7 @@ impl Part {
     }
 }
 
-/// Reads at a thread of its own what has to come.
+/// Starts a thread that reads `expected`.
 fn reading(mut peer: TcpStream, expected: Vec<u8>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut read = vec![0; expected.len()];

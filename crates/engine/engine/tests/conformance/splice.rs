@@ -107,12 +107,12 @@ fn errors_of_both_sides_are_told() {
     let (_, pipe_in_2) = engine.pipe().unwrap();
     engine.splice(&source, &pipe_in_2, 100, token(3));
     assert_eq!(spliced(&mut engine), Err(Error::Reset));
-    // The break of the target was told before; what follows finds a socket that is closed.
+    // The failure of the target was reported before, so the next operation finds a closed socket.
     engine.send_then_splice(&[b"head"], &pipe_out, &target, 10, token(4));
     assert_eq!(spliced(&mut engine), Err(Error::BrokenPipe));
 }
 
-/// Fills the pipe from a socket that must have something by now, perhaps only after a wait for it.
+/// Fills the pipe from a socket that has bytes, perhaps only after a wait for them.
 fn fill(engine: &mut Tested, source: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
     loop {
         if let Some(result) = engine.try_splice_in(source, into, max) {
@@ -230,7 +230,7 @@ fn a_pipe_closed_while_something_goes_before_it_frees_its_socket() {
     assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
 }
 
-/// One relay from `source` to `target`: by copying, or by its pipe (out, in).
+/// A relay from `source` to `target`, by copying or through its pipe (reading end, writing end).
 struct Relay {
     source: Fd,
     target: Fd,
@@ -287,7 +287,7 @@ impl Relay {
     }
 }
 
-/// Many relays at once, half by copying and half by splicing, all bytes compared.
+/// Many relays at once, half by copying and half by splicing, with all bytes compared.
 #[test]
 fn many_relays_at_once_keep_their_bytes_apart() {
     const RELAYS: u32 = 32;

@@ -26,7 +26,7 @@ fn bytes_come_then_the_end_without_another_wait() {
 fn the_end_is_found_when_it_came_with_bytes_before_the_first_receive() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
-    // Nothing there yet: from now on only edges tell.
+    // There is nothing yet: from now on only edges announce bytes.
     engine.recv(&fd, 100, token(1));
     assert!(all(&mut engine).is_empty());
     peer.write_all(&pattern(100_000)).unwrap();
@@ -66,7 +66,7 @@ fn a_close_is_told_though_something_was_about_to_be_told_of_the_connection() {
         peer.shutdown(Shutdown::Write).unwrap();
         engine.close(fd);
         engine.submit_and_wait(Some(engine.now()));
-        // A reset: there are bytes that nobody read.
+        // The peer is reset, since there are unread bytes.
         let error = peer.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
@@ -91,7 +91,7 @@ fn a_send_is_reported_before_the_response_to_it() {
         for (fd, number) in fds.iter().zip(0..) {
             engine.recv(fd, 100, token(number));
         }
-        // Nothing is there yet.
+        // There is nothing yet.
         assert!(all(&mut engine).is_empty());
         for (fd, number) in fds.iter().zip(0..) {
             engine.send(fd, &[b"request"], token(PAIRS + number));
@@ -125,7 +125,7 @@ fn a_receive_of_a_quiet_connection_costs_no_system_call() {
     engine.recv(&fd, 100, token(1));
     peer.write_all(b"x").unwrap();
     assert_eq!(received(&mut engine).1.unwrap(), b"x");
-    // The first receive was tried at once; what was announced for its bytes may have come since.
+    // The first receive was tried at once. The event for its bytes may have arrived since.
     engine.recv(&fd, 100, token(1));
     assert!(all(&mut engine).is_empty());
     peer.write_all(b"x").unwrap();
@@ -210,7 +210,8 @@ fn a_reset_is_an_error_to_both_directions() {
         match next(&mut engine).event {
             CompletionEvent::Received(result) => match result {
                 Err(error) => errors.push(error),
-                // The kernel gives the error once; who comes second finds the end.
+                // The kernel reports the error once. The second operation finds the end of the
+                // stream.
                 Ok(buffer) => {
                     assert!(buffer.is_empty());
                     engine.recycle(buffer);
@@ -289,8 +290,8 @@ fn nothing_is_given_after_close() {
     assert!(all(&mut engine).is_empty());
 }
 
-/// Two connections become ready in one look at the kernel; the completion of the first closes the
-/// second, whose number and slot are used by a third at once.
+/// Two connections become ready in one poll of the kernel. The completion of the first one closes
+/// the second one, and a third connection immediately reuses its number and slot.
 #[test]
 fn an_event_under_way_is_not_given_to_the_next_owner() {
     let mut engine = engine();
@@ -316,8 +317,8 @@ fn an_event_under_way_is_not_given_to_the_next_owner() {
     engine.close(third);
 }
 
-/// A copy of the descriptor, as a forked child has it until it executes its program, keeps a
-/// registration with epoll alive after the engine closed its own. A ring's watch has ended.
+/// A duplicate of the descriptor, as in a forked child before it executes its program, keeps a
+/// registration with epoll alive after the engine has closed its own. A ring's watch has ended.
 #[test]
 fn events_of_a_closed_descriptor_that_lives_elsewhere_are_dropped() {
     let mut engine = engine();

@@ -1,4 +1,4 @@
-//! Receives into memory of the caller's.
+//! Receives into the caller's memory.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd};
 use super::common::{all, engine, next, pair, pattern, received, token};
 use crate::Tested;
 
-/// Takes what is there as soon as there is something.
+/// Receives as soon as there are bytes.
 fn take(engine: &mut Tested, source: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
     loop {
         if let Some(result) = engine.try_recv_into(source, memory) {

@@ -1,4 +1,4 @@
-//! The turn itself: deadlines, wakes, bounds, randomness, the log.
+//! Turns: deadlines, wakes, bounds, random numbers, the log.
 
 use std::io::Write;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn a_waker_outlives_its_engine() {
     waker.wake();
 }
 
-/// A pair of connections that is always ready does not keep the kernel from being looked at.
+/// A pair of connections that is always ready does not keep the engine from polling the kernel.
 #[test]
 fn a_turn_is_bounded_and_loses_nothing() {
     let mut engine = engine();
@@ -96,7 +96,7 @@ fn a_turn_is_bounded_and_loses_nothing() {
     engine.close(fd);
 }
 
-/// Where levels are told, what stays as it is would end every wait.
+/// With a level-triggered call, unchanged readiness would end every wait.
 #[test]
 fn what_nobody_waits_for_ends_no_wait() {
     let mut engine = engine();
@@ -124,7 +124,7 @@ fn what_nobody_waits_for_ends_no_wait() {
         assert!(engine.next_completion().is_none());
         turns += 1;
     }
-    // Each of the three may have become what it is since the turn before, in a few steps.
+    // Each of the three may have become ready since the last turn, in a few steps.
     assert!(turns < 20, "{turns}");
     for fd in [ended, unread, broken] {
         engine.close(fd);

@@ -1,4 +1,4 @@
-//! Two workers, each with an engine in its own thread: one accepts and hands every other
+//! Two workers, each with an engine in its own thread. One accepts, and hands every other
 //! connection over by mailbox.
 
 use std::collections::HashMap;
@@ -16,14 +16,14 @@ use millrace_engine::{
 const CONNECTIONS: usize = 400;
 const CLIENTS: usize = 4;
 
-/// Sends back what each connection brings, until its end.
+/// Sends back the bytes of each connection, until its end.
 struct Echo {
     engine: Tested,
     mail: PeerMailboxes<OwnedFd, EventWaker>,
-    /// Handed over, but not taken by a full mailbox yet.
+    /// Connections to hand over that the full mailbox has not taken yet.
     waiting: VecDeque<OwnedFd>,
     connections: HashMap<u32, Fd>,
-    /// Connections that were this worker's to answer so far.
+    /// Number of connections that this worker has served.
     answered: usize,
     next_token: u32,
 }
@@ -67,7 +67,7 @@ impl Echo {
                 result.unwrap();
                 self.engine.recv(&self.connections[&number], 1000, completion.token);
             }
-            // Every other one stays here; the others move.
+            // Every other connection stays here; the others are handed over.
             CompletionEvent::Accepted(result) => {
                 let fd = result.unwrap().0;
                 if (self.answered + self.connections.len()).is_multiple_of(2) {
@@ -90,10 +90,10 @@ impl Echo {
         }
     }
 
-    /// Turns until `count` connections were answered or handed over.
+    /// Runs turns until `count` connections were served or handed over.
     fn run(mut self, into: usize, count: usize) -> usize {
         while self.answered < count || !self.waiting.is_empty() {
-            // A full mailbox is tried again at once: nothing tells that it has room.
+            // A full mailbox is retried at once, since the sender is not notified when it has room.
             let deadline = (!self.waiting.is_empty()).then(|| self.engine.now());
             self.engine.submit_and_wait(deadline);
             while let Some(completion) = self.engine.next_completion() {
@@ -132,7 +132,7 @@ fn connections_handed_over_are_answered_by_whoever_has_them() {
     let mut accepting = Echo::new(first);
     let (_listener, address) = listener(&mut accepting.engine);
     let answering = std::thread::spawn(move || {
-        // What was sent before this thread set its waker is found by a drain of its own.
+        // A drain finds messages that were sent before this thread set its waker.
         let mut worker = Echo::new(second);
         worker.handle(Completion { token: token(0), event: CompletionEvent::Woken });
         worker.run(0, CONNECTIONS / 2)

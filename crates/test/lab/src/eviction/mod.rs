@@ -1,7 +1,7 @@
-//! Miss ratios of millrace's eviction beside those of well-kept crates, on the traces.
+//! Miss ratios of millrace's eviction and of well-maintained crates, on the traces.
 //!
-//! All get the same: a look-up for each request, and after a miss the object with its size. What is
-//! larger than the whole cache is offered to none of them.
+//! Every cache gets the same calls: a lookup for each request, and after a miss the object with its
+//! size. Objects larger than the whole cache are not offered.
 
 mod peers;
 mod sharding;
@@ -15,12 +15,12 @@ use std::fmt::{Display, Write};
 
 use crate::trace::Trace;
 
-/// What a policy missed.
+/// The miss ratios of a policy.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Misses {
-    /// Misses by requests.
+    /// Misses per request.
     pub objects: f64,
-    /// Bytes missed by bytes asked for.
+    /// Missed bytes per requested byte.
     pub bytes: f64,
 }
 
@@ -45,7 +45,7 @@ pub fn play(trace: &Trace, cache: &mut dyn SizedCache, capacity: u64) -> Misses 
     Misses { objects: missed as f64 / counted as f64, bytes: missed_bytes as f64 / bytes as f64 }
 }
 
-/// The first two lines of a table whose rows begin with a trace and the size of a cache.
+/// Returns the first two lines of a table whose rows begin with a trace and the size of a cache.
 fn head(columns: impl IntoIterator<Item: Display>) -> String {
     let mut head = String::from("| trace | cache |");
     let mut rule = String::from("| --- | ---: |");

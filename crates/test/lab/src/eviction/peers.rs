@@ -1,4 +1,4 @@
-//! The policies behind one face.
+//! The eviction policies of the comparison, behind one trait.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -9,40 +9,41 @@ use foyer_memory::{
 };
 use millrace_store::evict::{Eviction, NEVER, SHARDS_SKIPPED_MAX};
 
-/// A hasher without a random key: each run is the same.
+/// A hasher without a random key, so that all runs are equal.
 type Hasher = BuildHasherDefault<DefaultHasher>;
 
 /// A cache of objects that have sizes and no contents.
 pub trait SizedCache {
-    /// Whether the object is there; if so, it was used.
+    /// Looks up an object, and counts as a use of it. Returns whether it is there.
     fn get(&mut self, object: u32) -> bool;
-    /// Offers an object that [`Cache::get`] did not find. Whether it stays is the cache's decision.
+    /// Offers an object that [`SizedCache::get`] did not find. The cache decides whether to keep
+    /// it.
     fn insert(&mut self, object: u32, size: u64);
 }
 
 /// A policy of the comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparedPolicy {
-    /// What the tables call it.
+    /// The name in the tables.
     pub name: &'static str,
-    /// What its numbers are for.
+    /// How the results are used.
     pub role: PolicyRole,
-    /// A cache of so many bytes, for objects of so many bytes in the mean.
+    /// Creates a cache of `capacity` bytes, for objects of `mean` bytes on average.
     pub make: fn(capacity: u64, mean: u64) -> Box<dyn SizedCache>,
 }
 
-/// What the numbers of a policy are for.
+/// How the results of a policy are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicyRole {
-    /// It is held against the best peer.
+    /// Compared with the best peer.
     Judged,
-    /// It is shown, and that is all.
+    /// Shown only.
     Shown,
-    /// Somebody else's.
+    /// A policy of another crate.
     Peer,
 }
 
-/// Ours first.
+/// All policies, millrace's first.
 pub const POLICIES: &[ComparedPolicy] = &[
     ComparedPolicy {
         name: "millrace",
@@ -78,24 +79,24 @@ pub const POLICIES: &[ComparedPolicy] = &[
 #[derive(Debug)]
 pub struct Ours {
     shards: Vec<OursShard>,
-    /// The objects' places, by object.
+    /// The handles of the objects, by object.
     places: HashMap<u32, u32, Hasher>,
     capacity: u64,
     used: u64,
-    /// The shard whose turn it is to give room.
+    /// The next shard to evict from.
     turn: usize,
 }
 
 #[derive(Debug)]
 struct OursShard {
     eviction: Eviction,
-    /// By handle: the object there.
+    /// The objects, by handle.
     objects: Vec<u32>,
     free: Vec<u32>,
 }
 
 impl Ours {
-    /// `shards` instances share `capacity` bytes.
+    /// Creates `shards` instances that share `capacity` bytes.
     pub fn new(capacity: u64, shards: u32) -> Self {
         let shard = |eviction| OursShard { eviction, objects: Vec::new(), free: Vec::new() };
         Self {
@@ -157,7 +158,7 @@ impl SizedCache for Ours {
     }
 }
 
-/// What the index's keyed hash is in the proxy: the finaliser of SplitMix64.
+/// Replaces the keyed hash of the proxy's index: the finaliser of SplitMix64.
 fn scatter(object: u32) -> u64 {
     let mut bits = u64::from(object).wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -177,8 +178,8 @@ fn foyer(capacity: u64, policy: EvictionConfig) -> Box<dyn SizedCache> {
     Box::new(cache)
 }
 
-/// Its sketch is made for 2,700 objects by default; here it has eight buckets for each object that
-/// the cache holds.
+/// By default the sketch is made for 2,700 objects. Here it has eight buckets for each object in
+/// the cache.
 fn foyer_lfu(capacity: u64, mean: u64) -> Box<dyn SizedCache> {
     let buckets = (capacity / mean).max(1_000) as f64 * 8.0;
     let policy = LfuConfig { cmsketch_eps: std::f64::consts::E / buckets, ..LfuConfig::default() };
@@ -212,7 +213,8 @@ impl SizedCache for MokaCache {
 
     fn insert(&mut self, object: u32, size: u64) {
         moka::sync::Cache::insert(self, object, size);
-        // What it would do in batches, at times of its own, is done at once: each run is the same.
+        // Work that the cache would do in batches, at its own times, is done at once, so that all
+        // runs are equal.
         self.run_pending_tasks();
     }
 }

@@ -1,25 +1,25 @@
-//! What it costs to cut a cache into shards.
+//! The cost of dividing a cache into shards.
 
 use std::fmt::Write;
 
 use super::{Misses, Ours, SHARES, head, play};
 use crate::trace::Trace;
 
-/// Into how many shards a cache is cut.
+/// The numbers of shards that are compared.
 pub const SHARD_COUNTS: [u32; 7] = [2, 4, 8, 16, 32, 64, 256];
 
-/// One trace with one size of the cache.
+/// The results for one trace and one size of the cache.
 #[derive(Clone, Debug)]
 pub struct ShardingRow {
     trace: &'static str,
     share: u64,
     capacity: u64,
     uncut: Misses,
-    /// By [`COUNTS`].
+    /// By [`SHARD_COUNTS`].
     cut: Vec<Misses>,
 }
 
-/// Plays each of `traces` with each size of the cache, uncut and cut.
+/// Runs each of `traces` with each size of the cache, with one shard and with several.
 pub fn cut(traces: &[Trace], mut done: impl FnMut(&ShardingRow)) {
     for trace in traces {
         for share in SHARES {
@@ -37,7 +37,8 @@ impl ShardingRow {
         head(SHARD_COUNTS.map(|count| format!("{count} shards")))
     }
 
-    /// The row of the table: how much more is missed than without shards, of objects and of bytes.
+    /// Returns the row of the table: the additional misses compared with one shard, of objects and
+    /// of bytes.
     pub fn line(&self) -> String {
         let megabytes = self.capacity >> 20;
         let mut line = format!("| {} | {} %, {megabytes} MB |", self.trace, self.share);

@@ -1,27 +1,27 @@
-//! The table of the comparison, and its verdict.
+//! The table of the comparison, and its result.
 
 use std::fmt::Write;
 
 use super::{Misses, POLICIES, PolicyRole, head, play};
 use crate::trace::Trace;
 
-/// How far above the best peer millrace's miss ratio may lie.
+/// By how much millrace's miss ratio may exceed that of the best peer.
 pub const MISS_RATIO_MARGIN: f64 = 0.02;
-/// Sizes of the cache, in percent of the bytes that a trace asks for.
+/// Sizes of the cache, in percent of a trace's footprint.
 pub const SHARES: [u64; 3] = [1, 10, 30];
 
-/// One trace with one size of the cache.
+/// The results for one trace and one size of the cache.
 #[derive(Clone, Debug)]
 pub struct ComparisonRow {
     /// The trace's name.
     pub trace: &'static str,
     /// The size of the cache in percent of the trace's footprint.
     pub share: u64,
-    /// What each of [`POLICIES`] missed, in their order.
+    /// The misses of each of [`POLICIES`], in their order.
     pub misses: Vec<Misses>,
 }
 
-/// Plays each of `traces` with each size and policy.
+/// Runs each of `traces` with each size and policy.
 pub fn compare(traces: &[Trace], mut done: impl FnMut(&ComparisonRow)) -> Vec<ComparisonRow> {
     let mut rows = Vec::new();
     for trace in traces {
@@ -56,7 +56,7 @@ impl ComparisonRow {
         line
     }
 
-    /// Where a judged policy lies more than `bar` above the best peer.
+    /// Returns where a judged policy exceeds the best peer by more than `bar`.
     pub fn breaches(&self, bar: f64) -> Vec<String> {
         let mut said = self.above("requests", bar, |misses| misses.objects);
         said.extend(self.above("bytes", bar, |misses| misses.bytes));
@@ -88,14 +88,14 @@ mod tests {
     use super::*;
     use crate::trace;
 
-    /// With so few objects chance has a larger part than with those of [`BAR`].
+    /// With so few objects, chance has a larger effect than with those of [`MISS_RATIO_MARGIN`].
     const SMALL_BAR: f64 = 0.05;
 
-    /// Where one object is more than this part of all bytes asked for, the bytes that are missed say
-    /// whether that one was kept, and nothing else.
+    /// If one object has more than this share of all requested bytes, the missed bytes depend only
+    /// on whether that object was kept.
     const HEAVY: f64 = 0.2;
 
-    /// What part of all bytes asked for is of the one object of which most bytes are.
+    /// Returns the largest share of one object in all requested bytes.
     fn heaviest(trace: &Trace) -> f64 {
         let mut asked = vec![0; trace.sizes.len()];
         for &object in &trace.requests {

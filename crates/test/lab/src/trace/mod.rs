@@ -1,7 +1,7 @@
 //! Traces: sequences of requests for objects with sizes, made from seeds.
 //!
-//! A trace is the same in each run and on each machine. It holds what a cache may store; requests
-//! that go past a cache by their nature are left out.
+//! A trace is the same in each run and on each machine. It contains only what a cache may store;
+//! requests that bypass a cache are left out.
 
 mod polymix;
 mod synthetic;
@@ -12,19 +12,19 @@ pub use synthetic::{drift, one_hit, scan, zipf};
 use rand_distr::{Distribution, LogNormal, Pareto};
 use rand_pcg::Pcg64;
 
-/// Requests in their order, and the sizes of the objects that they ask for.
+/// Requests in order, and the sizes of the requested objects.
 #[derive(Debug)]
 pub struct Trace {
-    /// What the tables call it.
+    /// The name in the tables.
     pub name: &'static str,
-    /// The objects asked for, as indices of `sizes`.
+    /// The requested objects, as indices of `sizes`.
     pub requests: Vec<u32>,
     /// Bytes of each object, at least 1.
     pub sizes: Vec<u64>,
 }
 
 impl Trace {
-    /// Bytes of all objects that are asked for at least once.
+    /// Returns the bytes of all objects that are requested at least once.
     pub fn footprint(&self) -> u64 {
         let mut asked = vec![false; self.sizes.len()];
         let mut bytes = 0;
@@ -37,8 +37,8 @@ impl Trace {
     }
 }
 
-/// Every trace of the comparison. `objects` is the scale: about the number of objects that take
-/// turns in being popular; there are 12 to 20 requests for each.
+/// Returns every trace of the comparison. `objects` is the scale: about the number of objects that
+/// take turns in being popular. There are 12 to 20 requests for each.
 pub fn all(objects: u32) -> Vec<Trace> {
     vec![
         zipf("Zipf 0.8", objects, 0.8),
@@ -57,8 +57,8 @@ struct Surge {
     tail: Pareto<f64>,
 }
 
-/// No object is larger. Uncut, the largest draw of the Pareto tail may be a tenth of all bytes, and
-/// a byte miss ratio would tell of that one object.
+/// The largest object. Without this bound, the largest draw of the Pareto tail may be a tenth of
+/// all bytes, and the byte miss ratio would depend on that one object.
 const SIZE_MAX: f64 = (64u64 << 20) as f64;
 const TAIL_SHARE: f64 = 0.07;
 
@@ -81,12 +81,12 @@ impl Surge {
     }
 }
 
-/// A draw as a size.
+/// Converts a draw to a size.
 fn bytes(size: f64) -> u64 {
     size.clamp(1.0, SIZE_MAX) as u64
 }
 
-/// A generator of its own for each trace.
+/// Returns the generator of one trace.
 fn seeded(seed: u128) -> Pcg64 {
     Pcg64::new(seed, 0x0a02_bdbf_7bb3_c0a7_ac28_fa16_a64a_bf96)
 }

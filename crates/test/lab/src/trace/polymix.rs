@@ -1,8 +1,8 @@
-//! The content and popularity of Web Polygraph's PolyMix-4 and WebAxe-4, without their time.
+//! The content and popularity of Web Polygraph's PolyMix-4 and WebAxe-4, without their timing.
 //!
-//! Only parameter values come from Polygraph. A page is what robots ask for themselves: an HTML
-//! file, a download, something else. An HTML file embeds images, which are asked for after it each
-//! time. What is asked for again lies in the working set: the pages that were made last.
+//! Only the values of parameters come from Polygraph. Robots request pages: HTML files, downloads,
+//! and other files. An HTML file embeds images, which are requested after it each time. Repeated
+//! requests are for pages of the working set, which are the newest pages.
 
 use rand_distr::{Distribution, Exp, LogNormal};
 use rand_pcg::Pcg64;
@@ -13,7 +13,7 @@ use super::{Trace, below, bytes, seeded, uniform};
 #[derive(Clone, Copy, Debug)]
 pub struct Polymix {
     seed: u128,
-    /// The share of requests for pages that were asked for before.
+    /// The share of requests for pages that were requested before.
     recurrence: f64,
 }
 
@@ -33,7 +33,7 @@ pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
     let mut left = window * LENGTH;
     while left > 0 {
         let made = content.pages.len() as u32;
-        // Polygraph fills first: of 60 requests 5 recur.
+        // Polygraph fills the working set first, and then 5 of 60 requests recur.
         let recurrence = if made < window { 5.0 / 60.0 } else { kind.recurrence };
         let page = if made > 0 && uniform(&mut random) < recurrence {
             content.again(made.saturating_sub(window), &mut random)
@@ -50,7 +50,7 @@ pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
     Trace { name, requests, sizes: content.sizes }
 }
 
-/// All pages and objects made so far.
+/// All pages and objects created so far.
 struct Content {
     pages: Vec<Page>,
     sizes: Vec<u64>,
@@ -63,7 +63,7 @@ struct Content {
 struct Page {
     object: u32,
     cachable: bool,
-    /// Those that are cachable.
+    /// The images that are cachable.
     images: Vec<u32>,
 }
 
@@ -91,7 +91,7 @@ impl Content {
         }
     }
 
-    /// A page that nobody asked for before.
+    /// Creates a page.
     fn make(&mut self, random: &mut Pcg64) -> u32 {
         let draw = uniform(random);
         let mut images = Vec::new();
@@ -118,7 +118,7 @@ impl Content {
         self.sizes.len() as u32 - 1
     }
 
-    /// A page of the working set, which begins at `first`.
+    /// Returns a page of the working set, which begins at `first`.
     fn again(&self, first: u32, random: &mut Pcg64) -> u32 {
         let end = self.pages.len() as u32;
         let page = first + below(random, end - first);

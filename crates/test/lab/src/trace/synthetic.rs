@@ -1,15 +1,16 @@
-//! Traces that each show one thing: skew, objects nobody asks for twice, a crawler, change.
+//! Traces that each have one property: skew, objects that are requested only once, a crawler,
+//! change.
 
 use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64;
 
 use super::{Surge, Trace, below, seeded, uniform};
 
-/// Requests for an object in the mean.
+/// Average number of requests for an object.
 const REQUESTS: u32 = 20;
 
-/// Independent draws, the k-th most popular object with a probability as k^-`exponent`; sizes of
-/// SURGE, whatever the popularity.
+/// Independent draws, in which the k-th most popular object has a probability proportional to
+/// k^-`exponent`. Sizes are those of SURGE and do not depend on popularity.
 pub fn zipf(name: &'static str, objects: u32, exponent: f64) -> Trace {
     let mut random = seeded((exponent * 10.0) as u128);
     let sizes = Surge::new().sizes(objects, &mut random);
@@ -18,8 +19,8 @@ pub fn zipf(name: &'static str, objects: u32, exponent: f64) -> Trace {
     Trace { name, requests, sizes }
 }
 
-/// Every other request is for an object that nobody asked for before or will again; the others are
-/// Zipf 0.9 over `objects`.
+/// Every other request is for an object that is requested only once; the others are Zipf 0.9 over
+/// `objects`.
 pub fn one_hit(objects: u32) -> Trace {
     let mut random = seeded(101);
     let count = objects * REQUESTS / 2;
@@ -38,8 +39,8 @@ pub fn one_hit(objects: u32) -> Trace {
     Trace { name: "one-hit wonders", requests, sizes }
 }
 
-/// A tenth of the objects is hot (Zipf 0.9). A crawler asks for all others in turn, again and
-/// again, in bursts that make up four of ten requests.
+/// A tenth of the objects is hot (Zipf 0.9). A crawler requests all others in order, repeatedly, in
+/// bursts that make up four of ten requests.
 pub fn scan(objects: u32) -> Trace {
     let mut random = seeded(102);
     let sizes = Surge::new().sizes(objects, &mut random);
@@ -58,8 +59,9 @@ pub fn scan(objects: u32) -> Trace {
     Trace { name: "scan and hot set", requests, sizes }
 }
 
-/// Zipf 0.9 whose order changes: each 20 requests a popular object changes places with any other;
-/// and now and then a crowd gathers, when one request of eight is for an object that was unknown.
+/// Zipf 0.9 with a changing order. Every 20 requests, a popular object changes places with any
+/// other. From time to time there is a crowd, during which one request of eight is for an object
+/// that was unknown.
 pub fn drift(objects: u32) -> Trace {
     let mut random = seeded(103);
     let popular = Ranks::new(objects, 0.9);

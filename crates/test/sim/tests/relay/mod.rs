@@ -1,5 +1,6 @@
-//! A small worker over any engine: relays each accepted connection to one origin, both ways with
-//! half-close, by copy or by splice. It stands in for the proxy where an engine is tested.
+//! A small worker over any engine. It relays each accepted connection to one origin, in both
+//! directions, with half-close, by copying or by splicing. It replaces the proxy in tests of
+//! engines.
 
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -17,9 +18,9 @@ use millrace_engine::{
 pub(crate) enum How {
     Copy,
     Splice,
-    /// What is received goes out before what then fills a pipe at once.
+    /// Received bytes are sent before those with which a pipe is then filled.
     Behind,
-    /// What is received goes out by reference, behind its first bytes.
+    /// Received bytes are sent by reference, after the first ones.
     Shared,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Relay<E: Engine> {
     listener: Option<Fd>,
     origin: Address,
     how: How,
-    /// Slots are not used again: the generation of every token is 0.
+    /// Slots are not reused, so the generation of every token is 0.
     pairs: Vec<Option<Pair>>,
     accept_again: Option<Instant>,
     stop: Arc<AtomicBool>,
@@ -65,7 +66,7 @@ impl<E: Engine> Relay<E> {
         Self { engine, listener: Some(listener), origin, how, pairs, accept_again: None, stop }
     }
 
-    /// False when it was told to stop and every pair is gone.
+    /// Runs a turn. Returns false once it was told to stop and every pair is closed.
     pub(crate) fn turn(&mut self) -> bool {
         self.engine.submit_and_wait(self.accept_again);
         if self.accept_again.is_some_and(|when| when <= self.engine.now()) {
@@ -126,7 +127,7 @@ impl<E: Engine> Relay<E> {
         }
     }
 
-    /// Asks for what comes next in a flow.
+    /// Requests the next bytes of a flow.
     fn fill(&mut self, index: usize, flow: usize) {
         let token = Self::token(TokenKind::Client, index, flow);
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
@@ -223,7 +224,7 @@ impl<E: Engine> Relay<E> {
     }
 }
 
-/// Bytes that a simulated kernel sends by reference: it never asks for their file.
+/// Bytes that the simulated kernel sends by reference. It never requests their file.
 #[derive(Clone, Debug)]
 struct Part(Rc<[u8]>);
 
