@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_wakes_once_and_a_full_mailbox_gives_back() {
+    fn a_flush_wakes_once_and_a_full_mailbox_returns_the_message() {
         let wake = CountingWaker::default();
         let (mut outbox, mut inbox) = mailbox(2);
         inbox.set_waker(wake.clone());

@@ -17,7 +17,8 @@
 //! (epoll_ctl(2), EPOLLEXCLUSIVE).
 //!
 //! An event that is on its way when its descriptor is closed names a key of the table whose
-//! generation is over. The engine drops the event, whoever owns the kernel's number by then.
+//! generation is over. The engine drops the event, even if another descriptor has the kernel's
+//! number by then.
 
 mod batch;
 mod batch_submit;

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_gives_back_its_parts() {
+    fn a_token_returns_its_parts() {
         use TokenKind::{Client, Dial, Exchange, Fill, Listener, Name, Origin, Worker};
         for kind in [Listener, Client, Origin, Name, Dial, Worker, Exchange, Fill] {
             for (slot, generation) in [(0, 0), (7, u32::MAX), (Token::SLOT_MAX, 1)] {

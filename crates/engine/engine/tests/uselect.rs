@@ -104,7 +104,7 @@ fn few_bytes_of_an_expected_body_wait_for_others() {
 }
 
 #[test]
-fn an_end_short_of_what_is_expected_is_told_at_once() {
+fn an_end_before_the_expected_bytes_is_reported_at_once() {
     let mut engine = engine();
     shortly(|| {
         let (fd, mut peer) = drained_pair(&mut engine);
@@ -122,7 +122,7 @@ fn an_end_short_of_what_is_expected_is_told_at_once() {
 }
 
 #[test]
-fn a_reset_amid_what_is_expected_is_told_at_once() {
+fn a_reset_before_the_expected_bytes_is_reported_at_once() {
     let mut engine = engine();
     shortly(|| {
         let (fd, mut peer) = drained_pair(&mut engine);

@@ -1,5 +1,5 @@
-//! What a restricted process can no longer do, tried for real. Restrictions cannot be taken back,
-//! so each test does its part in a process of its own: this program again, with one test.
+//! What a restricted process can no longer do, tried on the running kernel. Restrictions cannot be
+//! undone, so each test runs its part in a child process: this program again, with one test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,8 +21,8 @@ use millrace_uring::Ring;
 const ALONE: &str = "MILLRACE_TEST_ALONE";
 const FOLDER: &str = "MILLRACE_TEST_FOLDER";
 
-/// Runs `part` in a process of its own, with a folder of its own, and gives how that ended; `None`
-/// inside of it, once `part` is done. `test` is the full name of the calling test.
+/// Runs `part` in a child process, with a directory of its own, and returns its exit status; `None`
+/// inside the child, once `part` has ended. `test` is the full name of the calling test.
 fn alone(test: &str, part: &str, run: impl FnOnce(&Path)) -> Option<ExitStatus> {
     let name = format!("{test} {part}");
     if let Ok(asked) = std::env::var(ALONE) {
@@ -43,17 +43,17 @@ fn alone(test: &str, part: &str, run: impl FnOnce(&Path)) -> Option<ExitStatus> 
     Some(status.unwrap())
 }
 
-/// As [`alone`]; the part must end well.
+/// Like [`alone`], and asserts that the part succeeds.
 fn well(test: &str, part: &str, run: impl FnOnce(&Path)) {
     if let Some(status) = alone(test, part, run) {
         assert!(status.success(), "{test} {part}: {status}");
     }
 }
 
-/// A system call by its number and its first arguments.
+/// Makes a system call, given its number and its first arguments.
 fn call(number: libc::c_long, arguments: [libc::c_long; 3]) -> Result<libc::c_long, Errno> {
     let [first, second, third] = arguments;
-    // SAFETY: the callers pass numbers, and null for pointers, which the kernel refuses.
+    // SAFETY: the callers pass numbers, and null for pointers, which the kernel rejects.
     let result = unsafe { libc::syscall(number, first, second, third, 0, 0, 0) };
     if result >= 0 {
         return Ok(result);
@@ -61,7 +61,7 @@ fn call(number: libc::c_long, arguments: [libc::c_long; 3]) -> Result<libc::c_lo
     Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap())
 }
 
-/// Bytes through a TCP connection of this thread's own.
+/// Sends bytes through a TCP connection within this thread.
 fn echo() {
     let listener = millrace_sys::listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
     let address = millrace_sys::local_address(listener.as_fd()).unwrap().unwrap();
@@ -111,7 +111,7 @@ fn what_a_proxy_does_goes_on_under_the_filter() {
     });
 }
 
-/// What a disk of the cache does with its folder.
+/// Uses a directory like a disk of the cache does.
 fn store(folder: &Path) {
     millrace_sys::create_directory(folder).unwrap();
     let folder = millrace_sys::open_directory(folder).unwrap();
@@ -169,8 +169,8 @@ fn what_it_never_does_does_not_exist() {
 }
 
 #[test]
-fn what_nobody_innocent_does_ends_the_process() {
-    let test = "what_nobody_innocent_does_ends_the_process";
+fn fatal_calls_kill_the_process() {
+    let test = "fatal_calls_kill_the_process";
     for (name, number) in [
         ("execve", libc::SYS_execve),
         ("ptrace", libc::SYS_ptrace),
@@ -231,7 +231,8 @@ fn files_that_were_not_granted_are_out_of_reach() {
         assert_eq!(std::fs::read(in_folder("store/old")).unwrap(), b"new");
         std::fs::remove_file(in_folder("store/old")).unwrap();
         assert_eq!(std::fs::read_dir(in_folder("store")).unwrap().count(), 0);
-        // Also once the kernel has other things to remember than a folder of /proc.
+        // The grant still holds after the kernel may have dropped the inode of a directory in
+        // /proc.
         assert!(millrace_sys::descriptor_count().unwrap() > 0);
         for path in ["/etc/shadow", "/etc/passwd", "/proc/1/status"] {
             assert!(denied(std::fs::read(path).map(drop)), "{path}");
@@ -254,7 +255,7 @@ fn processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for() {
         other => return println!("skip: this needs Landlock 6, of Linux 6.12; here: {other:?}"),
     }
     let test = "processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for";
-    // Whoever runs the parts is outside of them.
+    // The process that runs the parts is not restricted.
     let is_outside = std::env::var_os(ALONE).is_none();
     let outside = if is_outside { std::process::id() } else { parent_id() };
     let address = SocketAddr::from_abstract_name(format!("millrace-outside-{outside}")).unwrap();
@@ -269,7 +270,7 @@ fn processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for() {
     }
 }
 
-/// The line of /proc/self/status for this thread that begins with `name`.
+/// Returns the line of /proc/self/status for this thread that begins with `name`.
 fn status(name: &str) -> String {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

@@ -27,7 +27,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn a_pipe_that_nobody_reads_is_an_error() {
+    fn a_pipe_without_a_reader_is_an_error() {
         let path = std::env::temp_dir().join(format!("millrace-append-{}", std::process::id()));
         mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         assert_eq!(open_to_append(&path).unwrap_err(), Errno::NXIO);

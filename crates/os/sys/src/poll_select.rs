@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_told_each_time_and_only_to_who_asks() {
+    fn each_wait_reports_all_its_ready_interests() {
         let (near, mut far) = UnixStream::pair().unwrap();
         assert!(found(&[interest(&near, 1, true, false)], NOW).is_empty());
         far.write_all(b"x").unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_other_side_is_told_in_both_directions() {
+    fn a_closed_peer_is_reported_in_both_directions() {
         let (near, far) = UnixStream::pair().unwrap();
         drop(far);
         for (receives, sends) in [(true, false), (false, true)] {

@@ -223,7 +223,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn parts_arrive_in_order_and_so_many_at_a_time() {
+    fn parts_arrive_in_order_up_to_the_bound() {
         let (sender, mut receiver) = UnixStream::pair().unwrap();
         let texts: Vec<String> = (0..PARTS_MAX + 1).map(|index| format!("{index};")).collect();
         let parts: Vec<&[u8]> = texts.iter().map(|text| text.as_bytes()).collect();

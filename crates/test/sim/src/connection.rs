@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrived_before_a_reset_is_read_and_the_error_is_told_once() {
+    fn bytes_before_a_reset_are_read_and_the_error_is_reported_once() {
         let mut connection = Connection { established: true, ..Connection::default() };
         connection.incoming(0).arrived.extend(b"abc");
         connection.receive_reset(0);

@@ -101,16 +101,16 @@ mod tests {
     use crate::{Faults, World};
 
     #[test]
-    fn a_tale_says_who_sent_what_to_whom() {
+    fn the_event_log_shows_sender_receiver_and_bytes() {
         let world = World::new(1, Faults::None);
         world.enable_event_log();
         let listener = world.actor_listen(&Address::Tcp(([127, 0, 0, 1], 80).into()));
         let client = world.connect(&world.local_address(listener), None);
         world.name_socket(client, "client 1");
         world.write(client, b"GET / HTTP/1.1\r\n").unwrap();
-        let tale = world.event_log();
-        assert!(tale.contains("client 1 → 127.0.0.1:80"), "{tale}");
-        assert!(tale.contains("16 bytes \"GET / HTTP/1.1\\r\\n\""), "{tale}");
+        let log = world.event_log();
+        assert!(log.contains("client 1 → 127.0.0.1:80"), "{log}");
+        assert!(log.contains("16 bytes \"GET / HTTP/1.1\\r\\n\""), "{log}");
         assert!(!world.is_accepted(client) && !world.is_peer_closed(client));
     }
 }

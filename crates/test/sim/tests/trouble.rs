@@ -159,7 +159,7 @@ fn the_clock_leaps_and_a_run_is_not_shortened_by_it() {
 }
 
 #[test]
-fn a_turn_may_begin_late_and_be_told_of_nothing() {
+fn a_turn_may_begin_late_and_without_events() {
     let (world, mut notes) = world(|plan| {
         (plan.slow_turns, plan.slow_turn_ns, plan.spurious) = (500, 3_000_000_000, 500);
     });
@@ -187,7 +187,7 @@ fn a_full_disk_loses_whole_records() {
 }
 
 #[test]
-fn what_was_sent_to_somebody_who_is_gone_is_overheard() {
+fn bytes_to_a_closed_peer_are_recorded() {
     let (world, mut notes) = world(|_| {});
     world.record_engine_output();
     let (fd, peer) = connected(&world, &mut notes);

@@ -71,7 +71,7 @@ fn a_burst_takes_several_turns_and_is_accepted_whole() {
 }
 
 #[test]
-fn a_disarmed_listener_keeps_its_connections_waiting() {
+fn a_listener_that_stopped_accepting_keeps_its_backlog() {
     let mut engine = engine();
     let (listener, address) = listener(&mut engine);
     assert!(drain(&mut engine).0.is_empty());
@@ -152,9 +152,9 @@ fn is_child() -> bool {
 
 /// The limit applies to the whole process, so the test runs in one of its own.
 #[test]
-fn out_of_descriptors_disarms_and_arming_again_finds_who_waits() {
+fn without_descriptors_accepting_stops_and_later_finds_the_backlog() {
     if !is_child() {
-        return in_child("out_of_descriptors_disarms_and_arming_again_finds_who_waits");
+        return in_child("without_descriptors_accepting_stops_and_later_finds_the_backlog");
     }
     let mut engine = engine();
     let (listener, address) = listener(&mut engine);

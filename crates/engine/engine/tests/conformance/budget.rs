@@ -70,7 +70,7 @@ fn the_rest_of_a_send_stops_receiving_until_it_is_gone() {
 }
 
 #[test]
-fn closing_gives_back_what_was_held_for_the_connection() {
+fn closing_releases_the_bytes_held_for_the_connection() {
     let mut engine = engine();
     let (fd, _peer) = narrow_pair(&mut engine);
     engine.send(&fd, &[&pattern(1 << 20)], token(1));

@@ -35,7 +35,7 @@ fn a_server_that_speaks_first_is_heard() {
 }
 
 #[test]
-fn nobody_listens() {
+fn connecting_without_a_listener_fails() {
     let mut engine = engine();
     let folder = Folder::new("connect");
     let stale = folder.0.join("stale");

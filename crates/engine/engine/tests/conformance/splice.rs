@@ -90,7 +90,7 @@ fn either_side_closed_ends_the_splice() {
 }
 
 #[test]
-fn errors_of_both_sides_are_told() {
+fn errors_of_both_sides_are_reported() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let (target, reader) = pair(&mut engine);

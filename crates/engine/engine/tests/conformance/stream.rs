@@ -38,7 +38,7 @@ fn the_end_is_found_when_it_came_with_bytes_before_the_first_receive() {
 }
 
 #[test]
-fn a_peer_is_told_of_a_close_by_the_end_of_the_next_wait() {
+fn a_peer_is_notified_of_a_close_by_the_end_of_the_next_wait() {
     let mut engine = engine();
     for handled in [true, false] {
         let (fd, mut peer) = pair(&mut engine);
@@ -56,7 +56,7 @@ fn a_peer_is_told_of_a_close_by_the_end_of_the_next_wait() {
 }
 
 #[test]
-fn a_close_is_told_though_something_was_about_to_be_told_of_the_connection() {
+fn a_close_is_reported_although_an_event_of_the_connection_is_pending() {
     let mut engine = engine();
     for _ in 0..10 {
         let (fd, mut peer) = pair(&mut engine);

@@ -60,7 +60,7 @@ fn all_of_a_long_stream_is_taken() {
 }
 
 #[test]
-fn a_break_is_told() {
+fn a_break_is_reported() {
     let mut engine = engine();
     let (source, writer) = pair(&mut engine);
     rustix::net::sockopt::set_socket_linger(&writer, Some(std::time::Duration::ZERO)).unwrap();

@@ -98,7 +98,7 @@ fn a_turn_is_bounded_and_loses_nothing() {
 
 /// With a level-triggered call, unchanged readiness would end every wait.
 #[test]
-fn what_nobody_waits_for_ends_no_wait() {
+fn readiness_that_is_not_awaited_ends_no_wait() {
     let mut engine = engine();
     let (ended, ending) = pair(&mut engine);
     ending.shutdown(std::net::Shutdown::Write).unwrap();

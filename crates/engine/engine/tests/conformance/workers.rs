@@ -126,7 +126,7 @@ fn ask(address: SocketAddr, number: usize) {
 }
 
 #[test]
-fn connections_handed_over_are_answered_by_whoever_has_them() {
+fn connections_are_served_by_the_worker_that_gets_them() {
     let mut mails = mailbox_mesh(2, 4);
     let (second, first) = (mails.pop().unwrap(), mails.pop().unwrap());
     let mut accepting = Echo::new(first);

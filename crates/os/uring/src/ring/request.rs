@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_gone_takes_no_wake_from_its_successor() {
+    fn a_dropped_ring_consumes_no_wake_of_a_later_ring() {
         for _ in 0..50 {
             let Some(mut ring) = test_ring(1024) else { return };
             let eventfd = EventFd::new().unwrap();
