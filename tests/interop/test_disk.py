@@ -245,7 +245,7 @@ class Disk(ShopCase):
         link.symlink_to(other)
         if os.getuid() == 0:
             os.lchown(link, 12345, 12345)
-        said = f"disk {link}: {link} is a symbolic link, and not root's (expected:"
+        said = f"disk {link}: {link} is a symbolic link that root does not own (expected:"
         self.refused(link, said, 2)
         other.chmod(0o750)
         self.refused(other, f"disk {other}: {other} is accessible to other users (mode 750)", 2)

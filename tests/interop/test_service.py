@@ -250,7 +250,7 @@ class Activated(InteropCase):
         for end in pair:
             self.addCleanup(end.close)
         process = manager.start("forward", "--listen", first, passed=(one, pair[0]), names="a:log")
-        self.assertIn('"log": it is not a stream socket that listens', process.stderr.read())
+        self.assertIn('"log": not a listening stream socket', process.stderr.read())
         self.assertEqual(process.wait(60), 1)
 
     def test_by_systemd(self):

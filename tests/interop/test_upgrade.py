@@ -343,7 +343,7 @@ class Upgrade(InteropCase):
         self.wait_until("it drains", lambda: any("draining" in x for x in running.lines))
         self.fails(
             *("boost", "--origin", self.origin_url, "--upgrade", "--admin", f"unix:{self.door}"),
-            part="409: this process is ending, and hands nothing over any more",
+            part="409: this process is draining, so no other process can take over",
         )
         frames.send(websocket.TEXT, b"still")
         self.assertEqual(frames.receive(), (websocket.TEXT, b"still"))

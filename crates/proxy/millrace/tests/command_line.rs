@@ -122,7 +122,7 @@ fn a_wrong_value_is_an_error_of_one_line_with_status_2() {
         ),
         ("cache stat --token-file /no/x", &["millrace: --token-file /no/x: cannot be read"]),
         ("forward --log-format xml", &["--log-format: \"xml\"", "common, combined, json"]),
-        ("forward --congestion no-such", &["--congestion: \"no-such\" is nothing", "reno"]),
+        ("forward --congestion no-such", &["--congestion: \"no-such\" is not available", "reno"]),
     ] {
         refused(words, 2, parts);
     }

@@ -170,7 +170,7 @@ fn files_that_would_block_are_refused() {
     assert!(reload(&mut running)[0].contains("cannot open the access log"));
     assert_eq!(running.line(), not_reopened);
     pipe(&file);
-    assert!(reload(&mut running)[0].contains("is no file (expected: a file that can be read"));
+    assert!(reload(&mut running)[0].contains("is not a regular file (expected: a readable file"));
     assert_eq!(running.line(), not_reopened);
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
