@@ -180,7 +180,7 @@ class ProxyAuthentication(InteropCase):
         program = self.forward().process.args[0]
         for change, said in (
             (lambda: users.chmod(0o666), "is writable by other users"),
-            (lambda: users.write_text("alice:plain\n"), f"{users}:1: is no hash of a known kind"),
+            (lambda: users.write_text("alice:plain\n"), f"{users}:1: is not a hash of bcrypt or SHA-512 crypt"),
             (users.unlink, "No such file"),
         ):
             change()

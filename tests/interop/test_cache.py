@@ -313,4 +313,4 @@ class Cache(ShopCase):
         said = self.cache("purge", "--all", "--token-file", self.token, admin=self.tcp)
         self.assertEqual(said, "purged: 1\n")
         said = self.cache("list", admin="127.0.0.1:1", fails=True)
-        self.assertRegex(said, "cannot reach .* \(start the process with --admin 127.0.0.1:1,")
+        self.assertRegex(said, r"cannot reach .* \(start the process with --admin 127.0.0.1:1,")

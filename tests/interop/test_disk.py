@@ -141,7 +141,7 @@ class Disk(ShopCase):
         self.assertEqual({it["place"] for it in listed}, {"disk"})
         self.assertIn("in disk", self.cache("show", "http://shop/a"))
         said = self.cache("purge", "http://shop/a")
-        self.assertIn("purged: 0 in memory; what disks have of it is not used again", said)
+        self.assertIn("purged: 0 in memory; matching responses on disks are not used again", said)
         self.cache("purge", "--prefix", "http://shop/c/")
         self.cache("purge", "--tag", "red", "--soft")
         self.kill(proxy)
