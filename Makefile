@@ -1,7 +1,7 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run libs check test cargo-test lint icount interop preload cpython conformance bench lab attack \
+.PHONY: help setup run libs check test build cargo-test lint icount interop preload cpython conformance bench lab attack \
 	sim soak fuzz clean
 
 # What is linted and tested: the lab too where Rust is as new as its peers want (1.91), else all but
@@ -40,11 +40,16 @@ check: ## In two minutes: format, structure, clippy, unit tests, some seeds of e
 test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop, preload.
 	@scripts/step 'set up' scripts/setup build test
 	@$(MAKE) --no-print-directory lint
-	@scripts/step build cargo test --quiet $(PACKAGES) --no-run
+	@scripts/step build $(MAKE) --no-print-directory build
 # The linker of the release profile uses one core.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target cargo-test icount
 	@scripts/step interop tests/interop/run
 	@scripts/step preload tests/preload/run
+
+# Tests, and the programs and libraries that they run.
+build:
+	cargo test --quiet $(PACKAGES) --no-run
+	cargo build --quiet $(PACKAGES)
 
 cargo-test:
 	@scripts/step 'cargo test' cargo test --quiet $(PACKAGES)
@@ -68,12 +73,12 @@ icount: ## Instructions per request against the committed baseline; ACCEPT=1 wri
 
 interop: ## Only the programs that users have, through millrace; NAMES="chromium git" chooses.
 	@scripts/setup build test
-	cargo test --quiet $(PACKAGES) --no-run
+	cargo build --quiet $(PACKAGES)
 	tests/interop/run $(NAMES)
 
 preload: ## Only unmodified programs under the preload of uselect; NAMES="lighttpd redis" chooses.
 	@scripts/setup build test
-	cargo test --quiet $(PACKAGES) --no-run
+	cargo build --quiet $(PACKAGES)
 	tests/preload/run $(NAMES)
 
 cpython: ## CPython's own tests of waiting and sockets, with the preload and without.

@@ -151,7 +151,7 @@ fn split(lines: impl Iterator<Item = (usize, Option<String>)>) -> Vec<Vec<Word>>
         }
     }
     blocks.retain(|block| !block.is_empty());
-    blocks.iter_mut().for_each(mark_sentences);
+    blocks.iter_mut().for_each(|block| mark_sentences(block));
     blocks.into_iter().map(|block| block.into_iter().map(|(word, _)| word).collect()).collect()
 }
 
@@ -188,7 +188,7 @@ fn words_of_line(line: &str, number: usize, block: &mut Vec<Marked>) {
 }
 
 /// Finds out which words begin sentences that are no questions.
-fn mark_sentences(block: &mut Vec<Marked>) {
+fn mark_sentences(block: &mut [Marked]) {
     let mut from = 0;
     for at in 0..block.len() {
         let behind = &block[at].1;

@@ -84,13 +84,8 @@ impl ActiveConfig {
         listeners.close_unused_inherited().inspect_err(|_| listeners.close_all())?;
         let mailboxes = WorkerMailboxes::default();
         let config = Arc::new(config);
-        let state = ActiveState {
-            requested: asked_for,
-            config,
-            listeners,
-            mailboxes: mailboxes,
-            is_draining: false,
-        };
+        let state =
+            ActiveState { requested: asked_for, config, listeners, mailboxes, is_draining: false };
         let active_config = Self {
             state: Mutex::new(state),
             source,

@@ -113,18 +113,7 @@ impl<W: Watch> ForwardBench<W> {
         let pipe = pipes.take(&mut loopback.engine).ok_or(Error::OutOfMemory)?;
         let body = vec![b'm'; WITH_HEADER_BYTES + REST_MAX];
         let memory = vec![0; Buffer::SIZE];
-        Ok(Self {
-            loopback,
-            origin,
-            source,
-            sink,
-            client,
-            pipe,
-            body,
-            unsent: 0,
-            memory,
-            deadline: deadline,
-        })
+        Ok(Self { loopback, origin, source, sink, client, pipe, body, unsent: 0, memory, deadline })
     }
 
     /// Adds a round to the costs of a cell.
