@@ -167,7 +167,7 @@ class Upgrade(InteropCase):
             self.fails(*service, "--listen", at, part="address already in use")
         log = ("--listen", "127.0.0.1:0", "--access-log", self.folder)
         self.fails(*service, *log, part="access log")
-        self.fails("boost", "--origin", self.origin_url, "--upgrade", part="--upgrade: there is no")
+        self.fails("boost", "--origin", self.origin_url, "--upgrade", part="--upgrade: no admin Unix socket")
         self.fails("boost", "--origin", "https://a", "--upgrade", *door, part="TLS")
         nobody = f"unix:{self.folder / 'nobody'}"
         self.fails("forward", "--upgrade", "--admin", nobody, part="cannot take over from")
@@ -359,7 +359,7 @@ class Upgrade(InteropCase):
         running = self.millrace("run", file)
         client, _ = self.takeover()
         running.process.send_signal(signal.SIGHUP)
-        refused = "reload refused: a new process is taking over"
+        refused = "reload refused: another process is taking over"
         self.wait_until("it is refused", lambda: any(refused in x for x in running.lines))
         client.close()
         self.wait_until("the takeover is given up", lambda: any("this process continues" in x for x in running.lines))
