@@ -90,7 +90,7 @@ def panel(figure, curves, title, log, level):
     # A wide interval is cut off rather than make all else small.
     ys = [min(y + half, 1.5 * y) for curve in curves for _, y, half in curve.points]
     ys += [max(y - half, y / 1.5) for curve in curves for _, y, half in curve.points]
-    x = Axis("requests per second" if figure.rates else "bytes of the answer",
+    x = Axis("requests per second" if figure.rates else "bytes of the response",
              not figure.rates, WIDTH).fit(xs)
     if not figure.rates:
         x.labels = [(value, size(value).removesuffix("iB").replace(" ", "")) for value in xs]
@@ -104,7 +104,7 @@ def rows_of(figure, rows):
     programs = list(dict.fromkeys(program for _, program in points.found))
     others = [program for program in programs if base(program) in programs]
     judged = figure.value != "mean_us" and JUDGED in others
-    lines = [["request", "answer", "per second", *programs,
+    lines = [["request", "response", "per second", *programs,
               *(f"{program} / {base(program)}" for program in others),
               *(("bar", "verdict") if judged else ())]]
     for kind, bytes_, rate in dict.fromkeys((r["kind"], r["bytes"], r["rate"]) for r in rows):

@@ -90,7 +90,7 @@ def panel(figure, points, place, names):
     # A wide interval is cut off rather than make all else small.
     ys = [min(y + half, 1.5 * y) for curve in curves for _, y, half in curve.points] or [1]
     ys += [max(y - half, y / 1.5) for curve in curves for _, y, half in curve.points]
-    x = Axis("bytes of the answer" if figure.is_by_size else "established connections",
+    x = Axis("bytes of the response" if figure.is_by_size else "established connections",
              True, WIDTH).fit([x for x, *_ in place.points])
     x.labels = [(x, label.removesuffix("iB").replace(" ", "")) for x, label, *_ in place.points]
     # From 0 on, where nothing is hidden by that.
@@ -116,7 +116,7 @@ def cells(points, place, name):
 
 def values_of(figure, points, place):
     """The table of one place: a line for each program."""
-    head = "bytes of the answer" if figure.is_by_size else "connections"
+    head = "bytes of the response" if figure.is_by_size else "connections"
     lines = [[head, *(label for _, label, *_ in place.points)]]
     for name in PROGRAMS:
         line = [name, *cells(points, place, name)]
