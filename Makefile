@@ -1,8 +1,8 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run libs check test build cargo-test lint icount interop preload cpython conformance bench lab attack \
-	sim soak fuzz clean
+.PHONY: help setup run libs package check test build cargo-test lint icount interop preload cpython \
+	conformance bench lab attack sim soak fuzz clean
 
 # What is linted and tested: the lab too where Rust is as new as its peers want (1.91), else all but
 # the lab, which is what cargo takes when it is told nothing.
@@ -27,6 +27,10 @@ libs: ## Build libmrsplice and libuselect for C; PREFIX=/usr/local installs them
 	@scripts/setup build
 # Only what this command line says is installed to; from there make puts it into the environment.
 	@scripts/libs $(if $(filter command,$(origin PREFIX)),"$$PREFIX")
+
+package: ## Package the libraries for crates.io and the crates they need, and build each package.
+	@scripts/setup build
+	@scripts/package
 
 check: ## In two minutes: format, structure, clippy, unit tests, some seeds of each scenario.
 	@scripts/step format cargo fmt --all --check

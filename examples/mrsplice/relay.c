@@ -1,8 +1,8 @@
-// relay: a TCP proxy whose bytes never come into its memory.
+// relay: a TCP proxy that never copies the forwarded bytes into its memory.
 //   relay PORT HOST HOST_PORT
-// Takes connections at 127.0.0.1:PORT (0: a free one, which is printed), opens one to HOST for
-// each, and splices the two until both are closed. Says of each pair how many bytes went either
-// way. SIGINT and SIGTERM end it, and whatever is under way.
+// Listens at 127.0.0.1:PORT (0: a free port, which is printed). Opens a connection to HOST for each
+// client, splices the two until both are closed, and prints the byte counts of both directions.
+// SIGINT and SIGTERM end the program and all connections.
 #define _GNU_SOURCE
 #include <err.h>
 #include <fcntl.h>
@@ -17,21 +17,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// A client's connection and the one to HOST; under way, in a ring with the others.
+// The connection of a client and the one to HOST. Active pairs form a ring.
 struct pair {
   int fds[2];
   uint64_t splice;
-  struct pair *before, *after;
+  struct pair *previous, *next;
 };
 
-static struct pair ring = {.before = &ring, .after = &ring};
-static char **asked; // PORT, HOST and HOST_PORT, from 1 on.
+static struct pair ring = {.previous = &ring, .next = &ring};
+static char **options; // PORT, HOST and HOST_PORT at index 1 to 3.
 
-static int port_of(const char *text) {
+static int parse_port(const char *text) {
   char *rest;
   unsigned long port = strtoul(text, &rest, 10);
   if (!*text || *rest || port > 65535)
-    errx(1, "a port is a number up to 65535, unlike %s", text);
+    errx(1, "invalid port \"%s\" (expected: a number up to 65535)", text);
   return port;
 }
 
@@ -48,8 +48,8 @@ static int listen_at(int port) {
   return fd;
 }
 
-// A connection to the first of HOST's addresses that answers, or -1. Others wait meanwhile, which a
-// proxy for more than a try would not let them do.
+// Returns a connection to the first address of HOST that accepts one, or -1. connect(2) blocks all
+// other clients here; a production proxy would connect without blocking.
 static int connect_to(const struct addrinfo *address) {
   for (; address; address = address->ai_next) {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -57,14 +57,15 @@ static int connect_to(const struct addrinfo *address) {
         !fcntl(fd, F_SETFL, O_NONBLOCK))
       return fd;
     if (!address->ai_next)
-      warn("cannot connect to %s:%s", asked[2], asked[3]);
+      warn("cannot connect to %s:%s", options[2], options[3]);
     close(fd);
   }
   return -1;
 }
 
-// Says what went through a pair, and closes it: by a reset where a close would look like the end.
-static void end(struct pair *pair, const struct mrsplice_released *released) {
+// Prints the byte counts of a pair and closes it: by a reset unless both connections have closed,
+// because a close would look like the end of the data.
+static void close_pair(struct pair *pair, const struct mrsplice_released *released) {
   struct linger reset = {.l_onoff = released->end != MRSPLICE_END_CLOSED};
   printf("%llu bytes from the client, %llu bytes to it%s%s\n",
          (unsigned long long)released->directions[0].forwarded,
@@ -78,72 +79,72 @@ static void end(struct pair *pair, const struct mrsplice_released *released) {
 }
 
 // Splices a client to HOST.
-static void begin(struct mrsplice *set, int client, const struct addrinfo *host) {
+static void start(struct mrsplice *set, int client, const struct addrinfo *host) {
   struct pair *pair = malloc(sizeof *pair);
   if (!pair)
-    err(1, "cannot go on");
-  *pair = (struct pair){{client, connect_to(host)}, 0, ring.before, &ring};
-  struct mrsplice_request request = {.fd0 = client, .fd1 = pair->fds[1], .data = pair};
-  int result = pair->fds[1] < 0 ? 1 : mrsplice_splice(set, &request); // 1: it is over.
+    err(1, "cannot allocate memory");
+  *pair = (struct pair){{client, connect_to(host)}, 0, ring.previous, &ring};
+  struct mrsplice_request request = {.fd0 = client, .fd1 = pair->fds[1], .user_data = pair};
+  int result = pair->fds[1] < 0 ? 1 : mrsplice_splice(set, &request); // 1: it has ended.
   if (result == 0) {
     pair->splice = request.splice;
-    pair->before->after = ring.before = pair;
+    pair->previous->next = ring.previous = pair;
     return;
   }
   if (result < 0)
     request.released.error = result;
-  end(pair, &request.released);
+  close_pair(pair, &request.released);
 }
 
-// Releases the splice of a pair that is under way, and ends the pair.
+// Releases the splice of an active pair and closes the pair.
 static void unsplice(struct mrsplice *set, struct pair *pair) {
   struct mrsplice_released released;
   int result = mrsplice_unsplice(set, pair->splice, &released);
   if (result < 0)
     errx(1, "cannot unsplice: %s", mrsplice_strerror(result));
-  pair->before->after = pair->after;
-  pair->after->before = pair->before;
-  end(pair, &released);
+  pair->previous->next = pair->next;
+  pair->next->previous = pair->previous;
+  close_pair(pair, &released);
 }
 
 int main(int count, char **arguments) {
   struct addrinfo *host, hints = {.ai_socktype = SOCK_STREAM};
   struct mrsplice_notice notice;
   struct mrsplice *set;
-  sigset_t ending;
+  sigset_t signals;
   int client, result;
-  asked = arguments;
+  options = arguments;
   if (count != 4)
     errx(1, "usage: relay PORT HOST HOST_PORT");
-  port_of(asked[3]); // Whether it is one: getaddrinfo does not mind, and cuts it to 16 bits.
-  if ((result = getaddrinfo(asked[2], asked[3], &hints, &host)))
-    errx(1, "%s: %s", asked[2], gai_strerror(result));
+  parse_port(options[3]); // getaddrinfo accepts larger numbers and truncates them to 16 bits.
+  if ((result = getaddrinfo(options[2], options[3], &hints, &host)))
+    errx(1, "%s: %s", options[2], gai_strerror(result));
   signal(SIGPIPE, SIG_IGN);
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGINT);
-  sigaddset(&ending, SIGTERM);
-  sigprocmask(SIG_BLOCK, &ending, NULL);
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  sigprocmask(SIG_BLOCK, &signals, NULL);
   setvbuf(stdout, NULL, _IOLBF, 0);
   if ((result = mrsplice_new(&set, 0)) < 0)
-    errx(1, "no set: %s", mrsplice_strerror(result));
-  struct pollfd waited[] = {{.fd = signalfd(-1, &ending, SFD_CLOEXEC), .events = POLLIN},
-                            {.fd = mrsplice_fd(set), .events = POLLIN},
-                            {.fd = listen_at(port_of(asked[1])), .events = POLLIN}};
-  while (poll(waited, 3, waited[2].events ? -1 : 1000) >= 0 && !waited[0].revents) {
-    waited[2].events = POLLIN;
-    if (waited[2].revents &&
-        (client = accept4(waited[2].fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) < 0) {
-      warn("cannot take a client, who waits for a second");
-      waited[2].events = 0;
-    } else if (waited[2].revents)
-      begin(set, client, host);
-    if ((result = mrsplice_turn(set, 0)) < 0)
-      errx(1, "cannot go on: %s", mrsplice_strerror(result));
-    while (mrsplice_next(set, &notice) == 1)
-      unsplice(set, notice.data);
+    errx(1, "cannot create a set of splices: %s", mrsplice_strerror(result));
+  struct pollfd fds[] = {{.fd = signalfd(-1, &signals, SFD_CLOEXEC), .events = POLLIN},
+                         {.fd = mrsplice_fd(set), .events = POLLIN},
+                         {.fd = listen_at(parse_port(options[1])), .events = POLLIN}};
+  while (poll(fds, 3, fds[2].events ? -1 : 1000) >= 0 && !fds[0].revents) {
+    fds[2].events = POLLIN;
+    if (fds[2].revents &&
+        (client = accept4(fds[2].fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) < 0) {
+      warn("cannot accept a client; trying again in a second");
+      fds[2].events = 0;
+    } else if (fds[2].revents)
+      start(set, client, host);
+    if ((result = mrsplice_forward(set, 0)) < 0)
+      errx(1, "cannot forward: %s", mrsplice_strerror(result));
+    while (mrsplice_next_notice(set, &notice) == 1)
+      unsplice(set, notice.user_data);
   }
-  while (ring.after != &ring)
-    unsplice(set, ring.after);
+  while (ring.next != &ring)
+    unsplice(set, ring.next);
   mrsplice_free(set);
   freeaddrinfo(host);
   return 0;

@@ -71,3 +71,8 @@ pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_p
 pub use request::{RequestHead, destination};
 pub use target::{Authority, Destination, Host, TargetError, TargetForm};
 pub use upgrade::{is_websocket_upgrade, upgrade_accepted, upgrade_protocols};
+
+/// The example of README.md, as a test of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -60,3 +60,8 @@ pub use slab::{PrefaultOutcome, Slab};
 pub use slice::Slice;
 pub use slice_id::SliceId;
 pub use stats::SlabStats;
+
+/// The example of README.md, as a test of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -16,7 +16,7 @@ pub(crate) const INVALID: c_int = -Errno::INVAL.raw_os_error();
 
 /// The number of an error of the splicer: the kernel's as it is, and for a refusal of its own that
 /// of a call that refuses for a like reason.
-pub(crate) fn number(error: Error) -> c_int {
+pub(crate) fn c_error(error: Error) -> c_int {
     let errno = match error {
         Error::Request(_) => Errno::INVAL,
         Error::NotConnected(_) => Errno::NOTCONN,
@@ -24,7 +24,7 @@ pub(crate) fn number(error: Error) -> c_int {
         Error::Busy(_) => Errno::BUSY,
         Error::Full => Errno::NOSPC,
         Error::Stale => Errno::NOENT,
-        Error::Refused => Errno::PERM,
+        Error::NotPermitted => Errno::PERM,
         Error::WouldBlock => Errno::AGAIN,
         Error::Kernel(errno) => errno,
     };
@@ -32,7 +32,7 @@ pub(crate) fn number(error: Error) -> c_int {
 }
 
 /// What `error`, one of the numbers above, means here.
-fn words(error: c_int) -> Option<&'static CStr> {
+fn describe(error: c_int) -> Option<&'static CStr> {
     const TABLE: [(Errno, &CStr); 9] = [
         (Errno::INVAL, c"no such request: see mrsplice_splice(3)"),
         (Errno::NOTCONN, c"no TCP connection in ESTABLISHED or CLOSE_WAIT"),
@@ -57,7 +57,7 @@ thread_local! {
 #[unsafe(no_mangle)]
 pub extern "C" fn mrsplice_strerror(error: c_int) -> *const c_char {
     let error = error.saturating_abs().saturating_neg();
-    if let Some(words) = words(error) {
+    if let Some(words) = describe(error) {
         return words.as_ptr();
     }
     let text = io::Error::from_raw_os_error(-error).to_string();
@@ -86,13 +86,13 @@ mod tests {
             Error::Busy(Side::Fd0),
             Error::Full,
             Error::Stale,
-            Error::Refused,
+            Error::NotPermitted,
             Error::WouldBlock,
         ];
         for error in refusals {
-            assert!(words(number(error)).is_some(), "{error:?}");
+            assert!(describe(c_error(error)).is_some(), "{error:?}");
         }
-        assert_eq!(number(Error::Kernel(Errno::PIPE)), -Errno::PIPE.raw_os_error());
-        assert!(words(BROKEN).is_some() && words(-Errno::PIPE.raw_os_error()).is_none());
+        assert_eq!(c_error(Error::Kernel(Errno::PIPE)), -Errno::PIPE.raw_os_error());
+        assert!(describe(BROKEN).is_some() && describe(-Errno::PIPE.raw_os_error()).is_none());
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr;
 
-use millrace_splice::{Direction, End, Notice, Released, Side};
+use millrace_splice::{DirectionResult, End, Notice, Released, Side};
 
 /// `MRSPLICE_UNIDIRECTIONAL`.
 pub(crate) const UNIDIRECTIONAL: u32 = 1;
@@ -27,7 +27,7 @@ pub struct CDirection {
     pub(crate) forwarded: u64,
     pub(crate) unsent: *const c_void,
     pub(crate) unsent_bytes: usize,
-    pub(crate) first_unsent: usize,
+    pub(crate) prefix_unsent: usize,
     pub(crate) kept: *const c_void,
     pub(crate) kept_bytes: usize,
 }
@@ -48,11 +48,11 @@ pub struct CRequest {
     pub(crate) fd0: i32,
     pub(crate) fd1: i32,
     pub(crate) flags: u32,
-    pub(crate) unused: u32,
+    pub(crate) reserved: u32,
     pub(crate) limit: u64,
-    pub(crate) data: *mut c_void,
-    pub(crate) first: *const c_void,
-    pub(crate) first_bytes: usize,
+    pub(crate) user_data: *mut c_void,
+    pub(crate) prefix: *const c_void,
+    pub(crate) prefix_bytes: usize,
     pub(crate) min2read: usize,
     pub(crate) max2cache: usize,
     pub(crate) input: *mut c_void,
@@ -67,11 +67,11 @@ pub struct CRequest {
 #[derive(Clone, Copy, Debug)]
 pub struct CNotice {
     pub(crate) splice: u64,
-    pub(crate) data: *mut c_void,
+    pub(crate) user_data: *mut c_void,
     pub(crate) event: u32,
     pub(crate) end: i32,
     pub(crate) error: i32,
-    pub(crate) unused: u32,
+    pub(crate) reserved: u32,
     pub(crate) forwarded: [u64; 2],
 }
 
@@ -89,7 +89,7 @@ const _: () = {
 };
 
 /// `MRSPLICE_END_*`, and the error number that belongs to it.
-fn end(end: Option<End>) -> (i32, c_int) {
+fn end_code(end: Option<End>) -> (i32, c_int) {
     let code = match end {
         None => 0,
         Some(End::Limit) => 1,
@@ -108,12 +108,12 @@ fn start(bytes: &[u8]) -> *const c_void {
 }
 
 impl CDirection {
-    fn new(direction: &Direction) -> Self {
+    fn new(direction: &DirectionResult) -> Self {
         Self {
             forwarded: direction.forwarded,
             unsent: start(&direction.unsent),
             unsent_bytes: direction.unsent.len(),
-            first_unsent: direction.first_unsent,
+            prefix_unsent: direction.prefix_unsent,
             kept: start(&direction.kept),
             kept_bytes: direction.kept.len(),
         }
@@ -123,26 +123,26 @@ impl CDirection {
 impl CReleased {
     /// As `released`, whose bytes it points to.
     pub(crate) fn new(released: &Released) -> Self {
-        let (end, error) = end(released.end);
+        let (end, error) = end_code(released.end);
         Self { end, error, directions: released.directions.each_ref().map(CDirection::new) }
     }
 }
 
 impl CNotice {
     /// As `notice`, of a splice that was begun with `data`.
-    pub(crate) fn new(notice: Notice, data: *mut c_void) -> Self {
+    pub(crate) fn new(notice: Notice, user_data: *mut c_void) -> Self {
         let mut told = Self {
             splice: notice.handle().to_bits(),
-            data,
+            user_data,
             event: READABLE,
             end: 0,
             error: 0,
-            unused: 0,
+            reserved: 0,
             forwarded: [0; 2],
         };
         if let Notice::Ended { end: how, forwarded, .. } = notice {
             told.event = ENDED;
-            (told.end, told.error) = end(Some(how));
+            (told.end, told.error) = end_code(Some(how));
             told.forwarded = forwarded;
         }
         told
@@ -159,7 +159,7 @@ mod tests {
     fn the_header_has_the_same_constants() {
         let header = include_str!("../include/mrsplice.h");
         let reset = Errno::CONNRESET;
-        let code = |how| end(Some(how)).0 as u32;
+        let code = |how| end_code(Some(how)).0 as u32;
         for (name, value) in [
             ("MRSPLICE_UNIDIRECTIONAL", UNIDIRECTIONAL),
             ("MRSPLICE_LIMIT", LIMIT),
@@ -167,7 +167,7 @@ mod tests {
             ("MRSPLICE_AUTO_RELEASE", AUTO_RELEASE),
             ("MRSPLICE_READABLE", READABLE),
             ("MRSPLICE_ENDED", ENDED),
-            ("MRSPLICE_END_NONE", end(None).0 as u32),
+            ("MRSPLICE_END_NONE", end_code(None).0 as u32),
             ("MRSPLICE_END_LIMIT", code(End::Limit)),
             ("MRSPLICE_END_CLOSED", code(End::Closed)),
             ("MRSPLICE_END_FD0_ABORTED", code(End::Aborted { side: Side::Fd0, error: reset })),
@@ -176,6 +176,6 @@ mod tests {
         ] {
             assert!(header.contains(&format!("  {name} = {value},")), "{name} = {value}");
         }
-        assert_eq!(end(Some(End::Failed(reset))).1, -reset.raw_os_error());
+        assert_eq!(end_code(Some(End::Failed(reset))).1, -reset.raw_os_error());
     }
 }

@@ -22,18 +22,18 @@ use crate::error::{BROKEN, INVALID, Result};
 
 pub use crate::error::mrsplice_strerror;
 pub use crate::layout::{CDirection, CNotice, CReleased, CRequest};
-pub use crate::set::Set;
+pub use crate::set::SpliceSet;
 
 /// mrsplice_new(3): puts a set into `*set`, which is C's until [`mrsplice_free`].
 ///
 /// # Safety
 /// `set` is null, or has room for a pointer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrsplice_new(set: *mut *mut Set, pipes_max: usize) -> c_int {
+pub unsafe extern "C" fn mrsplice_new(set: *mut *mut SpliceSet, pipes_max: usize) -> c_int {
     if set.is_null() {
         return INVALID;
     }
-    match catch_unwind(|| Set::new(pipes_max)).unwrap_or(Err(BROKEN)) {
+    match catch_unwind(|| SpliceSet::new(pipes_max)).unwrap_or(Err(BROKEN)) {
         Ok(made) => {
             // SAFETY: it is not null, and has room by this function's contract.
             unsafe { set.write(Box::into_raw(Box::new(made))) };
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn mrsplice_new(set: *mut *mut Set, pipes_max: usize) -> c
 /// # Safety
 /// `set` is null, or a set of [`mrsplice_new`], which nobody uses any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrsplice_free(set: *mut Set) {
+pub unsafe extern "C" fn mrsplice_free(set: *mut SpliceSet) {
     if set.is_null() {
         return;
     }
@@ -61,122 +61,122 @@ pub unsafe extern "C" fn mrsplice_free(set: *mut Set) {
 /// mrsplice_new(3): the descriptor to wait for.
 ///
 /// # Safety
-/// As [`mrsplice_turn`].
+/// As [`mrsplice_forward`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrsplice_fd(set: *const Set) -> c_int {
-    // SAFETY: as for mrsplice_turn; nothing is changed.
-    unsafe { set.as_ref() }.map_or(INVALID, Set::fd)
+pub unsafe extern "C" fn mrsplice_fd(set: *const SpliceSet) -> c_int {
+    // SAFETY: as for mrsplice_forward; nothing is changed.
+    unsafe { set.as_ref() }.map_or(INVALID, SpliceSet::fd)
 }
 
 /// mrsplice_splice(3): begins a splice, and puts what came of it into `request`.
 ///
 /// # Safety
-/// As [`mrsplice_turn`]; `request` is null or a request whose pointers are null or have as many
+/// As [`mrsplice_forward`]; `request` is null or a request whose pointers are null or have as many
 /// bytes as it says, which do not overlap; and its descriptors stay open until the splice is
 /// released.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrsplice_splice(set: *mut Set, request: *mut CRequest) -> c_int {
-    let call = |set: &mut Set| {
+pub unsafe extern "C" fn mrsplice_splice(set: *mut SpliceSet, request: *mut CRequest) -> c_int {
+    let call = |set: &mut SpliceSet| {
         // SAFETY: null, or a request, by this function's contract.
         let request = unsafe { request.as_mut() }.ok_or(INVALID)?;
         // SAFETY: the request says how many bytes there are, by this function's contract.
-        let first = unsafe { bytes(request.first, request.first_bytes) }?;
+        let first = unsafe { bytes(request.prefix, request.prefix_bytes) }?;
         // SAFETY: as for `first`; the two do not overlap.
-        let input = unsafe { room(request.input, request.input_bytes) }?;
+        let input = unsafe { bytes_mut(request.input, request.input_bytes) }?;
         // SAFETY: they stay open while the set has them, by this function's contract.
-        let fd0 = unsafe { connection(request.fd0) }?;
+        let fd0 = unsafe { borrow_fd(request.fd0) }?;
         // SAFETY: as for fd0.
-        let fd1 = unsafe { connection(request.fd1) }?;
+        let fd1 = unsafe { borrow_fd(request.fd1) }?;
         set.splice(request, [fd0, fd1], first, input)
     };
-    // SAFETY: as for mrsplice_turn.
-    code(unsafe { with(set, call) })
+    // SAFETY: as for mrsplice_forward.
+    to_c_int(unsafe { with_set(set, call) })
 }
 
-/// mrsplice_turn(3): moves bytes.
+/// mrsplice_forward(3): moves bytes.
 ///
 /// # Safety
 /// `set` is null, or a set of [`mrsplice_new`] that was not freed, and that no other thread uses
 /// during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrsplice_turn(set: *mut Set, wait_ms: c_int) -> c_int {
-    // SAFETY: what this function's contract says is what `with` asks for.
-    code(unsafe { with(set, |set| set.turn(wait_ms)) }.map(|()| 0))
+pub unsafe extern "C" fn mrsplice_forward(set: *mut SpliceSet, wait_ms: c_int) -> c_int {
+    // SAFETY: what this function's contract says is what `with_set` asks for.
+    to_c_int(unsafe { with_set(set, |set| set.forward(wait_ms)) }.map(|()| 0))
 }
 
-/// mrsplice_turn(3): takes a notice.
+/// mrsplice_forward(3): takes a notice.
 ///
 /// # Safety
-/// As [`mrsplice_turn`]; `notice` is null, or has room for one.
+/// As [`mrsplice_forward`]; `notice` is null, or has room for one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrsplice_next(set: *mut Set, notice: *mut CNotice) -> c_int {
-    let call = |set: &mut Set| {
+pub unsafe extern "C" fn mrsplice_next_notice(set: *mut SpliceSet, notice: *mut CNotice) -> c_int {
+    let call = |set: &mut SpliceSet| {
         if notice.is_null() {
             return Err(INVALID);
         }
-        let Some(told) = set.next() else { return Ok(0) };
+        let Some(told) = set.next_notice() else { return Ok(0) };
         // SAFETY: it is not null, and has room by this function's contract.
         unsafe { notice.write(told) };
         Ok(1)
     };
-    // SAFETY: as for mrsplice_turn.
-    code(unsafe { with(set, call) })
+    // SAFETY: as for mrsplice_forward.
+    to_c_int(unsafe { with_set(set, call) })
 }
 
 /// mrsplice_read(3): reads from a side of a splice.
 ///
 /// # Safety
-/// As [`mrsplice_turn`]; `bytes` is null, or has room for `max`.
+/// As [`mrsplice_forward`]; `bytes` is null, or has room for `max`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_read(
-    set: *mut Set,
+    set: *mut SpliceSet,
     splice: u64,
     side: c_int,
     bytes: *mut c_void,
     max: usize,
 ) -> isize {
-    let call = |set: &mut Set| {
+    let call = |set: &mut SpliceSet| {
         // SAFETY: null, or room for so many, by this function's contract.
-        let bytes = unsafe { room(bytes, max) }?;
-        set.read(splice, side_of(side)?, bytes)
+        let bytes = unsafe { bytes_mut(bytes, max) }?;
+        set.read(splice, parse_side(side)?, bytes)
     };
-    // SAFETY: as for mrsplice_turn.
-    count(unsafe { with(set, call) })
+    // SAFETY: as for mrsplice_forward.
+    to_ssize(unsafe { with_set(set, call) })
 }
 
 /// mrsplice_read(3): writes to a side of a splice.
 ///
 /// # Safety
-/// As [`mrsplice_turn`]; `from` is null, or has `max` bytes.
+/// As [`mrsplice_forward`]; `from` is null, or has `max` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_write(
-    set: *mut Set,
+    set: *mut SpliceSet,
     splice: u64,
     side: c_int,
     from: *const c_void,
     max: usize,
 ) -> isize {
-    let call = |set: &mut Set| {
+    let call = |set: &mut SpliceSet| {
         // SAFETY: null, or so many bytes, by this function's contract.
         let from = unsafe { bytes(from, max) }?;
-        set.write(splice, side_of(side)?, from)
+        set.write(splice, parse_side(side)?, from)
     };
-    // SAFETY: as for mrsplice_turn.
-    count(unsafe { with(set, call) })
+    // SAFETY: as for mrsplice_forward.
+    to_ssize(unsafe { with_set(set, call) })
 }
 
 /// mrsplice_unsplice(3): releases a splice. What `released` points to then is the set's, and stays
 /// until the next call of this function, [`mrsplice_splice`] or [`mrsplice_free`] with it.
 ///
 /// # Safety
-/// As [`mrsplice_turn`]; `released` is null, or has room.
+/// As [`mrsplice_forward`]; `released` is null, or has room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_unsplice(
-    set: *mut Set,
+    set: *mut SpliceSet,
     splice: u64,
     released: *mut CReleased,
 ) -> c_int {
-    let call = |set: &mut Set| {
+    let call = |set: &mut SpliceSet| {
         let told = set.unsplice(splice)?;
         if !released.is_null() {
             // SAFETY: it is not null, and has room by this function's contract.
@@ -184,15 +184,18 @@ pub unsafe extern "C" fn mrsplice_unsplice(
         }
         Ok(0)
     };
-    // SAFETY: as for mrsplice_turn.
-    code(unsafe { with(set, call) })
+    // SAFETY: as for mrsplice_forward.
+    to_c_int(unsafe { with_set(set, call) })
 }
 
 /// Does `call` with the set that C means.
 ///
 /// # Safety
 /// `set` is null, or a set that was made, not freed, and that nobody else uses meanwhile.
-unsafe fn with<T>(set: *mut Set, call: impl FnOnce(&mut Set) -> Result<T>) -> Result<T> {
+unsafe fn with_set<T>(
+    set: *mut SpliceSet,
+    call: impl FnOnce(&mut SpliceSet) -> Result<T>,
+) -> Result<T> {
     // SAFETY: by this function's contract it is null or a set, and we alone have it.
     unsafe { set.as_mut() }.ok_or(INVALID)?.guarded(call)
 }
@@ -202,7 +205,7 @@ unsafe fn with<T>(set: *mut Set, call: impl FnOnce(&mut Set) -> Result<T>) -> Re
 /// # Safety
 /// `start` is null, or `count` bytes are there while the slice is, and nobody changes them.
 unsafe fn bytes<'a>(start: *const c_void, count: usize) -> Result<&'a [u8]> {
-    if is_nothing(start, count)? {
+    if is_empty(start, count)? {
         return Ok(&[]);
     }
     // SAFETY: not null, of a size that memory can have, and there by this function's contract.
@@ -213,8 +216,8 @@ unsafe fn bytes<'a>(start: *const c_void, count: usize) -> Result<&'a [u8]> {
 ///
 /// # Safety
 /// As [`bytes`], and nobody else looks at them.
-unsafe fn room<'a>(start: *mut c_void, count: usize) -> Result<&'a mut [u8]> {
-    if is_nothing(start, count)? {
+unsafe fn bytes_mut<'a>(start: *mut c_void, count: usize) -> Result<&'a mut [u8]> {
+    if is_empty(start, count)? {
         return Ok(&mut []);
     }
     // SAFETY: not null, of a size that memory can have, and there by this function's contract.
@@ -222,7 +225,7 @@ unsafe fn room<'a>(start: *mut c_void, count: usize) -> Result<&'a mut [u8]> {
 }
 
 /// Whether there is no byte; an error if there cannot be so many.
-fn is_nothing(start: *const c_void, count: usize) -> Result<bool> {
+fn is_empty(start: *const c_void, count: usize) -> Result<bool> {
     match count {
         0 => Ok(true),
         _ if start.is_null() || isize::try_from(count).is_err() => Err(INVALID),
@@ -234,7 +237,7 @@ fn is_nothing(start: *const c_void, count: usize) -> Result<bool> {
 ///
 /// # Safety
 /// If it is open, it stays so while a set has it.
-unsafe fn connection(fd: c_int) -> Result<BorrowedFd<'static>> {
+unsafe fn borrow_fd(fd: c_int) -> Result<BorrowedFd<'static>> {
     if fd < 0 {
         return Err(-Errno::BADF.raw_os_error());
     }
@@ -242,7 +245,7 @@ unsafe fn connection(fd: c_int) -> Result<BorrowedFd<'static>> {
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-fn side_of(side: c_int) -> Result<Side> {
+fn parse_side(side: c_int) -> Result<Side> {
     match side {
         0 => Ok(Side::Fd0),
         1 => Ok(Side::Fd1),
@@ -251,12 +254,12 @@ fn side_of(side: c_int) -> Result<Side> {
 }
 
 /// As C has it: the value, or the negative error number.
-fn code(result: Result<c_int>) -> c_int {
+fn to_c_int(result: Result<c_int>) -> c_int {
     result.unwrap_or_else(|error| error)
 }
 
 /// As C has it: how many bytes, or the negative error number.
-fn count(result: Result<usize>) -> isize {
+fn to_ssize(result: Result<usize>) -> isize {
     // No slice has more bytes than an isize can tell.
     result.map_or_else(|error| error as isize, |count| count as isize)
 }

@@ -6,17 +6,18 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use millrace_splice::{
-    Handle, Keep, Kind, Linux, Notice, Outcome, Released, Request, Side, Splicer, limits,
+    Handle, KeepCopy, Linux, Notice, Released, Request, Side, SpliceMode, SpliceOutcome, Splicer,
+    limits,
 };
 
-use crate::error::{BROKEN, INVALID, Result, number};
+use crate::error::{BROKEN, INVALID, Result, c_error};
 use crate::layout::{AUTO_RELEASE, CNotice, CReleased, CRequest, KEEP_COPY, LIMIT, UNIDIRECTIONAL};
 
 /// `struct mrsplice`, whose inside C does not see.
-pub struct Set {
+pub struct SpliceSet {
     splicer: Splicer<Linux<BorrowedFd<'static>>>,
     /// Of each splice whose notices may still come.
-    begun: HashMap<Handle, Begun>,
+    started: HashMap<Handle, StartedSplice>,
     /// What C was given pointers into last.
     lent: Option<Released>,
     /// A call is under way, or a panic ended one: what it left may be half done.
@@ -24,17 +25,17 @@ pub struct Set {
 }
 
 /// What is remembered of a splice for C.
-struct Begun {
-    data: *mut c_void,
+struct StartedSplice {
+    user_data: *mut c_void,
     auto_release: bool,
 }
 
-impl Set {
+impl SpliceSet {
     pub(crate) fn new(pipes_max: usize) -> Result<Self> {
         let pipes_max = if pipes_max == 0 { limits::PIPES_MAX } else { pipes_max };
-        let kernel = Linux::new().map_err(|errno| number(errno.into()))?;
+        let kernel = Linux::new().map_err(|errno| c_error(errno.into()))?;
         let splicer = Splicer::new(kernel, pipes_max);
-        Ok(Self { splicer, begun: HashMap::new(), lent: None, is_broken: false })
+        Ok(Self { splicer, started: HashMap::new(), lent: None, is_broken: false })
     }
 
     /// Does `call`, unless a bug of ours ended one before. A panic must not unwind into C, and
@@ -54,67 +55,69 @@ impl Set {
         self.splicer.fd().as_raw_fd()
     }
 
-    /// Begins what `asked` describes between `fds`; 1 if it ended at once, else 0. The results are
-    /// put into `asked`.
+    /// Begins what `request` describes between `fds`; 1 if it ended at once, else 0. The results are
+    /// put into `request`.
     pub(crate) fn splice(
         &mut self,
-        asked: &mut CRequest,
+        request: &mut CRequest,
         [fd0, fd1]: [BorrowedFd<'static>; 2],
         first: &[u8],
         input: &mut [u8],
     ) -> Result<c_int> {
-        let (kind, keep) = kind_and_keep(asked)?;
-        let auto_release = asked.flags & AUTO_RELEASE != 0;
-        let request = Request { fd0, fd1, kind, keep, auto_release, first, input };
-        match self.splicer.splice(request).map_err(number)? {
-            Outcome::Begun { handle, input } => {
-                self.begun.insert(handle, Begun { data: asked.data, auto_release });
-                asked.input_filled = input;
-                asked.splice = handle.to_bits();
+        let (kind, keep) = parse_flags(request)?;
+        let auto_release = request.flags & AUTO_RELEASE != 0;
+        let splice_request =
+            Request { fd0, fd1, mode: kind, keep_copy: keep, auto_release, prefix: first, input };
+        match self.splicer.splice(splice_request).map_err(c_error)? {
+            SpliceOutcome::Started { handle, input } => {
+                self.started
+                    .insert(handle, StartedSplice { user_data: request.user_data, auto_release });
+                request.input_filled = input;
+                request.splice = handle.to_bits();
                 Ok(0)
             }
-            Outcome::Ended { released, input, .. } => {
-                asked.input_filled = input;
-                asked.released = self.lend(released);
+            SpliceOutcome::Ended { released, input, .. } => {
+                request.input_filled = input;
+                request.released = self.lend(released);
                 Ok(1)
             }
         }
     }
 
     /// Waits up to `wait_ms` (negative: for ever), then moves bytes.
-    pub(crate) fn turn(&mut self, wait_ms: c_int) -> Result<()> {
+    pub(crate) fn forward(&mut self, wait_ms: c_int) -> Result<()> {
         let wait_ms_max = u32::try_from(wait_ms).ok();
-        self.splicer.turn(wait_ms_max).map_err(|errno| number(errno.into()))
+        self.splicer.forward(wait_ms_max).map_err(|errno| c_error(errno.into()))
     }
 
     /// The next notice.
-    pub(crate) fn next(&mut self) -> Option<CNotice> {
+    pub(crate) fn next_notice(&mut self) -> Option<CNotice> {
         let notice = self.splicer.next_notice()?;
         let handle = notice.handle();
-        let begun = self.begun.get(&handle).expect("notices come of what was begun");
-        let told = CNotice::new(notice, begun.data);
+        let started = self.started.get(&handle).expect("notices come of what was begun");
+        let told = CNotice::new(notice, started.user_data);
         // An end that released the splice is the last that is heard of it.
-        if begun.auto_release && matches!(notice, Notice::Ended { .. }) {
-            self.begun.remove(&handle);
+        if started.auto_release && matches!(notice, Notice::Ended { .. }) {
+            self.started.remove(&handle);
         }
         Some(told)
     }
 
     /// Reads from a side of a splice.
     pub(crate) fn read(&mut self, splice: u64, side: Side, bytes: &mut [u8]) -> Result<usize> {
-        self.splicer.read(Handle::from_bits(splice), side, bytes).map_err(number)
+        self.splicer.read(Handle::from_bits(splice), side, bytes).map_err(c_error)
     }
 
     /// Writes to a side of a splice.
     pub(crate) fn write(&mut self, splice: u64, side: Side, bytes: &[u8]) -> Result<usize> {
-        self.splicer.write(Handle::from_bits(splice), side, bytes).map_err(number)
+        self.splicer.write(Handle::from_bits(splice), side, bytes).map_err(c_error)
     }
 
     /// Releases a splice.
     pub(crate) fn unsplice(&mut self, splice: u64) -> Result<CReleased> {
         let handle = Handle::from_bits(splice);
-        let released = self.splicer.unsplice(handle).map_err(number)?;
-        self.begun.remove(&handle);
+        let released = self.splicer.unsplice(handle).map_err(c_error)?;
+        self.started.remove(&handle);
         Ok(self.lend(released))
     }
 
@@ -126,24 +129,25 @@ impl Set {
 
 /// What the flags of a request say. A field that is set and that no flag asks for is refused: who
 /// set it expects something of it. Which bounds KeepCopy may have, the splicer judges.
-fn kind_and_keep(asked: &CRequest) -> Result<(Kind, Option<Keep>)> {
-    let has = |flag| asked.flags & flag != 0;
+fn parse_flags(request: &CRequest) -> Result<(SpliceMode, Option<KeepCopy>)> {
+    let has = |flag| request.flags & flag != 0;
     let known = UNIDIRECTIONAL | LIMIT | KEEP_COPY | AUTO_RELEASE;
-    if asked.flags & !known != 0 || asked.unused != 0 || (has(LIMIT) && !has(UNIDIRECTIONAL)) {
+    if request.flags & !known != 0 || request.reserved != 0 || (has(LIMIT) && !has(UNIDIRECTIONAL))
+    {
         return Err(INVALID);
     }
-    let is_copy_described = asked.min2read != 0
-        || asked.max2cache != 0
-        || asked.input_bytes != 0
-        || !asked.input.is_null();
-    if (asked.limit != 0 && !has(LIMIT)) || (is_copy_described && !has(KEEP_COPY)) {
+    let is_copy_described = request.min2read != 0
+        || request.max2cache != 0
+        || request.input_bytes != 0
+        || !request.input.is_null();
+    if (request.limit != 0 && !has(LIMIT)) || (is_copy_described && !has(KEEP_COPY)) {
         return Err(INVALID);
     }
     let kind = match has(UNIDIRECTIONAL) {
-        true => Kind::Unidirectional { limit: has(LIMIT).then_some(asked.limit) },
-        false => Kind::Bidirectional,
+        true => SpliceMode::Unidirectional { limit: has(LIMIT).then_some(request.limit) },
+        false => SpliceMode::Bidirectional,
     };
-    let keep = Keep { min2read: asked.min2read, max2cache: asked.max2cache };
+    let keep = KeepCopy { min2read: request.min2read, max2cache: request.max2cache };
     Ok((kind, has(KEEP_COPY).then_some(keep)))
 }
 
@@ -153,10 +157,10 @@ mod tests {
 
     #[test]
     fn a_panic_stays_here_and_the_set_refuses_everything_from_then_on() {
-        let mut set = Set::new(1).unwrap();
+        let mut set = SpliceSet::new(1).unwrap();
         assert_eq!(set.guarded(|_| Err::<(), _>(INVALID)), Err(INVALID));
-        assert_eq!(set.guarded(|set| set.turn(0)), Ok(()), "a refusal breaks nothing");
+        assert_eq!(set.guarded(|set| set.forward(0)), Ok(()), "a refusal breaks nothing");
         assert_eq!(set.guarded(|_| -> Result<()> { panic!("on purpose") }), Err(BROKEN));
-        assert_eq!(set.guarded(|set| set.turn(0)), Err(BROKEN));
+        assert_eq!(set.guarded(|set| set.forward(0)), Err(BROKEN));
     }
 }

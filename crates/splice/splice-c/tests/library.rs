@@ -178,7 +178,7 @@ fn the_example_says_what_failed_and_why() {
     for (port, host_port) in [("abc", "80"), ("99999999", "80"), ("-1", "80"), ("0", "65616")] {
         let output = relay(&[port, "127.0.0.1", host_port]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("a port is"), "{port}: {said}");
+        assert!(!output.status.success() && said.contains("invalid port"), "{port}: {said}");
     }
     // Port 1, tcpmux, has had no service for decades.
     let mut relay = Relay::start(relay(&["0", "127.0.0.1", "1"]));
@@ -193,7 +193,7 @@ fn the_example_says_what_failed_and_why() {
     assert!(client.read(&mut [0]).is_err(), "reset as well");
     relay.allow_more_descriptors(0);
     let _client = TcpStream::connect(relay.address).unwrap();
-    let waits = "relay: cannot take a client, who waits for a second: Too many open files";
+    let waits = "relay: cannot accept a client; trying again in a second: Too many open files";
     assert_eq!(relay.complaint(), waits);
     relay.allow_more_descriptors(2);
     assert_eq!(relay.complaint(), refused, "who waited is served");

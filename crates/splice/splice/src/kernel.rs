@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use millrace_sys::{Errno, EventFd, Events, Poller, Shutdown, TcpState, Timer};
 
-use crate::limits::{EVENTS_PER_TURN, PIPE_BYTES, PIPE_BYTES_MIN};
+use crate::limits::{EVENTS_PER_CALL, PIPE_BYTES, PIPE_BYTES_MIN};
 
 /// What a call gives: a value, or the kernel's error number (errno(3)); EAGAIN where it would wait.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -17,7 +17,7 @@ pub(crate) fn is_shortage(error: Errno) -> bool {
 
 /// The calls that move a transfer. None of them waits but [`Kernel::wait`]. Where one that moves
 /// bytes gives ENOBUFS or ENOMEM, nothing has moved, and it is tried again after a pause.
-pub trait Kernel {
+pub trait SystemCalls {
     /// A connection.
     type Socket;
     /// A pipe, both ends. Dropping it closes it.
@@ -33,12 +33,12 @@ pub trait Kernel {
     ///
     /// # Errors
     /// EAGAIN, also where urgent data hides what is behind it ([`Found::urgent`]); those of recv(2).
-    fn fill(&mut self, from: &Self::Socket, into: &Self::Pipe, max: usize) -> Result<usize>;
+    fn splice_in(&mut self, from: &Self::Socket, into: &Self::Pipe, max: usize) -> Result<usize>;
     /// Moves up to `max` bytes of a pipe to a connection (splice(2)).
     ///
     /// # Errors
     /// EAGAIN; those of send(2).
-    fn drain(&mut self, from: &Self::Pipe, into: &Self::Socket, max: usize) -> Result<usize>;
+    fn splice_out(&mut self, from: &Self::Pipe, into: &Self::Socket, max: usize) -> Result<usize>;
     /// Repeats up to `max` bytes at the beginning of a pipe behind those of another (tee(2)).
     ///
     /// # Errors
@@ -48,12 +48,13 @@ pub trait Kernel {
     ///
     /// # Errors
     /// As [`Kernel::tee`].
-    fn shift(&mut self, from: &Self::Pipe, into: &Self::Pipe, max: usize) -> Result<usize>;
+    fn splice_between(&mut self, from: &Self::Pipe, into: &Self::Pipe, max: usize)
+    -> Result<usize>;
     /// Takes bytes out of a pipe, which has some.
     ///
     /// # Errors
     /// EAGAIN if it has none.
-    fn read(&mut self, from: &Self::Pipe, bytes: &mut [u8]) -> Result<usize>;
+    fn read_pipe(&mut self, from: &Self::Pipe, bytes: &mut [u8]) -> Result<usize>;
     /// Receives; 0 is the end of the stream.
     ///
     /// # Errors
@@ -78,12 +79,12 @@ pub trait Kernel {
     ///
     /// # Errors
     /// ENOTCONN if it was aborted.
-    fn shut(&mut self, socket: &Self::Socket) -> Result<()>;
+    fn shutdown_write(&mut self, socket: &Self::Socket) -> Result<()>;
     /// The state of a connection.
     ///
     /// # Errors
     /// EBADF or ENOTSOCK if it is no socket; others say that it is none of TCP.
-    fn state(&self, socket: &Self::Socket) -> Result<TcpState>;
+    fn tcp_state(&self, socket: &Self::Socket) -> Result<TcpState>;
     /// Whether calls on the descriptor never wait.
     ///
     /// # Errors
@@ -92,7 +93,7 @@ pub trait Kernel {
     /// The error that a connection has to tell, which is told once.
     fn take_error(&mut self, socket: &Self::Socket) -> Option<Errno>;
     /// A number that no other open connection has.
-    fn number(&self, socket: &Self::Socket) -> u64;
+    fn socket_id(&self, socket: &Self::Socket) -> u64;
 
     /// Has [`Kernel::wait`] find each change of a connection from now on, and what it is now.
     ///
@@ -105,18 +106,18 @@ pub trait Kernel {
     ///
     /// # Errors
     /// None that is to be expected; EINTR is no error.
-    fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<Found>) -> Result<()>;
+    fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<SocketEvent>) -> Result<()>;
     /// Ends the wait that is under way, or the next one.
     fn wake(&mut self);
     /// Begins a pause of `ms` (at least 1), which ends a wait when it is over. No other one goes on.
-    fn pause(&mut self, ms: u32);
+    fn start_pause(&mut self, ms: u32);
     /// Whether a wait found that the pause is over; said once.
-    fn has_paused(&mut self) -> bool;
+    fn take_pause_end(&mut self) -> bool;
 }
 
 /// A change of a connection that was watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct SocketEvent {
     /// The number that it is watched under.
     pub token: u64,
     /// A receive would not wait.
@@ -133,7 +134,7 @@ pub struct Found {
 
 /// The tokens of [`Kernel::wake`] and of [`Kernel::pause`] within this kernel.
 const WAKE: u64 = u64::MAX;
-const PAUSE: u64 = u64::MAX - 1;
+const PAUSE_END: u64 = u64::MAX - 1;
 
 /// The kernel that runs this program. SIGPIPE has to be ignored, as in Rust programs it is from
 /// their start: splice(2) has no flag that says so.
@@ -156,10 +157,10 @@ impl<S: AsFd> Linux<S> {
     pub fn new() -> Result<Self> {
         let (poller, waker, timer) = (Poller::new()?, EventFd::new()?, Timer::new()?);
         poller.add_listener(waker.as_fd(), WAKE)?;
-        poller.add_listener(timer.as_fd(), PAUSE)?;
+        poller.add_listener(timer.as_fd(), PAUSE_END)?;
         Ok(Self {
             poller,
-            events: Events::new(EVENTS_PER_TURN),
+            events: Events::new(EVENTS_PER_CALL),
             waker,
             is_awake: false,
             timer,
@@ -181,7 +182,7 @@ pub struct LinuxPipe {
     into: OwnedFd,
 }
 
-impl<S: AsFd> Kernel for Linux<S> {
+impl<S: AsFd> SystemCalls for Linux<S> {
     type Socket = S;
     type Pipe = LinuxPipe;
 
@@ -192,11 +193,11 @@ impl<S: AsFd> Kernel for Linux<S> {
         }
     }
 
-    fn fill(&mut self, from: &S, into: &LinuxPipe, max: usize) -> Result<usize> {
+    fn splice_in(&mut self, from: &S, into: &LinuxPipe, max: usize) -> Result<usize> {
         millrace_sys::splice(from.as_fd(), into.into.as_fd(), max)
     }
 
-    fn drain(&mut self, from: &LinuxPipe, into: &S, max: usize) -> Result<usize> {
+    fn splice_out(&mut self, from: &LinuxPipe, into: &S, max: usize) -> Result<usize> {
         millrace_sys::splice(from.out.as_fd(), into.as_fd(), max)
     }
 
@@ -204,11 +205,11 @@ impl<S: AsFd> Kernel for Linux<S> {
         millrace_sys::tee(from.out.as_fd(), into.into.as_fd(), max)
     }
 
-    fn shift(&mut self, from: &LinuxPipe, into: &LinuxPipe, max: usize) -> Result<usize> {
+    fn splice_between(&mut self, from: &LinuxPipe, into: &LinuxPipe, max: usize) -> Result<usize> {
         millrace_sys::splice(from.out.as_fd(), into.into.as_fd(), max)
     }
 
-    fn read(&mut self, from: &LinuxPipe, bytes: &mut [u8]) -> Result<usize> {
+    fn read_pipe(&mut self, from: &LinuxPipe, bytes: &mut [u8]) -> Result<usize> {
         millrace_sys::read_pipe(from.out.as_fd(), bytes)
     }
 
@@ -228,11 +229,11 @@ impl<S: AsFd> Kernel for Linux<S> {
         millrace_sys::send(into.as_fd(), &[bytes], more)
     }
 
-    fn shut(&mut self, socket: &S) -> Result<()> {
+    fn shutdown_write(&mut self, socket: &S) -> Result<()> {
         millrace_sys::shutdown(socket.as_fd(), Shutdown::Write)
     }
 
-    fn state(&self, socket: &S) -> Result<TcpState> {
+    fn tcp_state(&self, socket: &S) -> Result<TcpState> {
         millrace_sys::tcp_state(socket.as_fd())
     }
 
@@ -244,7 +245,7 @@ impl<S: AsFd> Kernel for Linux<S> {
         millrace_sys::take_error(socket.as_fd()).err()
     }
 
-    fn number(&self, socket: &S) -> u64 {
+    fn socket_id(&self, socket: &S) -> u64 {
         socket.as_fd().as_raw_fd() as u64
     }
 
@@ -257,7 +258,7 @@ impl<S: AsFd> Kernel for Linux<S> {
         let _ = self.poller.delete(socket.as_fd());
     }
 
-    fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<Found>) -> Result<()> {
+    fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<SocketEvent>) -> Result<()> {
         match self.poller.wait(&mut self.events, wait_ms_max) {
             Err(Errno::INTR) => return Ok(()),
             other => other?,
@@ -265,8 +266,8 @@ impl<S: AsFd> Kernel for Linux<S> {
         for (token, readiness) in &mut self.events {
             match token {
                 WAKE => self.is_awake = false,
-                PAUSE => self.has_paused = true,
-                token => found.push(Found {
+                PAUSE_END => self.has_paused = true,
+                token => found.push(SocketEvent {
                     token,
                     readable: readiness.is_readable(),
                     urgent: readiness.has_urgent_data(),
@@ -290,11 +291,11 @@ impl<S: AsFd> Kernel for Linux<S> {
         }
     }
 
-    fn pause(&mut self, ms: u32) {
+    fn start_pause(&mut self, ms: u32) {
         self.timer.set(ms);
     }
 
-    fn has_paused(&mut self) -> bool {
+    fn take_pause_end(&mut self) -> bool {
         std::mem::take(&mut self.has_paused)
     }
 }

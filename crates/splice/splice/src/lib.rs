@@ -19,11 +19,11 @@
 
 #![forbid(unsafe_code)]
 
-mod carrier;
-mod course;
+mod arrival_pattern;
+mod direction;
+mod direction_state;
 #[cfg(test)]
 mod engines;
-mod flow;
 mod kernel;
 pub mod limits;
 mod pipes;
@@ -33,12 +33,18 @@ mod splicer;
 mod thresholds;
 mod transfer;
 
-pub use course::{Course, Plan};
-pub use kernel::{Found, Kernel, Linux, LinuxPipe, Result};
+pub use arrival_pattern::{ArrivalPattern, MoveMethod};
+pub use kernel::{Linux, LinuxPipe, Result, SocketEvent, SystemCalls};
 pub use millrace_sys::{Errno, TcpState};
-pub use pipes::{Fill, Pipe, Pipes};
+pub use pipes::{FillResult, Pipe, Pipes};
 pub use request::{
-    Direction, End, Error, Handle, Keep, Kind, Notice, Outcome, Released, Request, Side,
+    DirectionResult, End, Error, Handle, KeepCopy, Notice, Released, Request, Side, SpliceMode,
+    SpliceOutcome,
 };
 pub use splicer::Splicer;
 pub use thresholds::{NEVER, Thresholds};
+
+/// The example of README.md, as a test of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

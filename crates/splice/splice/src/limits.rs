@@ -31,17 +31,17 @@ pub const TEE_MIN: u64 = 512 * 1024;
 /// pages, which is 256 such pipes).
 pub const PIPES_MAX: usize = 192;
 /// Requests for a pipe that are refused without asking the kernel, after it refused one.
-pub(crate) const REFUSALS_KEPT: u32 = 64;
+pub(crate) const REFUSALS_AFTER_FAILURE: u32 = 64;
 /// Room that a pipe has at least, in bytes: with less, copying is cheaper.
 pub(crate) const PIPE_BYTES_MIN: usize = 64 * 1024;
 /// Transfers of one splicer at a time; a further one is refused.
 pub const TRANSFERS_MAX: u32 = 1 << 20;
 /// Changes of connections that one turn of a splicer finds; the next one finds the others.
-pub(crate) const EVENTS_PER_TURN: usize = 256;
+pub(crate) const EVENTS_PER_CALL: usize = 256;
 /// Bytes that are copied at a time where there is no pipe.
 pub(crate) const COPY_BYTES: usize = 64 * 1024;
 /// How long a direction pauses for which the kernel had no memory, in milliseconds: short beside
 /// what a person notices, long beside what a try costs.
 pub(crate) const SHORTAGE_PAUSE_MS: u32 = 10;
 /// Turns of a splicer between two looks for pipes that nobody needed meanwhile.
-pub(crate) const TURNS_PER_SHED: u32 = 256;
+pub(crate) const CALLS_PER_TRIM: u32 = 256;

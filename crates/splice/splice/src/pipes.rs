@@ -3,7 +3,7 @@
 use millrace_engine::{Engine, Error, Fd, Token};
 
 use crate::Thresholds;
-use crate::pool::Pool;
+use crate::pool::PipePool;
 
 /// A pipe in use. It goes back by [`Pipes::give`]; dropping it would lose its descriptors.
 #[derive(Debug)]
@@ -16,29 +16,29 @@ pub struct Pipe {
 
 /// What [`Pipe::fill`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fill {
+pub enum FillResult {
     /// So many bytes, at least one, are in the pipe now.
     Bytes(usize),
     /// Nothing yet.
-    Nothing,
+    WouldBlock,
     /// A pipe gets no further: a receive tells whether that is the end of the stream.
     End,
     /// The connection broke; a receive may tell that as an end now.
-    Break(Error),
+    Failed(Error),
 }
 
 impl Pipe {
     /// Moves what a stream has at once, up to `max` bytes, into the pipe, which is empty.
-    pub fn fill<E: Engine>(&mut self, engine: &mut E, from: &Fd, max: usize) -> Fill {
+    pub fn fill<E: Engine>(&mut self, engine: &mut E, from: &Fd, max: usize) -> FillResult {
         assert_eq!(self.filled, 0, "a pipe is filled when it is empty");
         match engine.try_splice_in(from, &self.into, max) {
-            Some(Ok(0)) => Fill::End,
+            Some(Ok(0)) => FillResult::End,
             Some(Ok(count)) => {
                 self.filled = count;
-                Fill::Bytes(count)
+                FillResult::Bytes(count)
             }
-            Some(Err(error)) => Fill::Break(error),
-            None => Fill::Nothing,
+            Some(Err(error)) => FillResult::Failed(error),
+            None => FillResult::WouldBlock,
         }
     }
 
@@ -52,7 +52,7 @@ impl Pipe {
     ///
     /// # Panics
     /// When `memory` is too short, or `aside` is not empty.
-    pub fn copy<E: Engine>(
+    pub fn copy_out<E: Engine>(
         &mut self,
         engine: &mut E,
         aside: &mut Self,
@@ -99,15 +99,21 @@ impl Pipe {
     ///
     /// # Panics
     /// When there were not so many.
-    pub fn drained<E: Engine>(&mut self, engine: &mut E, count: usize, sink: &Fd, token: Token) {
-        self.note_gone(count);
+    pub fn continue_drain<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        count: usize,
+        sink: &Fd,
+        token: Token,
+    ) {
+        self.note_drained(count);
         if self.filled > 0 {
             engine.splice(&self.out, sink, self.filled, token);
         }
     }
 
     /// Notes that `count` bytes have gone to the sink, and leaves what is left where it is.
-    pub(crate) fn note_gone(&mut self, count: usize) {
+    pub(crate) fn note_drained(&mut self, count: usize) {
         assert!(count <= self.filled, "no more leaves a pipe than was in it");
         self.filled -= count;
     }
@@ -127,7 +133,7 @@ impl Pipe {
 #[derive(Debug)]
 pub struct Pipes {
     thresholds: Thresholds,
-    pool: Pool<Pipe>,
+    pool: PipePool<Pipe>,
     /// Requests that got none.
     refused: u64,
 }
@@ -135,7 +141,7 @@ pub struct Pipes {
 impl Pipes {
     /// None yet, and at most `max`; to be taken where `thresholds` are reached.
     pub const fn new(max: usize, thresholds: Thresholds) -> Self {
-        Self { thresholds, pool: Pool::new(max), refused: 0 }
+        Self { thresholds, pool: PipePool::new(max), refused: 0 }
     }
 
     /// From how many bytes on a body is worth one.
@@ -144,33 +150,33 @@ impl Pipes {
     }
 
     /// An empty pipe; `None`, and counted, when all are in use, or the kernel gives no further one.
-    pub fn take<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
+    pub fn acquire<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
         let open = || engine.pipe().map(|(out, into)| Pipe { out, into, filled: 0 });
-        let pipe = self.pool.take(open);
+        let pipe = self.pool.acquire(open);
         self.refused += u64::from(pipe.is_none());
         pipe
     }
 
     /// Takes a pipe back. One with bytes in it is closed, whatever it has outstanding: nobody else
     /// may get them.
-    pub fn give<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
+    pub fn release<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
         if pipe.filled == 0 {
-            self.pool.give(pipe);
+            self.pool.release(pipe);
         } else {
-            self.pool.lost();
+            self.pool.note_closed();
             pipe.close(engine);
         }
     }
 
     /// Closes an eighth of the pipes that nobody needed since this was called last: what a burst
     /// opened goes back to the kernel in time.
-    pub fn shed<E: Engine>(&mut self, engine: &mut E) {
-        self.pool.shed().into_iter().for_each(|pipe| pipe.close(engine));
+    pub fn trim<E: Engine>(&mut self, engine: &mut E) {
+        self.pool.trim().into_iter().for_each(|pipe| pipe.close(engine));
     }
 
     /// Closes those that are not in use.
     pub fn close_free<E: Engine>(&mut self, engine: &mut E) {
-        self.pool.clear().into_iter().for_each(|pipe| pipe.close(engine));
+        self.pool.take_free().into_iter().for_each(|pipe| pipe.close(engine));
     }
 
     /// Times that [`Pipes::take`] gave none.
@@ -245,25 +251,25 @@ mod tests {
         let mut pipes = Pipes::new(1, Thresholds::FIXED);
         let (source, _) = stream(&world, &mut engine, b"bodynext");
         let (sink, reader) = stream(&world, &mut engine, b"");
-        let mut pipe = pipes.take(&mut engine).expect("the first is there");
-        assert!(pipes.take(&mut engine).is_none());
+        let mut pipe = pipes.acquire(&mut engine).expect("the first is there");
+        assert!(pipes.acquire(&mut engine).is_none());
         assert_eq!((pipes.open(), pipes.refused()), (1, 1));
-        assert_eq!(pipe.fill(&mut engine, &source, 4), Fill::Bytes(4));
+        assert_eq!(pipe.fill(&mut engine, &source, 4), FillResult::Bytes(4));
         pipe.drain_after(&mut engine, &[b"head "], &sink, TOKEN);
         assert!(matches!(run(&world, &mut engine)[..], [CompletionEvent::Spliced(Ok(4))]));
-        pipe.drained(&mut engine, 4, &sink, TOKEN);
+        pipe.continue_drain(&mut engine, 4, &sink, TOKEN);
         assert!(
             matches!(world.read(reader, 100), ReadResult::Bytes(bytes) if bytes == b"head body")
         );
-        pipes.give(&mut engine, pipe);
+        pipes.release(&mut engine, pipe);
         assert_eq!(pipes.open(), 1);
-        let mut pipe = pipes.take(&mut engine).expect("it was given back");
-        assert_eq!(pipe.fill(&mut engine, &source, 100), Fill::Bytes(4));
-        pipes.give(&mut engine, pipe);
+        let mut pipe = pipes.acquire(&mut engine).expect("it was given back");
+        assert_eq!(pipe.fill(&mut engine, &source, 100), FillResult::Bytes(4));
+        pipes.release(&mut engine, pipe);
         assert_eq!(pipes.open(), 0);
-        let mut pipe = pipes.take(&mut engine).expect("there is room for a new one");
-        assert_eq!(pipe.fill(&mut engine, &source, 100), Fill::Nothing);
-        pipes.give(&mut engine, pipe);
+        let mut pipe = pipes.acquire(&mut engine).expect("there is room for a new one");
+        assert_eq!(pipe.fill(&mut engine, &source, 100), FillResult::WouldBlock);
+        pipes.release(&mut engine, pipe);
         pipes.close_free(&mut engine);
         assert_eq!(pipes.open(), 0);
     }
@@ -276,11 +282,12 @@ mod tests {
             let mut engine = world.engine(1 << 20);
             let mut pipes = Pipes::new(2, Thresholds::FIXED);
             let (source, _) = stream(&world, &mut engine, b"body");
-            let mut both = [(); 2].map(|()| pipes.take(&mut engine));
+            let mut both = [(); 2].map(|()| pipes.acquire(&mut engine));
             let [Some(pipe), Some(aside)] = &mut both else { continue };
-            let Fill::Bytes(filled) = pipe.fill(&mut engine, &source, 4) else { continue };
+            let FillResult::Bytes(filled) = pipe.fill(&mut engine, &source, 4) else { continue };
             let mut memory = [0; 4];
-            let is_in_both = pipe.copy(&mut engine, aside, &mut memory).expect("nothing breaks");
+            let is_in_both =
+                pipe.copy_out(&mut engine, aside, &mut memory).expect("nothing breaks");
             assert_eq!(memory[..filled], b"body"[..filled]);
             assert_eq!((pipe.filled(), aside.filled()), (if is_in_both { filled } else { 0 }, 0));
             *(if is_in_both { &mut shared } else { &mut taken }) += 1;
@@ -293,19 +300,19 @@ mod tests {
         let world = World::new(1, Faults::None);
         let mut engine = world.engine(1 << 20);
         let mut pipes = Pipes::new(20, Thresholds::FIXED);
-        let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take(&mut engine)).collect();
+        let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.acquire(&mut engine)).collect();
         assert_eq!(pipes.open(), 20);
-        taken.into_iter().for_each(|pipe| pipes.give(&mut engine, pipe));
-        pipes.shed(&mut engine);
+        taken.into_iter().for_each(|pipe| pipes.release(&mut engine, pipe));
+        pipes.trim(&mut engine);
         assert_eq!(pipes.open(), 20, "all were needed since");
-        let kept = pipes.take(&mut engine).expect("one is free");
-        pipes.shed(&mut engine);
+        let kept = pipes.acquire(&mut engine).expect("one is free");
+        pipes.trim(&mut engine);
         assert_eq!(pipes.open(), 17, "nineteen were not");
         for _ in 0..20 {
-            pipes.shed(&mut engine);
+            pipes.trim(&mut engine);
         }
         assert_eq!(pipes.open(), 1, "what is in use stays");
-        pipes.give(&mut engine, kept);
+        pipes.release(&mut engine, kept);
         pipes.close_free(&mut engine);
     }
 }

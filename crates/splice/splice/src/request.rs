@@ -44,7 +44,7 @@ impl Side {
 
 /// Which way bytes go, and how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum SpliceMode {
     /// Both ways, and so does the close of either connection: for tunnels. Ends when both are
     /// closed. The application may neither read nor write.
     Bidirectional,
@@ -57,7 +57,7 @@ pub enum Kind {
 
 /// KeepCopy: the application reads the payload too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Keep {
+pub struct KeepCopy {
     /// Bytes that make the source readable; `1 <= min2read <= max2cache`.
     pub min2read: usize,
     /// Bytes forwarded and not yet read at which forwarding stalls. A pipe holds them, so it also
@@ -75,22 +75,22 @@ pub struct Request<'a, S> {
     /// The second connection: the destination.
     pub fd1: S,
     /// Which way, and how long.
-    pub kind: Kind,
+    pub mode: SpliceMode,
     /// KeepCopy, which a unidirectional transfer can have.
-    pub keep: Option<Keep>,
+    pub keep_copy: Option<KeepCopy>,
     /// Whether the transfer is released by its end. If not, it has to be unspliced.
     pub auto_release: bool,
     /// What `fd1` is to be sent before anything else: a head, and a first segment.
-    pub first: &'a [u8],
+    pub prefix: &'a [u8],
     /// With KeepCopy: filled with what is kept already when the call returns. Empty: nothing is.
     pub input: &'a mut [u8],
 }
 
 /// What [`Splicer::splice`](crate::Splicer::splice) came to.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum SpliceOutcome {
     /// The transfer goes on.
-    Begun {
+    Started {
         /// Its name.
         handle: Handle,
         /// Bytes put into the input buffer.
@@ -168,21 +168,21 @@ pub struct Released {
     /// How it had ended; `None` if it was broken off.
     pub end: Option<End>,
     /// From `fd0` to `fd1`, and from `fd1` to `fd0`.
-    pub directions: [Direction; 2],
+    pub directions: [DirectionResult; 2],
 }
 
 /// What went one way. Payload taken from the source is `forwarded` and, behind the first
 /// `first_unsent`, `unsent`: nothing else, and nothing twice. If it was kept and the destination is
 /// gone, it is what the application read and `kept`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Direction {
+pub struct DirectionResult {
     /// Payload in bytes that the sink took.
     pub forwarded: u64,
     /// What the sink did not take, in order: the application has to send it. Empty if the sink is
     /// gone and the payload was kept.
     pub unsent: Vec<u8>,
     /// How many bytes of `unsent` are of the first bytes of the request, and no payload.
-    pub first_unsent: usize,
+    pub prefix_unsent: usize,
     /// With KeepCopy: what was forwarded, or cannot be any more, and not read. Payload in `unsent`
     /// is not in it: who stores the payload appends that, from `first_unsent` on.
     pub kept: Vec<u8>,
@@ -190,7 +190,7 @@ pub struct Direction {
 
 /// Whether a direction passes the close of its source on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Close {
+pub(crate) enum HalfClose {
     Forwarded,
     NotForwarded,
 }
@@ -211,7 +211,7 @@ pub enum Error {
     /// Caller: no such transfer; it was released.
     Stale,
     /// Caller: the transfer does not let the application do that.
-    Refused,
+    NotPermitted,
     /// Nothing can be read or written yet.
     WouldBlock,
     /// Connection or kernel: a call failed.
@@ -235,7 +235,7 @@ impl fmt::Display for Error {
             Self::Busy(side) => write!(f, "{side:?} is spliced already"),
             Self::Full => f.write_str("as many transfers as are allowed are under way"),
             Self::Stale => f.write_str("the transfer was released"),
-            Self::Refused => f.write_str("the transfer does not let the application do that"),
+            Self::NotPermitted => f.write_str("the transfer does not let the application do that"),
             Self::WouldBlock => f.write_str("nothing can be read or written yet"),
             Self::Kernel(error) => write!(f, "{error}"),
         }

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use millrace_engine::{Key, Table};
 use millrace_sys::{Errno, TcpState};
 
-use crate::carrier::Tools;
-use crate::kernel::{Found, Kernel, Linux, Result as KernelResult, is_shortage};
-use crate::limits::{COPY_BYTES, SHORTAGE_PAUSE_MS, TRANSFERS_MAX, TURNS_PER_SHED};
-use crate::pool::Pool;
-use crate::request::{End, Error, Handle, Notice, Outcome, Released, Request, Side};
+use crate::direction::Resources;
+use crate::kernel::{Linux, Result as KernelResult, SocketEvent, SystemCalls, is_shortage};
+use crate::limits::{CALLS_PER_TRIM, COPY_BYTES, SHORTAGE_PAUSE_MS, TRANSFERS_MAX};
+use crate::pool::PipePool;
+use crate::request::{End, Error, Handle, Notice, Released, Request, Side, SpliceOutcome};
 use crate::transfer::Transfer;
 
 /// Splices connections: holds the transfers that are under way, and moves their bytes when it is
@@ -25,48 +25,48 @@ use crate::transfer::Transfer;
 /// What an application may not do during a transfer is refused by [`Splicer::read`] and
 /// [`Splicer::write`]. Nobody polices calls that pass by these: bytes that such a call reads are
 /// missing in the transfer, and those that it writes land in the middle of it.
-pub struct Splicer<K: Kernel> {
-    tools: Tools<K>,
+pub struct Splicer<K: SystemCalls> {
+    resources: Resources<K>,
     transfers: Table<Transfer<K>>,
     /// Connections of these transfers.
     busy: HashSet<u64>,
     /// Transfers that can go on at once; each has `is_queued`.
     queue: VecDeque<Key>,
-    /// Transfers that wait for the end of a pause; each has `is_pausing`.
-    pausing: Vec<Key>,
+    /// Transfers that wait for the end of a pause; each has `is_paused`.
+    paused: Vec<Key>,
     /// A pause goes on, whether or not somebody still waits for its end.
-    pauses: bool,
+    is_pause_running: bool,
     notices: VecDeque<Notice>,
     /// The application takes notices until there are none: it needs not be woken for more.
-    is_listening: bool,
-    turns: u32,
-    found: Vec<Found>,
+    is_taking_notices: bool,
+    calls: u32,
+    events: Vec<SocketEvent>,
 }
 
 impl<S: AsFd> Splicer<Linux<S>> {
     /// A descriptor that is readable (poll(2)) when a [`Splicer::turn`] has something to do. It may
     /// be waited for by edges (EPOLLET), if each is followed by a turn.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.tools.kernel.fd()
+        self.resources.kernel.fd()
     }
 }
 
-impl<K: Kernel> Splicer<K> {
+impl<K: SystemCalls> Splicer<K> {
     /// A splicer without transfers, which opens up to `pipes_max` pipes of 256 KB. A direction with
     /// bytes in it holds one, with KeepCopy two; where there is none, bytes are copied.
     pub fn new(kernel: K, pipes_max: usize) -> Self {
-        let (pool, scratch) = (Pool::new(pipes_max), vec![0; COPY_BYTES].into_boxed_slice());
+        let (pool, scratch) = (PipePool::new(pipes_max), vec![0; COPY_BYTES].into_boxed_slice());
         Self {
-            tools: Tools { kernel, pool, scratch },
+            resources: Resources { kernel, pool, scratch },
             transfers: Table::new(TRANSFERS_MAX),
             busy: HashSet::new(),
             queue: VecDeque::new(),
-            pausing: Vec::new(),
-            pauses: false,
+            paused: Vec::new(),
+            is_pause_running: false,
             notices: VecDeque::new(),
-            is_listening: false,
-            turns: 0,
-            found: Vec::new(),
+            is_taking_notices: false,
+            calls: 0,
+            events: Vec::new(),
         }
     }
 
@@ -75,38 +75,38 @@ impl<K: Kernel> Splicer<K> {
     ///
     /// # Errors
     /// All but [`Error::Stale`], [`Error::Refused`] and [`Error::WouldBlock`]; no byte has moved.
-    pub fn splice(&mut self, mut request: Request<'_, K::Socket>) -> Result<Outcome, Error> {
-        self.accept(&request)?;
+    pub fn splice(&mut self, mut request: Request<'_, K::Socket>) -> Result<SpliceOutcome, Error> {
+        self.validate(&request)?;
         let input = std::mem::take(&mut request.input);
         let mut transfer = Transfer::new(request, !input.is_empty())?;
-        let mut is_paused = transfer.run(&mut self.tools);
+        let mut is_paused = transfer.run(&mut self.resources);
         let mut count = 0;
         if !input.is_empty() {
-            count = transfer.read_kept(&mut self.tools, input).unwrap_or(0);
-            is_paused |= count > 0 && transfer.run(&mut self.tools);
+            count = transfer.read_copy(&mut self.resources, input).unwrap_or(0);
+            is_paused |= count > 0 && transfer.run(&mut self.resources);
         }
         if let Some(end) = transfer.end() {
-            let released = transfer.release(&mut self.tools);
-            return Ok(Outcome::Ended { end, released, input: count });
+            let released = transfer.release(&mut self.resources);
+            return Ok(SpliceOutcome::Ended { end, released, input: count });
         }
         let key = self.transfers.insert(transfer).expect("there is room: accept looked");
         if let Err(error) = self.watch(key) {
-            let mut released = self.take_out(key).release(&mut self.tools);
+            let mut released = self.remove(key).release(&mut self.resources);
             let end = End::Failed(error);
             released.end = Some(end);
-            return Ok(Outcome::Ended { end, released, input: count });
+            return Ok(SpliceOutcome::Ended { end, released, input: count });
         }
-        self.settle(key, is_paused);
-        self.wake();
-        Ok(Outcome::Begun { handle: Handle(key), input: count })
+        self.finish_run(key, is_paused);
+        self.wake_if_needed();
+        Ok(SpliceOutcome::Started { handle: Handle(key), input: count })
     }
 
     /// Whether the connections can be spliced, and no other transfer has one of them.
-    fn accept(&self, request: &Request<'_, K::Socket>) -> Result<(), Error> {
+    fn validate(&self, request: &Request<'_, K::Socket>) -> Result<(), Error> {
         if self.transfers.is_full() {
             return Err(Error::Full);
         }
-        let numbers = [&request.fd0, &request.fd1].map(|fd| self.tools.kernel.number(fd));
+        let numbers = [&request.fd0, &request.fd1].map(|fd| self.resources.kernel.socket_id(fd));
         if numbers[0] == numbers[1] {
             return Err(Error::Request("two connections are spliced, not one with itself"));
         }
@@ -114,12 +114,12 @@ impl<K: Kernel> Splicer<K> {
             if self.busy.contains(&numbers[side as usize]) {
                 return Err(Error::Busy(side));
             }
-            match self.tools.kernel.state(fd) {
+            match self.resources.kernel.tcp_state(fd) {
                 Ok(TcpState::Established | TcpState::CloseWait) => {}
                 Err(error @ (Errno::BADF | Errno::NOTSOCK)) => return Err(Error::Kernel(error)),
                 Ok(TcpState::Other) | Err(_) => return Err(Error::NotConnected(side)),
             }
-            if !self.tools.kernel.is_nonblocking(fd)? {
+            if !self.resources.kernel.is_nonblocking(fd)? {
                 return Err(Error::Blocking(side));
             }
         }
@@ -132,32 +132,32 @@ impl<K: Kernel> Splicer<K> {
     ///
     /// # Errors
     /// Those of epoll_wait(2) that say that a descriptor was closed against the rules.
-    pub fn turn(&mut self, wait_ms_max: Option<u32>) -> KernelResult<()> {
+    pub fn forward(&mut self, wait_ms_max: Option<u32>) -> KernelResult<()> {
         let is_idle = self.queue.is_empty() && self.notices.is_empty();
-        let mut found = std::mem::take(&mut self.found);
+        let mut found = std::mem::take(&mut self.events);
         let result =
-            self.tools.kernel.wait(if is_idle { wait_ms_max } else { Some(0) }, &mut found);
+            self.resources.kernel.wait(if is_idle { wait_ms_max } else { Some(0) }, &mut found);
         for change in found.drain(..) {
-            self.note(change);
+            self.handle_event(change);
         }
-        self.found = found;
+        self.events = found;
         result?;
-        self.end_pause();
+        self.resume_paused();
         for _ in 0..self.queue.len() {
             let key = self.queue.pop_front().expect("so many are queued");
             if let Some(transfer) = self.transfers.get_mut(key) {
                 transfer.is_queued = false;
-                let is_paused = transfer.run(&mut self.tools);
-                self.settle(key, is_paused);
+                let is_paused = transfer.run(&mut self.resources);
+                self.finish_run(key, is_paused);
             }
         }
         if !self.queue.is_empty() {
-            self.tools.kernel.wake();
+            self.resources.kernel.wake();
         }
-        self.is_listening = true;
-        self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_SHED) {
-            drop(self.tools.pool.shed());
+        self.is_taking_notices = true;
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls.is_multiple_of(CALLS_PER_TRIM) {
+            drop(self.resources.pool.trim());
         }
         Ok(())
     }
@@ -174,8 +174,8 @@ impl<K: Kernel> Splicer<K> {
                 notice => return Some(notice),
             }
         }
-        self.is_listening = false;
-        self.wake();
+        self.is_taking_notices = false;
+        self.wake_if_needed();
         None
     }
 
@@ -191,18 +191,18 @@ impl<K: Kernel> Splicer<K> {
         let key = handle.0;
         let transfer = self.transfers.get_mut(key).ok_or(Error::Stale)?;
         match side {
-            _ if transfer.is_bidirectional() => Err(Error::Refused),
-            Side::Fd0 if !transfer.is_kept() => Err(Error::Refused),
+            _ if transfer.is_bidirectional() => Err(Error::NotPermitted),
+            Side::Fd0 if !transfer.has_copy() => Err(Error::NotPermitted),
             _ if bytes.is_empty() => Ok(0),
             Side::Fd1 => {
-                let result = self.tools.kernel.receive(transfer.fd(side), bytes);
-                self.tell_transfer(key, side, result)
+                let result = self.resources.kernel.receive(transfer.fd(side), bytes);
+                self.report_failure(key, side, result)
             }
             Side::Fd0 => {
-                let count = transfer.read_kept(&mut self.tools, bytes)?;
-                let is_paused = transfer.run(&mut self.tools);
-                self.settle(key, is_paused);
-                self.wake();
+                let count = transfer.read_copy(&mut self.resources, bytes)?;
+                let is_paused = transfer.run(&mut self.resources);
+                self.finish_run(key, is_paused);
+                self.wake_if_needed();
                 Ok(count)
             }
         }
@@ -216,10 +216,10 @@ impl<K: Kernel> Splicer<K> {
         let transfer = self.transfers.get(handle.0).ok_or(Error::Stale)?;
         match side {
             Side::Fd0 if !transfer.is_bidirectional() => {
-                let result = self.tools.kernel.send(transfer.fd(side), bytes, false);
-                self.tell_transfer(handle.0, side, result)
+                let result = self.resources.kernel.send(transfer.fd(side), bytes, false);
+                self.report_failure(handle.0, side, result)
             }
-            _ => Err(Error::Refused),
+            _ => Err(Error::NotPermitted),
         }
     }
 
@@ -227,8 +227,8 @@ impl<K: Kernel> Splicer<K> {
     ///
     /// # Errors
     /// [`Error::Stale`].
-    pub fn forwarded(&self, handle: Handle) -> Result<[u64; 2], Error> {
-        self.transfers.get(handle.0).map(Transfer::forwarded).ok_or(Error::Stale)
+    pub fn forwarded_bytes(&self, handle: Handle) -> Result<[u64; 2], Error> {
+        self.transfers.get(handle.0).map(Transfer::forwarded_bytes).ok_or(Error::Stale)
     }
 
     /// Releases a transfer, which may have ended or not. What is on its way is written on as far as
@@ -240,8 +240,8 @@ impl<K: Kernel> Splicer<K> {
     pub fn unsplice(&mut self, handle: Handle) -> Result<Released, Error> {
         self.transfers.get(handle.0).ok_or(Error::Stale)?;
         self.notices.retain(|notice| notice.handle() != handle);
-        let transfer = self.take_out(handle.0);
-        Ok(transfer.release(&mut self.tools))
+        let transfer = self.remove(handle.0);
+        Ok(transfer.release(&mut self.resources))
     }
 
     /// Transfers that are not released.
@@ -251,12 +251,12 @@ impl<K: Kernel> Splicer<K> {
 
     /// Pipes that are open, and how many of them no transfer holds.
     pub fn pipes(&self) -> (usize, usize) {
-        (self.tools.pool.open(), self.tools.pool.free())
+        (self.resources.pool.open(), self.resources.pool.free())
     }
 
     /// A connection's error is told once: here it was the application who asked, and the transfer
     /// has to know.
-    fn tell_transfer(
+    fn report_failure(
         &mut self,
         key: Key,
         side: Side,
@@ -268,61 +268,61 @@ impl<K: Kernel> Splicer<K> {
             && !is_shortage(error)
             && transfer.end().is_none()
         {
-            transfer.failed(side, error);
+            transfer.note_failed(side, error);
             enqueue(&mut self.queue, transfer, key);
-            self.wake();
+            self.wake_if_needed();
         }
         Ok(result?)
     }
 
     /// Queues the transfer of a connection that changed.
-    fn note(&mut self, found: Found) {
-        let (key, side) = key_and_side(found.token);
+    fn handle_event(&mut self, event: SocketEvent) {
+        let (key, side) = parse_token(event.token);
         let Some(transfer) = self.transfers.get_mut(key).filter(|it| it.end().is_none()) else {
             return;
         };
-        transfer.found(&mut self.tools.kernel, side, found);
+        transfer.handle_event(&mut self.resources.kernel, side, event);
         enqueue(&mut self.queue, transfer, key);
     }
 
     /// Queues those that paused, if the pause is over.
-    fn end_pause(&mut self) {
-        if !self.tools.kernel.has_paused() {
+    fn resume_paused(&mut self) {
+        if !self.resources.kernel.take_pause_end() {
             return;
         }
-        self.pauses = false;
-        for key in std::mem::take(&mut self.pausing) {
+        self.is_pause_running = false;
+        for key in std::mem::take(&mut self.paused) {
             if let Some(transfer) = self.transfers.get_mut(key) {
-                transfer.has_paused();
+                transfer.note_pause_end();
                 enqueue(&mut self.queue, transfer, key);
             }
         }
     }
 
     /// What follows a move of bytes: notices, another turn, a pause, or the release.
-    fn settle(&mut self, key: Key, is_paused: bool) {
+    fn finish_run(&mut self, key: Key, is_paused: bool) {
         let transfer = self.transfers.get_mut(key).expect("it is in the table");
         if is_paused {
             enqueue(&mut self.queue, transfer, key);
         }
-        if transfer.is_short() && !transfer.is_pausing {
-            transfer.is_pausing = true;
-            if !std::mem::replace(&mut self.pauses, true) {
-                self.tools.kernel.pause(SHORTAGE_PAUSE_MS);
+        if transfer.is_out_of_memory() && !transfer.is_paused {
+            transfer.is_paused = true;
+            if !std::mem::replace(&mut self.is_pause_running, true) {
+                self.resources.kernel.start_pause(SHORTAGE_PAUSE_MS);
             }
-            self.pausing.push(key);
+            self.paused.push(key);
         }
-        if transfer.is_readable() && !transfer.is_told_to_read {
-            transfer.is_told_to_read = true;
+        if transfer.is_readable() && !transfer.is_readable_reported {
+            transfer.is_readable_reported = true;
             self.notices.push_back(Notice::Readable(Handle(key)));
         }
-        let Some(end) = transfer.end().filter(|_| !transfer.is_told_of_end) else { return };
-        transfer.is_told_of_end = true;
-        let (mut forwarded, auto_release) = (transfer.forwarded(), transfer.auto_release);
+        let Some(end) = transfer.end().filter(|_| !transfer.is_end_reported) else { return };
+        transfer.is_end_reported = true;
+        let (mut forwarded, auto_release) = (transfer.forwarded_bytes(), transfer.auto_release);
         // What changes from now on is for the application alone.
         self.unwatch(key);
         if auto_release {
-            let [forth, back] = self.take_out(key).release(&mut self.tools).directions;
+            let [forth, back] = self.remove(key).release(&mut self.resources).directions;
             forwarded = [forth.forwarded, back.forwarded];
         }
         self.notices.push_back(Notice::Ended { handle: Handle(key), end, forwarded });
@@ -330,18 +330,18 @@ impl<K: Kernel> Splicer<K> {
 
     /// Makes [`Splicer::fd`] readable if there is something to do or to be told, and the application
     /// would not come to it in any case.
-    fn wake(&mut self) {
+    fn wake_if_needed(&mut self) {
         let is_left = !self.queue.is_empty() || !self.notices.is_empty();
-        if is_left && !self.is_listening {
-            self.tools.kernel.wake();
+        if is_left && !self.is_taking_notices {
+            self.resources.kernel.wake();
         }
     }
 
     fn watch(&mut self, key: Key) -> KernelResult<()> {
         let transfer = self.transfers.get(key).expect("it was just put there");
         for side in [Side::Fd0, Side::Fd1] {
-            self.busy.insert(self.tools.kernel.number(transfer.fd(side)));
-            self.tools.kernel.watch(transfer.fd(side), token(key, side))?;
+            self.busy.insert(self.resources.kernel.socket_id(transfer.fd(side)));
+            self.resources.kernel.watch(transfer.fd(side), token(key, side))?;
         }
         Ok(())
     }
@@ -349,29 +349,29 @@ impl<K: Kernel> Splicer<K> {
     fn unwatch(&mut self, key: Key) {
         let transfer = self.transfers.get(key).expect("it is in the table");
         for side in [Side::Fd0, Side::Fd1] {
-            self.tools.kernel.unwatch(transfer.fd(side));
+            self.resources.kernel.unwatch(transfer.fd(side));
         }
     }
 
     /// Takes a transfer out of all tables.
-    fn take_out(&mut self, key: Key) -> Transfer<K> {
+    fn remove(&mut self, key: Key) -> Transfer<K> {
         let transfer = self.transfers.get(key).expect("it is in the table");
-        if !transfer.is_told_of_end {
+        if !transfer.is_end_reported {
             self.unwatch(key);
         }
         let transfer = self.transfers.remove(key).expect("it is in the table");
-        if transfer.is_pausing {
-            self.pausing.retain(|other| *other != key);
+        if transfer.is_paused {
+            self.paused.retain(|other| *other != key);
         }
         for side in [Side::Fd0, Side::Fd1] {
-            self.busy.remove(&self.tools.kernel.number(transfer.fd(side)));
+            self.busy.remove(&self.resources.kernel.socket_id(transfer.fd(side)));
         }
         transfer
     }
 }
 
 /// Queues a transfer for the next turn, once.
-fn enqueue<K: Kernel>(queue: &mut VecDeque<Key>, transfer: &mut Transfer<K>, key: Key) {
+fn enqueue<K: SystemCalls>(queue: &mut VecDeque<Key>, transfer: &mut Transfer<K>, key: Key) {
     if !transfer.is_queued {
         transfer.is_queued = true;
         queue.push_back(key);
@@ -383,7 +383,7 @@ fn token(key: Key, side: Side) -> u64 {
     u64::from(key.generation) << 32 | u64::from(key.slot) << 1 | side as u64
 }
 
-fn key_and_side(token: u64) -> (Key, Side) {
+fn parse_token(token: u64) -> (Key, Side) {
     let key = Key { slot: token as u32 >> 1, generation: (token >> 32) as u32 };
     (key, if token & 1 == 0 { Side::Fd0 } else { Side::Fd1 })
 }

@@ -89,12 +89,12 @@ impl Thresholds {
     }
 
     /// Whether `bytes` that are still to come of a body that is stored are worth two pipes.
-    pub fn tees(&self, bytes: u64) -> bool {
+    pub fn is_worth_teeing(&self, bytes: u64) -> bool {
         bytes >= self.tee_min && self.tee_min != NEVER
     }
 
     /// Whether a rest of `bytes` is worth a pipe.
-    pub(crate) fn reached_by(&self, bytes: u64, behind: bool) -> bool {
+    pub(crate) fn is_worth_pipe(&self, bytes: u64, behind: bool) -> bool {
         let min = if behind { self.behind_min } else { self.alone_min };
         bytes >= min.max(1) && min != NEVER
     }
@@ -118,8 +118,11 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_teed_from_its_own_threshold_on() {
-        assert!(Thresholds::FIXED.tees(TEE_MIN) && !Thresholds::FIXED.tees(TEE_MIN - 1));
-        assert!(Thresholds::SPLICE.tees(1) && !Thresholds::SPLICE.tees(0));
-        assert!(!Thresholds::COPY.tees(u64::MAX));
+        assert!(
+            Thresholds::FIXED.is_worth_teeing(TEE_MIN)
+                && !Thresholds::FIXED.is_worth_teeing(TEE_MIN - 1)
+        );
+        assert!(Thresholds::SPLICE.is_worth_teeing(1) && !Thresholds::SPLICE.is_worth_teeing(0));
+        assert!(!Thresholds::COPY.is_worth_teeing(u64::MAX));
     }
 }

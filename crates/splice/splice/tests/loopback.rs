@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use millrace_splice::{
-    End, Errno, Error, Handle, Keep, Kind, Linux, Notice, Outcome, Request, Side, Splicer,
+    End, Errno, Error, Handle, KeepCopy, Linux, Notice, Request, Side, SpliceMode, SpliceOutcome,
+    Splicer,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
@@ -14,8 +15,8 @@ use rustix::net::SendFlags;
 type Connection = Rc<TcpStream>;
 type Splices = Splicer<Linux<Connection>>;
 
-const ONE_WAY: Kind = Kind::Unidirectional { limit: None };
-const PAPER: Keep = Keep { min2read: 16 * 1024, max2cache: 64 * 1024 };
+const ONE_WAY: SpliceMode = SpliceMode::Unidirectional { limit: None };
+const PAPER_COPY: KeepCopy = KeepCopy { min2read: 16 * 1024, max2cache: 64 * 1024 };
 
 const TEN_SECONDS: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
@@ -32,15 +33,23 @@ fn splicer() -> Splices {
     Splicer::new(Linux::new().expect("descriptors are left"), 8)
 }
 
-fn request(fd0: &Connection, fd1: &Connection, kind: Kind) -> Request<'static, Connection> {
+fn request(fd0: &Connection, fd1: &Connection, kind: SpliceMode) -> Request<'static, Connection> {
     let (fd0, fd1) = (fd0.clone(), fd1.clone());
-    Request { fd0, fd1, kind, keep: None, auto_release: false, first: b"", input: &mut [] }
+    Request {
+        fd0,
+        fd1,
+        mode: kind,
+        keep_copy: None,
+        auto_release: false,
+        prefix: b"",
+        input: &mut [],
+    }
 }
 
-fn begun(outcome: Outcome) -> Handle {
+fn started(outcome: SpliceOutcome) -> Handle {
     match outcome {
-        Outcome::Begun { handle, .. } => handle,
-        Outcome::Ended { end, .. } => panic!("ended in the call: {end:?}"),
+        SpliceOutcome::Started { handle, .. } => handle,
+        SpliceOutcome::Ended { end, .. } => panic!("ended in the call: {end:?}"),
     }
 }
 
@@ -53,7 +62,7 @@ fn notice(splicer: &mut Splices) -> Notice {
         let fd = splicer.fd();
         let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&TEN_SECONDS));
         assert_eq!(ready, Ok(1), "nothing happens");
-        splicer.turn(Some(0)).expect("all are open");
+        splicer.forward(Some(0)).expect("all are open");
     }
 }
 
@@ -74,9 +83,9 @@ fn a_short_transfer_ends_in_the_call_behind_its_head() {
     let (mut client, destination) = pair();
     origin.write_all(b"bodynext").unwrap();
     let mut splicer = splicer();
-    let kind = Kind::Unidirectional { limit: Some(4) };
-    let request = Request { first: b"head ", ..request(&source, &destination, kind) };
-    let Outcome::Ended { end, released, input: 0 } = splicer.splice(request).unwrap() else {
+    let kind = SpliceMode::Unidirectional { limit: Some(4) };
+    let request = Request { prefix: b"head ", ..request(&source, &destination, kind) };
+    let SpliceOutcome::Ended { end, released, input: 0 } = splicer.splice(request).unwrap() else {
         panic!("it was there")
     };
     assert_eq!((end, released.directions[0].forwarded), (End::Limit, 4));
@@ -92,7 +101,7 @@ fn a_transfer_goes_on_until_its_source_closes_and_leaves_its_destination_open() 
     let (mut origin, source) = pair();
     let (mut client, destination) = pair();
     let mut splicer = splicer();
-    let handle = begun(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
+    let handle = started(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
     let body = pattern(1 << 20);
     let sent = body.clone();
     let writer = std::thread::spawn(move || origin.write_all(&sent).unwrap());
@@ -108,8 +117,8 @@ fn a_transfer_goes_on_until_its_source_closes_and_leaves_its_destination_open() 
     assert!(bytes == body);
     let mut next = [0; 8];
     assert_eq!(splicer.read(handle, Side::Fd1, &mut next), Ok(3), "requests are the application's");
-    assert_eq!(splicer.read(handle, Side::Fd0, &mut next), Err(Error::Refused));
-    assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::Refused));
+    assert_eq!(splicer.read(handle, Side::Fd0, &mut next), Err(Error::NotPermitted));
+    assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::NotPermitted));
     assert_eq!(splicer.write(handle, Side::Fd0, b"x"), Ok(1));
     let released = splicer.unsplice(handle).unwrap();
     assert_eq!(released.end, Some(End::Closed));
@@ -124,11 +133,11 @@ fn a_tunnel_forwards_either_close_and_lets_nobody_in() {
     let (mut client, fd0) = pair();
     let (mut origin, fd1) = pair();
     let mut splicer = splicer();
-    let first = Request { first: b"hello ", ..request(&fd0, &fd1, Kind::Bidirectional) };
-    let handle = begun(splicer.splice(first).unwrap());
+    let first = Request { prefix: b"hello ", ..request(&fd0, &fd1, SpliceMode::Bidirectional) };
+    let handle = started(splicer.splice(first).unwrap());
     for side in [Side::Fd0, Side::Fd1] {
-        assert_eq!(splicer.read(handle, side, &mut [0]), Err(Error::Refused));
-        assert_eq!(splicer.write(handle, side, b"x"), Err(Error::Refused));
+        assert_eq!(splicer.read(handle, side, &mut [0]), Err(Error::NotPermitted));
+        assert_eq!(splicer.write(handle, side, b"x"), Err(Error::NotPermitted));
     }
     let busy = splicer.splice(request(&fd1, &fd0, ONE_WAY)).unwrap_err();
     assert_eq!(busy, Error::Busy(Side::Fd0));
@@ -154,16 +163,16 @@ fn a_copy_is_kept_whole_though_the_destination_aborts() {
     let (client, destination) = pair();
     let mut splicer = splicer();
     let body = pattern(600_000);
-    let kind = Kind::Unidirectional { limit: Some(body.len() as u64) };
+    let kind = SpliceMode::Unidirectional { limit: Some(body.len() as u64) };
     let (sent, mut input) = (body.clone(), [0; 100]);
     origin.write_all(&sent[..100]).unwrap();
     let asked = Request {
-        keep: Some(PAPER),
+        keep_copy: Some(PAPER_COPY),
         input: &mut input,
         auto_release: true,
         ..request(&source, &destination, kind)
     };
-    let Outcome::Begun { handle, input: 100 } = splicer.splice(asked).unwrap() else {
+    let SpliceOutcome::Started { handle, input: 100 } = splicer.splice(asked).unwrap() else {
         panic!("there is more to come, and so much was there")
     };
     let mut kept = input.to_vec();
@@ -195,8 +204,8 @@ fn an_abort_of_either_side_is_told_though_nothing_moves() {
         let (client, destination) = pair();
         let mut splicer = splicer();
         let request = request(&source, &destination, ONE_WAY);
-        begun(splicer.splice(Request { auto_release: true, ..request }).unwrap());
-        splicer.turn(Some(0)).unwrap();
+        started(splicer.splice(Request { auto_release: true, ..request }).unwrap());
+        splicer.forward(Some(0)).unwrap();
         let aborts = if side == Side::Fd0 { &origin } else { &client };
         millrace_sys::reset_on_close(aborts.as_fd()).unwrap();
         drop(if side == Side::Fd0 { origin } else { client });
@@ -209,7 +218,7 @@ fn urgent_data_is_no_end() {
     let (mut origin, source) = pair();
     let (mut client, destination) = pair();
     let mut splicer = splicer();
-    let handle = begun(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
+    let handle = started(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
     origin.write_all(b"before").unwrap();
     rustix::net::send(&origin, b"!", SendFlags::OOB).unwrap();
     origin.write_all(b"behind").unwrap();
@@ -224,7 +233,7 @@ fn urgent_data_is_no_end() {
 
 #[test]
 fn what_is_behind_urgent_data_waits_for_nothing_more() {
-    for (came_before, keep) in [(false, None), (true, None), (false, Some(PAPER))] {
+    for (came_before, keep) in [(false, None), (true, None), (false, Some(PAPER_COPY))] {
         let (mut origin, source) = pair();
         let (mut client, destination) = pair();
         let mut send = || {
@@ -232,15 +241,15 @@ fn what_is_behind_urgent_data_waits_for_nothing_more() {
             origin.write_all(b"behind").unwrap();
         };
         let mut splicer = splicer();
-        let kind = Kind::Unidirectional { limit: Some(6) };
+        let kind = SpliceMode::Unidirectional { limit: Some(6) };
         if came_before {
             send();
         }
-        let request = Request { keep, ..request(&source, &destination, kind) };
+        let request = Request { keep_copy: keep, ..request(&source, &destination, kind) };
         // Before the connection is watched nobody is told of urgent data.
-        let handle = begun(splicer.splice(request).unwrap());
+        let handle = started(splicer.splice(request).unwrap());
         if !came_before {
-            splicer.turn(Some(0)).unwrap();
+            splicer.forward(Some(0)).unwrap();
             send();
         }
         if keep.is_some() {
@@ -261,7 +270,7 @@ fn what_is_unspliced_is_forwarded_or_given_back() {
     let mut splicer = splicer();
     let body = pattern(32 << 20);
     let sent = body.clone();
-    let handle = begun(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
+    let handle = started(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
     origin.set_nonblocking(true).unwrap();
     let mut written = 0;
     let mut idle = 0;
@@ -269,7 +278,7 @@ fn what_is_unspliced_is_forwarded_or_given_back() {
         let count = origin.write(&sent[written..]).unwrap_or(0);
         written += count;
         idle = if count == 0 { idle + 1 } else { 0 };
-        splicer.turn(Some(1)).unwrap();
+        splicer.forward(Some(1)).unwrap();
     }
     let released = splicer.unsplice(handle).unwrap();
     assert_eq!(released.end, None);
@@ -293,12 +302,12 @@ fn requests_that_mean_nothing_and_connections_that_are_none_are_refused() {
     let mut splicer = splicer();
     let mut refusal = |request| splicer.splice(request).unwrap_err();
     let plain = || request(&source, &destination, ONE_WAY);
-    let both = Request { kind: Kind::Bidirectional, keep: Some(PAPER), ..plain() };
-    let keep = Some(Keep { min2read: 2, max2cache: 1 });
+    let both = Request { mode: SpliceMode::Bidirectional, keep_copy: Some(PAPER_COPY), ..plain() };
+    let keep = Some(KeepCopy { min2read: 2, max2cache: 1 });
     let itself = Request { fd1: source.clone(), ..plain() };
     let mut room = [0];
     let buffer = Request { input: &mut room, ..plain() };
-    for request in [both, Request { keep, ..plain() }, itself, buffer] {
+    for request in [both, Request { keep_copy: keep, ..plain() }, itself, buffer] {
         assert!(matches!(refusal(request), Error::Request(_)));
     }
     destination.set_nonblocking(false).unwrap();

@@ -58,3 +58,8 @@ pub use stats::Stats;
 pub use tracker::{Backend, SocketState, Tracker};
 pub use watch_list::DescriptorEvent;
 pub use watcher::Watcher;
+
+/// The example of README.md, as a test of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -12,7 +12,7 @@ use millrace_engine::{
     Buffer, CompletionEvent, Engine, Error, Fd, Token, TokenKind as Owner, Watch,
 };
 use millrace_proxy::congestion::NEARBY;
-use millrace_splice::{Fill, Pipe, Pipes, Thresholds};
+use millrace_splice::{FillResult, Pipe, Pipes, Thresholds};
 use millrace_sys::Errno;
 
 use super::{Loopback, refused};
@@ -110,7 +110,7 @@ impl<W: Watch> ForwardBench<W> {
         loopback.engine.set_congestion(&sink, NEARBY);
         let _ = millrace_sys::set_congestion(origin.as_fd(), NEARBY);
         let mut pipes = Pipes::new(1, Thresholds::SPLICE);
-        let pipe = pipes.take(&mut loopback.engine).ok_or(Error::OutOfMemory)?;
+        let pipe = pipes.acquire(&mut loopback.engine).ok_or(Error::OutOfMemory)?;
         let body = vec![b'm'; WITH_HEADER_BYTES + REST_MAX];
         let memory = vec![0; Buffer::SIZE];
         Ok(Self { loopback, origin, source, sink, client, pipe, body, unsent: 0, memory, deadline })
@@ -191,18 +191,18 @@ impl<W: Watch> ForwardBench<W> {
         let mut count = at_hand.len();
         let filled = match splices && left > count {
             true => pipe.fill(engine, source, left - count),
-            false => Fill::Nothing,
+            false => FillResult::WouldBlock,
         };
         match filled {
-            Fill::Bytes(more) => {
+            FillResult::Bytes(more) => {
                 pipe.drain_after(engine, &[at_hand], sink, SINK);
                 count += more;
             }
-            Fill::Nothing if count > 0 => engine.send(sink, &[at_hand], SINK),
+            FillResult::WouldBlock if count > 0 => engine.send(sink, &[at_hand], SINK),
             // The source was reported readable but had no bytes.
-            Fill::Nothing if received.is_none() => return Ok(0),
-            Fill::Nothing | Fill::End => return Err(Error::Reset),
-            Fill::Break(error) => return Err(error),
+            FillResult::WouldBlock if received.is_none() => return Ok(0),
+            FillResult::WouldBlock | FillResult::End => return Err(Error::Reset),
+            FillResult::Failed(error) => return Err(error),
         }
         if let Some(buffer) = received {
             engine.recycle(buffer);
@@ -211,7 +211,7 @@ impl<W: Watch> ForwardBench<W> {
             match self.wait()? {
                 CompletionEvent::Spliced(result) => {
                     let Self { loopback, sink, pipe, .. } = self;
-                    pipe.drained(&mut loopback.engine, result?, sink, SINK);
+                    pipe.continue_drain(&mut loopback.engine, result?, sink, SINK);
                     if pipe.filled() == 0 {
                         return Ok(count);
                     }

@@ -10,7 +10,7 @@
 use std::net::SocketAddr;
 
 use millrace_engine::{Buffer, Engine, Error, Fd, PathEstimate, SharedBytes, ShutdownHow, Token};
-use millrace_splice::{Fill, Pipe};
+use millrace_splice::{FillResult, Pipe};
 
 use crate::conn::recv_buffer::RecvBuffer;
 use crate::transfer::sink::TransferSink;
@@ -180,9 +180,9 @@ impl Wire {
         engine: &mut E,
         pipe: &mut Pipe,
         max: usize,
-    ) -> Fill {
+    ) -> FillResult {
         let fill = pipe.fill(engine, &self.fd, max);
-        self.is_broken |= matches!(fill, Fill::Break(_));
+        self.is_broken |= matches!(fill, FillResult::Failed(_));
         fill
     }
 
@@ -303,7 +303,7 @@ impl<E: Engine> TransferSink<E> for Wire {
     }
 
     fn continue_pipe(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize) {
-        pipe.drained(engine, count, &self.fd, self.token);
+        pipe.continue_drain(engine, count, &self.fd, self.token);
         if pipe.filled() > 0 {
             self.pending_send = PendingSend::Exchange;
         }

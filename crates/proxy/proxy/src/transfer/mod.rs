@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, SharedBytes};
 use millrace_http1::Framing;
-use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
+use millrace_splice::{ArrivalPattern, FillResult, MoveMethod, Pipe, Pipes};
 use millrace_store::{BodyEnd, COPIED_BYTES};
 
 use crate::cached::reader::{CachedReader, NextChunk};
@@ -99,7 +99,7 @@ pub(crate) struct Transfer {
     /// The sink's unsent bytes at `since`.
     unsent_at_wait: usize,
     /// The observed sizes of what arrives, which decide between splicing and copying.
-    course: Course,
+    course: ArrivalPattern,
     /// The pipe from which the sink takes bytes. Set only while the sink is awaited.
     pipe: Option<Pipe>,
     /// When the sink last took bytes from the pipe.
@@ -116,7 +116,7 @@ impl Transfer {
     pub(crate) fn start(&mut self, framing: Framing, sends_chunks: bool, now: Instant) {
         let body = BodyProgress::new(framing);
         assert!(self.pipe.is_none(), "a transfer begins without a pipe");
-        let course = Course::new(!matches!(body, BodyProgress::UntilClose));
+        let course = ArrivalPattern::new(!matches!(body, BodyProgress::UntilClose));
         *self = Self {
             state: TransferState::AwaitingSource,
             body,
@@ -249,8 +249,8 @@ impl Transfer {
         source.recv_buffer.is_empty()
             && !self.body.is_complete()
             && !self.owes_line_end
-            && self.course.plan(self.body.certain_payload(), false, pipes.thresholds())
-                == Plan::Copy
+            && self.course.choose_method(self.body.certain_payload(), false, pipes.thresholds())
+                == MoveMethod::Copy
     }
 
     /// Sends the received bytes. If splicing is cheaper, the bytes in the source's socket follow
@@ -272,7 +272,7 @@ impl Transfer {
         if !header.is_empty() && self.body.is_malformed() {
             return Err(BodyError::Malformed);
         }
-        self.course.received(received, pipes.thresholds());
+        self.course.note_received(received, pipes.thresholds());
         let has_watched = self.is_watching();
         self.is_watching = false;
         let behind = !payload.is_empty() || !header.is_empty();
@@ -437,25 +437,25 @@ impl Transfer {
     ) -> Option<Pipe> {
         let rest = self.body.certain_payload();
         let thresholds = *pipes.thresholds();
-        let plan = self.course.plan(rest, behind, &thresholds);
-        let Plan::Splice { max } = plan else { return None };
-        let mut pipe = pipes.take(engine)?;
+        let plan = self.course.choose_method(rest, behind, &thresholds);
+        let MoveMethod::Splice { max } = plan else { return None };
+        let mut pipe = pipes.acquire(engine)?;
         self.stats.calls += 1;
         match source.fill_pipe(engine, &mut pipe, max) {
-            Fill::Bytes(count) => {
+            FillResult::Bytes(count) => {
                 self.body.skip(count as u64);
-                self.course.filled(count, max, &thresholds);
+                self.course.note_filled(count, max, &thresholds);
                 return Some(pipe);
             }
             // If a watch reported something that no pipe takes, a receive finds out what it is.
-            Fill::Nothing => {
-                let alone = self.course.plan(rest, false, &thresholds);
-                self.is_watching = !has_watched && alone != Plan::Copy;
+            FillResult::WouldBlock => {
+                let alone = self.course.choose_method(rest, false, &thresholds);
+                self.is_watching = !has_watched && alone != MoveMethod::Copy;
             }
             // The next receive reports the end or the error.
-            Fill::End | Fill::Break(_) => {}
+            FillResult::End | FillResult::Failed(_) => {}
         }
-        pipes.give(engine, pipe);
+        pipes.release(engine, pipe);
         None
     }
 
@@ -475,7 +475,7 @@ impl Transfer {
         self.accepted = self.forwarded - pipe.filled() as u64;
         self.drained_at = engine.now();
         if pipe.filled() == 0 {
-            pipes.give(engine, pipe);
+            pipes.release(engine, pipe);
             return true;
         }
         if self.since == self.drained_at {
@@ -522,7 +522,7 @@ impl Transfer {
     /// connection cannot be used any more.
     pub(crate) fn abandon<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         if let Some(pipe) = self.pipe.take() {
-            pipes.give(engine, pipe);
+            pipes.release(engine, pipe);
         }
         if self.state != TransferState::Off {
             self.state = TransferState::Ended;

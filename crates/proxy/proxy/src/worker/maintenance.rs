@@ -75,7 +75,7 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| worker.core.pipes.open() > 0,
-            perform: |worker, _| worker.core.pipes.shed(&mut worker.core.engine),
+            perform: |worker, _| worker.core.pipes.trim(&mut worker.core.engine),
         },
         Task {
             is_due: |worker| worker.core.drain.is_draining,

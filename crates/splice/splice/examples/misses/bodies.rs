@@ -2,12 +2,12 @@
 
 use std::io;
 
-use millrace_splice::{Handle, Keep, Kind, Notice, Outcome, Request, Side};
+use millrace_splice::{Handle, KeepCopy, Notice, Request, Side, SpliceMode, SpliceOutcome};
 
-use crate::{COPY_BYTES, Connection, Proxy, State};
+use crate::{COPY_BYTES, Connection, MissState, Proxy};
 
 /// The parameters of the paper's section 4.
-const KEEP: Keep = Keep { min2read: 16 * 1024, max2cache: 64 * 1024 };
+const KEEP: KeepCopy = KeepCopy { min2read: 16 * 1024, max2cache: 64 * 1024 };
 /// What is read of a kept payload at a time: all that there can be.
 const READ_BYTES: usize = KEEP.max2cache;
 
@@ -26,19 +26,19 @@ impl Proxy {
         let request = Request {
             fd0,
             fd1,
-            kind: Kind::Unidirectional { limit: Some(rest) },
-            keep: is_public.then_some(KEEP),
+            mode: SpliceMode::Unidirectional { limit: Some(rest) },
+            keep_copy: is_public.then_some(KEEP),
             auto_release: true,
-            first: &self.buffer[..first],
+            prefix: &self.buffer[..first],
             input,
         };
         match self.splicer.splice(request).map_err(io::Error::other)? {
-            Outcome::Begun { handle, input } => {
+            SpliceOutcome::Started { handle, input } => {
                 self.store.keep(input);
                 self.bodies.insert(handle, number);
-                self.set(number, State::Spliced);
+                self.set(number, MissState::Spliced);
             }
-            Outcome::Ended { end, input, .. } => {
+            SpliceOutcome::Ended { end, input, .. } => {
                 self.store.keep(input);
                 self.finish(number, end.error().is_none());
             }
@@ -47,8 +47,8 @@ impl Proxy {
     }
 
     /// Lets the splicer move bytes, and takes its notices.
-    pub(crate) fn turn(&mut self) -> io::Result<()> {
-        self.splicer.turn(Some(0))?;
+    pub(crate) fn forward(&mut self) -> io::Result<()> {
+        self.splicer.forward(Some(0))?;
         while let Some(notice) = self.splicer.next_notice() {
             match notice {
                 Notice::Readable(handle) => self.read(handle),
@@ -73,7 +73,7 @@ impl Proxy {
     /// Goes on with a body that is copied.
     pub(crate) fn copy(&mut self, number: usize) -> io::Result<()> {
         let Some(client) = &mut self.clients[number] else { return Ok(()) };
-        let State::Copied(copied) = &mut client.state else { return Ok(()) };
+        let MissState::Copied(copied) = &mut client.state else { return Ok(()) };
         let origin = self.origins[client.origin].as_ref().ok_or(io::ErrorKind::NotFound)?;
         while copied.flush(&client.connection)? {
             if copied.rest == 0 {

@@ -7,28 +7,28 @@ use std::os::fd::AsFd;
 use millrace_splice::Side;
 
 use crate::copied::Copied;
-use crate::messages::{Answer, Asked};
-use crate::{COPY_BYTES, Origin, Proxy, State, place, ready, token};
+use crate::messages::{MissRequest, OriginResponse};
+use crate::{COPY_BYTES, MissState, Origin, Proxy, insert, prepare, token};
 
 /// A head of an answer is received with so little, that its body is still in the kernel.
 const HEAD_BYTES: usize = 4 * 1024;
 
 impl Proxy {
     /// Takes a request and passes it on.
-    pub(crate) fn ask(&mut self, number: usize) -> io::Result<()> {
+    pub(crate) fn send_request(&mut self, number: usize) -> io::Result<()> {
         let client = self.clients[number].as_ref().ok_or(io::ErrorKind::NotFound)?;
         let count = match (&*client.connection).read(&mut self.buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             other => other?,
         };
-        let asked = Asked::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
+        let asked = MissRequest::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
         let address = asked.address;
         let origin = match self.kept.get_mut(&address).and_then(Vec::pop) {
             Some(origin) => origin,
             None => self.dial(address)?,
         };
         if let Some(client) = &mut self.clients[number] {
-            (client.state, client.origin) = (State::Asked, origin);
+            (client.state, client.origin) = (MissState::MissRequest, origin);
         }
         let origin = self.origins[origin].as_mut().ok_or(io::ErrorKind::NotFound)?;
         origin.client = Some(number);
@@ -39,15 +39,15 @@ impl Proxy {
     }
 
     fn dial(&mut self, address: SocketAddr) -> io::Result<usize> {
-        let connection = ready(TcpStream::connect(address)?)?;
+        let connection = prepare(TcpStream::connect(address)?)?;
         let origin = Origin { connection: connection.clone(), address, client: None };
-        let number = place(&mut self.origins, origin);
+        let number = insert(&mut self.origins, origin);
         self.poller.add_connection(connection.as_fd(), token(number, Side::Fd0))?;
         Ok(number)
     }
 
     /// Takes the head of an answer, and what came behind it, and begins to move the rest.
-    pub(crate) fn answer(&mut self, number: usize) -> io::Result<()> {
+    pub(crate) fn start_response(&mut self, number: usize) -> io::Result<()> {
         let client = self.clients[number].as_ref().ok_or(io::ErrorKind::NotFound)?;
         let origin = self.origins[client.origin].as_ref().ok_or(io::ErrorKind::NotFound)?;
         let (source, sink) = (origin.connection.clone(), client.connection.clone());
@@ -56,7 +56,8 @@ impl Proxy {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             other => other?,
         };
-        let answer = Answer::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
+        let answer =
+            OriginResponse::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
         let payload = answer.head..count;
         let rest = answer.length.checked_sub(payload.len() as u64);
         let rest = rest.ok_or(io::ErrorKind::InvalidData)?;
@@ -69,7 +70,7 @@ impl Proxy {
         }
         let mut copied = Copied::new(rest, answer.is_public);
         copied.send(&sink, &self.buffer[..count])?;
-        self.set(number, State::Copied(copied));
+        self.set(number, MissState::Copied(copied));
         self.copy(number)
     }
 
@@ -78,7 +79,7 @@ impl Proxy {
         let Some(client) = self.clients[number].as_mut().filter(|_| is_good) else {
             return self.end(number);
         };
-        client.state = State::Idle;
+        client.state = MissState::Idle;
         let origin = std::mem::replace(&mut client.origin, usize::MAX);
         if let Some(kept) = &mut self.origins[origin] {
             kept.client = None;
@@ -86,7 +87,7 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn set(&mut self, number: usize, state: State) {
+    pub(crate) fn set(&mut self, number: usize, state: MissState) {
         if let Some(client) = &mut self.clients[number] {
             client.state = state;
         }

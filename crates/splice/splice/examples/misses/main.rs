@@ -38,11 +38,11 @@ const LISTENER: u64 = 0;
 const SPLICER: u64 = 1;
 
 /// What a client waits for.
-enum State {
+enum MissState {
     /// For nothing: it has not asked.
     Idle,
     /// For the head of an answer.
-    Asked,
+    MissRequest,
     /// For a body that is spliced.
     Spliced,
     /// For a body that is copied.
@@ -51,7 +51,7 @@ enum State {
 
 struct Client {
     connection: Connection,
-    state: State,
+    state: MissState,
     /// The origin connection of its exchange, in `Proxy::origins`.
     origin: usize,
 }
@@ -117,8 +117,8 @@ impl Proxy {
             for event in &mut events {
                 match event {
                     (LISTENER, _) => self.accept()?,
-                    (SPLICER, _) => self.turn()?,
-                    (token, readiness) => self.found(token, readiness),
+                    (SPLICER, _) => self.forward()?,
+                    (token, readiness) => self.handle_readiness(token, readiness),
                 }
             }
         }
@@ -131,31 +131,31 @@ impl Proxy {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
-            let connection = ready(stream)?;
-            let client = Client { connection, state: State::Idle, origin: usize::MAX };
-            let number = place(&mut self.clients, client);
+            let connection = prepare(stream)?;
+            let client = Client { connection, state: MissState::Idle, origin: usize::MAX };
+            let number = insert(&mut self.clients, client);
             let client = self.clients[number].as_ref().expect("it was just put there");
             self.poller.add_connection(client.connection.as_fd(), token(number, Side::Fd1))?;
         }
     }
 
     /// Something became ready; what cannot be gone on with ends.
-    fn found(&mut self, token: u64, readiness: Readiness) {
+    fn handle_readiness(&mut self, token: u64, readiness: Readiness) {
         let (number, side) = ((token as usize - 2) / 2, token % 2);
         let client = if side == 0 {
             number
         } else {
             match self.origins[number].as_ref().map(|origin| origin.client) {
                 Some(Some(client)) => client,
-                Some(None) if readiness.is_readable() => return self.look_at_kept(number),
+                Some(None) if readiness.is_readable() => return self.read_copies(number),
                 _ => return,
             }
         };
         let Some(state) = self.clients[client].as_ref().map(|client| &client.state) else { return };
         let result = match (state, side) {
-            (State::Idle, 0) if readiness.is_readable() => self.ask(client),
-            (State::Asked, 1) if readiness.is_readable() => self.answer(client),
-            (State::Copied(_), _) => self.copy(client),
+            (MissState::Idle, 0) if readiness.is_readable() => self.send_request(client),
+            (MissState::MissRequest, 1) if readiness.is_readable() => self.start_response(client),
+            (MissState::Copied(_), _) => self.copy(client),
             _ => Ok(()),
         };
         if result.is_err() {
@@ -165,7 +165,7 @@ impl Proxy {
 
     /// Closes an origin connection that is in no exchange, unless what became readable of it was
     /// the end of its last answer.
-    fn look_at_kept(&mut self, number: usize) {
+    fn read_copies(&mut self, number: usize) {
         let Some(origin) = &self.origins[number] else { return };
         let result = (&*origin.connection).read(&mut self.buffer[..1]);
         if result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
@@ -177,14 +177,14 @@ impl Proxy {
 }
 
 /// A connection as all are here.
-fn ready(stream: TcpStream) -> io::Result<Connection> {
+fn prepare(stream: TcpStream) -> io::Result<Connection> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     Ok(Rc::new(stream))
 }
 
 /// Puts a value where none is; gives its number.
-fn place<T>(table: &mut Vec<Option<T>>, value: T) -> usize {
+fn insert<T>(table: &mut Vec<Option<T>>, value: T) -> usize {
     if let Some(free) = table.iter().position(Option::is_none) {
         table[free] = Some(value);
         return free;

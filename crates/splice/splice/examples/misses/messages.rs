@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 /// A request, as it is passed on.
-pub(crate) struct Asked {
+pub(crate) struct MissRequest {
     /// Whom it is for.
     pub(crate) address: SocketAddr,
     /// Its head, with the target in origin form.
     pub(crate) head: Vec<u8>,
 }
 
-impl Asked {
+impl MissRequest {
     /// Reads `GET http://ADDRESS:PORT/PATH HTTP/1.1` and fields; `None` if it is anything else, or
     /// not all of a head.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
@@ -22,7 +22,7 @@ impl Asked {
 }
 
 /// What is to be known of an answer.
-pub(crate) struct Answer {
+pub(crate) struct OriginResponse {
     /// Bytes of its head.
     pub(crate) head: usize,
     /// Bytes of its body.
@@ -31,7 +31,7 @@ pub(crate) struct Answer {
     pub(crate) is_public: bool,
 }
 
-impl Answer {
+impl OriginResponse {
     /// Reads a head with a Content-Length; `None` if there is none, or not all of it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;

@@ -3,129 +3,143 @@
 use millrace_engine::Engine;
 use millrace_sim::Faults;
 
-use super::peer::{Peer, Stream};
-use super::play::{Asked, Worker};
+use super::peer::{PeerStream, StreamPeer};
+use super::transfer_driver::{TransferDriver, TransferSpec};
 use crate::request::{End, Side};
 
 /// How many transfers were of a kind: one that never shows is not tested.
 #[derive(Default, Debug)]
-pub(super) struct Seen {
+pub(super) struct Coverage {
     pub(super) whole: u64,
     /// With a copy that was read to its end.
     kept: u64,
     /// With a copy that was read to its end after the destination aborted.
-    went_on: u64,
+    copied_after_abort: u64,
     /// Unspliced, and gone on with by hand to the end.
-    by_hand: u64,
+    unspliced: u64,
     /// Unspliced when bytes that were taken had not been forwarded.
-    handed_some: u64,
+    had_unsent: u64,
     /// Unspliced when a copy was kept.
     unspliced_kept: u64,
 }
 
-impl Seen {
+impl Coverage {
     /// Whether so many transfers were of each kind.
     pub(super) fn has_all(&self) -> bool {
-        let Self { whole, kept, went_on, by_hand, handed_some, unspliced_kept } = *self;
-        [whole, kept, went_on, by_hand, handed_some, unspliced_kept].iter().all(|&count| count > 0)
+        let Self { whole, kept, copied_after_abort, unspliced, had_unsent, unspliced_kept } = *self;
+        [whole, kept, copied_after_abort, unspliced, had_unsent, unspliced_kept]
+            .iter()
+            .all(|&count| count > 0)
     }
 }
 
 /// Checks a transfer that is over. What is hostile may lose what was sent and not received.
-pub(super) fn check<E: Engine, S: Stream>(
-    asked: &Asked,
-    worker: &Worker<E>,
-    peers: [&Peer<S>; 2],
+pub(super) fn check<E: Engine, S: PeerStream>(
+    spec: &TransferSpec,
+    worker: &TransferDriver<E>,
+    peers: [&StreamPeer<S>; 2],
     faults: Faults,
-    seen: &mut Seen,
+    coverage: &mut Coverage,
 ) {
-    assert!(asked.is_bidirectional || peers[0].got == 0, "nothing goes back");
-    for way in 0..worker.ways.len() {
-        check_bounds(asked, worker, peers, way);
-        check_end(asked, worker, peers, way, seen);
+    assert!(spec.is_bidirectional || peers[0].got == 0, "nothing goes back");
+    for direction in 0..worker.directions.len() {
+        check_bounds(spec, worker, peers, direction);
+        check_end(spec, worker, peers, direction, coverage);
         if worker.is_whole() {
-            check_arrival(asked, worker, peers, way, faults);
+            check_arrival(spec, worker, peers, direction, faults);
         }
     }
-    let is_kept = worker.ways[0].kept.is_some();
+    let is_kept = worker.directions[0].kept.is_some();
     let is_whole = worker.is_whole();
-    seen.whole += u64::from(is_whole);
-    seen.kept += u64::from(is_kept && is_whole && worker.hands.is_empty());
-    seen.by_hand += u64::from(is_whole && !worker.hands.is_empty());
-    seen.handed_some += u64::from(worker.hands.iter().any(|hand| hand.was_handed_some));
-    seen.unspliced_kept += u64::from(is_kept && !worker.hands.is_empty());
+    coverage.whole += u64::from(is_whole);
+    coverage.kept += u64::from(is_kept && is_whole && worker.manual.is_empty());
+    coverage.unspliced += u64::from(is_whole && !worker.manual.is_empty());
+    coverage.had_unsent +=
+        u64::from(worker.manual.iter().any(|manual_direction| manual_direction.had_unsent));
+    coverage.unspliced_kept += u64::from(is_kept && !worker.manual.is_empty());
 }
 
 /// However it ended: nobody got what was not sent, and what was got is right (each peer, and who
 /// reads a copy, has compared it), so it is a beginning of what was sent.
-fn check_bounds<E: Engine, S: Stream>(
-    asked: &Asked,
-    worker: &Worker<E>,
-    peers: [&Peer<S>; 2],
+fn check_bounds<E: Engine, S: PeerStream>(
+    spec: &TransferSpec,
+    worker: &TransferDriver<E>,
+    peers: [&StreamPeer<S>; 2],
     index: usize,
 ) {
-    let (way, [from, to]) = (&worker.ways[index], [peers[index], peers[1 - index]]);
+    let (direction, [from, to]) = (&worker.directions[index], [peers[index], peers[1 - index]]);
     let sent = from.sent as u64;
-    let forwarded = way.flow.forwarded;
-    let taken = worker.hands.get(index).map_or(way.flow.taken, |hand| hand.taken as u64);
-    assert!(forwarded <= way.flow.taken && taken <= sent, "nothing comes from nowhere");
-    let is_unspliced = !worker.hands.is_empty();
-    assert!(is_unspliced || asked.limit.is_none_or(|limit| index > 0 || taken <= limit));
-    assert!(to.got <= first(asked, index) + from.sent, "nobody gets what was not sent");
-    if let Some(kept) = &way.kept {
-        let most = if way.flow.is_sink_gone() { way.flow.taken } else { forwarded };
+    let forwarded = direction.state.forwarded;
+    let taken = worker
+        .manual
+        .get(index)
+        .map_or(direction.state.taken, |manual_direction| manual_direction.taken as u64);
+    assert!(forwarded <= direction.state.taken && taken <= sent, "nothing comes from nowhere");
+    let is_unspliced = !worker.manual.is_empty();
+    assert!(is_unspliced || spec.limit.is_none_or(|limit| index > 0 || taken <= limit));
+    assert!(to.got <= prefix(spec, index) + from.sent, "nobody gets what was not sent");
+    if let Some(kept) = &direction.kept {
+        let most = if direction.state.is_sink_failed() { direction.state.taken } else { forwarded };
         assert!(kept.read as u64 <= most, "what is kept was forwarded, or cannot be");
     }
 }
 
-fn check_end<E: Engine, S: Stream>(
-    asked: &Asked,
-    worker: &Worker<E>,
-    peers: [&Peer<S>; 2],
+fn check_end<E: Engine, S: PeerStream>(
+    spec: &TransferSpec,
+    worker: &TransferDriver<E>,
+    peers: [&StreamPeer<S>; 2],
     index: usize,
-    seen: &mut Seen,
+    coverage: &mut Coverage,
 ) {
-    let (way, sent) = (&worker.ways[index], peers[index].sent);
-    let forwarded = way.flow.forwarded;
-    let read = way.kept.as_ref().map(|kept| kept.read as u64);
+    let (direction, sent) = (&worker.directions[index], peers[index].sent);
+    let forwarded = direction.state.forwarded;
+    let read = direction.kept.as_ref().map(|kept| kept.read as u64);
     match worker.ends[index] {
-        Some(End::Limit) => assert_eq!(asked.limit, Some(forwarded)),
+        Some(End::Limit) => assert_eq!(spec.limit, Some(forwarded)),
         // Where the other way broke, its error may have been told there: here it looks like an end.
         Some(End::Closed) if worker.is_whole() => assert_eq!(sent as u64, forwarded),
         // It went on for the application alone.
-        Some(End::Aborted { side: Side::Fd1, .. }) if index == 0 && !way.is_source_broken => {
-            let payload = asked.limit.map_or(sent as u64, |limit| limit.min(sent as u64));
+        Some(End::Aborted { side: Side::Fd1, .. }) if index == 0 && !direction.is_source_broken => {
+            let payload = spec.limit.map_or(sent as u64, |limit| limit.min(sent as u64));
             assert!(read.is_none_or(|read| read == payload), "the application got all of it");
-            seen.went_on += u64::from(read.is_some());
+            coverage.copied_after_abort += u64::from(read.is_some());
         }
         _ => {}
     }
     if worker.ends[index].is_some_and(|end| end.error().is_none()) {
         assert!(read.is_none_or(|read| read == forwarded), "what was forwarded was kept");
     }
-    if let Some(hand) = worker.hands.get(index).filter(|hand| hand.is_over && !hand.was_over) {
-        assert_eq!(hand.taken, sent, "the transfer and the application got all of it");
+    if let Some(manual_direction) = worker
+        .manual
+        .get(index)
+        .filter(|manual_direction| manual_direction.is_over && !manual_direction.was_over)
+    {
+        assert_eq!(manual_direction.taken, sent, "the transfer and the application got all of it");
     }
 }
 
 /// Of what did not break: all that went on came. Where no peer vanishes, and nothing stops for
 /// longer than is played, it comes in time; elsewhere, if the end of the stream did.
-fn check_arrival<E: Engine, S: Stream>(
-    asked: &Asked,
-    worker: &Worker<E>,
-    peers: [&Peer<S>; 2],
+fn check_arrival<E: Engine, S: PeerStream>(
+    spec: &TransferSpec,
+    worker: &TransferDriver<E>,
+    peers: [&StreamPeer<S>; 2],
     index: usize,
     faults: Faults,
 ) {
-    let (way, to) = (&worker.ways[index], peers[1 - index]);
-    let hand = worker.hands.get(index);
-    if to.is_broken || way.flow.is_sink_gone() || (faults == Faults::Hostile && !to.is_at_end) {
+    let (direction, to) = (&worker.directions[index], peers[1 - index]);
+    let manual_direction = worker.manual.get(index);
+    if to.is_broken
+        || direction.state.is_sink_failed()
+        || (faults == Faults::Hostile && !to.is_at_end)
+    {
         return;
     }
-    let payload = hand.map_or(way.flow.forwarded as usize, |hand| hand.taken);
-    assert_eq!(to.got, first(asked, index) + payload, "all that was sent came");
+    let payload = manual_direction
+        .map_or(direction.state.forwarded as usize, |manual_direction| manual_direction.taken);
+    assert_eq!(to.got, prefix(spec, index) + payload, "all that was sent came");
 }
 
-fn first(asked: &Asked, way: usize) -> usize {
-    if way == 0 { asked.first.len() } else { 0 }
+fn prefix(spec: &TransferSpec, direction: usize) -> usize {
+    if direction == 0 { spec.prefix.len() } else { 0 }
 }

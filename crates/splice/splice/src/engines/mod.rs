@@ -7,11 +7,11 @@
 //! over each real engine; SEED=7 plays one.
 
 mod check;
-mod hand;
-mod kept;
+mod copy_reader;
+mod engine_direction;
+mod manual_direction;
 mod peer;
-mod play;
-mod way;
+mod transfer_driver;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -24,9 +24,9 @@ use millrace_engine::{
 use millrace_sim::{Actor, Faults, SimEngine, SimWorker, World};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use check::{Seen, check};
-use peer::{Peer, Simulated};
-use play::{Asked, Worker};
+use check::{Coverage, check};
+use peer::{SimulatedStream, StreamPeer};
+use transfer_driver::{TransferDriver, TransferSpec};
 
 const SEEDS: u64 = 200;
 const TRANSFERS: u64 = 200;
@@ -35,9 +35,9 @@ const BUDGET_BYTES: usize = 1 << 20;
 const SLOW_BYTES: usize = 16 * 1024;
 
 /// Says which seed failed.
-struct Told(u64);
+struct SeedReport(u64);
 
-impl Drop for Told {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("seed {}", self.0);
@@ -54,26 +54,26 @@ fn seeds(count: &str, otherwise: u64) -> std::ops::Range<u64> {
 }
 
 /// A peer in a simulated world, once the worker has connected.
-struct Waiting {
+struct PendingPeer {
     listener: millrace_sim::ActorSocket,
-    make: Option<Box<dyn FnOnce(Simulated) -> Peer<Simulated>>>,
-    peer: Option<Peer<Simulated>>,
+    make: Option<Box<dyn FnOnce(SimulatedStream) -> StreamPeer<SimulatedStream>>>,
+    peer: Option<StreamPeer<SimulatedStream>>,
 }
 
-impl Actor for Waiting {
+impl Actor for PendingPeer {
     fn step(&mut self, world: &World) -> Option<Virtual> {
         if self.make.is_some()
             && let Some((socket, _)) = world.accept(self.listener)
         {
             let make = self.make.take().expect("it is there");
-            self.peer = Some(make(Simulated(world.clone(), socket)));
+            self.peer = Some(make(SimulatedStream(world.clone(), socket)));
         }
-        let goes_on = self.peer.as_mut().is_some_and(Peer::step);
+        let goes_on = self.peer.as_mut().is_some_and(StreamPeer::step);
         goes_on.then(|| world.now() + Duration::from_millis(1))
     }
 }
 
-impl SimWorker for Worker<SimEngine> {
+impl SimWorker for TransferDriver<SimEngine> {
     fn run_turn(&mut self) -> bool {
         let deadline = self.reads_at();
         self.engine.submit_and_wait(deadline);
@@ -84,34 +84,35 @@ impl SimWorker for Worker<SimEngine> {
 
 #[test]
 fn flows_over_simulated_engines() {
-    let mut seen = Seen::default();
+    let mut coverage = Coverage::default();
     let seeds = seeds("SEEDS", SEEDS);
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        let _told = Told(seed);
-        play_simulated(seed, &mut seen);
+        let _told = SeedReport(seed);
+        play_simulated(seed, &mut coverage);
     }
-    let is_enough = seen.whole > count / 3 && seen.has_all();
-    assert!(count < SEEDS || is_enough, "{seen:?} of {count}");
+    let is_enough = coverage.whole > count / 3 && coverage.has_all();
+    assert!(count < SEEDS || is_enough, "{coverage:?} of {count}");
 }
 
-fn play_simulated(seed: u64, seen: &mut Seen) {
+fn play_simulated(seed: u64, coverage: &mut Coverage) {
     let faults = if seed.is_multiple_of(2) { Faults::Benign } else { Faults::Hostile };
-    let asked = Asked::new(seed, 14);
+    let spec = TransferSpec::new(seed, 14);
     let world = World::new(seed, faults);
     let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
     let listeners = [world.actor_listen(&any), world.actor_listen(&any)];
     let addresses = listeners.map(|listener| world.local_address(listener));
-    let Some(mut worker) = Worker::connecting(world.engine(BUDGET_BYTES), &asked, &addresses)
+    let Some(mut worker) =
+        TransferDriver::connecting(world.engine(BUDGET_BYTES), &spec, &addresses)
     else {
         return;
     };
     let [mut peer0, mut peer1] = [0, 1].map(|side| {
-        let asked = asked.clone();
-        let make = move |stream| Peer::new(stream, &asked, side);
-        Waiting { listener: listeners[side], make: Some(Box::new(make)), peer: None }
+        let spec = spec.clone();
+        let make = move |stream| StreamPeer::new(stream, &spec, side);
+        PendingPeer { listener: listeners[side], make: Some(Box::new(make)), peer: None }
     });
-    let mut run = |worker: &mut Worker<SimEngine>| {
+    let mut run = |worker: &mut TransferDriver<SimEngine>| {
         let (workers, actors): (&mut [&mut dyn SimWorker], &mut [&mut dyn Actor]) =
             (&mut [worker], &mut [&mut peer0, &mut peer1]);
         millrace_sim::run(&world, workers, actors, Duration::from_secs(3600), &mut |_| false);
@@ -124,17 +125,17 @@ fn play_simulated(seed: u64, seen: &mut Seen) {
     run(&mut worker);
     assert_eq!(world.leaks(), Vec::<String>::new());
     let (Some(peer0), Some(peer1)) = (&peer0.peer, &peer1.peer) else { return };
-    check(&asked, &worker, [peer0, peer1], faults, seen);
+    check(&spec, &worker, [peer0, peer1], faults, coverage);
 }
 
 #[test]
 fn flows_over_epoll() {
-    play_all(|| Some(EpollEngine::new(options()).expect("every machine has it")));
+    run_all(|| Some(EpollEngine::new(options()).expect("every machine has it")));
 }
 
 #[test]
 fn flows_over_uring() {
-    play_all(|| match UringEngine::new(options()) {
+    run_all(|| match UringEngine::new(options()) {
         Err(Error::Unsupported(reason)) => {
             println!("skip: uring: {}: {}", reason.feature(), reason.reason());
             None
@@ -145,32 +146,32 @@ fn flows_over_uring() {
 
 #[test]
 fn flows_over_poll() {
-    play_all(|| Some(PollEngine::new(options()).expect("every machine has it")));
+    run_all(|| Some(PollEngine::new(options()).expect("every machine has it")));
 }
 
 #[test]
 fn flows_over_select() {
-    play_all(|| Some(SelectEngine::new(options()).expect("every machine has it")));
+    run_all(|| Some(SelectEngine::new(options()).expect("every machine has it")));
 }
 
 fn options() -> EngineOptions {
     EngineOptions { budget_bytes: BUDGET_BYTES, log: None, clock: Clock::new() }
 }
 
-fn play_all<E: Engine<DetachedFd = OwnedFd>>(engine: impl Fn() -> Option<E>) {
-    let mut seen = Seen::default();
+fn run_all<E: Engine<DetachedFd = OwnedFd>>(engine: impl Fn() -> Option<E>) {
+    let mut coverage = Coverage::default();
     let seeds = seeds("TRANSFERS", TRANSFERS);
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        let _told = Told(seed);
+        let _told = SeedReport(seed);
         let Some(engine) = engine() else { return };
-        play_real(seed, engine, &mut seen);
+        run_real(seed, engine, &mut coverage);
     }
-    assert!(count < TRANSFERS || seen.has_all(), "{seen:?} of {count}");
+    assert!(count < TRANSFERS || coverage.has_all(), "{coverage:?} of {count}");
 }
 
-fn play_real<E: Engine<DetachedFd = OwnedFd>>(seed: u64, mut engine: E, seen: &mut Seen) {
-    let asked = Asked::new(seed, 22);
+fn run_real<E: Engine<DetachedFd = OwnedFd>>(seed: u64, mut engine: E, coverage: &mut Coverage) {
+    let spec = TransferSpec::new(seed, 22);
     let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free"));
     let streams = listeners.each_ref().map(|listener| {
         let ours = TcpStream::connect(listener.local_addr().expect("it is bound"));
@@ -182,13 +183,14 @@ fn play_real<E: Engine<DetachedFd = OwnedFd>>(seed: u64, mut engine: E, seen: &m
         stream.set_nodelay(true).expect("it is TCP");
     }
     let [[fd0, peer0], [fd1, peer1]] = streams;
-    if asked.is_slow {
+    if spec.is_slow {
         // So that the worker is stopped in the middle of a pipe.
         set_socket_send_buffer_size(&fd1, SLOW_BYTES).expect("it is a socket");
     }
     let fds = [fd0, fd1].map(|stream| engine.adopt(stream.into()).expect("there is room"));
-    let mut worker = Worker::with(engine, &asked, fds);
-    let mut peers = [Peer::new(Some(peer0), &asked, 0), Peer::new(Some(peer1), &asked, 1)];
+    let mut worker = TransferDriver::with(engine, &spec, fds);
+    let mut peers =
+        [StreamPeer::new(Some(peer0), &spec, 0), StreamPeer::new(Some(peer1), &spec, 1)];
     let since = Instant::now();
     loop {
         assert!(since.elapsed() < Duration::from_secs(60), "it waits for ever");
@@ -203,5 +205,5 @@ fn play_real<E: Engine<DetachedFd = OwnedFd>>(seed: u64, mut engine: E, seen: &m
     }
     let has_reset = peers.iter().any(|peer| peer.has_reset);
     assert!(has_reset || worker.is_whole(), "nobody aborts: {:?}", worker.ends);
-    check(&asked, &worker, [&peers[0], &peers[1]], Faults::None, seen);
+    check(&spec, &worker, [&peers[0], &peers[1]], Faults::None, coverage);
 }

@@ -8,10 +8,10 @@ use millrace_sim::{ActorSocket, ReadResult, World};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::play::Asked;
+use super::transfer_driver::TransferSpec;
 
 /// A connection from its other end. Nothing waits.
-pub(super) trait Stream {
+pub(super) trait PeerStream {
     /// How many of `bytes` were taken; `None`: none ever will be.
     fn write(&mut self, bytes: &[u8]) -> Option<usize>;
     /// What has come.
@@ -23,9 +23,9 @@ pub(super) trait Stream {
 }
 
 /// One in a simulated world.
-pub(super) struct Simulated(pub(super) World, pub(super) ActorSocket);
+pub(super) struct SimulatedStream(pub(super) World, pub(super) ActorSocket);
 
-impl Stream for Simulated {
+impl PeerStream for SimulatedStream {
     fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         self.0.write(self.1, bytes).ok()
     }
@@ -43,7 +43,7 @@ impl Stream for Simulated {
     }
 }
 
-impl Stream for Option<TcpStream> {
+impl PeerStream for Option<TcpStream> {
     fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         match self.as_mut().expect("it was not reset").write(bytes) {
             Ok(count) => Some(count),
@@ -79,7 +79,7 @@ pub(super) fn byte(salt: u64, at: usize) -> u8 {
 }
 
 /// A peer: sends its stream in pieces, then nothing more; compares what it gets.
-pub(super) struct Peer<S> {
+pub(super) struct StreamPeer<S> {
     stream: S,
     salt: u64,
     random: Pcg64Mcg,
@@ -87,7 +87,7 @@ pub(super) struct Peer<S> {
     left: usize,
     is_finished: bool,
     /// What it is to get: these bytes, and then the other peer's stream.
-    first: Vec<u8>,
+    prefix: Vec<u8>,
     pub(super) got: usize,
     /// The other side closed, and nothing broke.
     pub(super) is_at_end: bool,
@@ -100,24 +100,24 @@ pub(super) struct Peer<S> {
     one_in: usize,
 }
 
-impl<S: Stream> Peer<S> {
-    pub(super) fn new(stream: S, asked: &Asked, side: usize) -> Self {
-        let mut random = Pcg64Mcg::seed_from_u64(asked.seed ^ side as u64);
-        let size_bits = asked.size_bits;
+impl<S: PeerStream> StreamPeer<S> {
+    pub(super) fn new(stream: S, spec: &TransferSpec, side: usize) -> Self {
+        let mut random = Pcg64Mcg::seed_from_u64(spec.seed ^ side as u64);
+        let size_bits = spec.size_bits;
         // The slowest takes a thousand reads or two of the largest body.
         let read_max = 1 << (size_bits / 2 + random.next_u64() as usize % (size_bits / 2));
         let mut below = |bound: usize| random.next_u64() as usize % bound;
         let most = 1 << below(8);
         let resets_after = (below(4) == 0).then(|| below(most));
-        let one_in = if asked.is_slow { 16 } else { 1 };
+        let one_in = if spec.is_slow { 16 } else { 1 };
         Self {
             stream,
-            salt: asked.salt(side),
+            salt: spec.salt(side),
             random,
             sent: 0,
-            left: asked.bytes[side],
+            left: spec.bytes[side],
             is_finished: false,
-            first: if side == 1 { asked.first.clone() } else { Vec::new() },
+            prefix: if side == 1 { spec.prefix.clone() } else { Vec::new() },
             got: 0,
             is_at_end: false,
             is_broken: false,
@@ -181,8 +181,8 @@ impl<S: Stream> Peer<S> {
     }
 
     fn compare(&mut self, got: u8) {
-        let first = self.first.get(self.got).copied();
-        let wanted = first.unwrap_or_else(|| byte(self.salt ^ 1, self.got - self.first.len()));
+        let first = self.prefix.get(self.got).copied();
+        let wanted = first.unwrap_or_else(|| byte(self.salt ^ 1, self.got - self.prefix.len()));
         assert_eq!(got, wanted, "byte {}", self.got);
         self.got += 1;
     }

@@ -1,14 +1,14 @@
 //! What must be so, whatever happened.
 
-use millrace_splice::{Direction, End, Error, Kind, Side};
+use millrace_splice::{DirectionResult, End, Error, Side, SpliceMode};
 
-use crate::play::{Peer, Play, Transfer};
+use crate::model_run::{ModelPeer, ModelRun, ModelTransfer};
 
-impl Play {
+impl ModelRun {
     /// While it goes on: what is forwarded and not read has its bound.
-    pub(crate) fn check_bounds(&self, transfer: &Transfer) {
+    pub(crate) fn check_bounds(&self, transfer: &ModelTransfer) {
         let (Some(handle), Some(keep)) = (transfer.handle, transfer.keep) else { return };
-        if let Ok([forwarded, _]) = self.splicer.forwarded(handle) {
+        if let Ok([forwarded, _]) = self.splicer.forwarded_bytes(handle) {
             let read = transfer.read.len() as u64;
             assert!(forwarded <= read + keep.max2cache as u64, "max2cache");
             let client = transfer.peers[1].connection;
@@ -55,20 +55,20 @@ impl Play {
         }
     }
 
-    fn check_end(&self, transfer: &Transfer) {
+    fn check_end(&self, transfer: &ModelTransfer) {
         let Some((end, forwarded)) = transfer.ended else { return };
         let world = self.world.borrow();
         let [fd0, fd1] = [0, 1].map(|side| &world.connections[transfer.peers[side].connection]);
         match (end, transfer.kind) {
-            (End::Limit, Kind::Unidirectional { limit }) => {
+            (End::Limit, SpliceMode::Unidirectional { limit }) => {
                 assert!(limit == Some(forwarded[0]));
             }
-            (End::Closed, Kind::Unidirectional { limit }) => {
+            (End::Closed, SpliceMode::Unidirectional { limit }) => {
                 assert!(fd0.is_ended && fd0.incoming.is_empty());
                 assert_eq!(transfer.peers[0].sent as u64, forwarded[0]);
                 assert!(limit.is_none_or(|limit| forwarded[0] < limit));
             }
-            (End::Closed, Kind::Bidirectional) => {
+            (End::Closed, SpliceMode::Bidirectional) => {
                 assert!(fd0.is_ended && fd0.is_shut && fd1.is_ended && fd1.is_shut);
                 let sent = [0, 1].map(|side| transfer.peers[side].sent as u64);
                 assert_eq!(sent, forwarded);
@@ -77,14 +77,14 @@ impl Play {
             (End::Aborted { side: Side::Fd1, .. }, _) => assert!(fd1.is_aborted),
             (End::Limit | End::Failed(_), _) => panic!("{end:?}"),
         }
-        if transfer.kind != Kind::Bidirectional {
+        if transfer.kind != SpliceMode::Bidirectional {
             assert!(!fd0.is_shut && !fd1.is_shut, "close is not forwarded");
         }
     }
 
     /// What is not the transfer's is the application's, untouched.
-    fn check_application(&self, transfer: &Transfer) {
-        if transfer.kind == Kind::Bidirectional {
+    fn check_application(&self, transfer: &ModelTransfer) {
+        if transfer.kind == SpliceMode::Bidirectional {
             return;
         }
         let [source, client] = &transfer.peers;
@@ -98,8 +98,8 @@ impl Play {
     }
 
     /// Every byte of one way went on, was kept, is given back, or waits for the application.
-    fn check_way(&self, transfer: &Transfer, way: usize) {
-        if way == 1 && transfer.kind != Kind::Bidirectional {
+    fn check_way(&self, transfer: &ModelTransfer, way: usize) {
+        if way == 1 && transfer.kind != SpliceMode::Bidirectional {
             return;
         }
         let [from, to] = [&transfer.peers[way], &transfer.peers[1 - way]];
@@ -112,13 +112,13 @@ impl Play {
             Some(released) => {
                 let direction = &released.directions[way];
                 check_released(direction, from, first);
-                let sent = first.len() - direction.first_unsent;
+                let sent = first.len() - direction.prefix_unsent;
                 let forwarded = direction.forwarded as usize;
                 check_sent(to, from, &first[..sent], forwarded, is_sink_aborted);
                 let kept = [&transfer.read[..], &direction.kept[..]].concat();
                 let all = if is_sink_aborted { kept.len().max(forwarded) } else { forwarded };
                 assert!(!keep || kept == from.stream(0, all), "kept is what was forwarded");
-                let unsent = direction.unsent.len() - direction.first_unsent;
+                let unsent = direction.unsent.len() - direction.prefix_unsent;
                 let all = if keep { all.max(forwarded + unsent) } else { forwarded + unsent };
                 assert_eq!(all, taken, "nothing is lost");
             }
@@ -133,15 +133,15 @@ impl Play {
     }
 }
 
-fn check_released(way: &Direction, from: &Peer, first: &[u8]) {
-    let (first_unsent, payload) = way.unsent.split_at(way.first_unsent);
+fn check_released(way: &DirectionResult, from: &ModelPeer, first: &[u8]) {
+    let (first_unsent, payload) = way.unsent.split_at(way.prefix_unsent);
     assert!(first.ends_with(first_unsent));
     let forwarded = way.forwarded as usize;
     assert!(payload == from.stream(forwarded, forwarded + payload.len()));
 }
 
 /// The peer got what was sent, or the beginning of it if something was aborted.
-fn check_sent(to: &Peer, from: &Peer, first: &[u8], forwarded: usize, is_aborted: bool) {
+fn check_sent(to: &ModelPeer, from: &ModelPeer, first: &[u8], forwarded: usize, is_aborted: bool) {
     let sent = [first, &from.stream(0, forwarded)].concat();
     if is_aborted {
         assert!(sent.starts_with(&to.got));

@@ -5,13 +5,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use millrace_splice::{Errno, Found, Kernel, Result, TcpState};
+use millrace_splice::{Errno, Result, SocketEvent, SystemCalls, TcpState};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 /// One connection: what its peer sent and we have not taken, and the other way.
 #[derive(Default)]
-pub(crate) struct Connection {
+pub(crate) struct ModelConnection {
     pub(crate) incoming: VecDeque<u8>,
     /// The peer's close comes behind what is incoming.
     pub(crate) is_ended: bool,
@@ -30,9 +30,9 @@ pub(crate) struct Connection {
     is_full: bool,
 }
 
-impl Connection {
-    fn found(&self, token: u64) -> Found {
-        Found {
+impl ModelConnection {
+    fn found(&self, token: u64) -> SocketEvent {
+        SocketEvent {
             token,
             readable: !self.incoming.is_empty() || self.is_ended || self.is_aborted,
             urgent: self.is_urgent,
@@ -77,9 +77,9 @@ impl Connection {
 
 /// Bytes in places, as Linux has them: a place is never shared.
 #[derive(Default)]
-struct Places(VecDeque<VecDeque<u8>>);
+struct PipeBuffers(VecDeque<VecDeque<u8>>);
 
-impl Places {
+impl PipeBuffers {
     fn len(&self) -> usize {
         self.0.iter().map(VecDeque::len).sum()
     }
@@ -99,28 +99,28 @@ impl Places {
 }
 
 /// All that there is.
-pub(crate) struct World {
-    pub(crate) connections: Vec<Connection>,
-    pipes: BTreeMap<usize, Places>,
+pub(crate) struct ModelWorld {
+    pub(crate) connections: Vec<ModelConnection>,
+    pipes: BTreeMap<usize, PipeBuffers>,
     pipes_opened: usize,
     random: Pcg64Mcg,
     is_woken: bool,
-    pause: Pause,
+    pause: PauseState,
     /// Places of a pipe.
-    places: usize,
+    buffers: usize,
     /// The most bytes in a place.
-    place_bytes: usize,
+    buffer_bytes: usize,
     /// One call in so many finds less than it could; 0: none.
-    short: u64,
+    short_one_in: u64,
     /// One call for a pipe in so many fails; 0: none.
-    pipeless: u64,
+    no_pipe_one_in: u64,
     /// One call that moves bytes in so many finds no memory; 0: none.
-    memoryless: u64,
+    no_memory_one_in: u64,
 }
 
 /// What [`Kernel::pause`] began.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pause {
+enum PauseState {
     /// Nothing, or it was said that it is over.
     None,
     GoesOn,
@@ -129,31 +129,31 @@ enum Pause {
     Found,
 }
 
-impl World {
+impl ModelWorld {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(seed ^ 0x5917_ce00);
         let mut any = |values: &[u64]| values[(random.next_u64() % values.len() as u64) as usize];
-        let (places, place_bytes) = (any(&[1, 2, 16, 64]) as usize, any(&[1, 100, 1448, 32_768]));
-        let (short, pipeless) = (any(&[0, 2, 10]), any(&[0, 0, 1, 3]));
-        let memoryless = any(&[0, 0, 2, 20]);
+        let (buffers, buffer_bytes) = (any(&[1, 2, 16, 64]) as usize, any(&[1, 100, 1448, 32_768]));
+        let (short_one_in, no_pipe_one_in) = (any(&[0, 2, 10]), any(&[0, 0, 1, 3]));
+        let no_memory_one_in = any(&[0, 0, 2, 20]);
         Self {
             connections: Vec::new(),
             pipes: BTreeMap::new(),
             pipes_opened: 0,
             random,
             is_woken: false,
-            pause: Pause::None,
-            places,
-            place_bytes: place_bytes as usize,
-            short,
-            pipeless,
-            memoryless,
+            pause: PauseState::None,
+            buffers,
+            buffer_bytes: buffer_bytes as usize,
+            short_one_in,
+            no_pipe_one_in,
+            no_memory_one_in,
         }
     }
 
     /// Fails if a call finds no memory.
     fn find_memory(&mut self) -> Result<()> {
-        match (self.chance(self.memoryless), self.chance(2)) {
+        match (self.chance(self.no_memory_one_in), self.chance(2)) {
             (false, _) => Ok(()),
             (true, true) => Err(Errno::NOBUFS),
             (true, false) => Err(Errno::NOMEM),
@@ -162,16 +162,16 @@ impl World {
 
     /// Time passes, if somebody waits for that.
     pub(crate) fn pass_time(&mut self) -> bool {
-        let goes_on = self.pause == Pause::GoesOn;
+        let goes_on = self.pause == PauseState::GoesOn;
         if goes_on {
-            self.pause = Pause::Over;
+            self.pause = PauseState::Over;
         }
         goes_on
     }
 
     /// Whether much can be moved in few steps.
     pub(crate) fn is_coarse(&self) -> bool {
-        self.places * self.place_bytes > 10_000
+        self.buffers * self.buffer_bytes > 10_000
     }
 
     /// Whether one of so many chances came; of 0 none does.
@@ -180,7 +180,7 @@ impl World {
     }
 
     fn some(&mut self, count: usize) -> usize {
-        if count > 1 && self.chance(self.short) {
+        if count > 1 && self.chance(self.short_one_in) {
             1 + self.random.next_u64() as usize % count
         } else {
             count
@@ -189,7 +189,7 @@ impl World {
 
     /// A connection that takes up to `room` bytes before its peer does; its number.
     pub(crate) fn connect(&mut self, room: usize) -> usize {
-        self.connections.push(Connection { room, ..Connection::default() });
+        self.connections.push(ModelConnection { room, ..ModelConnection::default() });
         self.connections.len() - 1
     }
 
@@ -228,8 +228,8 @@ impl World {
 
     /// What poll(2) would say of the splicer's descriptor.
     pub(crate) fn is_readable(&self) -> bool {
-        let is_found = |it: &Connection| it.is_changed && it.watched.is_some();
-        self.is_woken || self.pause == Pause::Over || self.connections.iter().any(is_found)
+        let is_found = |it: &ModelConnection| it.is_changed && it.watched.is_some();
+        self.is_woken || self.pause == PauseState::Over || self.connections.iter().any(is_found)
     }
 
     pub(crate) fn is_watched(&self) -> bool {
@@ -238,26 +238,26 @@ impl World {
 
     /// Pipes that are open, and bytes in them.
     pub(crate) fn pipes(&self) -> (usize, usize) {
-        (self.pipes.len(), self.pipes.values().map(Places::len).sum())
+        (self.pipes.len(), self.pipes.values().map(PipeBuffers::len).sum())
     }
 
-    fn places(&mut self, pipe: &Pipe) -> &mut Places {
+    fn buffers(&mut self, pipe: &ModelPipe) -> &mut PipeBuffers {
         self.pipes.get_mut(&pipe.number).expect("it is open")
     }
 
-    fn free_places(&mut self, pipe: &Pipe) -> usize {
-        self.places - self.places(pipe).0.len()
+    fn free_buffers(&mut self, pipe: &ModelPipe) -> usize {
+        self.buffers - self.buffers(pipe).0.len()
     }
 
     /// Puts bytes into as many places as they take, and gives how many fitted.
-    fn put(&mut self, pipe: &Pipe, bytes: impl Iterator<Item = u8>) -> usize {
+    fn put(&mut self, pipe: &ModelPipe, bytes: impl Iterator<Item = u8>) -> usize {
         let mut bytes = bytes.peekable();
         let mut count = 0;
-        while bytes.peek().is_some() && self.free_places(pipe) > 0 {
-            let length = self.some(self.place_bytes);
+        while bytes.peek().is_some() && self.free_buffers(pipe) > 0 {
+            let length = self.some(self.buffer_bytes);
             let place: VecDeque<u8> = bytes.by_ref().take(length).collect();
             count += place.len();
-            self.places(pipe).0.push_back(place);
+            self.buffers(pipe).0.push_back(place);
         }
         count
     }
@@ -265,37 +265,37 @@ impl World {
 
 /// The world as a splicer calls it.
 #[derive(Clone)]
-pub(crate) struct Model(pub(crate) Rc<RefCell<World>>);
+pub(crate) struct ModelKernel(pub(crate) Rc<RefCell<ModelWorld>>);
 
 /// A pipe of a world, which it leaves when it is dropped.
-pub(crate) struct Pipe {
+pub(crate) struct ModelPipe {
     number: usize,
-    world: Rc<RefCell<World>>,
+    world: Rc<RefCell<ModelWorld>>,
 }
 
-impl Drop for Pipe {
+impl Drop for ModelPipe {
     fn drop(&mut self) {
         self.world.borrow_mut().pipes.remove(&self.number);
     }
 }
 
-impl Kernel for Model {
+impl SystemCalls for ModelKernel {
     type Socket = usize;
-    type Pipe = Pipe;
+    type Pipe = ModelPipe;
 
-    fn pipe(&mut self) -> Result<Pipe> {
+    fn pipe(&mut self) -> Result<ModelPipe> {
         let mut world = self.0.borrow_mut();
-        let pipeless = world.pipeless;
-        if world.chance(pipeless) {
+        let no_pipe_one_in = world.no_pipe_one_in;
+        if world.chance(no_pipe_one_in) {
             return Err(Errno::MFILE);
         }
         world.pipes_opened += 1;
         let number = world.pipes_opened;
-        world.pipes.insert(number, Places::default());
-        Ok(Pipe { number, world: self.0.clone() })
+        world.pipes.insert(number, PipeBuffers::default());
+        Ok(ModelPipe { number, world: self.0.clone() })
     }
 
-    fn fill(&mut self, from: &usize, into: &Pipe, max: usize) -> Result<usize> {
+    fn splice_in(&mut self, from: &usize, into: &ModelPipe, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
         world.find_memory()?;
         let count = world.connections[*from].readable()?.min(max);
@@ -312,39 +312,39 @@ impl Kernel for Model {
         Ok(count)
     }
 
-    fn drain(&mut self, from: &Pipe, into: &usize, max: usize) -> Result<usize> {
+    fn splice_out(&mut self, from: &ModelPipe, into: &usize, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
         world.find_memory()?;
-        let count = world.connections[*into].writable()?.min(max).min(world.places(from).len());
+        let count = world.connections[*into].writable()?.min(max).min(world.buffers(from).len());
         let count = world.some(count);
-        let bytes = world.places(from).take(count);
+        let bytes = world.buffers(from).take(count);
         world.connections[*into].outgoing.extend(bytes);
         Ok(count)
     }
 
-    fn tee(&mut self, from: &Pipe, into: &Pipe, max: usize) -> Result<usize> {
+    fn tee(&mut self, from: &ModelPipe, into: &ModelPipe, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
         world.find_memory()?;
-        if world.free_places(into) == 0 || world.places(from).len() == 0 {
+        if world.free_buffers(into) == 0 || world.buffers(from).len() == 0 {
             return Err(Errno::AGAIN);
         }
-        let bytes: Vec<u8> = world.places(from).0.iter().flatten().take(max).copied().collect();
+        let bytes: Vec<u8> = world.buffers(from).0.iter().flatten().take(max).copied().collect();
         Ok(world.put(into, bytes.into_iter()))
     }
 
-    fn shift(&mut self, from: &Pipe, into: &Pipe, max: usize) -> Result<usize> {
+    fn splice_between(&mut self, from: &ModelPipe, into: &ModelPipe, max: usize) -> Result<usize> {
         let count = self.tee(from, into, max)?;
-        self.0.borrow_mut().places(from).take(count);
+        self.0.borrow_mut().buffers(from).take(count);
         Ok(count)
     }
 
-    fn read(&mut self, from: &Pipe, bytes: &mut [u8]) -> Result<usize> {
+    fn read_pipe(&mut self, from: &ModelPipe, bytes: &mut [u8]) -> Result<usize> {
         let mut world = self.0.borrow_mut();
-        let count = match world.places(from).len().min(bytes.len()) {
+        let count = match world.buffers(from).len().min(bytes.len()) {
             0 => return Err(Errno::AGAIN),
             count => world.some(count),
         };
-        bytes[..count].copy_from_slice(&world.places(from).take(count));
+        bytes[..count].copy_from_slice(&world.buffers(from).take(count));
         Ok(count)
     }
 
@@ -381,7 +381,7 @@ impl Kernel for Model {
         Ok(count)
     }
 
-    fn shut(&mut self, socket: &usize) -> Result<()> {
+    fn shutdown_write(&mut self, socket: &usize) -> Result<()> {
         let connection = &mut self.0.borrow_mut().connections[*socket];
         if connection.is_aborted {
             return Err(Errno::NOTCONN);
@@ -391,7 +391,7 @@ impl Kernel for Model {
         Ok(())
     }
 
-    fn state(&self, socket: &usize) -> Result<TcpState> {
+    fn tcp_state(&self, socket: &usize) -> Result<TcpState> {
         let connection = &self.0.borrow().connections[*socket];
         Ok(match (connection.is_aborted || connection.is_shut, connection.is_ended) {
             (true, _) => TcpState::Other,
@@ -408,7 +408,7 @@ impl Kernel for Model {
         self.0.borrow_mut().connections[*socket].error.take()
     }
 
-    fn number(&self, socket: &usize) -> u64 {
+    fn socket_id(&self, socket: &usize) -> u64 {
         *socket as u64
     }
 
@@ -425,12 +425,12 @@ impl Kernel for Model {
         self.0.borrow_mut().connections[*socket].watched = None;
     }
 
-    fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<Found>) -> Result<()> {
+    fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<SocketEvent>) -> Result<()> {
         let mut world = self.0.borrow_mut();
         assert!(wait_ms_max.is_some() || world.is_readable(), "nothing would end this wait");
         world.is_woken = false;
-        if world.pause == Pause::Over {
-            world.pause = Pause::Found;
+        if world.pause == PauseState::Over {
+            world.pause = PauseState::Found;
         }
         for index in 0..world.connections.len() {
             // What does not fit into one wait is found by the next.
@@ -448,17 +448,17 @@ impl Kernel for Model {
         self.0.borrow_mut().is_woken = true;
     }
 
-    fn pause(&mut self, _ms: u32) {
+    fn start_pause(&mut self, _ms: u32) {
         let pause = &mut self.0.borrow_mut().pause;
-        assert!(*pause == Pause::None, "one pause at a time");
-        *pause = Pause::GoesOn;
+        assert!(*pause == PauseState::None, "one pause at a time");
+        *pause = PauseState::GoesOn;
     }
 
-    fn has_paused(&mut self) -> bool {
+    fn take_pause_end(&mut self) -> bool {
         let pause = &mut self.0.borrow_mut().pause;
-        let is_over = *pause == Pause::Found;
+        let is_over = *pause == PauseState::Found;
         if is_over {
-            *pause = Pause::None;
+            *pause = PauseState::None;
         }
         is_over
     }

@@ -6,9 +6,9 @@
 
 mod check;
 mod kernel;
-mod play;
+mod model_run;
 
-use play::Play;
+use model_run::ModelRun;
 
 const SEEDS: u64 = 2000;
 
@@ -20,18 +20,18 @@ fn transfers_over_a_modelled_kernel() {
         None => 0..number("SEEDS").unwrap_or(SEEDS),
     };
     for seed in seeds {
-        let _told = Told(seed);
-        let mut play = Play::new(seed);
+        let _told = SeedReport(seed);
+        let mut play = ModelRun::new(seed);
         play.run();
-        play.let_go();
+        play.finish();
         play.check();
     }
 }
 
 /// Says which seed failed.
-struct Told(u64);
+struct SeedReport(u64);
 
-impl Drop for Told {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("seed {}", self.0);

@@ -10,14 +10,14 @@
 //! TRANSFERS=10000 plays so many; SEED=7 begins with another seed. What the kernel does between two
 //! calls is not ours to repeat: a seed gives the same questions, not the same answers.
 
-mod life;
 mod peer;
-mod place;
+mod peer_host;
+mod stress_transfer;
 
-use life::{Life, Splices};
 use millrace_splice::{Linux, Splicer};
-use place::Place;
+use peer_host::PeerHost;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stress_transfer::{Splices, StressTransfer};
 
 const TRANSFERS: u64 = 200;
 const AT_A_TIME: usize = 16;
@@ -30,15 +30,15 @@ fn transfers_over_loopback() {
     };
     let first = number("SEED", 0);
     let mut seeds = first..first + number("TRANSFERS", TRANSFERS);
-    let places = ["ORIGIN", "CLIENT"].map(Place::of);
+    let places = ["ORIGIN", "CLIENT"].map(PeerHost::of);
     let before = millrace_sys::descriptor_count().unwrap();
     // Fewer pipes than could be used: some bytes are copied.
     let mut splicer: Splices = Splicer::new(Linux::new().unwrap(), PIPES_MAX);
-    let mut lives: Vec<Life> = Vec::new();
+    let mut lives: Vec<StressTransfer> = Vec::new();
     loop {
         while lives.len() < AT_A_TIME {
             let Some(seed) = seeds.next() else { break };
-            lives.push(Life::new(seed, &places, &mut splicer));
+            lives.push(StressTransfer::new(seed, &places, &mut splicer));
         }
         if lives.is_empty() {
             break;
@@ -47,15 +47,15 @@ fn transfers_over_loopback() {
             life.step(&mut splicer);
         }
         // The peers are on this thread, too: they cannot be waited for any longer.
-        let wait_ms = i64::from(lives.iter().all(Life::is_patient));
+        let wait_ms = i64::from(lives.iter().all(StressTransfer::is_waiting));
         if is_readable(&splicer, wait_ms) {
-            splicer.turn(Some(0)).unwrap();
+            splicer.forward(Some(0)).unwrap();
             while let Some(notice) = splicer.next_notice() {
-                let life = lives.iter_mut().find(|life| life.is_named(notice.handle()));
-                life.expect("it is alive").hear(notice);
+                let life = lives.iter_mut().find(|life| life.has_handle(notice.handle()));
+                life.expect("it is alive").handle_notice(notice);
             }
         }
-        lives.retain_mut(|life| !life.is_over(&mut splicer));
+        lives.retain_mut(|life| !life.finish(&mut splicer));
     }
     let (open, free) = splicer.pipes();
     assert_eq!((splicer.transfers(), free), (0, open), "nobody holds a pipe");

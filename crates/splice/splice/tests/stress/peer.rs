@@ -5,13 +5,13 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use crate::place::Place;
+use crate::peer_host::PeerHost;
 
 /// Where bytes come from: each peer sends a stream that no other one does.
 #[derive(Clone, Copy)]
-pub(crate) struct Stream(pub(crate) u64);
+pub(crate) struct ByteStream(pub(crate) u64);
 
-impl Stream {
+impl ByteStream {
     pub(crate) fn byte(self, at: usize) -> u8 {
         (self.0 as usize * 37 + at * 7 + at / 251 + at / 65_521) as u8
     }
@@ -22,8 +22,8 @@ impl Stream {
 }
 
 /// The other end.
-pub(crate) struct Peer {
-    stream: Stream,
+pub(crate) struct StressPeer {
+    stream: ByteStream,
     /// Gone once it aborted.
     connection: Option<TcpStream>,
     pub(crate) sent: usize,
@@ -31,20 +31,20 @@ pub(crate) struct Peer {
     pub(crate) is_closed: bool,
     /// What it is to get: some first bytes, then this stream.
     first: Vec<u8>,
-    wanted: Stream,
+    wanted: ByteStream,
     pub(crate) got: usize,
     /// The other side closed.
     pub(crate) is_at_end: bool,
 }
 
-impl Peer {
+impl StressPeer {
     /// A peer that sends `bytes` bytes and is to get `wanted` behind `first`, and our end.
     pub(crate) fn new(
-        place: &Place,
-        stream: Stream,
+        place: &PeerHost,
+        stream: ByteStream,
         bytes: usize,
         first: Vec<u8>,
-        wanted: Stream,
+        wanted: ByteStream,
     ) -> (Self, Rc<TcpStream>) {
         // One of ours, whose connections take little for a peer that reads nothing.
         let address = SocketAddr::new(place.address, 0);
@@ -81,7 +81,7 @@ impl Peer {
         self.left == 0
     }
 
-    pub(crate) fn stream(&self) -> Stream {
+    pub(crate) fn stream(&self) -> ByteStream {
         self.stream
     }
 

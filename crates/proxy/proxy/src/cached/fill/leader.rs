@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_engine::{Instant, Key, Table};
-use millrace_splice::{Course, Plan, Thresholds};
+use millrace_splice::{ArrivalPattern, MoveMethod, Thresholds};
 use millrace_store::ObjectFiller;
 
 use crate::exchange::Exchange;
@@ -13,7 +13,7 @@ use crate::transfer::{TransferState, body_progress::BodyProgress};
 #[derive(Debug)]
 pub(crate) struct Leader {
     pub(super) exchange: Key,
-    pub(super) course: Course,
+    pub(super) course: ArrivalPattern,
     pub(super) thresholds: Thresholds,
     /// Whether the length of the body is unknown. Then only the length of the present chunk is
     /// known, if any.
@@ -46,11 +46,13 @@ impl Leader {
     pub(crate) fn new(exchange: Key, rest: &BodyProgress, thresholds: Thresholds) -> Option<Self> {
         let is_large = match rest {
             BodyProgress::Complete => false,
-            BodyProgress::Length(rest) => thresholds.tees(*rest),
-            BodyProgress::Chunked(_) | BodyProgress::UntilClose => thresholds.tees(u64::MAX),
+            BodyProgress::Length(rest) => thresholds.is_worth_teeing(*rest),
+            BodyProgress::Chunked(_) | BodyProgress::UntilClose => {
+                thresholds.is_worth_teeing(u64::MAX)
+            }
         };
         let has_unknown_length = !matches!(rest, BodyProgress::Length(_));
-        let course = Course::new(true);
+        let course = ArrivalPattern::new(true);
         let leader = Self { exchange, course, thresholds, has_unknown_length, behind_since: None };
         is_large.then_some(leader)
     }
@@ -92,9 +94,9 @@ pub(super) fn choose_source(
     if source == FillSource::Direct {
         return source;
     }
-    let is_small = leader.has_unknown_length && !leader.thresholds.tees(rest);
-    let is_direct =
-        is_small || leader.course.plan(Some(rest), false, &leader.thresholds) == Plan::Copy;
+    let is_small = leader.has_unknown_length && !leader.thresholds.is_worth_teeing(rest);
+    let is_direct = is_small
+        || leader.course.choose_method(Some(rest), false, &leader.thresholds) == MoveMethod::Copy;
     leader.behind_since = match source {
         FillSource::AfterLeader if !is_direct => leader.behind_since.or(Some(now)),
         _ => None,

@@ -164,7 +164,7 @@ impl Fill {
                 self.body.skip(count as u64);
                 self.bytes += count as u64;
                 if let Some(leader) = &mut self.leader {
-                    leader.course.received(count, &leader.thresholds);
+                    leader.course.note_received(count, &leader.thresholds);
                 }
                 Ok(count)
             }

@@ -6,7 +6,7 @@
 //! empties each pipe quickly. After that the body is received into the cache's memory.
 
 use millrace_engine::{Engine, Key, Table};
-use millrace_splice::{Fill as Filled, Pipe, Pipes, limits::PIPE_BYTES};
+use millrace_splice::{FillResult as Filled, Pipe, Pipes, limits::PIPE_BYTES};
 
 use crate::cached::fill::{Fill, FillPause};
 use crate::conn::Conn;
@@ -32,21 +32,21 @@ impl Fill {
         let count = match path.connection.wire.fill_pipe(path.engine, &mut pipe, max) {
             Filled::Bytes(count) => count,
             filled => {
-                path.pipes.give(path.engine, pipe);
-                path.pipes.give(path.engine, aside);
+                path.pipes.release(path.engine, pipe);
+                path.pipes.release(path.engine, aside);
                 return self.handle_empty_pipe(filled);
             }
         };
-        let copied = pipe.copy(path.engine, &mut aside, unfilled);
-        path.pipes.give(path.engine, aside);
+        let copied = pipe.copy_out(path.engine, &mut aside, unfilled);
+        path.pipes.release(path.engine, aside);
         let leader = self.leader.as_mut().expect("the caller has checked that there is a leader");
-        leader.course.filled(count, max, &leader.thresholds);
+        leader.course.note_filled(count, max, &leader.thresholds);
         match copied {
             Ok(true) => path.send(leader.exchange, pipe),
             // The client is woken for these bytes like other readers.
-            Ok(false) => path.pipes.give(path.engine, pipe),
+            Ok(false) => path.pipes.release(path.engine, pipe),
             Err(_) => {
-                path.pipes.give(path.engine, pipe);
+                path.pipes.release(path.engine, pipe);
                 return Err(FillPause::Cut);
             }
         }
@@ -57,8 +57,8 @@ impl Fill {
 
     fn handle_empty_pipe(&mut self, filled: Filled) -> Result<usize, FillPause> {
         match filled {
-            Filled::Nothing => Err(FillPause::NeedsWatch),
-            Filled::Break(_) => Err(FillPause::Cut),
+            Filled::WouldBlock => Err(FillPause::NeedsWatch),
+            Filled::Failed(_) => Err(FillPause::Cut),
             // A receive finds out what no pipe takes.
             Filled::End | Filled::Bytes(_) => {
                 self.leader = None;
@@ -92,9 +92,9 @@ impl<E: Engine> TeePath<'_, E> {
 }
 
 fn take_two_pipes<E: Engine>(engine: &mut E, pipes: &mut Pipes) -> Option<[Pipe; 2]> {
-    let pipe = pipes.take(engine)?;
-    let Some(aside) = pipes.take(engine) else {
-        pipes.give(engine, pipe);
+    let pipe = pipes.acquire(engine)?;
+    let Some(aside) = pipes.acquire(engine) else {
+        pipes.release(engine, pipe);
         return None;
     };
     Some([pipe, aside])

@@ -5,11 +5,11 @@ use millrace_engine::{Buffer, CompletionEvent, Engine, Fd, ShutdownHow, Token};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
+use super::engine_direction::EngineDirection;
 use super::peer::byte;
-use super::way::Way;
 use crate::pipes::Pipes;
 
-pub(super) struct Hand {
+pub(super) struct ManualDirection {
     /// To be sent: what was handed out, later what was received.
     unsent: Vec<u8>,
     is_sending: bool,
@@ -26,45 +26,49 @@ pub(super) struct Hand {
     /// Bytes of the source's stream that the transfer took or that were received since.
     pub(super) taken: usize,
     /// Whether something that had been taken was handed out.
-    pub(super) was_handed_some: bool,
+    pub(super) had_unsent: bool,
     salt: u64,
     tokens: [Token; 2],
     random: Pcg64Mcg,
 }
 
-impl Way {
+impl EngineDirection {
     /// Ends the direction where it is, with nothing outstanding to the sink: what was taken and not
     /// forwarded is handed out. It is what the source sent, neither more nor less.
-    pub(super) fn hand_out<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) -> Hand {
+    pub(super) fn unsplice<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        pipes: &mut Pipes,
+    ) -> ManualDirection {
         assert!(!self.is_sending(), "what is on its way is waited for");
-        let is_over = self.flow.end().is_some();
-        self.flow.stop();
-        let (piped, ahead) = self.flow.piped();
+        let is_over = self.state.end().is_some();
+        self.state.stop();
+        let (piped, ahead) = self.state.piped();
         let rest = match self.pipe.take() {
-            Some(pipe) => super::way::read(pipe, engine, pipes),
+            Some(pipe) => super::engine_direction::read(pipe, engine, pipes),
             // A copy that is on its way has no pipe: it is the last that is kept.
             None => self.kept.as_ref().map_or(Vec::new(), |kept| kept.last(piped)),
         };
-        let taken = self.flow.taken as usize;
-        let is_sink_gone = self.flow.is_sink_gone();
+        let taken = self.state.taken as usize;
+        let is_sink_gone = self.state.is_sink_failed();
         if let Some(kept) = &mut self.kept {
             if is_sink_gone {
-                kept.put(&rest[ahead..]);
+                kept.push(&rest[ahead..]);
             }
-            kept.take_all_but(if is_sink_gone { 0 } else { ahead });
-            let wanted = if is_sink_gone { taken } else { self.flow.forwarded as usize };
+            kept.read_all_but(if is_sink_gone { 0 } else { ahead });
+            let wanted = if is_sink_gone { taken } else { self.state.forwarded as usize };
             assert_eq!(kept.read, wanted, "what is kept was forwarded, or cannot be");
         }
-        let mut unsent = self.first[self.first.len() - self.flow.first..].to_vec();
+        let mut unsent = self.prefix[self.prefix.len() - self.state.prefix..].to_vec();
         if is_sink_gone {
             unsent.clear();
         } else {
-            let from = self.flow.forwarded as usize;
+            let from = self.state.forwarded as usize;
             assert_eq!(from + rest.len(), taken, "nothing is lost");
             compare(&rest, self.salt, from);
             unsent.extend(&rest);
         }
-        Hand {
+        ManualDirection {
             unsent,
             is_sending: false,
             is_receiving: self.is_watching,
@@ -74,7 +78,7 @@ impl Way {
             was_over: is_over,
             is_broken: self.is_source_broken,
             taken,
-            was_handed_some: !is_sink_gone && !rest.is_empty(),
+            had_unsent: !is_sink_gone && !rest.is_empty(),
             salt: self.salt,
             tokens: self.tokens,
             random: Pcg64Mcg::seed_from_u64(self.salt),
@@ -82,7 +86,7 @@ impl Way {
     }
 }
 
-impl Hand {
+impl ManualDirection {
     /// Queues what is to be done next.
     pub(super) fn advance<E: Engine>(&mut self, engine: &mut E, [source, sink]: [&Fd; 2]) {
         if self.is_over || self.is_sending {
@@ -104,7 +108,7 @@ impl Hand {
     }
 
     /// What an operation came to.
-    pub(super) fn hear<E: Engine>(&mut self, event: CompletionEvent, engine: &mut E) {
+    pub(super) fn handle_event<E: Engine>(&mut self, event: CompletionEvent, engine: &mut E) {
         match event {
             CompletionEvent::Readable => self.is_receiving = false,
             CompletionEvent::Received(Ok(buffer)) => {

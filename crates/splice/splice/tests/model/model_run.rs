@@ -5,15 +5,16 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use millrace_splice::{
-    End, Error, Handle, Keep, Kind, Notice, Outcome, Released, Request, Side, Splicer,
+    End, Error, Handle, KeepCopy, Notice, Released, Request, Side, SpliceMode, SpliceOutcome,
+    Splicer,
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::kernel::{Model, World};
+use crate::kernel::{ModelKernel, ModelWorld};
 
 /// The other end of a connection.
-pub(crate) struct Peer {
+pub(crate) struct ModelPeer {
     pub(crate) connection: usize,
     pub(crate) sent: usize,
     /// Bytes that it will still send.
@@ -21,7 +22,7 @@ pub(crate) struct Peer {
     pub(crate) got: Vec<u8>,
 }
 
-impl Peer {
+impl ModelPeer {
     /// The bytes of its stream at `from..to`.
     pub(crate) fn stream(&self, from: usize, to: usize) -> Vec<u8> {
         (from..to).map(|at| (self.connection * 37 + at * 7 + at / 251) as u8).collect()
@@ -29,18 +30,18 @@ impl Peer {
 }
 
 /// What was asked of a splicer, and what it did.
-pub(crate) struct Transfer {
-    pub(crate) kind: Kind,
-    pub(crate) keep: Option<Keep>,
+pub(crate) struct ModelTransfer {
+    pub(crate) kind: SpliceMode,
+    pub(crate) keep: Option<KeepCopy>,
     pub(crate) auto_release: bool,
     pub(crate) first: Vec<u8>,
     pub(crate) handle: Option<Handle>,
     /// Of `fd0` and of `fd1`.
-    pub(crate) peers: [Peer; 2],
+    pub(crate) peers: [ModelPeer; 2],
     /// Kept bytes that the application read.
     pub(crate) read: Vec<u8>,
     /// It was told to, and has not yet.
-    is_told_to_read: bool,
+    is_read_due: bool,
     /// What it read of the destination.
     pub(crate) requests: Vec<u8>,
     /// Bytes that it wrote to the source.
@@ -49,24 +50,24 @@ pub(crate) struct Transfer {
     pub(crate) released: Option<Released>,
 }
 
-pub(crate) struct Play {
-    pub(crate) world: Rc<RefCell<World>>,
-    pub(crate) splicer: Splicer<Model>,
+pub(crate) struct ModelRun {
+    pub(crate) world: Rc<RefCell<ModelWorld>>,
+    pub(crate) splicer: Splicer<ModelKernel>,
     random: Pcg64Mcg,
     pipes_max: usize,
-    pub(crate) transfers: Vec<Transfer>,
+    pub(crate) transfers: Vec<ModelTransfer>,
     aborts: bool,
     /// Much is moved, by large steps.
     is_large: bool,
 }
 
-impl Play {
+impl ModelRun {
     pub(crate) fn new(seed: u64) -> Self {
-        let world = Rc::new(RefCell::new(World::new(seed)));
+        let world = Rc::new(RefCell::new(ModelWorld::new(seed)));
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let pipes_max = random.next_u64() as usize % 6;
         let aborts = random.next_u64().is_multiple_of(3);
-        let splicer = Splicer::new(Model(world.clone()), pipes_max);
+        let splicer = Splicer::new(ModelKernel(world.clone()), pipes_max);
         let is_large = seed.is_multiple_of(20) && world.borrow().is_coarse();
         let transfers = Vec::new();
         let mut play = Self { world, splicer, random, pipes_max, transfers, aborts, is_large };
@@ -84,15 +85,15 @@ impl Play {
         values[self.below(values.len())]
     }
 
-    /// As [`Play::one_of`], but of the large ones if much is moved.
+    /// As [`ModelRun::one_of`], but of the large ones if much is moved.
     fn step(&mut self, values: [usize; 4]) -> usize {
         if self.is_large { values[3] } else { values[self.below(4)] }
     }
 
-    fn peer(&mut self, bytes: usize) -> Peer {
+    fn peer(&mut self, bytes: usize) -> ModelPeer {
         let room = self.step([1, 100, 5000, 1 << 20]);
         let mut world = self.world.borrow_mut();
-        Peer { connection: world.connect(room), sent: 0, left: bytes, got: Vec::new() }
+        ModelPeer { connection: world.connect(room), sent: 0, left: bytes, got: Vec::new() }
     }
 
     /// Asks for a transfer of which something may have come already.
@@ -101,15 +102,16 @@ impl Play {
         let bytes = self.below(size + 1);
         let (limit, both) = (self.below(2 * bytes + 1) as u64, self.below(3) == 0);
         let limit = (self.below(2) == 0).then_some(limit);
-        let kind = if both { Kind::Bidirectional } else { Kind::Unidirectional { limit } };
+        let kind =
+            if both { SpliceMode::Bidirectional } else { SpliceMode::Unidirectional { limit } };
         let max2cache = self.step([1, 10, 1000, 300_000]);
-        let keep = Keep { min2read: 1 + self.below(max2cache), max2cache };
+        let keep = KeepCopy { min2read: 1 + self.below(max2cache), max2cache };
         let keep = (!both && self.below(2) == 0).then_some(keep);
         let auto_release = self.below(2) == 0;
         let (length, requests) = (self.below(200), self.below(500));
         let peers = [self.peer(bytes), self.peer(requests)];
         let first = (0..length).map(|at| at as u8).collect();
-        self.transfers.push(Transfer {
+        self.transfers.push(ModelTransfer {
             kind,
             keep,
             auto_release,
@@ -117,7 +119,7 @@ impl Play {
             handle: None,
             peers,
             read: Vec::new(),
-            is_told_to_read: false,
+            is_read_due: false,
             requests: Vec::new(),
             written: 0,
             ended: None,
@@ -130,27 +132,27 @@ impl Play {
         if self.below(4) == 0 {
             self.end(index);
         }
-        self.ask(index);
+        self.start(index);
     }
 
-    fn ask(&mut self, index: usize) {
+    fn start(&mut self, index: usize) {
         let mut input = vec![0; self.one_of(&[0, 10, 100_000])];
         let transfer = &mut self.transfers[index];
         let request = Request {
             fd0: transfer.peers[0].connection,
             fd1: transfer.peers[1].connection,
-            kind: transfer.kind,
-            keep: transfer.keep,
+            mode: transfer.kind,
+            keep_copy: transfer.keep,
             auto_release: transfer.auto_release,
-            first: &transfer.first,
+            prefix: &transfer.first,
             input: if transfer.keep.is_some() { &mut input } else { &mut [] },
         };
         match self.splicer.splice(request).expect("both are open") {
-            Outcome::Begun { handle, input: count } => {
+            SpliceOutcome::Started { handle, input: count } => {
                 transfer.handle = Some(handle);
                 transfer.read.extend(&input[..count]);
             }
-            Outcome::Ended { end, released, input: count } => {
+            SpliceOutcome::Ended { end, released, input: count } => {
                 transfer.read.extend(&input[..count]);
                 assert_eq!(released.end, Some(end));
                 let forwarded = [0, 1].map(|way| released.directions[way].forwarded);
@@ -167,8 +169,8 @@ impl Play {
             match self.below(100) {
                 0..30 => drop(self.deliver(index)),
                 30..55 => drop(self.collect(index)),
-                55..85 => drop(self.turn()),
-                85..94 => self.be_the_application(index),
+                55..85 => drop(self.forward()),
+                85..94 => self.act_as_application(index),
                 94..96 => drop(self.end(index)),
                 96 if self.aborts => self.abort(index),
                 97 if self.below(4) == 0 => self.unsplice(index),
@@ -179,19 +181,19 @@ impl Play {
     }
 
     /// Everybody does all that is left to be done.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for round in 0.. {
             assert!(round < 2_000_000, "it goes on for ever");
             let mut is_moved = false;
             for index in 0..self.transfers.len() {
                 is_moved |= self.deliver(index) | self.collect(index);
                 is_moved |= self.end(index);
-                if self.transfers[index].is_told_to_read {
+                if self.transfers[index].is_read_due {
                     self.read_kept(index);
                     is_moved = true;
                 }
             }
-            is_moved |= self.turn();
+            is_moved |= self.forward();
             // Only when nothing else is left: who tries again before the pause is over spins.
             if !is_moved && !self.world.borrow_mut().pass_time() {
                 return;
@@ -275,28 +277,30 @@ impl Play {
     }
 
     /// Reads what it may and, now and then, tries what it may not.
-    fn be_the_application(&mut self, index: usize) {
-        if self.transfers[index].is_told_to_read {
+    fn act_as_application(&mut self, index: usize) {
+        if self.transfers[index].is_read_due {
             return self.read_kept(index);
         }
         let mut bytes = vec![0; self.one_of(&[1, 100])];
         let transfer = &mut self.transfers[index];
         let Some(handle) = transfer.handle else { return };
-        if transfer.kind != Kind::Bidirectional && self.splicer.forwarded(handle).is_ok() {
-            let of_source = if transfer.keep.is_some() { Ok(0) } else { Err(Error::Refused) };
+        if transfer.kind != SpliceMode::Bidirectional
+            && self.splicer.forwarded_bytes(handle).is_ok()
+        {
+            let of_source = if transfer.keep.is_some() { Ok(0) } else { Err(Error::NotPermitted) };
             assert_eq!(self.splicer.read(handle, Side::Fd0, &mut []), of_source);
             assert_eq!(self.splicer.read(handle, Side::Fd1, &mut []), Ok(0));
         }
         let [source, destination] = [Side::Fd0, Side::Fd1];
-        let refused = Err(Error::Refused);
+        let refused = Err(Error::NotPermitted);
         match transfer.kind {
-            _ if self.splicer.forwarded(handle).is_err() => {}
-            Kind::Bidirectional => {
+            _ if self.splicer.forwarded_bytes(handle).is_err() => {}
+            SpliceMode::Bidirectional => {
                 assert_eq!(self.splicer.read(handle, source, &mut bytes), refused);
                 assert_eq!(self.splicer.write(handle, source, &bytes), refused);
                 assert_eq!(self.splicer.read(handle, destination, &mut bytes), refused);
             }
-            Kind::Unidirectional { .. } => {
+            SpliceMode::Unidirectional { .. } => {
                 assert_eq!(self.splicer.write(handle, destination, &bytes), refused);
                 if transfer.keep.is_none() {
                     assert_eq!(self.splicer.read(handle, source, &mut bytes), refused);
@@ -314,7 +318,7 @@ impl Play {
         let mut bytes = vec![0; self.step([1, 100, 1000, 400_000])];
         let transfer = &mut self.transfers[index];
         let handle = transfer.handle.expect("it was told so by its name");
-        transfer.is_told_to_read = false;
+        transfer.is_read_due = false;
         match self.splicer.read(handle, Side::Fd0, &mut bytes) {
             Ok(count) => {
                 assert!(count > 0, "there is something, or nobody tells");
@@ -326,14 +330,14 @@ impl Play {
     }
 
     /// What a loop around poll(2) does.
-    fn turn(&mut self) -> bool {
+    fn forward(&mut self) -> bool {
         if !self.world.borrow().is_readable() {
             return false;
         }
-        self.splicer.turn(Some(0)).expect("it waits for nothing else");
+        self.splicer.forward(Some(0)).expect("it waits for nothing else");
         while let Some(notice) = self.splicer.next_notice() {
-            let index = self.hear(notice);
-            if self.transfers[index].is_told_to_read && self.below(2) == 0 {
+            let index = self.handle_notice(notice);
+            if self.transfers[index].is_read_due && self.below(2) == 0 {
                 self.read_kept(index);
             }
         }
@@ -345,18 +349,18 @@ impl Play {
     }
 
     /// Gives which transfer is meant.
-    fn hear(&mut self, notice: Notice) -> usize {
+    fn handle_notice(&mut self, notice: Notice) -> usize {
         let name = Some(notice.handle());
         let index = self.transfers.iter().position(|it| it.handle == name).expect("it is named");
         let transfer = &mut self.transfers[index];
         assert!(transfer.released.is_none() && transfer.ended.is_none(), "that was the last");
         match notice {
             Notice::Readable(_) => {
-                assert!(transfer.keep.is_some() && !transfer.is_told_to_read, "it is told once");
-                transfer.is_told_to_read = true;
+                assert!(transfer.keep.is_some() && !transfer.is_read_due, "it is told once");
+                transfer.is_read_due = true;
             }
             Notice::Ended { end, forwarded, .. } => {
-                assert!(!transfer.is_told_to_read, "there is something left to be read");
+                assert!(!transfer.is_read_due, "there is something left to be read");
                 transfer.ended = Some((end, forwarded));
             }
         }

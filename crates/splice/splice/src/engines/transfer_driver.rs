@@ -8,17 +8,17 @@ use millrace_engine::{
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::hand::Hand;
-use super::kept::{Kept, Manner};
-use super::way::Way;
+use super::copy_reader::{CopyReader, ReadPolicy};
+use super::engine_direction::EngineDirection;
+use super::manual_direction::ManualDirection;
 use crate::Thresholds;
-use crate::flow::Flow;
+use crate::direction_state::DirectionState;
 use crate::pipes::Pipes;
-use crate::request::{Close, End, Side};
+use crate::request::{End, HalfClose, Side};
 
 /// A moment of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Moment {
+enum UnspliceTime {
     /// After so many turns.
     Turns(usize),
     /// When a sink has taken a part of what is in a pipe.
@@ -27,24 +27,24 @@ enum Moment {
 
 /// What a seed asks for.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct TransferSpec {
     pub(super) seed: u64,
     pub(super) size_bits: usize,
     pub(super) is_bidirectional: bool,
     pub(super) limit: Option<u64>,
-    pub(super) first: Vec<u8>,
+    pub(super) prefix: Vec<u8>,
     /// What either peer sends.
     pub(super) bytes: [usize; 2],
     /// Much is sent to somebody who reads little.
     pub(super) is_slow: bool,
     /// How the application reads, where it keeps a copy.
-    keep: Option<Manner>,
+    keep: Option<ReadPolicy>,
     /// When the transfer is unspliced.
-    unsplice: Option<Moment>,
+    unsplice: Option<UnspliceTime>,
     pipes_max: usize,
 }
 
-impl Asked {
+impl TransferSpec {
     /// Bodies of fewer than `2^size_bits` bytes.
     pub(super) fn new(seed: u64, size_bits: usize) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
@@ -57,13 +57,14 @@ impl Asked {
         let bytes = [below(sizes[0] + 1), below(sizes[1] + 1) * usize::from(is_bidirectional)];
         let limit = below(bytes[0] + 1) as u64;
         let limit = (!is_bidirectional && below(2) == 0).then_some(limit);
-        let first = (0..below(2) * below(500)).map(|at| at as u8).collect();
+        let prefix = (0..below(2) * below(500)).map(|at| at as u8).collect();
         let pipes_max = below(4);
-        let keep = (!is_bidirectional && below(3) > 0).then(|| Manner::new(bytes[0], &mut below));
+        let keep =
+            (!is_bidirectional && below(3) > 0).then(|| ReadPolicy::new(bytes[0], &mut below));
         let most = 1 << below(8);
         let unsplice = match below(4) {
-            0 => Some(Moment::Turns(below(most))),
-            1 => Some(Moment::Midway),
+            0 => Some(UnspliceTime::Turns(below(most))),
+            1 => Some(UnspliceTime::Midway),
             _ => None,
         };
         Self {
@@ -71,7 +72,7 @@ impl Asked {
             size_bits,
             is_bidirectional,
             limit,
-            first,
+            prefix,
             bytes,
             is_slow,
             keep,
@@ -85,20 +86,22 @@ impl Asked {
         2 * self.seed + side as u64
     }
 
-    fn ways(&self) -> Vec<Way> {
-        let tokens = |way: u32| [token(2 * way), token(2 * way + 1)];
-        let close = if self.is_bidirectional { Close::Forwarded } else { Close::NotForwarded };
-        let keep = self.keep.map(|manner| manner.keep);
-        let forth = Flow::new(Side::Fd0, self.first.len(), self.limit, keep, close);
-        let kept = self.keep.map(|manner| Kept::new(manner, self.salt(0)));
-        let mut ways = vec![Way::new(forth, self.first.clone(), kept, self.salt(0), tokens(0))];
+    fn directions(&self) -> Vec<EngineDirection> {
+        let tokens = |direction: u32| [token(2 * direction), token(2 * direction + 1)];
+        let close =
+            if self.is_bidirectional { HalfClose::Forwarded } else { HalfClose::NotForwarded };
+        let keep = self.keep.map(|policy| policy.keep);
+        let forth = DirectionState::new(Side::Fd0, self.prefix.len(), self.limit, keep, close);
+        let kept = self.keep.map(|policy| CopyReader::new(policy, self.salt(0)));
+        let mut directions =
+            vec![EngineDirection::new(forth, self.prefix.clone(), kept, self.salt(0), tokens(0))];
         if self.is_bidirectional {
-            let back = Flow::new(Side::Fd1, 0, None, None, close);
-            ways.push(Way::new(back, Vec::new(), None, self.salt(1), tokens(1)));
+            let back = DirectionState::new(Side::Fd1, 0, None, None, close);
+            directions.push(EngineDirection::new(back, Vec::new(), None, self.salt(1), tokens(1)));
         }
-        let leaves_midway = self.unsplice == Some(Moment::Midway);
-        ways.iter_mut().for_each(|way| way.leaves_midway = leaves_midway);
-        ways
+        let stops_midway = self.unsplice == Some(UnspliceTime::Midway);
+        directions.iter_mut().for_each(|direction| direction.stops_midway = stops_midway);
+        directions
     }
 }
 
@@ -110,26 +113,26 @@ fn token(slot: u32) -> Token {
 const OPENING: [u32; 2] = [4, 5];
 
 /// Who moves the bytes.
-pub(super) struct Worker<E: Engine> {
+pub(super) struct TransferDriver<E: Engine> {
     pub(super) engine: E,
     pipes: Pipes,
     /// Taken when the transfer is over.
     fds: Option<[Fd; 2]>,
     opened: usize,
-    pub(super) ways: Vec<Way>,
+    pub(super) directions: Vec<EngineDirection>,
     /// After an unsplice: the same ways by hand.
-    pub(super) hands: Vec<Hand>,
+    pub(super) manual: Vec<ManualDirection>,
     /// Turns to come before the transfer is unspliced.
     turns_left: Option<usize>,
     /// How each way ended, once the transfer is over; `None`: it was broken off or unspliced.
     pub(super) ends: Vec<Option<End>>,
 }
 
-impl<E: Engine> Worker<E> {
+impl<E: Engine> TransferDriver<E> {
     /// A worker that begins to connect to both peers.
     pub(super) fn connecting(
         mut engine: E,
-        asked: &Asked,
+        spec: &TransferSpec,
         addresses: &[Address; 2],
     ) -> Option<Self> {
         let fd0 = engine.connect(&addresses[0], token(OPENING[0])).ok()?;
@@ -137,26 +140,26 @@ impl<E: Engine> Worker<E> {
             engine.close(fd0);
             return None;
         };
-        Some(Self::new(engine, asked, [fd0, fd1], 0))
+        Some(Self::new(engine, spec, [fd0, fd1], 0))
     }
 
     /// A worker that has these connections to both peers.
-    pub(super) fn with(engine: E, asked: &Asked, fds: [Fd; 2]) -> Self {
-        let mut worker = Self::new(engine, asked, fds, 2);
-        worker.go_on();
+    pub(super) fn with(engine: E, spec: &TransferSpec, fds: [Fd; 2]) -> Self {
+        let mut worker = Self::new(engine, spec, fds, 2);
+        worker.advance_all();
         worker
     }
 
-    fn new(engine: E, asked: &Asked, fds: [Fd; 2], opened: usize) -> Self {
+    fn new(engine: E, spec: &TransferSpec, fds: [Fd; 2], opened: usize) -> Self {
         Self {
             engine,
-            pipes: Pipes::new(asked.pipes_max, Thresholds::FIXED),
+            pipes: Pipes::new(spec.pipes_max, Thresholds::FIXED),
             fds: Some(fds),
             opened,
-            ways: asked.ways(),
-            hands: Vec::new(),
-            turns_left: match asked.unsplice {
-                Some(Moment::Turns(turns)) => Some(turns),
+            directions: spec.directions(),
+            manual: Vec::new(),
+            turns_left: match spec.unsplice {
+                Some(UnspliceTime::Turns(turns)) => Some(turns),
                 _ => None,
             },
             ends: Vec::new(),
@@ -172,81 +175,93 @@ impl<E: Engine> Worker<E> {
                 CompletionEvent::Received(Ok(buffer)) if self.fds.is_none() => {
                     self.engine.recycle(buffer)
                 }
-                event if self.fds.is_some() => self.hear(token.slot(), event),
+                event if self.fds.is_some() => self.handle_event(token.slot(), event),
                 _ => {}
             }
         }
-        if self.fds.is_none() || self.opened < 2 || !self.hands.is_empty() {
+        if self.fds.is_none() || self.opened < 2 || !self.manual.is_empty() {
             return;
         }
         self.turns_left = self.turns_left.map(|turns| turns.saturating_sub(1));
-        if self.ways[0].maybe_read() || self.turns_left == Some(0) {
-            self.go_on();
+        if self.directions[0].maybe_read() || self.turns_left == Some(0) {
+            self.advance_all();
         }
     }
 
     /// When the application looks again whether to read, if there is something to be read.
     pub(super) fn reads_at(&self) -> Option<Instant> {
-        let is_to_be_read = self.hands.is_empty() && self.ways[0].is_to_be_read();
+        let is_to_be_read = self.manual.is_empty() && self.directions[0].is_read_due();
         let is_waiting = self.fds.is_some() && is_to_be_read;
         is_waiting.then(|| self.engine.now() + Duration::from_millis(1))
     }
 
-    fn hear(&mut self, slot: u32, event: CompletionEvent) {
+    fn handle_event(&mut self, slot: u32, event: CompletionEvent) {
         let index = slot as usize / 2;
         match event {
             CompletionEvent::Connected(Ok(())) => self.opened += 1,
             CompletionEvent::Connected(Err(_)) => return self.end(),
-            event if !self.hands.is_empty() => self.hands[index].hear(event, &mut self.engine),
+            event if !self.manual.is_empty() => {
+                self.manual[index].handle_event(event, &mut self.engine)
+            }
             event => {
                 let [fd0, fd1] = self.fds.as_ref().expect("it is not over");
                 let sink = if index == 0 { fd1 } else { fd0 };
-                self.ways[index].hear(&event, &mut self.engine, &mut self.pipes, sink);
+                self.directions[index].handle_event(
+                    &event,
+                    &mut self.engine,
+                    &mut self.pipes,
+                    sink,
+                );
             }
         }
         if self.opened == 2 {
-            self.go_on();
+            self.advance_all();
         }
     }
 
-    fn go_on(&mut self) {
-        if self.hands.is_empty() {
+    fn advance_all(&mut self) {
+        if self.manual.is_empty() {
             self.advance();
         }
-        if !self.hands.is_empty() {
-            self.advance_by_hand();
+        if !self.manual.is_empty() {
+            self.advance_manual();
         }
     }
 
     fn advance(&mut self) {
-        let is_leaving = self.turns_left == Some(0) || self.ways.iter().any(Way::is_leaving);
-        if is_leaving {
-            self.ways.iter_mut().for_each(Way::leave);
+        let is_stopping =
+            self.turns_left == Some(0) || self.directions.iter().any(EngineDirection::is_stopping);
+        if is_stopping {
+            self.directions.iter_mut().for_each(EngineDirection::stop);
         }
         let [fd0, fd1] = self.fds.as_ref().expect("it is not over");
         // An error is told once: whoever asks that connection now would take it for closed.
-        if !is_aborted(&self.ways) {
-            for (way, fds) in self.ways.iter_mut().zip([[fd0, fd1], [fd1, fd0]]) {
-                way.advance(&mut self.engine, &mut self.pipes, fds);
+        if !is_aborted(&self.directions) {
+            for (direction, fds) in self.directions.iter_mut().zip([[fd0, fd1], [fd1, fd0]]) {
+                direction.advance(&mut self.engine, &mut self.pipes, fds);
             }
         }
-        if is_aborted(&self.ways) || self.ways.iter().all(|way| way.flow.end().is_some()) {
+        if is_aborted(&self.directions)
+            || self.directions.iter().all(|direction| direction.state.end().is_some())
+        {
             self.end();
-        } else if is_leaving && !self.ways.iter().any(Way::is_sending) {
-            let hand_out = |way: &mut Way| way.hand_out(&mut self.engine, &mut self.pipes);
-            self.hands = self.ways.iter_mut().map(hand_out).collect();
+        } else if is_stopping && !self.directions.iter().any(EngineDirection::is_sending) {
+            let hand_out = |direction: &mut EngineDirection| {
+                direction.unsplice(&mut self.engine, &mut self.pipes)
+            };
+            self.manual = self.directions.iter_mut().map(hand_out).collect();
         }
     }
 
-    fn advance_by_hand(&mut self) {
+    fn advance_manual(&mut self) {
         let [fd0, fd1] = self.fds.as_ref().expect("it is not over");
-        for (hand, fds) in self.hands.iter_mut().zip([[fd0, fd1], [fd1, fd0]]) {
-            if !hand.is_broken {
-                hand.advance(&mut self.engine, fds);
+        for (manual_direction, fds) in self.manual.iter_mut().zip([[fd0, fd1], [fd1, fd0]]) {
+            if !manual_direction.is_broken {
+                manual_direction.advance(&mut self.engine, fds);
             }
         }
-        let is_broken = self.hands.iter().any(|hand| hand.is_broken);
-        if is_broken || self.hands.iter().all(|hand| hand.is_over) {
+        let is_broken = self.manual.iter().any(|manual_direction| manual_direction.is_broken);
+        if is_broken || self.manual.iter().all(|manual_direction| manual_direction.is_over) {
             self.end();
         }
     }
@@ -254,11 +269,11 @@ impl<E: Engine> Worker<E> {
     /// Ends the transfer where it is, and closes everything.
     pub(super) fn end(&mut self) {
         let Some(fds) = self.fds.take() else { return };
-        let is_unspliced = !self.hands.is_empty();
-        let end = |way: &Way| way.flow.end().filter(|_| !is_unspliced);
-        self.ends = self.ways.iter().map(end).collect();
-        for way in &mut self.ways {
-            way.release(&mut self.engine, &mut self.pipes);
+        let is_unspliced = !self.manual.is_empty();
+        let end = |direction: &EngineDirection| direction.state.end().filter(|_| !is_unspliced);
+        self.ends = self.directions.iter().map(end).collect();
+        for direction in &mut self.directions {
+            direction.release(&mut self.engine, &mut self.pipes);
         }
         self.pipes.close_free(&mut self.engine);
         assert_eq!(self.pipes.open(), 0, "no pipe is left open");
@@ -267,9 +282,12 @@ impl<E: Engine> Worker<E> {
 
     /// Whether every way came to an end that was planned, or was gone on with by hand to its end.
     pub(super) fn is_whole(&self) -> bool {
-        match self.hands.is_empty() {
+        match self.manual.is_empty() {
             true => self.ends.iter().all(|end| end.is_some_and(|end| end.error().is_none())),
-            false => self.hands.iter().all(|hand| hand.is_over && !hand.is_broken),
+            false => self
+                .manual
+                .iter()
+                .all(|manual_direction| manual_direction.is_over && !manual_direction.is_broken),
         }
     }
 
@@ -278,7 +296,7 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-fn is_aborted(ways: &[Way]) -> bool {
-    let mut ends = ways.iter().filter_map(|way| way.flow.end());
+fn is_aborted(directions: &[EngineDirection]) -> bool {
+    let mut ends = directions.iter().filter_map(|direction| direction.state.end());
     ends.any(|end| end.error().is_some())
 }

@@ -6,31 +6,31 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use millrace_splice::{
-    Direction, End, Error, Handle, Keep, Kind, Linux, Notice, Outcome, Released, Request, Side,
-    Splicer,
+    DirectionResult, End, Error, Handle, KeepCopy, Linux, Notice, Released, Request, Side,
+    SpliceMode, SpliceOutcome, Splicer,
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::peer::{Peer, Stream};
-use crate::place::Place;
+use crate::peer::{ByteStream, StressPeer};
+use crate::peer_host::PeerHost;
 
 pub(crate) type Splices = Splicer<Linux<Rc<TcpStream>>>;
 
 /// After so long something waits for ever, even where packets get lost.
 const FOR_EVER: Duration = Duration::from_secs(120);
 
-pub(crate) struct Life {
+pub(crate) struct StressTransfer {
     seed: u64,
     random: Pcg64Mcg,
     /// Of `fd0`, and of `fd1`.
     fds: [Rc<TcpStream>; 2],
-    peers: [Peer; 2],
-    kind: Kind,
-    keep: Option<Keep>,
+    peers: [StressPeer; 2],
+    kind: SpliceMode,
+    keep: Option<KeepCopy>,
     auto_release: bool,
     handle: Option<Handle>,
-    is_told_to_read: bool,
+    is_read_due: bool,
     /// Kept bytes that were read.
     read: usize,
     ended: Option<(End, [u64; 2])>,
@@ -44,8 +44,8 @@ pub(crate) struct Life {
     since: Instant,
 }
 
-impl Life {
-    pub(crate) fn new(seed: u64, places: &[Place; 2], splicer: &mut Splices) -> Self {
+impl StressTransfer {
+    pub(crate) fn new(seed: u64, places: &[PeerHost; 2], splicer: &mut Splices) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let mut below = |bound: usize| random.next_u64() as usize % bound;
         let size = 1 << below(22);
@@ -56,19 +56,20 @@ impl Life {
         let back = below(back_max);
         let limit = (below(2) == 0).then(|| below(bytes + 1) as u64);
         let is_both = below(3) == 0;
-        let kind = if is_both { Kind::Bidirectional } else { Kind::Unidirectional { limit } };
+        let kind =
+            if is_both { SpliceMode::Bidirectional } else { SpliceMode::Unidirectional { limit } };
         let cache_max = 1 << below(20);
         // A bound of few bytes makes as many rounds of a large body.
         let max2cache = 1 + bytes / 256 + below(cache_max);
-        let keep = Keep { min2read: 1 + below(max2cache), max2cache };
+        let keep = KeepCopy { min2read: 1 + below(max2cache), max2cache };
         let keep = (!is_both && below(2) == 0).then_some(keep);
         let first: Vec<u8> = (0..below(3000) * below(2)).map(|at| (at * 3) as u8).collect();
         let (auto_release, aborts) = (below(2) == 0, below(4) == 0);
         let unsplices = is_slow || below(3) == 0;
         let steps = below(300);
-        let streams = [Stream(2 * seed), Stream(2 * seed + 1)];
-        let (peer0, fd0) = Peer::new(&places[0], streams[0], bytes, Vec::new(), streams[1]);
-        let (peer1, fd1) = Peer::new(&places[1], streams[1], back, first.clone(), streams[0]);
+        let streams = [ByteStream(2 * seed), ByteStream(2 * seed + 1)];
+        let (peer0, fd0) = StressPeer::new(&places[0], streams[0], bytes, Vec::new(), streams[1]);
+        let (peer1, fd1) = StressPeer::new(&places[1], streams[1], back, first.clone(), streams[0]);
         let mut life = Self {
             seed,
             random,
@@ -78,7 +79,7 @@ impl Life {
             keep,
             auto_release,
             handle: None,
-            is_told_to_read: false,
+            is_read_due: false,
             read: 0,
             ended: None,
             released: None,
@@ -103,51 +104,51 @@ impl Life {
         let request = Request {
             fd0: self.fds[0].clone(),
             fd1: self.fds[1].clone(),
-            kind: self.kind,
-            keep: self.keep,
+            mode: self.kind,
+            keep_copy: self.keep,
             auto_release: self.auto_release,
-            first,
+            prefix: first,
             input: if self.keep.is_some() { &mut input } else { &mut [] },
         };
         match splicer.splice(request).expect("both are open") {
-            Outcome::Begun { handle, input: count } => {
+            SpliceOutcome::Started { handle, input: count } => {
                 self.handle = Some(handle);
-                self.was_kept(&input[..count]);
+                self.compare_copy(&input[..count]);
             }
-            Outcome::Ended { end, released, input: count } => {
-                self.was_kept(&input[..count]);
+            SpliceOutcome::Ended { end, released, input: count } => {
+                self.compare_copy(&input[..count]);
                 self.ended = Some((end, [0, 1].map(|way| released.directions[way].forwarded)));
                 self.released = Some(released);
             }
         }
     }
 
-    fn was_kept(&mut self, bytes: &[u8]) {
+    fn compare_copy(&mut self, bytes: &[u8]) {
         let wanted = self.peers[0].stream().bytes(self.read, self.read + bytes.len());
         assert!(bytes == wanted, "kept bytes from {}", self.read);
         self.read += bytes.len();
     }
 
-    pub(crate) fn is_named(&self, handle: Handle) -> bool {
+    pub(crate) fn has_handle(&self, handle: Handle) -> bool {
         self.handle == Some(handle)
     }
 
     /// Whether nothing is left to be done by somebody else than the splicer.
-    pub(crate) fn is_patient(&self) -> bool {
-        self.steps == 0 && !self.is_told_to_read
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.steps == 0 && !self.is_read_due
     }
 
-    pub(crate) fn hear(&mut self, notice: Notice) {
+    pub(crate) fn handle_notice(&mut self, notice: Notice) {
         assert!(self.ended.is_none(), "that was the last");
         match notice {
-            Notice::Readable(_) => self.is_told_to_read = true,
+            Notice::Readable(_) => self.is_read_due = true,
             Notice::Ended { end, forwarded, .. } => self.ended = Some((end, forwarded)),
         }
     }
 
     /// Something happens; or, after so many steps, all that is left to happen.
     pub(crate) fn step(&mut self, splicer: &mut Splices) {
-        let _told = Told(self.seed);
+        let _told = SeedReport(self.seed);
         assert!(self.since.elapsed() < FOR_EVER, "it waits for ever");
         let size = 1 << self.below(18);
         let max = 1 + self.below(size);
@@ -171,29 +172,30 @@ impl Life {
             38 if self.aborts && self.below(3) == 0 => self.peers[side].abort(),
             39 if self.unsplices && self.below(4) == 0 => self.unsplice(splicer),
             39 if self.peers[side].has_sent_all() => self.peers[side].close(),
-            _ => self.try_what_is_refused(splicer),
+            _ => self.try_forbidden_calls(splicer),
         }
     }
 
     fn read_kept(&mut self, max: usize, splicer: &mut Splices) {
-        if !std::mem::take(&mut self.is_told_to_read) {
+        if !std::mem::take(&mut self.is_read_due) {
             return;
         }
         let mut bytes = vec![0; max];
         let handle = self.handle.expect("it was told by name");
         match splicer.read(handle, Side::Fd0, &mut bytes) {
-            Ok(count) => self.was_kept(&bytes[..count]),
+            Ok(count) => self.compare_copy(&bytes[..count]),
             Err(error) => assert!(error == Error::Stale && self.released.is_some(), "{error}"),
         }
     }
 
-    fn try_what_is_refused(&self, splicer: &mut Splices) {
-        let Some(handle) = self.handle.filter(|&handle| splicer.forwarded(handle).is_ok()) else {
+    fn try_forbidden_calls(&self, splicer: &mut Splices) {
+        let Some(handle) = self.handle.filter(|&handle| splicer.forwarded_bytes(handle).is_ok())
+        else {
             return;
         };
-        assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::Refused));
+        assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::NotPermitted));
         if self.keep.is_none() {
-            assert_eq!(splicer.read(handle, Side::Fd0, &mut [0]), Err(Error::Refused));
+            assert_eq!(splicer.read(handle, Side::Fd0, &mut [0]), Err(Error::NotPermitted));
         }
     }
 
@@ -204,7 +206,7 @@ impl Life {
     }
 
     /// Ends the life of what was released: compares all, and carries on in user space.
-    pub(crate) fn is_over(&mut self, splicer: &mut Splices) -> bool {
+    pub(crate) fn finish(&mut self, splicer: &mut Splices) -> bool {
         let is_due = self.ended.is_some() && (self.auto_release || self.steps == 0);
         if is_due && self.released.is_none() && !self.auto_release {
             self.unsplice(splicer);
@@ -214,7 +216,7 @@ impl Life {
         if !is_due && self.released.is_none() {
             return false;
         }
-        let _told = Told(self.seed);
+        let _told = SeedReport(self.seed);
         self.check_end();
         let [forth, back] = match (self.released.take(), self.ended) {
             (Some(released), _) => released.directions,
@@ -223,11 +225,11 @@ impl Life {
             (None, ended) => ended
                 .expect("it ended")
                 .1
-                .map(|forwarded| Direction { forwarded, ..Direction::default() }),
+                .map(|forwarded| DirectionResult { forwarded, ..DirectionResult::default() }),
         };
         self.check_kept(&forth);
-        self.carry_on(0, forth);
-        self.carry_on(1, back);
+        self.forward_rest(0, forth);
+        self.forward_rest(1, back);
         true
     }
 
@@ -235,11 +237,13 @@ impl Life {
         let Some((end, forwarded)) = self.ended else { return };
         let [peer0, peer1] = &self.peers;
         match (end, self.kind) {
-            (End::Limit, Kind::Unidirectional { limit }) => assert_eq!(limit, Some(forwarded[0])),
-            (End::Closed, Kind::Unidirectional { .. }) => {
+            (End::Limit, SpliceMode::Unidirectional { limit }) => {
+                assert_eq!(limit, Some(forwarded[0]))
+            }
+            (End::Closed, SpliceMode::Unidirectional { .. }) => {
                 assert!(peer0.is_closed && peer0.sent as u64 == forwarded[0]);
             }
-            (End::Closed, Kind::Bidirectional) => {
+            (End::Closed, SpliceMode::Bidirectional) => {
                 assert!(peer0.is_closed && peer1.is_closed);
                 assert_eq!([peer0.sent as u64, peer1.sent as u64], forwarded);
             }
@@ -249,18 +253,18 @@ impl Life {
     }
 
     /// What was kept is what was forwarded, or all if the destination is gone.
-    fn check_kept(&mut self, way: &Direction) {
+    fn check_kept(&mut self, way: &DirectionResult) {
         if self.keep.is_none() {
             return;
         }
-        self.was_kept(&way.kept);
+        self.compare_copy(&way.kept);
         let is_gone = self.peers[1].is_aborted();
         assert!(self.read as u64 == way.forwarded || is_gone, "{} were kept", self.read);
     }
 
     /// The application does one way what the splicer did: what was not sent, then what is still in
     /// the connection, goes to the other peer, which has to get the whole stream.
-    fn carry_on(&mut self, way: usize, direction: Direction) {
+    fn forward_rest(&mut self, way: usize, direction: DirectionResult) {
         if self.peers[way].is_aborted() {
             return;
         }
@@ -271,12 +275,12 @@ impl Life {
         let stream = self.peers[from].stream();
         let forwarded = direction.forwarded as usize;
         let kept = if self.keep.is_some() && way == 0 { self.read } else { 0 };
-        let unsent = bytes.len() - direction.first_unsent;
+        let unsent = bytes.len() - direction.prefix_unsent;
         let taken = (forwarded + unsent).max(kept);
         assert!(rest == stream.bytes(taken, self.peers[from].sent), "{} left", rest.len());
-        assert!(bytes[direction.first_unsent..] == stream.bytes(forwarded, forwarded + unsent));
+        assert!(bytes[direction.prefix_unsent..] == stream.bytes(forwarded, forwarded + unsent));
         // One way alone, the other connection has nothing of this one but what was forwarded.
-        if self.peers[to].is_aborted() || (way == 1 && self.kind != Kind::Bidirectional) {
+        if self.peers[to].is_aborted() || (way == 1 && self.kind != SpliceMode::Bidirectional) {
             return;
         }
         bytes.extend(rest);
@@ -310,9 +314,9 @@ fn read_to_end(connection: &mut &TcpStream) -> Vec<u8> {
 }
 
 /// Says which seed failed.
-pub(crate) struct Told(pub(crate) u64);
+pub(crate) struct SeedReport(pub(crate) u64);
 
-impl Drop for Told {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("seed {}", self.0);

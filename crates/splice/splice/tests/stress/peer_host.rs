@@ -9,19 +9,19 @@ use std::sync::mpsc;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Where the peers of one side are.
-pub(crate) struct Place {
+pub(crate) struct PeerHost {
     /// Our address as they see it.
     pub(crate) address: IpAddr,
     /// The thread that connects from there.
-    there: Option<There>,
+    there: Option<NamespaceThread>,
 }
 
-struct There {
+struct NamespaceThread {
     asked: mpsc::Sender<SocketAddr>,
     connected: mpsc::Receiver<io::Result<TcpStream>>,
 }
 
-impl Place {
+impl PeerHost {
     /// The place of a `name`, ORIGIN or CLIENT: the namespace whose file is ORIGIN_NAMESPACE, from
     /// which we are ORIGIN_SIDE; this one if there is no such variable.
     pub(crate) fn of(name: &str) -> Self {
@@ -29,7 +29,7 @@ impl Place {
             return Self { address: IpAddr::from([127, 0, 0, 1]), there: None };
         };
         let address = std::env::var(format!("{name}_SIDE")).expect("it goes with the namespace");
-        let there = Some(There::enter(&namespace).expect("root may"));
+        let there = Some(NamespaceThread::enter(&namespace).expect("root may"));
         Self { address: address.parse().expect("an address"), there }
     }
 
@@ -41,7 +41,7 @@ impl Place {
     }
 }
 
-impl There {
+impl NamespaceThread {
     /// A thread in a namespace: sockets belong to that in which they were made.
     fn enter(namespace: &str) -> io::Result<Self> {
         let namespace = File::open(namespace)?;

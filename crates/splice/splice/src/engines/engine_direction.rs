@@ -4,25 +4,25 @@
 use millrace_engine::{CompletionEvent, Engine, Fd, ShutdownHow, Token};
 use millrace_sys::Errno;
 
-use super::kept::Kept;
-use crate::flow::{Flow, Step, Wait};
-use crate::pipes::{Fill, Pipe, Pipes};
+use super::copy_reader::CopyReader;
+use crate::direction_state::{Action, DirectionState, WaitFor};
+use crate::pipes::{FillResult, Pipe, Pipes};
 
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
 
-pub(super) struct Way {
-    pub(super) flow: Flow,
+pub(super) struct EngineDirection {
+    pub(super) state: DirectionState,
     /// With KeepCopy: what the application reads.
-    pub(super) kept: Option<Kept>,
-    pub(super) first: Vec<u8>,
+    pub(super) kept: Option<CopyReader>,
+    pub(super) prefix: Vec<u8>,
     pub(super) pipe: Option<Pipe>,
     sending: Option<Sending>,
     pub(super) is_watching: bool,
     /// Nothing more is begun: the transfer is being unspliced.
-    is_leaving: bool,
+    is_stopping: bool,
     /// It is to be, as soon as a sink takes a part of a pipe.
-    pub(super) leaves_midway: bool,
+    pub(super) stops_midway: bool,
     pub(super) is_at_end: bool,
     pub(super) is_source_broken: bool,
     /// What its source sends.
@@ -38,28 +38,28 @@ enum Sending {
     /// These bytes of the source, by copy.
     Copied(Vec<u8>),
     /// So many bytes that are kept and in no pipe.
-    Kept(usize),
+    CopyReader(usize),
     /// What is in the pipe, behind so many first bytes.
-    Piped { first: usize },
+    Piped { prefix: usize },
 }
 
-impl Way {
+impl EngineDirection {
     pub(super) fn new(
-        flow: Flow,
-        first: Vec<u8>,
-        kept: Option<Kept>,
+        state: DirectionState,
+        prefix: Vec<u8>,
+        kept: Option<CopyReader>,
         salt: u64,
         tokens: [Token; 2],
     ) -> Self {
         Self {
-            flow,
+            state,
             kept,
-            first,
+            prefix,
             pipe: None,
             sending: None,
             is_watching: false,
-            is_leaving: false,
-            leaves_midway: false,
+            is_stopping: false,
+            stops_midway: false,
             is_at_end: false,
             is_source_broken: false,
             salt,
@@ -74,69 +74,69 @@ impl Way {
         pipes: &mut Pipes,
         [source, sink]: [&Fd; 2],
     ) {
-        while self.sending.is_none() && !self.is_leaving {
-            match self.flow.step() {
-                Step::Fill { max } => self.fill(engine, pipes, source, max),
-                Step::Copy { max } | Step::Receive { max } => {
+        while self.sending.is_none() && !self.is_stopping {
+            match self.state.next_action() {
+                Action::Fill { max } => self.fill(engine, pipes, source, max),
+                Action::Copy { max } | Action::Receive { max } => {
                     self.receive(engine, source, sink, max);
                 }
-                Step::First { more: true } if self.kept.is_none() => {
-                    self.drain(engine, sink, self.first.len());
+                Action::SendPrefix { more: true } if self.kept.is_none() => {
+                    self.drain(engine, sink, self.prefix.len());
                 }
-                Step::First { .. } => {
+                Action::SendPrefix { .. } => {
                     self.sending = Some(Sending::First);
-                    engine.send(sink, &[&self.first], self.tokens[1]);
+                    engine.send(sink, &[&self.prefix], self.tokens[1]);
                 }
-                Step::Drain { max } => self.send_on(engine, sink, max),
-                Step::Tee { .. } => self.tee(engine, pipes),
-                Step::Shift { max } => {
+                Action::Drain { max } => self.send_payload(engine, sink, max),
+                Action::Tee { .. } => self.tee(engine, pipes),
+                Action::MoveToCopy { max } => {
                     let pipe = self.pipe.take().expect("there is something in it");
-                    self.kept().put(&read(pipe, engine, pipes));
-                    self.flow.shifted(max);
+                    self.kept().push(&read(pipe, engine, pipes));
+                    self.state.note_moved_to_copy(max);
                 }
-                Step::Discard { max } => {
+                Action::Discard { max } => {
                     self.release(engine, pipes);
-                    self.flow.discarded(max);
+                    self.state.note_discarded(max);
                 }
-                Step::Shut => {
+                Action::ShutdownWrite => {
                     engine.shutdown(sink, ShutdownHow::Write);
-                    self.flow.shut();
+                    self.state.note_shutdown();
                 }
-                Step::Wait(wait) => {
-                    if wait == Wait::Source && !self.is_watching {
+                Action::Wait(wait) => {
+                    if wait == WaitFor::Source && !self.is_watching {
                         self.is_watching = true;
                         engine.poll_readable(source, self.tokens[0]);
                     }
                     return;
                 }
-                Step::Over => return,
+                Action::Done => return,
             }
         }
     }
 
-    fn kept(&mut self) -> &mut Kept {
+    fn kept(&mut self) -> &mut CopyReader {
         self.kept.as_mut().expect("a copy is kept")
     }
 
     fn fill<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes, source: &Fd, max: usize) {
-        let Some(mut pipe) = pipes.take(engine) else { return self.flow.use_pipe(false) };
+        let Some(mut pipe) = pipes.acquire(engine) else { return self.state.set_use_pipe(false) };
         match pipe.fill(engine, source, max) {
-            Fill::Bytes(count) => {
-                self.flow.filled(count);
+            FillResult::Bytes(count) => {
+                self.state.note_filled(count);
                 self.pipe = Some(pipe);
                 return;
             }
-            Fill::Nothing => self.flow.source_waits(),
+            FillResult::WouldBlock => self.state.note_source_empty(),
             // A receive tells whether that is the end.
-            Fill::End => self.flow.use_pipe(false),
-            Fill::Break(_) => self.source_broke(),
+            FillResult::End => self.state.set_use_pipe(false),
+            FillResult::Failed(_) => self.handle_source_failure(),
         }
-        pipes.give(engine, pipe);
+        pipes.release(engine, pipe);
     }
 
-    fn source_broke(&mut self) {
+    fn handle_source_failure(&mut self) {
         self.is_source_broken = true;
-        self.flow.source_broke(Errno::CONNRESET);
+        self.state.note_source_failed(Errno::CONNRESET);
     }
 
     /// Without a pipe: for the sink or, where that is gone, for the application alone.
@@ -145,24 +145,24 @@ impl Way {
         match engine.try_recv_into(source, &mut bytes) {
             Some(Ok(0)) => {
                 self.is_at_end = true;
-                self.flow.source_ended();
+                self.state.note_source_end();
             }
             Some(Ok(count)) => {
                 bytes.truncate(count);
-                if self.flow.is_sink_gone() {
-                    return self.keep_alone(&bytes);
+                if self.state.is_sink_failed() {
+                    return self.copy_only(&bytes);
                 }
                 engine.send(sink, &[&bytes], self.tokens[1]);
                 self.sending = Some(Sending::Copied(bytes));
             }
-            Some(Err(_)) => self.source_broke(),
-            None => self.flow.source_waits(),
+            Some(Err(_)) => self.handle_source_failure(),
+            None => self.state.note_source_empty(),
         }
     }
 
-    fn keep_alone(&mut self, bytes: &[u8]) {
-        self.kept().put(bytes);
-        self.flow.received(bytes.len());
+    fn copy_only(&mut self, bytes: &[u8]) {
+        self.kept().push(bytes);
+        self.state.note_received(bytes.len());
     }
 
     /// All that the pipe has, for the application as well. Where that cannot be had in two pipes it
@@ -170,38 +170,39 @@ impl Way {
     fn tee<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         let mut pipe = self.pipe.take().expect("there is something in it");
         let filled = pipe.filled();
-        let Some(mut aside) = pipes.take(engine) else {
-            self.kept().put(&read(pipe, engine, pipes));
-            return self.flow.teed(filled);
+        let Some(mut aside) = pipes.acquire(engine) else {
+            self.kept().push(&read(pipe, engine, pipes));
+            return self.state.note_teed(filled);
         };
         let mut memory = vec![0; filled];
-        let is_in_both = pipe.copy(engine, &mut aside, &mut memory).expect("pipes do not break");
-        pipes.give(engine, aside);
+        let is_in_both =
+            pipe.copy_out(engine, &mut aside, &mut memory).expect("pipes do not break");
+        pipes.release(engine, aside);
         match is_in_both {
             true => self.pipe = Some(pipe),
-            false => pipes.give(engine, pipe),
+            false => pipes.release(engine, pipe),
         }
-        self.kept().put(&memory);
-        self.flow.teed(filled);
+        self.kept().push(&memory);
+        self.state.note_teed(filled);
     }
 
-    fn send_on<E: Engine>(&mut self, engine: &mut E, sink: &Fd, max: usize) {
+    fn send_payload<E: Engine>(&mut self, engine: &mut E, sink: &Fd, max: usize) {
         if self.pipe.is_some() {
             return self.drain(engine, sink, 0);
         }
         let bytes = self.kept().last(max);
-        self.sending = Some(Sending::Kept(max));
+        self.sending = Some(Sending::CopyReader(max));
         engine.send(sink, &[&bytes], self.tokens[1]);
     }
 
-    fn drain<E: Engine>(&mut self, engine: &mut E, sink: &Fd, first: usize) {
+    fn drain<E: Engine>(&mut self, engine: &mut E, sink: &Fd, prefix: usize) {
         let pipe = self.pipe.as_ref().expect("there is something in it");
-        self.sending = Some(Sending::Piped { first });
-        pipe.drain_after(engine, &[&self.first[..first]], sink, self.tokens[1]);
+        self.sending = Some(Sending::Piped { prefix });
+        pipe.drain_after(engine, &[&self.prefix[..prefix]], sink, self.tokens[1]);
     }
 
     /// What an operation of this direction came to.
-    pub(super) fn hear<E: Engine>(
+    pub(super) fn handle_event<E: Engine>(
         &mut self,
         event: &CompletionEvent,
         engine: &mut E,
@@ -210,29 +211,31 @@ impl Way {
     ) {
         if matches!(event, CompletionEvent::Readable) {
             self.is_watching = false;
-            return self.flow.source_ready();
+            return self.state.note_source_ready();
         }
         match (event, self.sending.take()) {
             (CompletionEvent::Sent(Ok(())), Some(Sending::First)) => {
-                self.flow.first_sent(self.first.len())
+                self.state.note_prefix_sent(self.prefix.len())
             }
             (CompletionEvent::Sent(Ok(())), Some(Sending::Copied(bytes))) => {
-                self.flow.sent(bytes.len());
-                self.kept.iter_mut().for_each(|kept| kept.put(&bytes));
+                self.state.note_sent(bytes.len());
+                self.kept.iter_mut().for_each(|kept| kept.push(&bytes));
             }
-            (CompletionEvent::Sent(Ok(())), Some(Sending::Kept(count))) => self.flow.drained(count),
-            (CompletionEvent::Spliced(Ok(count)), Some(Sending::Piped { first })) => {
-                self.flow.first_sent(first);
-                self.flow.drained(*count);
-                self.left_the_pipe(*count, engine, pipes, sink);
+            (CompletionEvent::Sent(Ok(())), Some(Sending::CopyReader(count))) => {
+                self.state.note_drained(count)
+            }
+            (CompletionEvent::Spliced(Ok(count)), Some(Sending::Piped { prefix })) => {
+                self.state.note_prefix_sent(prefix);
+                self.state.note_drained(*count);
+                self.handle_drained(*count, engine, pipes, sink);
             }
             (CompletionEvent::Sent(Err(_)) | CompletionEvent::Spliced(Err(_)), Some(sending)) => {
-                self.flow.sink_gone(Errno::CONNRESET);
+                self.state.note_sink_failed(Errno::CONNRESET);
                 // It was taken off the source, and the application gets it all the same.
                 if let Sending::Copied(bytes) = sending
                     && self.kept.is_some()
                 {
-                    self.keep_alone(&bytes);
+                    self.copy_only(&bytes);
                 }
             }
             other => panic!("nobody asked for {:?}", other.0),
@@ -240,7 +243,7 @@ impl Way {
     }
 
     /// What is left goes on, or waits to be handed out.
-    fn left_the_pipe<E: Engine>(
+    fn handle_drained<E: Engine>(
         &mut self,
         count: usize,
         engine: &mut E,
@@ -248,25 +251,25 @@ impl Way {
         sink: &Fd,
     ) {
         let mut pipe = self.pipe.take().expect("it was being emptied");
-        self.is_leaving |= self.leaves_midway && count < pipe.filled();
-        match self.is_leaving {
-            true => pipe.note_gone(count),
-            false => pipe.drained(engine, count, sink, self.tokens[1]),
+        self.is_stopping |= self.stops_midway && count < pipe.filled();
+        match self.is_stopping {
+            true => pipe.note_drained(count),
+            false => pipe.continue_drain(engine, count, sink, self.tokens[1]),
         }
         if pipe.filled() == 0 {
-            return pipes.give(engine, pipe);
+            return pipes.release(engine, pipe);
         }
         self.pipe = Some(pipe);
-        self.sending = (!self.is_leaving).then_some(Sending::Piped { first: 0 });
+        self.sending = (!self.is_stopping).then_some(Sending::Piped { prefix: 0 });
     }
 
     /// Begins nothing more.
-    pub(super) fn leave(&mut self) {
-        self.is_leaving = true;
+    pub(super) fn stop(&mut self) {
+        self.is_stopping = true;
     }
 
-    pub(super) fn is_leaving(&self) -> bool {
-        self.is_leaving
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping
     }
 
     pub(super) fn is_sending(&self) -> bool {
@@ -274,19 +277,19 @@ impl Way {
     }
 
     /// Whether the application would read what is kept.
-    pub(super) fn is_to_be_read(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.is_due(&self.flow))
+    pub(super) fn is_read_due(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.is_due(&self.state))
     }
 
     /// The application reads what is kept, if it likes to. Gives whether it did.
     pub(super) fn maybe_read(&mut self) -> bool {
-        self.kept.as_mut().is_some_and(|kept| kept.maybe_read(&mut self.flow))
+        self.kept.as_mut().is_some_and(|kept| kept.maybe_read(&mut self.state))
     }
 
     /// Gives the pipe back, whatever is in it.
     pub(super) fn release<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         if let Some(pipe) = self.pipe.take() {
-            pipes.give(engine, pipe);
+            pipes.release(engine, pipe);
         }
     }
 }
@@ -295,6 +298,6 @@ impl Way {
 pub(super) fn read<E: Engine>(mut pipe: Pipe, engine: &mut E, pipes: &mut Pipes) -> Vec<u8> {
     let mut memory = vec![0; pipe.filled()];
     pipe.read(engine, &mut memory).expect("pipes do not break");
-    pipes.give(engine, pipe);
+    pipes.release(engine, pipe);
     memory
 }
