@@ -28,7 +28,7 @@ pub(crate) const SPARE_BUFFERS_MAX: usize = 16;
 pub(crate) const BATCH_MAX: usize = 16;
 /// The largest send, in bytes, that is copied so that it can be submitted together with the others
 /// of a turn. A longer one is sent at once from the caller's memory. The measurements are in
-/// docs/design/uring.md.
+/// docs/design/engine.md.
 pub(crate) const BATCHED_SEND_MAX: usize = 16 * 1024;
 /// Bytes moved by one splice. A larger `max` is reduced to it.
 pub(crate) const SPLICE_MAX: usize = 256 * 1024;

@@ -13,7 +13,7 @@ use crate::{Buffer, Error, PathEstimate};
 /// descriptor that becomes ready later. Several edges of one descriptor may be merged into one
 /// event. An event may still arrive after its descriptor was removed or closed. A watch over a
 /// level-triggered call reports as edges the interests passed to its wait, and nothing else: see
-/// docs/design/engines.md.
+/// docs/design/engine.md.
 pub trait Watch: Sized {
     /// Creates an empty set.
     ///
