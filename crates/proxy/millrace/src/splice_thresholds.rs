@@ -78,7 +78,7 @@ pub(crate) fn select_thresholds(choice: Splice, engine: Engine) -> ThresholdSele
     match choice.thresholds() {
         Some(thresholds) => {
             let is_fixed = choice == Splice::Fixed;
-            let reason = if is_fixed { "fixed: docs/design/bodies.md" } else { "configured" };
+            let reason = if is_fixed { "fixed: docs/design/splice.md" } else { "configured" };
             ThresholdSelection { thresholds, reason: reason.to_owned() }
         }
         None => select_calibrated(measure(engine)),

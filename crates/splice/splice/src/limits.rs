@@ -1,4 +1,4 @@
-//! Every threshold and bound of this crate. docs/design/bodies.md has the figures behind them.
+//! Every threshold and bound of this crate. docs/design/splice.md has the figures behind them.
 
 use std::ops::RangeInclusive;
 

@@ -37,7 +37,7 @@ pub struct Thresholds {
 pub const NEVER: u64 = u64::MAX;
 
 impl Thresholds {
-    /// What docs/design/bodies.md has the figures for.
+    /// What docs/design/splice.md has the figures for.
     pub const FIXED: Self = Self {
         alone_min: SPLICE_MIN,
         behind_min: SPLICE_BEHIND_MIN,

@@ -7,7 +7,7 @@
 //! most one receive.
 //!
 //! If much of the body is still to come, the same step also moves the bytes in the source's socket
-//! through a pipe, behind the bytes at hand (docs/design/bodies.md). The pipe is held only while
+//! through a pipe, behind the bytes at hand (docs/design/splice.md). The pipe is held only while
 //! bytes are in it, which is at most until this step's send has completed.
 
 pub(crate) mod body_progress;

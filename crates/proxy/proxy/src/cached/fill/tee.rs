@@ -1,6 +1,6 @@
 //! Storing by tee(2): received bytes go through a pipe to the client that caused the fill, as if
 //! they were not stored. A second pipe refers to the same pages and is read into the cache. So
-//! stored bytes are copied once, and sent bytes are not copied (docs/design/bodies.md).
+//! stored bytes are copied once, and sent bytes are not copied (docs/design/splice.md).
 //!
 //! This mode runs at the pace of the client. It lasts only while that client is the only reader and
 //! empties each pipe quickly. After that the body is received into the cache's memory.
