@@ -1,7 +1,7 @@
 //! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE | shards]]`: the comparison of
 //! eviction policies.
 //!
-//! Prints the table of docs/design/eviction.md, or the rows of one trace, and ends with status 1 if
+//! Prints the table of docs/design/cache.md, or the rows of one trace, and ends with status 1 if
 //! the bar was missed; with `shards`, what it costs to cut the cache into shards.
 
 #![forbid(unsafe_code)]

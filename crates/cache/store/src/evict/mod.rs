@@ -16,7 +16,7 @@
 //!
 //! A hit increments a counter of the entry, up to three, and moves nothing. Age and size decide
 //! which entry is evicted next (`queue`). An evicted object leaves a fingerprint (`ghost`) that
-//! recognises it when it is requested again. docs/design/eviction.md has the reasons, and the miss
+//! recognises it when it is requested again. docs/design/cache.md has the reasons, and the miss
 //! ratios beside those of other policies.
 //!
 //! ```

@@ -44,7 +44,7 @@ const _: () = assert!(CLASSES <= u64::BITS as usize);
 
 impl Weights {
     /// The weight is `size / (size + middle)`: below `middle` bytes it grows with the size, above
-    /// it hardly at all. docs/design/eviction.md has the reasons.
+    /// it hardly at all. docs/design/cache.md has the reasons.
     pub(super) fn new(middle: u64) -> Self {
         Self(std::array::from_fn(|class| {
             // The middle of the class, 1.5 times its lower end.

@@ -15,7 +15,7 @@ impl Eviction {
     /// [`SHARDS_MAX`].
     ///
     /// Each shard decides like the whole cache would. But its entries are only a sample, and if
-    /// they are few, a single large object has too much influence. docs/design/eviction.md has the
+    /// they are few, a single large object has too much influence. docs/design/cache.md has the
     /// cost.
     pub const fn shards_for(capacity: u64) -> u32 {
         let shards = capacity / SHARD_BYTES_MIN;
