@@ -1,6 +1,6 @@
 //! Applies a new configuration, between two turns. Connections stay open: an exchange finishes
 //! under the snapshot with which it began, and the next exchange of its connection begins under the
-//! new one. See docs/design/reload.md.
+//! new one. See docs/design/lifecycle.md.
 
 use std::rc::Rc;
 use std::sync::Arc;
