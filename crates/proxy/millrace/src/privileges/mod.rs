@@ -1,6 +1,6 @@
 //! Least privilege: when everything is open that needs the initial privileges, and before the first
 //! thread starts, the process gives up its user, its capabilities, and every file and system call
-//! that the configuration does not need. docs/design/privileges.md has the reasons.
+//! that the configuration does not need. docs/design/security.md has the reasons.
 
 mod paths;
 mod report;
