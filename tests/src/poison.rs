@@ -7,7 +7,7 @@
 //!
 //! The origins behind both programs are models ([`model`]): a response is a function of the request
 //! that reached the origin, so a difference can only come from the program between them.
-//! docs/design/attack.md has the classes, the services and what the judge does not ask for.
+//! docs/design/testing.md has the classes, the services and what the judge does not ask for.
 
 pub mod campaign;
 mod client;

@@ -2,7 +2,7 @@
 //! ([`plan`]) out of one seed ([`draw()`]), played in the simulator under a model that is checked
 //! at each byte and each turn ([`ledger`]). A failing one is shrunk ([`shrink()`]) and told.
 //!
-//! What is modelled, what is not, and how to read a failure: docs/design/simulator.md.
+//! What is modelled, what is not, and how to read a failure: docs/design/testing.md.
 
 mod cached;
 mod classes;

@@ -1,4 +1,4 @@
-//! Faults planted into an engine, to check that the tests detect them (docs/design/faults.md). Each
+//! Faults planted into an engine, to check that the tests detect them (docs/design/testing.md). Each
 //! breaks one promise: of the engine, of pipes, or of what workers build on tokens, wake-ups and
 //! connections that are handed over. The worker above is the product's own.
 
