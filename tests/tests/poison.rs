@@ -33,7 +33,7 @@ fn no_mutant_changes_another_clients_response() {
 }
 
 /// Asserts that a class attacks: a program that refuses everything, or stores nothing, passes the judge.
-/// The limits are well below the counts of docs/design/testing.md, which a seed changes little.
+/// The limits are well below the counts that 100,000 mutants give, which a seed changes little.
 fn assert_shows(class: Class, tally: &Tally, mutants: u64) {
     let counts = tally.classes.get(&class).copied().unwrap_or_default();
     let Counts { attacks, reached, responses, hits, refused, .. } = counts;

@@ -1,8 +1,8 @@
 //! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE | shards]]`: the comparison of
 //! eviction policies.
 //!
-//! Prints the table of docs/design/cache.md, or the rows of one trace, and ends with status 1 if
-//! the bar was missed; with `shards`, what it costs to cut the cache into shards.
+//! Prints miss ratios beside those of other policies (docs/design/cache.md), or the rows of one
+//! trace, and ends with status 1 if the bar was missed; with `shards`, what it costs to cut the cache into shards.
 
 #![forbid(unsafe_code)]
 
