@@ -69,9 +69,9 @@ class Responses(InteropCase):
         self.assertNotIn(b"/q", self.source.targets)
 
     def test_the_table_says_what_millrace_does(self):
-        """docs/refused.md has a row for each case, in this order, as a run of
+        """docs/measuring/behaviour.md has a row for each case, in this order, as a run of
         peers/behaviour wrote it."""
-        text = (PROJECT / "docs" / "refused.md").read_text()
+        text = (PROJECT / "docs" / "measuring" / "behaviour.md").read_text()
         lines = text.split("<!-- responses -->")[1].strip().splitlines()
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
         self.assertEqual([row[:2] for row in rows], [[case.name, case.section] for case in faulty.CASES])
