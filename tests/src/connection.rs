@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::{self as config, Config, ListenAddress};
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{Address, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Faults, RunOutcome, World, run};
@@ -72,7 +72,7 @@ pub fn fuzz_connection(data: &[u8]) {
         inbox,
         mail,
         shared,
-        names: Arc::new(Sources::parse(b"", b"", &[])),
+        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 64,
         thresholds: Thresholds::FIXED,

@@ -2,8 +2,8 @@
 //! proxy's take as well, and all find the same in it.
 
 use millrace_http1::{
-    AnswerHead, ChunkedDecoder, Fields, Framing, HeadLimits, HeadScan, Method, RequestHead,
-    answer_framing, request_framing,
+    ChunkedDecoder, Fields, Framing, HeadLimits, HeadScan, Method, RequestHead, ResponseHead,
+    request_framing, response_framing,
 };
 
 use crate::corpus::literal::Role;
@@ -75,12 +75,12 @@ fn compare_answer(data: &[u8], method: &str) {
     if is_beyond_bounds(&message) {
         return;
     }
-    let mut head = AnswerHead::default();
+    let mut head = ResponseHead::default();
     let parsed = head.parse_lenient(data, &mut HeadScan::default(), &LIMITS);
     let Ok(Some(used)) = parsed else { panic!("{parsed:?} for {message:?}") };
     assert_eq!(head.status(), message.status());
     compare_fields(&head, &message.fields);
-    let framing = answer_framing(&head, Method::of(method.as_bytes()));
+    let framing = response_framing(&head, Method::from_bytes(method.as_bytes()));
     let framing = framing.unwrap_or_else(|why| panic!("{why} for {message:?}"));
     compare_body(&data[used..message.bytes], framing, &message.body);
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::{self as config, Config, ListenAddress};
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{Address, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{
@@ -381,7 +381,7 @@ fn start(
             inbox,
             mail,
             shared: shared.clone(),
-            names: Arc::new(Sources::parse(b"", b"", &[name_server.address()])),
+            names: Arc::new(ResolverConfig::parse(b"", b"", &[name_server.address()])),
             desk: verifier.desk(),
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
             thresholds: config.splice.thresholds().unwrap_or(Thresholds::FIXED),

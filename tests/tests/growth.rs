@@ -1,7 +1,7 @@
 //! Proves that `make icount` finds a parser whose work grows with the square of a message: such a
 //! parser reads each request beside the worker, and is counted as a part of the worker's turn.
 
-use millrace_http1::items;
+use millrace_http1::split_list;
 use millrace_tests::growth::{Cost, Kind, Shape, Size, cases, measure, play_asked};
 
 #[test]
@@ -20,7 +20,7 @@ fn play_faulty() {
 fn reread(request: &[u8]) {
     let is_via = |line: &&[u8]| line.get(..4).is_some_and(|it| it.eq_ignore_ascii_case(b"via:"));
     let hops =
-        || request.split(|&byte| byte == b'\n').filter(is_via).flat_map(|it| items(&it[4..]));
+        || request.split(|&byte| byte == b'\n').filter(is_via).flat_map(|it| split_list(&it[4..]));
     for at in 0..hops().count() {
         std::hint::black_box(hops().nth(at));
     }

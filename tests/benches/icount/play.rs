@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use iolite::Slab;
 use millrace_config::{self as config, Config, ListenAddress};
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_http_cache::HashKey;
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
@@ -115,7 +115,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
         inbox,
         mail,
         shared,
-        names: Arc::new(Sources::parse(b"", b"", &[])),
+        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 1000,
         thresholds: Thresholds::FIXED,

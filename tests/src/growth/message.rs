@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use millrace_config::options::{OptionRow, ValueType};
-use millrace_http1::Name;
+use millrace_http1::FieldName;
 
 /// How the value of a field is built. Quadratic work depends on the shape of a list: on empty
 /// members, on members that all differ, on other fields that the members name.
@@ -197,7 +197,7 @@ pub(super) const PATH: &str = "(path)";
 /// The names of fields: all that the parser knows, those that options make the cache read, and one
 /// that is unknown, one of those that begin with `x-forwarded-`; and [`QUERY`] and [`PATH`].
 pub(super) fn names() -> Vec<String> {
-    let known = Name::known().map(str::to_owned);
+    let known = FieldName::known_names().map(str::to_owned);
     let named = named_by_options().into_iter().map(|(_, _, name)| name);
     let others = ["x-unknown", PASSED, QUERY, PATH].map(str::to_owned);
     known.chain(named).chain(others).collect()

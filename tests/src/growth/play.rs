@@ -12,7 +12,7 @@ use std::time::Duration;
 use iolite::Slab;
 use millrace_config::users::Users;
 use millrace_config::{self as config, Auth, Config, Listener};
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_http_cache::HashKey;
 use millrace_proxy::auth::VerifierHandle;
@@ -221,7 +221,7 @@ fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
         inbox,
         mail,
         shared: SharedState::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}, None),
-        names: Arc::new(Sources::parse(b"", b"", &[])),
+        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
         desk: VerifierHandle::unavailable(),
         descriptors: 1000,
         thresholds: Thresholds::FIXED,

@@ -29,7 +29,7 @@ impl Size {
 
     /// The same limits, but for the path, of which the proxy reads no more than 4 KiB.
     pub(super) fn of(self, name: &str) -> Self {
-        let longest = path::READ_BYTES_MAX - "/s".len() + OTHER_BYTES;
+        let longest = path::INTERPRETED_BYTES_MAX - "/s".len() + OTHER_BYTES;
         let request = if name == PATH { self.request.min(longest) } else { self.request };
         Self { request, ..self }
     }

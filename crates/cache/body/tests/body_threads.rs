@@ -304,7 +304,7 @@ impl Client {
 fn no_waiter_is_forgotten_and_no_byte_is_wrong() {
     let slab = Slab::on_heap(SLAB_BYTES).unwrap();
     let _thread = PrefaultThread::start(&slab).unwrap();
-    let mut random = Random::seeded();
+    let mut random = Random::from_clock();
     for _ in 0..BODIES {
         let plan = Plan::draw(&mut random);
         println!("{plan:?}");

@@ -42,7 +42,7 @@ impl StoredResponse {
         fixed.response_header_bytes = self.header.len().try_into().ok()?;
         fixed.name_bytes = self.name.len().try_into().ok()?;
         fixed.body_bytes = self.body.len();
-        fixed.space = Space::tag_of(&self.name);
+        fixed.space = Space::tag_from_key_text(&self.name);
         fixed.is_within_limits().then_some(fixed)
     }
 

@@ -508,8 +508,9 @@ fn recovery_counts_the_responses_whose_space_is_not_known_any_more() {
     for _ in 0..2 {
         let test = open(&[&directory], 30 * MB);
         test.work();
-        let of =
-            |names: &[&str]| -> Vec<_> { names.iter().map(|name| Space::of(name).tag()).collect() };
+        let of = |names: &[&str]| -> Vec<_> {
+            names.iter().map(|name| Space::named(name).tag()).collect()
+        };
         assert_eq!(test.disks.recovered_outside(&of(&["new"])), 3);
         assert_eq!(test.disks.recovered_outside(&of(&["old", "new"])), 1);
         assert_eq!(test.disks.recovered_outside(&[Space::default().tag()]), 3);

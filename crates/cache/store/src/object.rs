@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_http_cache::{Meta, Stored, TagHash, VariantKey};
+use millrace_http_cache::{CachedHeader, Meta, TagHash, VariantKey};
 
 use millrace_body::{Body, BodyEnd};
 
@@ -12,7 +12,7 @@ use millrace_body::{Body, BodyEnd};
 #[derive(Clone, Debug)]
 pub struct Object {
     /// Its header, and the metadata that decides about its reuse.
-    pub stored: Stored,
+    pub stored: CachedHeader,
     /// The values of the fields that `Vary` names in the request that it answered.
     pub variant: Option<VariantKey>,
     /// The length of its body, if the origin announced it.
@@ -52,7 +52,7 @@ impl Object {
 
     /// Returns a copy with another header, after a validation.
     #[must_use]
-    pub fn with(&self, stored: Stored) -> Self {
+    pub fn with(&self, stored: CachedHeader) -> Self {
         Self { stored, ..self.clone() }
     }
 

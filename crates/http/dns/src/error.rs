@@ -36,4 +36,4 @@ impl fmt::Display for NameError {
 }
 
 /// What came of a lookup: addresses, at least one, in the order to try them, or why there is none.
-pub type Found = Result<Arc<[IpAddr]>, NameError>;
+pub type LookupResult = Result<Arc<[IpAddr]>, NameError>;

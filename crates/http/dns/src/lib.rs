@@ -8,18 +8,18 @@
 
 mod cache;
 mod error;
-mod eyeballs;
+mod happy_eyeballs;
 mod lookup;
 mod message;
 mod name;
-mod names;
-mod orders;
-mod question;
-mod sources;
+mod operations;
+mod query_task;
+mod resolver;
+mod resolver_config;
 
-pub use error::{Found, NameError};
-pub use eyeballs::{Attempt, Race};
+pub use error::{LookupResult, NameError};
+pub use happy_eyeballs::{NextAttempt, Race};
 pub use message::fuzz_answer;
-pub use names::{Bounds, Names};
-pub use orders::{Event, Order};
-pub use sources::Sources;
+pub use operations::{SocketEvent, SocketOperation};
+pub use resolver::{DnsResolver, ResolverLimits};
+pub use resolver_config::ResolverConfig;

@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use millrace_engine::{Instant, Key, TimerId, Token, TokenKind};
 
-use super::error::{Found, NameError};
-use super::message::{Answer, Family};
-use super::name::Name;
-use super::orders::{Desk, Event};
-use super::question::{Outcome, Plan, Question};
-use super::sources::Sources;
+use super::error::{LookupResult, NameError};
+use super::message::{AddressFamily, Answer};
+use super::name::DomainName;
+use super::operations::{LookupContext, SocketEvent};
+use super::query_task::{QueryOptions, QueryResult, QueryTask};
+use super::resolver_config::ResolverConfig;
 
 /// See the module. IPv6 is asked first, so that its answer is likely the first to come.
 #[derive(Debug)]
 pub(super) struct Lookup<W> {
-    pub(super) name: Name,
+    pub(super) name: DomainName,
     pub(super) waiters: Vec<W>,
     pub(super) timer: TimerId,
     /// What those who wait were given already, while the other family is still asked.
     pub(super) early: Option<Arc<[IpAddr]>>,
-    sources: Arc<Sources>,
+    sources: Arc<ResolverConfig>,
     /// Names still to ask for, the current one last.
-    candidates: Vec<Name>,
-    v6: Question,
-    v4: Question,
+    candidates: Vec<DomainName>,
+    v6: QueryTask,
+    v4: QueryTask,
     /// When everything is over.
     deadline: Instant,
     /// See [`Plan::wait`].
@@ -39,13 +39,13 @@ pub(super) struct Lookup<W> {
 
 /// How a lookup stands.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Progress {
+pub(super) enum LookupProgress {
     /// Nothing to tell yet.
     Pending,
     /// Those who wait should have these now; the rest is only for the cache.
     Early(Arc<[IpAddr]>),
     /// It is over, with how long this may be remembered.
-    Done(Found, Duration),
+    Done(LookupResult, Duration),
 }
 
 impl<W> Lookup<W> {
@@ -59,10 +59,10 @@ impl<W> Lookup<W> {
 
     /// A lookup that has `limit` in all; its tokens and timer are those of `key`.
     pub(super) fn new(
-        name: Name,
+        name: DomainName,
         key: Key,
         timer: TimerId,
-        sources: Arc<Sources>,
+        sources: Arc<ResolverConfig>,
         now: Instant,
         limit: Duration,
     ) -> Self {
@@ -75,8 +75,8 @@ impl<W> Lookup<W> {
             timer,
             early: None,
             candidates,
-            v6: Question::new(Family::V6, token(key, Family::V6)),
-            v4: Question::new(Family::V4, token(key, Family::V4)),
+            v6: QueryTask::new(AddressFamily::V6, token(key, AddressFamily::V6)),
+            v4: QueryTask::new(AddressFamily::V4, token(key, AddressFamily::V4)),
             deadline: now + limit,
             wait: sources.timeout.min(limit / tries as u32),
             early_at: None,
@@ -86,21 +86,26 @@ impl<W> Lookup<W> {
     }
 
     /// Asks for the current candidate.
-    pub(super) fn ask(&mut self, desk: &mut Desk) {
+    pub(super) fn start(&mut self, desk: &mut LookupContext) {
         let (v6, v4, plan) = self.parts();
-        v6.ask(desk, plan);
-        v4.ask(desk, plan);
+        v6.start(desk, plan);
+        v4.start(desk, plan);
     }
 
     /// Takes what became of the socket that `family` is asked over.
-    pub(super) fn handle(&mut self, desk: &mut Desk, family: Family, event: Event) {
+    pub(super) fn handle(
+        &mut self,
+        desk: &mut LookupContext,
+        family: AddressFamily,
+        event: SocketEvent,
+    ) {
         let (v6, v4, plan) = self.parts();
-        let question = if family == Family::V6 { v6 } else { v4 };
+        let question = if family == AddressFamily::V6 { v6 } else { v4 };
         question.handle(desk, plan, event);
     }
 
     /// Gives up what has taken too long.
-    pub(super) fn expire(&mut self, desk: &mut Desk) {
+    pub(super) fn expire(&mut self, desk: &mut LookupContext) {
         if self.deadline <= desk.now {
             self.end(desk, NameError::TimedOut);
         }
@@ -110,7 +115,7 @@ impl<W> Lookup<W> {
     }
 
     /// Ends both questions that are not over, and closes their sockets.
-    pub(super) fn end(&mut self, desk: &mut Desk, error: NameError) {
+    pub(super) fn end(&mut self, desk: &mut LookupContext, error: NameError) {
         self.v6.end(desk, error);
         self.v4.end(desk, error);
     }
@@ -126,37 +131,37 @@ impl<W> Lookup<W> {
     }
 
     /// Moves on as far as what has come allows.
-    pub(super) fn progress(&mut self, desk: &mut Desk) -> Progress {
+    pub(super) fn progress(&mut self, desk: &mut LookupContext) -> LookupProgress {
         let now = desk.now;
         loop {
             match (self.v6.outcome(), self.v4.outcome()) {
                 (Some(v6), Some(v4)) => {
                     if let Some((addresses, time)) = Self::combine(v6, v4) {
-                        return Progress::Done(Ok(addresses), time);
+                        return LookupProgress::Done(Ok(addresses), time);
                     }
-                    let (error, time) = absence(v6, v4);
-                    if let Some(over) = self.give_up(error, time, now) {
+                    let (error, time) = combine_failures(v6, v4);
+                    if let Some(over) = self.fail_candidate(error, time, now) {
                         return over;
                     }
-                    self.ask(desk);
+                    self.start(desk);
                 }
                 (None, Some(Ok(Answer::Addresses(addresses, _)))) if self.early.is_none() => {
                     let addresses: Arc<[IpAddr]> = addresses.as_slice().into();
                     let early_at =
                         *self.early_at.get_or_insert_with(|| now + Self::RESOLUTION_DELAY);
                     if now < early_at {
-                        return Progress::Pending;
+                        return LookupProgress::Pending;
                     }
                     self.early = Some(addresses.clone());
-                    return Progress::Early(addresses);
+                    return LookupProgress::Early(addresses);
                 }
-                _ => return Progress::Pending,
+                _ => return LookupProgress::Pending,
             }
         }
     }
 
     /// Both families' addresses, and how long they stay; `None` when there is none.
-    fn combine(v6: &Outcome, v4: &Outcome) -> Option<(Arc<[IpAddr]>, Duration)> {
+    fn combine(v6: &QueryResult, v4: &QueryResult) -> Option<(Arc<[IpAddr]>, Duration)> {
         let mut time = Duration::MAX;
         let mut addresses = [v6, v4].map(|outcome| match outcome {
             Ok(Answer::Addresses(addresses, life)) => {
@@ -176,7 +181,12 @@ impl<W> Lookup<W> {
     /// Notes what the current candidate came to, and goes to the next. Gives the end of the lookup
     /// when there is none, or when the name servers cannot be asked: the next candidate would find
     /// them no better, and `host` must not become `host.corp.example` because of that.
-    fn give_up(&mut self, error: NameError, time: Duration, now: Instant) -> Option<Progress> {
+    fn fail_candidate(
+        &mut self,
+        error: NameError,
+        time: Duration,
+        now: Instant,
+    ) -> Option<LookupProgress> {
         let worst = match self.error {
             Some((before, shorter)) => (before.max(error), shorter.min(time)),
             None => (error, time),
@@ -188,11 +198,11 @@ impl<W> Lookup<W> {
             self.early_at = None;
             return None;
         }
-        Some(Progress::Done(Err(worst.0), worst.1))
+        Some(LookupProgress::Done(Err(worst.0), worst.1))
     }
 
-    fn parts(&mut self) -> (&mut Question, &mut Question, Plan<'_>) {
-        let plan = Plan {
+    fn parts(&mut self) -> (&mut QueryTask, &mut QueryTask, QueryOptions<'_>) {
+        let plan = QueryOptions {
             name: self.candidates.last().expect("the name itself is always a candidate"),
             servers: &self.sources.servers,
             tries_max: tries_max(&self.sources, Self::TRIES_MIN),
@@ -203,17 +213,21 @@ impl<W> Lookup<W> {
 }
 
 /// The token of a lookup's question: the slots of a table of lookups, two each.
-pub(super) fn token(key: Key, family: Family) -> Token {
-    Token::new(TokenKind::Name, key.slot * 2 + u32::from(family == Family::V4), key.generation)
+pub(super) fn token(key: Key, family: AddressFamily) -> Token {
+    Token::new(
+        TokenKind::Name,
+        key.slot * 2 + u32::from(family == AddressFamily::V4),
+        key.generation,
+    )
 }
 
 /// The lookup and the question that [`token`] was made of.
-pub(super) fn parse_token(token: Token) -> (Key, Family) {
-    let family = if token.slot().is_multiple_of(2) { Family::V6 } else { Family::V4 };
+pub(super) fn parse_token(token: Token) -> (Key, AddressFamily) {
+    let family = if token.slot().is_multiple_of(2) { AddressFamily::V6 } else { AddressFamily::V4 };
     (Key { slot: token.slot() / 2, generation: token.generation() }, family)
 }
 
-fn tries_max(sources: &Sources, least: usize) -> usize {
+fn tries_max(sources: &ResolverConfig, least: usize) -> usize {
     (sources.servers.len() * sources.attempts).max(least)
 }
 
@@ -232,8 +246,8 @@ fn interleave(families: &mut [&[IpAddr]; 2]) -> Vec<IpAddr> {
 /// What two outcomes without any address mean together, and how long that may be remembered. A
 /// failure is worse than an absence: the addresses may be there. That a name does not exist is
 /// true for all types (RFC 8020), also when the answer for one of them was wrongly that it does.
-fn absence(v6: &Outcome, v4: &Outcome) -> (NameError, Duration) {
-    let one = |outcome: &Outcome| match outcome {
+fn combine_failures(v6: &QueryResult, v4: &QueryResult) -> (NameError, Duration) {
+    let one = |outcome: &QueryResult| match outcome {
         Err(error) => (*error, None),
         Ok(Answer::NotFound(time)) => (NameError::NotFound, *time),
         Ok(Answer::NoAddress(time)) => (NameError::NoAddress, *time),
@@ -275,7 +289,7 @@ mod tests {
             (Ok(Answer::NoAddress(long)), Err(NameError::TimedOut), NameError::TimedOut, 0),
             (Err(NameError::ServerFailed), Ok(Answer::NotFound(long)), NameError::ServerFailed, 0),
         ] {
-            assert_eq!(absence(&v6, &v4), (error, Duration::from_secs(seconds)));
+            assert_eq!(combine_failures(&v6, &v4), (error, Duration::from_secs(seconds)));
         }
     }
 
@@ -283,7 +297,7 @@ mod tests {
     fn tokens_give_back_lookup_and_family() {
         for slot in [0, 1, 255] {
             let key = Key { slot, generation: 7 };
-            for family in [Family::V6, Family::V4] {
+            for family in [AddressFamily::V6, AddressFamily::V4] {
                 assert_eq!(parse_token(token(key, family)), (key, family));
             }
         }

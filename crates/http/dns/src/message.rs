@@ -13,16 +13,16 @@ use domain::base::{Message, MessageBuilder, ParsedName};
 use domain::dep::octseq::Array;
 use domain::rdata::{A, Aaaa, Cname, Soa};
 
-use super::name::Name;
+use super::name::DomainName;
 
 /// Which addresses are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Family {
+pub(super) enum AddressFamily {
     V6,
     V4,
 }
 
-impl Family {
+impl AddressFamily {
     fn rtype(self) -> Rtype {
         match self {
             Self::V6 => Rtype::AAAA,
@@ -32,7 +32,7 @@ impl Family {
 }
 
 /// A query as it is sent, over TCP behind its length.
-pub(super) type Query = Array<QUERY_MAX>;
+pub(super) type QueryMessage = Array<QUERY_MAX>;
 
 /// A header, a question with the longest name, its type and its class.
 const QUERY_MAX: usize = HEADER + 255 + 4;
@@ -43,7 +43,11 @@ const ALIASES_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 16;
 
 /// Writes the query for the addresses of `name`. `random` gives a new number at each call.
-pub(super) fn write_query(name: &Name, family: Family, mut random: impl FnMut() -> u64) -> Query {
+pub(super) fn write_query(
+    name: &DomainName,
+    family: AddressFamily,
+    mut random: impl FnMut() -> u64,
+) -> QueryMessage {
     let mut wire = Array::<255>::new();
     let mut push = |bytes: &[u8]| {
         let pushed = domain::dep::octseq::OctetsBuilder::append_slice(&mut wire, bytes);
@@ -51,7 +55,7 @@ pub(super) fn write_query(name: &Name, family: Family, mut random: impl FnMut() 
     };
     let mut bits = 0u64;
     let mut bits_left = 0;
-    for label in name.bare().split(|&byte| byte == b'.') {
+    for label in name.without_final_dot().split(|&byte| byte == b'.') {
         push(&[label.len() as u8]);
         for byte in label {
             if bits_left == 0 {
@@ -63,7 +67,7 @@ pub(super) fn write_query(name: &Name, family: Family, mut random: impl FnMut() 
     }
     push(&[0]);
     let name = domain::base::Name::from_slice(&wire).expect("a checked name is a name");
-    let mut builder = MessageBuilder::from_target(Query::new()).expect("a header fits");
+    let mut builder = MessageBuilder::from_target(QueryMessage::new()).expect("a header fits");
     builder.header_mut().set_id(random() as u16);
     builder.header_mut().set_rd(true);
     let mut builder = builder.question();
@@ -73,7 +77,7 @@ pub(super) fn write_query(name: &Name, family: Family, mut random: impl FnMut() 
 
 /// What a message that came is to its query.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Reading {
+pub(super) enum ResponseKind {
     /// The answer.
     Answer(Answer),
     /// The answer did not fit, or its question is not in the letters that were asked: over TCP it
@@ -97,8 +101,8 @@ pub(super) enum Answer {
 }
 
 /// Reads a message that came as the answer to `query`, over TCP or UDP.
-pub(super) fn read_answer(message: &[u8], query: &[u8], over_tcp: bool) -> Reading {
-    let Ok(message) = Message::from_slice(message) else { return Reading::Stray };
+pub(super) fn parse_response(message: &[u8], query: &[u8], over_tcp: bool) -> ResponseKind {
+    let Ok(message) = Message::from_slice(message) else { return ResponseKind::Stray };
     let header = message.header();
     let is_answer = header.qr()
         && header.opcode() == Opcode::QUERY
@@ -110,47 +114,47 @@ pub(super) fn read_answer(message: &[u8], query: &[u8], over_tcp: bool) -> Readi
     let question = query[HEADER..].len();
     let echo = message.as_slice().get(HEADER..HEADER + question).unwrap_or_default();
     if !is_answer || !echo.eq_ignore_ascii_case(&query[HEADER..]) {
-        return Reading::Stray;
+        return ResponseKind::Stray;
     }
     if !over_tcp && (header.tc() || echo != &query[HEADER..]) {
-        return Reading::OverTcp;
+        return ResponseKind::OverTcp;
     }
     match header.rcode() {
         Rcode::NOERROR | Rcode::NXDOMAIN if !header.tc() => {
-            read_records(message).map_or(Reading::Failed, Reading::Answer)
+            read_records(message).map_or(ResponseKind::Failed, ResponseKind::Answer)
         }
-        _ => Reading::Failed,
+        _ => ResponseKind::Failed,
     }
 }
 
 fn read_records(message: &Message<[u8]>) -> Result<Answer, ParseError> {
     if message.header().rcode() == Rcode::NXDOMAIN {
-        return Ok(Answer::NotFound(negative_time(message)));
+        return Ok(Answer::NotFound(negative_ttl(message)));
     }
     let question = message.sole_question()?;
     let mut owner = question.qname().to_owned();
     let mut time = Duration::MAX;
     for _ in 0..=ALIASES_MAX {
-        let (addresses, alias) = read_owner(message, &owner, question.qtype(), &mut time)?;
+        let (addresses, alias) = read_owner_records(message, &owner, question.qtype(), &mut time)?;
         match alias {
             _ if !addresses.is_empty() => return Ok(Answer::Addresses(addresses, time)),
             Some(alias) => owner = alias,
-            None => return Ok(Answer::NoAddress(negative_time(message))),
+            None => return Ok(Answer::NoAddress(negative_ttl(message))),
         }
     }
     Err(ParseError::form_error("too many aliases"))
 }
 
-type Owned<'a> = (Vec<IpAddr>, Option<ParsedName<&'a [u8]>>);
+type OwnerRecords<'a> = (Vec<IpAddr>, Option<ParsedName<&'a [u8]>>);
 
 /// What the answer section says of `owner`: its addresses and the name that it is an alias of.
 /// `time` is lowered to the shortest life of the records used.
-fn read_owner<'a>(
+fn read_owner_records<'a>(
     message: &'a Message<[u8]>,
     owner: &ParsedName<&[u8]>,
     rtype: Rtype,
     time: &mut Duration,
-) -> Result<Owned<'a>, ParseError> {
+) -> Result<OwnerRecords<'a>, ParseError> {
     let mut addresses = Vec::new();
     let mut alias = None;
     for record in message.answer()? {
@@ -171,7 +175,7 @@ fn read_owner<'a>(
             }
             _ => continue,
         };
-        *time = (*time).min(lifetime(record.ttl().as_secs()));
+        *time = (*time).min(ttl_duration(record.ttl().as_secs()));
         addresses.extend(address.filter(|_| addresses.len() < ADDRESSES_MAX));
     }
     Ok((addresses, alias))
@@ -179,35 +183,35 @@ fn read_owner<'a>(
 
 /// How long the absence of something may be remembered: as long as the zone's SOA record says
 /// (RFC 2308 section 5), and without one not at all.
-fn negative_time(message: &Message<[u8]>) -> Option<Duration> {
+fn negative_ttl(message: &Message<[u8]>) -> Option<Duration> {
     let mut records = message.authority().ok()?.limit_to_in::<Soa<_>>();
     let record = records.next()?.ok()?;
     let minimum = record.data().minimum().as_secs();
-    Some(lifetime(record.ttl().as_secs()).min(lifetime(minimum)))
+    Some(ttl_duration(record.ttl().as_secs()).min(ttl_duration(minimum)))
 }
 
 /// RFC 2181 section 8: a time with the highest bit set is no time.
-fn lifetime(seconds: u32) -> Duration {
+fn ttl_duration(seconds: u32) -> Duration {
     Duration::from_secs(u64::from(if seconds > i32::MAX as u32 { 0 } else { seconds }))
 }
 
 /// Reads any bytes as an answer to a query for `example.org`, and checks what comes out: for the
 /// fuzz target, and over its corpus for the tests.
 pub fn fuzz_answer(bytes: &[u8]) {
-    let name = Name::parse(b"example.org").expect("a sound name");
-    for family in [Family::V6, Family::V4] {
+    let name = DomainName::parse(b"example.org").expect("a sound name");
+    for family in [AddressFamily::V6, AddressFamily::V4] {
         let query = write_query(&name, family, || 0);
         // Most inputs would end at the header: half of them get one that fits.
         let fitting = [&query[..2], &[0x81, 0x80], bytes].concat();
         for (message, over_tcp) in [(bytes, false), (&fitting, false), (&fitting, true)] {
-            let Reading::Answer(Answer::Addresses(addresses, time)) =
-                read_answer(message, &query, over_tcp)
+            let ResponseKind::Answer(Answer::Addresses(addresses, time)) =
+                parse_response(message, &query, over_tcp)
             else {
                 continue;
             };
             assert!((1..=ADDRESSES_MAX).contains(&addresses.len()));
-            assert!(addresses.iter().all(|found| found.is_ipv6() == (family == Family::V6)));
-            assert!(time <= lifetime(i32::MAX as u32));
+            assert!(addresses.iter().all(|found| found.is_ipv6() == (family == AddressFamily::V6)));
+            assert!(time <= ttl_duration(i32::MAX as u32));
         }
     }
 }
@@ -221,22 +225,22 @@ mod tests {
     use super::messages::{OK, QNAME, answer, record, soa, wire};
     use super::*;
 
-    fn query(name: &str, family: Family) -> Query {
+    fn query(name: &str, family: AddressFamily) -> QueryMessage {
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-        write_query(&Name::parse(name.as_bytes()).unwrap(), family, || {
+        write_query(&DomainName::parse(name.as_bytes()).unwrap(), family, || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             seed ^ seed >> 33
         })
     }
 
-    fn found(addresses: &[&str], seconds: u64) -> Reading {
+    fn found(addresses: &[&str], seconds: u64) -> ResponseKind {
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        Reading::Answer(Answer::Addresses(addresses, Duration::from_secs(seconds)))
+        ResponseKind::Answer(Answer::Addresses(addresses, Duration::from_secs(seconds)))
     }
 
     #[test]
     fn a_query_asks_one_question_in_random_case() {
-        let query = query("Some.Long-Host.example.org.", Family::V6);
+        let query = query("Some.Long-Host.example.org.", AddressFamily::V6);
         assert_eq!(query[2..HEADER], [1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         let question = &query[HEADER..];
         let expected = [wire("some.long-host.example.org"), vec![0, 28, 0, 1]].concat();
@@ -245,12 +249,12 @@ mod tests {
         assert_ne!(question, expected.to_ascii_uppercase());
         let longest = ["a".repeat(63).as_str(); 4].join(".");
         let longest = &longest[..253];
-        assert_eq!(self::query(longest, Family::V4).len(), QUERY_MAX);
+        assert_eq!(self::query(longest, AddressFamily::V4).len(), QUERY_MAX);
     }
 
     #[test]
     fn addresses_are_read_with_the_shortest_time() {
-        let query = query("www.example", Family::V4);
+        let query = query("www.example", AddressFamily::V4);
         let records = [
             record(&QNAME, 1, 300, &[192, 0, 2, 1]),
             record(&wire("WWW.example"), 1, 60, &[192, 0, 2, 2]),
@@ -259,14 +263,14 @@ mod tests {
         ];
         let message = answer(&query, OK, &records, &[]);
         let expected = found(&["192.0.2.1", "192.0.2.2"], 60);
-        assert_eq!(read_answer(&message, &query, false), expected);
+        assert_eq!(parse_response(&message, &query, false), expected);
         let many: Vec<_> = (0..99).map(|last| record(&QNAME, 1, 9, &[10, 0, 0, last])).collect();
-        let reading = read_answer(&answer(&query, OK, &many, &[]), &query, true);
-        let Reading::Answer(Answer::Addresses(addresses, _)) = reading else { panic!() };
+        let reading = parse_response(&answer(&query, OK, &many, &[]), &query, true);
+        let ResponseKind::Answer(Answer::Addresses(addresses, _)) = reading else { panic!() };
         assert_eq!(addresses.len(), ADDRESSES_MAX);
         let timeless = [record(&QNAME, 1, 0x8000_0000, &[192, 0, 2, 1])];
         let message = answer(&query, OK, &timeless, &[]);
-        assert_eq!(read_answer(&message, &query, false), found(&["192.0.2.1"], 0));
+        assert_eq!(parse_response(&message, &query, false), found(&["192.0.2.1"], 0));
     }
 
     fn alias_chain(query: &[u8], length: usize) -> Vec<u8> {
@@ -283,43 +287,43 @@ mod tests {
 
     #[test]
     fn aliases_are_followed_to_a_bound_in_any_order() {
-        let query = query("www.example", Family::V6);
+        let query = query("www.example", AddressFamily::V6);
         let address = "2020:2020:2020:2020:2020:2020:2020:2020";
         let eight = alias_chain(&query, ALIASES_MAX);
-        assert_eq!(read_answer(&eight, &query, false), found(&[address], 93));
+        assert_eq!(parse_response(&eight, &query, false), found(&[address], 93));
         let nine = alias_chain(&query, ALIASES_MAX + 1);
-        assert_eq!(read_answer(&nine, &query, false), Reading::Failed);
+        assert_eq!(parse_response(&nine, &query, false), ResponseKind::Failed);
         let circle = [record(&QNAME, 5, 9, &QNAME)];
         let message = answer(&query, OK, &circle, &[]);
-        assert_eq!(read_answer(&message, &query, false), Reading::Failed);
+        assert_eq!(parse_response(&message, &query, false), ResponseKind::Failed);
         let nowhere = [record(&QNAME, 5, 9, &wire("gone.example"))];
         let message = answer(&query, OK, &nowhere, &[]);
-        let none = Reading::Answer(Answer::NoAddress(None));
-        assert_eq!(read_answer(&message, &query, false), none);
+        let none = ResponseKind::Answer(Answer::NoAddress(None));
+        assert_eq!(parse_response(&message, &query, false), none);
     }
 
     #[test]
     fn absence_is_told_apart_and_remembered_as_the_zone_says() {
-        let query = query("www.example", Family::V4);
+        let query = query("www.example", AddressFamily::V4);
         let minute = Some(Duration::from_secs(60));
         for (flags, authority, expected) in [
-            (OK, vec![], Reading::Answer(Answer::NoAddress(None))),
-            (OK, vec![soa(60, 900)], Reading::Answer(Answer::NoAddress(minute))),
-            (OK | 3, vec![soa(900, 60)], Reading::Answer(Answer::NotFound(minute))),
-            (OK | 3, vec![], Reading::Answer(Answer::NotFound(None))),
-            (OK | 1, vec![], Reading::Failed),
-            (OK | 2, vec![], Reading::Failed),
-            (OK | 4, vec![], Reading::Failed),
-            (OK | 5, vec![], Reading::Failed),
+            (OK, vec![], ResponseKind::Answer(Answer::NoAddress(None))),
+            (OK, vec![soa(60, 900)], ResponseKind::Answer(Answer::NoAddress(minute))),
+            (OK | 3, vec![soa(900, 60)], ResponseKind::Answer(Answer::NotFound(minute))),
+            (OK | 3, vec![], ResponseKind::Answer(Answer::NotFound(None))),
+            (OK | 1, vec![], ResponseKind::Failed),
+            (OK | 2, vec![], ResponseKind::Failed),
+            (OK | 4, vec![], ResponseKind::Failed),
+            (OK | 5, vec![], ResponseKind::Failed),
         ] {
             let message = answer(&query, flags, &[], &authority);
-            assert_eq!(read_answer(&message, &query, false), expected, "{flags:x}");
+            assert_eq!(parse_response(&message, &query, false), expected, "{flags:x}");
         }
     }
 
     #[test]
     fn strays_are_not_answers() {
-        let query = query("www.example", Family::V4);
+        let query = query("www.example", AddressFamily::V4);
         let good = answer(&query, OK, &[record(&QNAME, 1, 9, &[192, 0, 2, 1])], &[]);
         let changed = |place: usize, byte: u8| {
             let mut message = good.clone();
@@ -340,26 +344,26 @@ mod tests {
             (changed(HEADER + 14, 28), "another type"),
             (changed(HEADER + 16, 3), "another class"),
         ] {
-            assert_eq!(read_answer(&message, &query, false), Reading::Stray, "{why}");
-            assert_eq!(read_answer(&message, &query, true), Reading::Stray, "{why}");
+            assert_eq!(parse_response(&message, &query, false), ResponseKind::Stray, "{why}");
+            assert_eq!(parse_response(&message, &query, true), ResponseKind::Stray, "{why}");
         }
-        assert_eq!(read_answer(&good, &query, false), found(&["192.0.2.1"], 9));
+        assert_eq!(parse_response(&good, &query, false), found(&["192.0.2.1"], 9));
         let cut = &good[..good.len() - 1];
-        assert_eq!(read_answer(cut, &query, false), Reading::Failed, "half a record");
+        assert_eq!(parse_response(cut, &query, false), ResponseKind::Failed, "half a record");
     }
 
     #[test]
     fn what_did_not_fit_or_lost_its_case_is_asked_over_tcp() {
-        let query = query("www.example", Family::V4);
+        let query = query("www.example", AddressFamily::V4);
         let whole = answer(&query, OK, &[record(&QNAME, 1, 9, &[192, 0, 2, 1])], &[]);
         let mut lowered = whole.clone();
         lowered[HEADER..].make_ascii_lowercase();
         assert_ne!(lowered, whole);
-        assert_eq!(read_answer(&lowered, &query, false), Reading::OverTcp);
-        assert_eq!(read_answer(&lowered, &query, true), found(&["192.0.2.1"], 9));
+        assert_eq!(parse_response(&lowered, &query, false), ResponseKind::OverTcp);
+        assert_eq!(parse_response(&lowered, &query, true), found(&["192.0.2.1"], 9));
         let truncated = answer(&query, OK | 0x200, &[], &[]);
-        assert_eq!(read_answer(&truncated, &query, false), Reading::OverTcp);
-        assert_eq!(read_answer(&truncated, &query, true), Reading::Failed);
+        assert_eq!(parse_response(&truncated, &query, false), ResponseKind::OverTcp);
+        assert_eq!(parse_response(&truncated, &query, true), ResponseKind::Failed);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// beyond these is let through: no name server can answer for it, and a name is also a cache key
 /// and a log text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Name(Arc<[u8]>);
+pub(super) struct DomainName(Arc<[u8]>);
 
-impl Name {
+impl DomainName {
     /// Bytes of the longest name, the dot at its end not counted.
     pub(super) const LENGTH_MAX: usize = 253;
     /// Bytes of the longest label.
@@ -29,7 +29,7 @@ impl Name {
     }
 
     /// The name without a dot at its end.
-    pub(super) fn bare(&self) -> &[u8] {
+    pub(super) fn without_final_dot(&self) -> &[u8] {
         self.0.strip_suffix(b".").unwrap_or(&self.0)
     }
 
@@ -39,26 +39,26 @@ impl Name {
     }
 
     /// Dots between labels.
-    pub(super) fn dots(&self) -> usize {
-        self.bare().iter().filter(|&&byte| byte == b'.').count()
+    pub(super) fn dot_count(&self) -> usize {
+        self.without_final_dot().iter().filter(|&&byte| byte == b'.').count()
     }
 
     /// Whether the name is `domain` or below it.
     pub(super) fn is_within(&self, domain: &[u8]) -> bool {
-        self.bare()
+        self.without_final_dot()
             .strip_suffix(domain)
             .is_some_and(|before| before.is_empty() || before.ends_with(b"."))
     }
 
     /// This name below `domain`; `None` when that is too long.
-    pub(super) fn below(&self, domain: &Name) -> Option<Self> {
-        let name = [self.bare(), b".", domain.bare()].concat();
+    pub(super) fn append_domain(&self, domain: &DomainName) -> Option<Self> {
+        let name = [self.without_final_dot(), b".", domain.without_final_dot()].concat();
         (name.len() <= Self::LENGTH_MAX).then(|| Self(name.into()))
     }
 }
 
 fn is_label(label: &[u8]) -> bool {
-    (1..=Name::LABEL_MAX).contains(&label.len())
+    (1..=DomainName::LABEL_MAX).contains(&label.len())
         && label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
@@ -84,7 +84,7 @@ mod tests {
             ("3com", "3com"),
             ("0x.example", "0x.example"),
         ] {
-            assert_eq!(&*Name::parse(text.as_bytes()).unwrap().0, key.as_bytes());
+            assert_eq!(&*DomainName::parse(text.as_bytes()).unwrap().0, key.as_bytes());
         }
         let long_label = "a".repeat(64);
         let long_name = ["a".repeat(63).as_str(); 4].join(".");
@@ -112,15 +112,15 @@ mod tests {
             &long_label,
             &long_name,
         ] {
-            assert_eq!(Name::parse(text.as_bytes()), None, "{text:?}");
+            assert_eq!(DomainName::parse(text.as_bytes()), None, "{text:?}");
         }
-        assert!(Name::parse(&long_name.as_bytes()[..253]).is_some());
+        assert!(DomainName::parse(&long_name.as_bytes()[..253]).is_some());
     }
 
     #[test]
     fn domains_hold_what_is_below_them() {
         let within = |name: &str, domain: &str| {
-            Name::parse(name.as_bytes()).unwrap().is_within(domain.as_bytes())
+            DomainName::parse(name.as_bytes()).unwrap().is_within(domain.as_bytes())
         };
         assert!(within("localhost", "localhost"));
         assert!(within("a.localhost.", "localhost"));

@@ -1,6 +1,6 @@
 //! The `Cache-Status` field, RFC 9211: what the cache did with a request.
 
-use millrace_http1::text::write_number;
+use millrace_http1::format::write_number;
 
 /// Why a request was sent to the origin, RFC 9211 section 2.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,11 +42,11 @@ pub struct CacheStatus<'a> {
     pub forward: Option<Forward>,
     /// The status that it answered with, where the client got another one, section 2.3.
     pub forward_status: Option<u16>,
-    /// For how many seconds the answer stays fresh; negative where it is stale, section 2.4.
+    /// For how many seconds the response stays fresh; negative where it is stale, section 2.4.
     pub ttl_s: Option<i64>,
-    /// The answer was stored, section 2.5.
+    /// The response was stored, section 2.5.
     pub is_stored: bool,
-    /// The request waited for what another one fetched: whether that was its answer, or the origin
+    /// The request waited for what another one fetched: whether that was its response, or the origin
     /// was asked once more, section 2.6. It goes with [`CacheStatus::forward`], why there was
     /// anything to wait for; without one it says nothing.
     pub collapsed: Option<bool>,

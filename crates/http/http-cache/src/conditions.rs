@@ -1,58 +1,58 @@
-//! Conditions of a request that a cache answers itself, RFC 9111 section 4.3.2.
+//! Conditions of a request that a cache responses itself, RFC 9111 section 4.3.2.
 
-use millrace_http1::{HeaderWriter, Name, RequestHead, Run};
+use millrace_http1::{FieldName, FieldRun, HeaderWriter, RequestHead};
 
+use super::cached_header::CachedHeader;
 use super::date::http_date;
 use super::meta::Meta;
-use super::stored::Stored;
 
-/// Evaluates the conditions of a GET or HEAD against a stored answer that may be used as it is, in
-/// the order of RFC 9110 section 13.2.2. Gives whether the answer is status 304; otherwise it is
-/// sent: there is no condition, or it holds. Conditions on other answers than successful ones do not
+/// Evaluates the conditions of a GET or HEAD against a stored response that may be used as it is, in
+/// the order of RFC 9110 section 13.2.2. Gives whether the response is status 304; otherwise it is
+/// sent: there is no condition, or it holds. Conditions on other responses than successful ones do not
 /// count, section 13.2.1.
-pub fn is_not_modified(request: &RequestHead, stored: &Stored) -> bool {
-    let is_met = match request.find(Name::IfNoneMatch) {
+pub fn is_not_modified(request: &RequestHead, stored: &CachedHeader) -> bool {
+    let is_met = match request.find(FieldName::IfNoneMatch) {
         Some(_) => is_none_match(request, stored),
         None => is_modified(request, &stored.meta),
     };
     !is_met && (200..300).contains(&stored.meta.status)
 }
 
-/// RFC 9110 section 13.1.2: by the weak comparison; `*` means any answer.
-fn is_none_match(request: &RequestHead, stored: &Stored) -> bool {
+/// RFC 9110 section 13.1.2: by the weak comparison; `*` means any response.
+fn is_none_match(request: &RequestHead, stored: &CachedHeader) -> bool {
     let etag = stored.etag();
     let is_matched = |list: &[u8]| list == b"*" || etag.is_some_and(|etag| etag.is_in(list));
-    !request.values(Name::IfNoneMatch).any(is_matched)
+    !request.values(FieldName::IfNoneMatch).any(is_matched)
 }
 
-/// RFC 9110 section 13.1.3. RFC 9111 section 4.3.2: an answer that does not say when it was
+/// RFC 9110 section 13.1.3. RFC 9111 section 4.3.2: a response that does not say when it was
 /// modified was so when it was sent. A condition that cannot be read, or is there twice, does not
 /// count.
 fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
-    let mut values = request.values(Name::IfModifiedSince);
+    let mut values = request.values(FieldName::IfModifiedSince);
     let (Some(value), None) = (values.next(), values.next()) else { return true };
     let Some(since_s) = http_date(value, meta.response_ms / 1000) else { return true };
     meta.last_modified_s.unwrap_or(meta.date_s) > since_s
 }
 
-/// Writes the status and the fields of a 304 that stands for a stored answer. RFC 9110 section
+/// Writes the status and the fields of a 304 that stands for a stored response. RFC 9110 section
 /// 15.4.5: what describes the body that is not sent is left out, and the time of modification where
 /// an entity tag says more.
-pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &Stored) {
+pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &CachedHeader) {
     out.response(304, b"Not Modified");
     for line in stored.lines() {
         let is_left = match line.known {
-            Name::ContentType
-            | Name::ContentEncoding
-            | Name::ContentLanguage
-            | Name::ContentRange
-            | Name::AcceptRanges => true,
-            Name::LastModified => stored.meta.etag.is_some(),
-            Name::Other => line.name.eq_ignore_ascii_case(b"content-md5"),
+            FieldName::ContentType
+            | FieldName::ContentEncoding
+            | FieldName::ContentLanguage
+            | FieldName::ContentRange
+            | FieldName::AcceptRanges => true,
+            FieldName::LastModified => stored.meta.etag.is_some(),
+            FieldName::Other => line.name.eq_ignore_ascii_case(b"content-md5"),
             _ => false,
         };
         if !is_left {
-            out.run(Run::Lines(line.bytes));
+            out.field_run(FieldRun::Lines(line.bytes));
         }
     }
 }
@@ -61,13 +61,13 @@ pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &Stored) {
 mod tests {
     use millrace_http1::{FieldList, Http1Header};
 
-    use super::super::policy::Policy;
-    use super::super::samples::{DATE, answer, get, store_by};
+    use super::super::policy::CachePolicy;
+    use super::super::test_messages::{DATE, get, response, store_by};
     use super::*;
 
-    fn kept(status: u16, fields: &str) -> Stored {
-        let answer = answer(status, &format!("{DATE}Cache-Control: max-age=60\r\n{fields}"));
-        store_by(&Policy::default(), &get(""), &answer).unwrap()
+    fn kept(status: u16, fields: &str) -> CachedHeader {
+        let response = response(status, &format!("{DATE}Cache-Control: max-age=60\r\n{fields}"));
+        store_by(&CachePolicy::default(), &get(""), &response).unwrap()
     }
 
     fn is_304(fields: &str, asked: &str) -> bool {

@@ -14,7 +14,7 @@ use super::limits::DATE_BYTES_MAX;
 pub fn http_date(value: &[u8], now_s: u64) -> Option<u64> {
     // Nearly every date is one of today's form, as it should be written.
     if value.len() == FIXDATE_BYTES
-        && let Some(date_s) = read(value)
+        && let Some(date_s) = parse_exact(value)
     {
         return Some(date_s);
     }
@@ -24,19 +24,19 @@ pub fn http_date(value: &[u8], now_s: u64) -> Option<u64> {
     capitalise(text);
     let mut whole: [u8; FIXDATE_BYTES] = *b"---, 00 --- 0000 00:00:00 GMT";
     let is_rfc850 = text.contains(&b'-');
-    let fixdate = if is_rfc850 { fixdate(text, now_s, &mut whole)? } else { text };
+    let fixdate = if is_rfc850 { rewrite_rfc850(text, now_s, &mut whole)? } else { text };
     let weekday = fixdate.first_chunk::<3>()?;
     WEEKDAYS.iter().find(|name| name.as_bytes().starts_with(weekday))?;
-    read(fixdate).or_else(|| {
+    parse_exact(fixdate).or_else(|| {
         WEEKDAYS.iter().find_map(|name| {
             fixdate[..3].copy_from_slice(&name.as_bytes()[..3]);
-            read(fixdate)
+            parse_exact(fixdate)
         })
     })
 }
 
 /// Reads a date whose weekday is right.
-fn read(date: &[u8]) -> Option<u64> {
+fn parse_exact(date: &[u8]) -> Option<u64> {
     let date = httpdate::parse_http_date(std::str::from_utf8(date).ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
@@ -61,7 +61,11 @@ fn capitalise(text: &mut [u8]) {
 
 /// Writes a date of RFC 850 in the form of today, into one. Its year may be 50 years ahead and no
 /// more, RFC 9110 section 5.6.7.
-fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; FIXDATE_BYTES]) -> Option<&'a mut [u8]> {
+fn rewrite_rfc850<'a>(
+    text: &[u8],
+    now_s: u64,
+    out: &'a mut [u8; FIXDATE_BYTES],
+) -> Option<&'a mut [u8]> {
     let comma = text.iter().position(|&byte| byte == b',')?;
     let (weekday, rest) = text.split_at(comma);
     WEEKDAYS.iter().find(|name| name.as_bytes() == weekday)?;
@@ -86,7 +90,7 @@ fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; FIXDATE_BYTES]) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::NOW_S;
+    use super::super::test_messages::NOW_S;
     use super::*;
 
     fn date(text: &str) -> Option<u64> {

@@ -1,27 +1,29 @@
-//! Cache directives: `Cache-Control` and `Pragma` of requests, and of answers `Cache-Control` or a
+//! Cache directives: `Cache-Control` and `Pragma` of requests, and of responses `Cache-Control` or a
 //! field targeted at this cache.
 //!
 //! RFC 9111 section 5.2 leaves open what to do with malformed ones. Here a directive is known by
-//! its name, whatever follows; an argument that cannot be read makes an answer stale (section
+//! its name, whatever follows; an argument that cannot be read makes a response stale (section
 //! 4.2.1), or widens what is forbidden; and of one that is there twice the first counts (the same
 //! section). What is not known is ignored.
 
-use millrace_http1::{AnswerHead, Name, RequestHead, decimal, has_token, items, tokens};
+use millrace_http1::{
+    FieldName, RequestHead, ResponseHead, has_token, parse_decimal, split_list, split_tokens,
+};
 
+use super::field_names::FieldNames;
 use super::limits::DELTA_S_MAX;
-use super::names::Names;
-use super::structured::{self, Argument};
+use super::structured::{self, DirectiveArgument};
 
 /// What a request asks of caches, RFC 9111 section 5.2.1. The default asks for nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestDirectives {
-    /// No answer older than so many seconds.
+    /// No response older than so many seconds.
     pub max_age_s: Option<u32>,
-    /// An answer that stays fresh for so many seconds.
+    /// A response that stays fresh for so many seconds.
     pub min_fresh_s: Option<u32>,
-    /// An answer that is stale for so many seconds will do; `u32::MAX` for any time.
+    /// A response that is stale for so many seconds will do; `u32::MAX` for any time.
     pub max_stale_s: Option<u32>,
-    /// An answer that was validated just now.
+    /// A response that was validated just now.
     pub no_cache: bool,
     /// Nothing of this exchange may be stored.
     pub no_store: bool,
@@ -35,28 +37,28 @@ impl RequestDirectives {
     /// `Pragma: no-cache` is read where there is no `Cache-Control`: RFC 9111 section 5.4 calls it
     /// deprecated, and it is all that an HTTP/1.0 client can say. Unreadable numbers are ignored:
     /// they are wishes.
-    pub fn of(request: &RequestHead) -> Self {
+    pub fn parse(request: &RequestHead) -> Self {
         let mut directives = Self::default();
-        if request.find(Name::CacheControl).is_none() {
-            let mut pragmas = request.values(Name::Pragma);
+        if request.find(FieldName::CacheControl).is_none() {
+            let mut pragmas = request.values(FieldName::Pragma);
             directives.no_cache = pragmas.any(|value| has_token(value, b"no-cache"));
             return directives;
         }
-        for item in request.values(Name::CacheControl).flat_map(items) {
-            let (name, argument) = split(item);
+        for item in request.values(FieldName::CacheControl).flat_map(split_list) {
+            let (name, argument) = split_directive(item);
             directives.apply(name, argument);
         }
         directives
     }
 
-    fn apply(&mut self, name: &[u8], argument: Argument<'_>) {
+    fn apply(&mut self, name: &[u8], argument: DirectiveArgument<'_>) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
             7 if is("max-age") => self.max_age_s = self.max_age_s.or(argument.seconds()),
             9 if is("min-fresh") => self.min_fresh_s = self.min_fresh_s.or(argument.seconds()),
             9 if is("max-stale") => {
                 let seconds = match argument {
-                    Argument::None => Some(u32::MAX),
+                    DirectiveArgument::None => Some(u32::MAX),
                     argument => argument.seconds(),
                 };
                 self.max_stale_s = self.max_stale_s.or(seconds);
@@ -69,9 +71,9 @@ impl RequestDirectives {
     }
 }
 
-/// What an answer allows caches, RFC 9111 section 5.2.2.
+/// What a response allows caches, RFC 9111 section 5.2.2.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct AnswerDirectives {
+pub struct ResponseDirectives {
     /// For how many seconds it is fresh.
     pub max_age_s: Option<u32>,
     /// The same for shared caches.
@@ -101,7 +103,7 @@ pub struct AnswerDirectives {
     pub is_targeted: bool,
     /// The fields that `no-cache` and `private` name: not to be stored, sections 5.2.2.4 and
     /// 5.2.2.7.
-    pub(super) omitted: Names,
+    pub(super) omitted: FieldNames,
 }
 
 /// The names of what [`AnswerDirectives`] has: first those with a number, then those that forbid or
@@ -123,25 +125,25 @@ const DIRECTIVES: [&str; 12] = [
 /// How many of them have a number.
 const NUMBERS: usize = 4;
 
-impl AnswerDirectives {
+impl ResponseDirectives {
     /// Reads a response's. `targets` are the names of targeted fields in lower case: the first that
     /// is there and is valid counts alone, RFC 9213 section 2.2, but for what fields before it with
     /// a value of the wrong type forbid.
-    pub fn of(answer: &AnswerHead, targets: &[Box<[u8]>]) -> Self {
+    pub fn parse(response: &ResponseHead, targets: &[Box<[u8]>]) -> Self {
         let mut directives = Self::default();
         for name in targets {
-            let value = structured::combined(structured::lines_named(answer, name));
+            let value = structured::combined(structured::lines_named(response, name));
             let members = value.as_ref().and_then(|it| structured::dictionary(it, &DIRECTIVES));
             let Some(members) = members else { continue };
-            let mut targeted = Self::of_members(&members);
-            if are_valid(&members) {
-                targeted.forbid_as(&directives);
+            let mut targeted = Self::from_members(&members);
+            if has_valid_types(&members) {
+                targeted.add_prohibitions(&directives);
                 return targeted;
             }
-            directives.forbid_as(&targeted);
+            directives.add_prohibitions(&targeted);
         }
-        for item in answer.values(Name::CacheControl).flat_map(items) {
-            let (name, argument) = split(item);
+        for item in response.values(FieldName::CacheControl).flat_map(split_list) {
+            let (name, argument) = split_directive(item);
             directives.apply(name, argument);
             // What else stands in a string without an end might have been meant.
             directives.no_store |= has_open_string(item);
@@ -150,10 +152,10 @@ impl AnswerDirectives {
         directives
     }
 
-    fn of_members(members: &[Option<Argument<'_>>; DIRECTIVES.len()]) -> Self {
+    fn from_members(members: &[Option<DirectiveArgument<'_>>; DIRECTIVES.len()]) -> Self {
         let mut directives = Self { is_targeted: true, ..Self::default() };
         for (name, argument) in DIRECTIVES.iter().zip(members) {
-            if let Some(argument) = argument.filter(|it| *it != Argument::False) {
+            if let Some(argument) = argument.filter(|it| *it != DirectiveArgument::False) {
                 directives.apply(name.as_bytes(), argument);
             }
         }
@@ -163,9 +165,9 @@ impl AnswerDirectives {
 
     /// Forbids what a targeted field forbids whose other values have the wrong types. RFC 9213 lets
     /// such a field be ignored; but a cache may always do less, and the origin meant this one.
-    fn forbid_as(&mut self, targeted: &Self) {
+    fn add_prohibitions(&mut self, targeted: &Self) {
         self.no_store |= targeted.no_store;
-        self.no_cache |= targeted.no_cache || targeted.omitted != Names::default();
+        self.no_cache |= targeted.no_cache || targeted.omitted != FieldNames::default();
         self.private |= targeted.private;
         self.must_revalidate |= targeted.must_revalidate;
         self.proxy_revalidate |= targeted.proxy_revalidate;
@@ -173,10 +175,10 @@ impl AnswerDirectives {
 
     /// Whether a field of this name is not to be stored.
     pub fn omits(&self, name: &[u8]) -> bool {
-        self.omitted.has(name)
+        self.omitted.contains(name)
     }
 
-    fn apply(&mut self, name: &[u8], argument: Argument<'_>) {
+    fn apply(&mut self, name: &[u8], argument: DirectiveArgument<'_>) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let seconds = || Some(argument.seconds().unwrap_or(0));
         match name.len() {
@@ -201,24 +203,24 @@ impl AnswerDirectives {
     }
 
     /// Takes the names of fields; gives `false` where there are none, and the directive is about
-    /// the whole answer.
-    fn omit(&mut self, argument: Argument<'_>) -> bool {
-        let Argument::Text(names) = argument else { return false };
-        if items(names).next().is_none() {
+    /// the whole response.
+    fn omit(&mut self, argument: DirectiveArgument<'_>) -> bool {
+        let DirectiveArgument::Text(names) = argument else { return false };
+        if split_list(names).next().is_none() {
             return false;
         }
-        tokens(names).for_each(|name| self.omitted.add(name));
+        split_tokens(names).for_each(|name| self.omitted.add(name));
         true
     }
 }
 
-impl Argument<'_> {
+impl DirectiveArgument<'_> {
     /// RFC 9111 section 1.2.2: digits; what is larger than can be told apart is the largest. Quotes
     /// around them do not count (section 5.2).
     fn seconds(self) -> Option<u32> {
         let number = match self {
             Self::Number(number) => u64::try_from(number).ok()?,
-            Self::Text(digits) => match decimal(digits) {
+            Self::Text(digits) => match parse_decimal(digits) {
                 Some(number) => number,
                 None if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => u64::MAX,
                 None => return None,
@@ -233,17 +235,17 @@ impl Argument<'_> {
 /// 2.1: an Integer where there is a number, the Boolean true elsewhere, or a String with names of
 /// fields. A value of another type is not to be used, and neither is the field then: it would still
 /// silence `Cache-Control`. False is taken as if the directive were not there.
-fn are_valid(members: &[Option<Argument<'_>>; DIRECTIVES.len()]) -> bool {
+fn has_valid_types(members: &[Option<DirectiveArgument<'_>>; DIRECTIVES.len()]) -> bool {
     let (numbers, others) = members.split_at(NUMBERS);
     let are_numbers =
-        numbers.iter().flatten().all(|argument| matches!(argument, Argument::Number(_)));
+        numbers.iter().flatten().all(|argument| matches!(argument, DirectiveArgument::Number(_)));
     let names_fields = ["no-cache", "private"];
     let mut others = DIRECTIVES[NUMBERS..].iter().zip(others);
     are_numbers
         && others.all(|(name, argument)| match argument {
-            None | Some(Argument::None | Argument::False) => true,
-            Some(Argument::Text(_)) => names_fields.contains(name),
-            Some(Argument::Number(_) | Argument::Odd) => false,
+            None | Some(DirectiveArgument::None | DirectiveArgument::False) => true,
+            Some(DirectiveArgument::Text(_)) => names_fields.contains(name),
+            Some(DirectiveArgument::Number(_) | DirectiveArgument::Odd) => false,
         })
 }
 
@@ -262,35 +264,35 @@ fn has_open_string(item: &[u8]) -> bool {
 }
 
 /// Splits a member of a list into name and argument.
-fn split(item: &[u8]) -> (&[u8], Argument<'_>) {
+fn split_directive(item: &[u8]) -> (&[u8], DirectiveArgument<'_>) {
     let Some(equals) = item.iter().position(|&byte| byte == b'=') else {
-        return (item, Argument::None);
+        return (item, DirectiveArgument::None);
     };
     let (name, argument) = (&item[..equals], &item[equals + 1..]);
     let has_blanks = name.last().is_some_and(u8::is_ascii_whitespace)
         || argument.first().is_some_and(u8::is_ascii_whitespace);
     let argument = match argument {
-        _ if has_blanks => Argument::Odd,
+        _ if has_blanks => DirectiveArgument::Odd,
         [b'"', text @ .., b'"'] if !text.iter().any(|byte| b"\"\\".contains(byte)) => {
-            Argument::Text(text)
+            DirectiveArgument::Text(text)
         }
-        [b'"', ..] => Argument::Odd,
-        text => Argument::Text(text),
+        [b'"', ..] => DirectiveArgument::Odd,
+        text => DirectiveArgument::Text(text),
     };
     (name.trim_ascii_end(), argument)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{answer, get};
+    use super::super::test_messages::{get, response};
     use super::*;
 
     fn asked(fields: &str) -> RequestDirectives {
-        RequestDirectives::of(&get(fields))
+        RequestDirectives::parse(&get(fields))
     }
 
-    fn allowed(fields: &str) -> AnswerDirectives {
-        AnswerDirectives::of(&answer(200, fields), &[(*b"cdn-cache-control").into()])
+    fn allowed(fields: &str) -> ResponseDirectives {
+        ResponseDirectives::parse(&response(200, fields), &[(*b"cdn-cache-control").into()])
     }
 
     #[test]
@@ -335,13 +337,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_section_5_2_2() {
+    fn responses_are_read_section_5_2_2() {
         let all = allowed(
             "Cache-Control: MaX-aGe=1, S-MaxAge=2, stale-while-revalidate=3, immutable\r\n\
              Cache-Control: stale-if-error=4, no-store, no-cache, private, public\r\n\
              Cache-Control: must-revalidate, proxy-revalidate, must-understand, foobar\r\n",
         );
-        let expected = AnswerDirectives {
+        let expected = ResponseDirectives {
             max_age_s: Some(1),
             s_maxage_s: Some(2),
             stale_while_revalidate_s: Some(3),
@@ -355,7 +357,7 @@ mod tests {
             must_understand: true,
             immutable: true,
             is_targeted: false,
-            omitted: Names::default(),
+            omitted: FieldNames::default(),
         };
         assert_eq!(all, expected);
     }
@@ -406,7 +408,7 @@ mod tests {
         assert!(named.omits(b"A") && named.omits(b"b") && named.omits(b"C") && !named.omits(b"d"));
         for whole in ["no-cache=\"\"", "no-cache=", "no-cache =\"a\"", "no-cache=\"a\\,b\""] {
             let whole = allowed(&format!("Cache-Control: {whole}\r\n"));
-            assert!(whole.no_cache && whole.omitted == Names::default(), "{whole:?}");
+            assert!(whole.no_cache && whole.omitted == FieldNames::default(), "{whole:?}");
         }
         let both = allowed("Cache-Control: no-cache, no-cache=a\r\n");
         assert!(both.no_cache && both.omits(b"a"));
@@ -473,7 +475,7 @@ mod tests {
     #[test]
     fn targets_are_looked_for_in_their_order_rfc_9213_section_2_2() {
         let targets = [(*b"mine-cache-control").into(), (*b"cdn-cache-control").into()];
-        let read = |fields: &str| AnswerDirectives::of(&answer(200, fields), &targets);
+        let read = |fields: &str| ResponseDirectives::parse(&response(200, fields), &targets);
         let both = "CDN-Cache-Control: max-age=1\r\nMine-Cache-Control: max-age=2\r\n";
         assert_eq!(read(both).max_age_s, Some(2));
         let after = |mine: &str| {
@@ -484,7 +486,7 @@ mod tests {
         assert_eq!(after("no-store, max-age="), alone, "what cannot be parsed is as if absent");
         // What a field forbids that is not selected holds for the one that is.
         for (mine, forbid) in [
-            ("no-store", (|it| it.no_store = true) as fn(&mut AnswerDirectives)),
+            ("no-store", (|it| it.no_store = true) as fn(&mut ResponseDirectives)),
             ("no-cache", |it| it.no_cache = true),
             ("no-cache=\"a\"", |it| it.no_cache = true),
             ("private", |it| it.private = true),

@@ -1,6 +1,6 @@
 //! Entity tags, RFC 9110 section 8.8.3.
 
-use millrace_http1::items;
+use millrace_http1::split_list;
 
 /// An entity tag as it is written. What is malformed is compared as it stands, and never strongly:
 /// origins that leave out the quotes compare like that too.
@@ -13,7 +13,7 @@ pub struct Etag<'a> {
 
 impl<'a> Etag<'a> {
     /// Reads one.
-    pub fn of(value: &'a [u8]) -> Self {
+    pub fn parse(value: &'a [u8]) -> Self {
         let (opaque, is_weak) = match value {
             [b'W', b'/', opaque @ ..] => (opaque, true),
             opaque => (opaque, false),
@@ -40,7 +40,7 @@ impl<'a> Etag<'a> {
     /// Whether it is in a list as `If-None-Match` has, by the weak comparison. `*` is not looked
     /// for.
     pub fn is_in(self, list: &[u8]) -> bool {
-        items(list).any(|item| self.matches_weakly(Etag::of(item)))
+        split_list(list).any(|item| self.matches_weakly(Etag::parse(item)))
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn tags_are_compared_in_two_ways_rfc_9110_section_8_8_3_2() {
-        let [weak_1, weak_2, strong_1] = [&b"W/\"1\""[..], b"W/\"2\"", b"\"1\""].map(Etag::of);
+        let [weak_1, weak_2, strong_1] = [&b"W/\"1\""[..], b"W/\"2\"", b"\"1\""].map(Etag::parse);
         assert!(weak_1.matches_weakly(weak_1) && !weak_1.matches_strongly(weak_1));
         assert!(!weak_1.matches_weakly(weak_2) && !weak_1.matches_strongly(weak_2));
         assert!(weak_1.matches_weakly(strong_1) && !weak_1.matches_strongly(strong_1));
@@ -60,21 +60,21 @@ mod tests {
     #[test]
     fn malformed_tags_are_only_equal_to_themselves() {
         for odd in ["abc", "w/\"abc\"", "\"abc", "abc\"", "\"a\"b\"", "", "\"", "W\"abc\""] {
-            let odd = Etag::of(odd.as_bytes());
+            let odd = Etag::parse(odd.as_bytes());
             assert!(odd.matches_weakly(odd) && !odd.is_strong());
-            assert!(!odd.matches_weakly(Etag::of(b"\"abc\"")));
+            assert!(!odd.matches_weakly(Etag::parse(b"\"abc\"")));
         }
     }
 
     #[test]
     fn lists_are_looked_through_rfc_9110_section_13_1_2() {
-        let tag = Etag::of(b"\"a,b\"");
+        let tag = Etag::parse(b"\"a,b\"");
         for list in ["\"a,b\"", "\"x\", W/\"a,b\"", "\"x\",,\"a,b\" , \"y\""] {
             assert!(tag.is_in(list.as_bytes()), "{list}");
         }
         for list in ["", "*", "\"x\"", "a,b", "\"a\", \"b\""] {
             assert!(!tag.is_in(list.as_bytes()), "{list}");
         }
-        assert!(Etag::of("\"abcdef\u{fc}\"".as_bytes()).is_in("\"abcdef\u{fc}\"".as_bytes()));
+        assert!(Etag::parse("\"abcdef\u{fc}\"".as_bytes()).is_in("\"abcdef\u{fc}\"".as_bytes()));
     }
 }

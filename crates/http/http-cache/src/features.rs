@@ -3,13 +3,13 @@
 //!
 //! Parsers of `Cookie` disagree: about quotes and commas (RFC 2965 against RFC 6265), case, percent
 //! codes, and what else a name may hold. What counts here must not differ from what the origin
-//! sees, or somebody could make it answer for a cookie that the key does not have. So a line that
+//! sees, or somebody could make it response for a cookie that the key does not have. So a line that
 //! two parsers may read differently counts as a whole in a key, and a name anywhere in it keeps the
 //! request from the cache.
 
-use millrace_http1::{Name, RequestHead};
+use millrace_http1::{FieldName, RequestHead};
 
-use super::sink::Sink;
+use super::key_sink::KeySink;
 use super::structured::lines_named;
 
 /// Fields and cookies that a request may bring.
@@ -32,17 +32,17 @@ impl Features {
 fn has_cookie(request: &RequestHead, names: &[Box<[u8]>]) -> bool {
     let is_between = |byte: &u8| matches!(byte, b';' | b',' | b' ' | b'\t' | b'"');
     let is_one = |piece: &[u8]| !piece.is_empty() && is_named(piece, names);
-    request.values(Name::Cookie).any(|line| line.split(is_between).any(is_one))
+    request.values(FieldName::Cookie).any(|line| line.split(is_between).any(is_one))
 }
 
 /// Puts the cookies that count: each pair as it is written, or the line where it is not plain.
-pub(super) fn put_cookies(sink: &mut impl Sink, request: &RequestHead, names: &[Box<[u8]>]) {
+pub(super) fn put_cookies(sink: &mut impl KeySink, request: &RequestHead, names: &[Box<[u8]>]) {
     let mut put = |text: &[u8]| {
         // No name of a field has a semicolon, so that no cookie looks like a field's line.
         sink.put(b"\ncookie;");
         sink.put(text);
     };
-    for line in request.values(Name::Cookie) {
+    for line in request.values(FieldName::Cookie) {
         if pairs(line).all(is_plain) {
             pairs(line).filter(|pair| is_named(pair, names)).for_each(&mut put);
         } else {
@@ -78,7 +78,7 @@ fn is_named(pair: &[u8], names: &[Box<[u8]>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::get;
+    use super::super::test_messages::get;
     use super::*;
 
     fn names(names: &[&str]) -> Vec<Box<[u8]>> {

@@ -1,25 +1,26 @@
-//! Stored answers brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
+//! Stored responses brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
 //! and 4.3.5.
 
 use millrace_http1::{
-    AnswerHead, HeaderWriter, Http1Header, Name, NameSet, Run, declared_length, forwarded_fields,
+    FieldName, FieldRun, HeaderWriter, Http1Header, NameSet, ResponseHead, declared_length,
+    forwarded_fields,
 };
 
+use super::cached_header::CachedHeader;
+use super::field_lines::reparse_lines;
+use super::field_names::FieldNames;
 use super::freshness::last_modified_s;
 use super::meta::Flags;
-use super::names::Names;
-use super::policy::{Policy, SetCookie};
-use super::received::Received;
-use super::refusal::Refusal;
-use super::store::{check_request, is_personal, keep};
-use super::stored::Stored;
-use super::stored_head::read_again;
+use super::not_stored::NotStored;
+use super::policy::{CachePolicy, SetCookie};
+use super::received::ReceivedResponse;
+use super::store::{build_stored, check_request, is_personal};
 
-/// What a HEAD says of a stored answer.
+/// What a HEAD says of a stored response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Freshened {
     /// It holds, and this is its new head.
-    Updated(Stored),
+    Updated(CachedHeader),
     /// It does not: [`Meta::invalidate`](super::Meta::invalidate).
     Stale,
     /// Nothing.
@@ -30,78 +31,85 @@ pub enum Freshened {
 /// `received` has the request of the client that gets the response.
 ///
 /// # Errors
-/// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it
+/// As by [`store`](super::store()): what the response says now forbids that it is kept. This once it
 /// may be sent still, since it was validated for this request.
-pub fn freshen(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal> {
-    let mut stored = keep_merged(received, false, kept, kept.meta.status)?;
-    stored.meta.extent = kept.meta.extent;
+pub fn freshen(
+    received: &ReceivedResponse<'_>,
+    kept: &CachedHeader,
+) -> Result<CachedHeader, NotStored> {
+    let mut stored = build_merged(received, false, kept, kept.meta.status)?;
+    stored.meta.stored_range = kept.meta.stored_range;
     stored.meta.range_tag = kept.meta.range_tag;
     Ok(stored)
 }
 
-/// Says what the answer to a HEAD means for the stored answer that a GET would have got, RFC 9111
+/// Says what the response to a HEAD means for the stored response that a GET would have got, RFC 9111
 /// section 4.3.5. `length` is that of the stored body. Only fields that set how long the response is
 /// fresh are taken over: any client can send a HEAD at any time, and what the origin responds may
 /// depend on fields that are in no key.
-pub fn freshen_by_head(received: &Received<'_>, kept: &Stored, length: u64) -> Freshened {
-    let Received { request, answer, policy, .. } = received;
-    let is_other = answer.status() != 200 || kept.meta.status != 200;
-    if is_other || kept.meta.extent.is_some() || is_personal(request, answer, policy) {
+pub fn freshen_by_head(
+    received: &ReceivedResponse<'_>,
+    kept: &CachedHeader,
+    length: u64,
+) -> Freshened {
+    let ReceivedResponse { request, response: response, policy, .. } = received;
+    let is_other = response.status() != 200 || kept.meta.status != 200;
+    if is_other || kept.meta.stored_range.is_some() || is_personal(request, response, policy) {
         return Freshened::Unchanged;
     }
     // Before anything else: a request whose response is never stored must change nothing.
     if check_request(received, &received.directives()).is_err() {
         return Freshened::Unchanged;
     }
-    let is_same_length = match declared_length(answer) {
+    let is_same_length = match declared_length(response) {
         Ok(declared) => declared.is_none_or(|declared| declared == length),
         Err(_) => false,
     };
-    let mut tags = answer.values(Name::Etag);
+    let mut tags = response.values(FieldName::Etag);
     let is_same_tag = tags.all(|tag| kept.etag_bytes() == Some(tag));
-    let is_same_date = answer.find(Name::LastModified).is_none()
+    let is_same_date = response.find(FieldName::LastModified).is_none()
         || last_modified_s(received) == kept.meta.last_modified_s;
     if !(is_same_length && is_same_tag && is_same_date) {
         return Freshened::Stale;
     }
-    match keep_merged(received, true, kept, 200) {
+    match build_merged(received, true, kept, 200) {
         Ok(stored) => Freshened::Updated(stored),
         Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
         Err(_) => Freshened::Unchanged,
     }
 }
 
-/// What is kept, with this status, of a stored answer and of the fields of a later one, which may
-/// answer a HEAD: what the two say together decides whether anything is.
-pub(super) fn keep_merged(
-    received: &Received<'_>,
+/// What is kept, with this status, of a stored response and of the fields of a later one, which may
+/// response a HEAD: what the two say together decides whether anything is.
+pub(super) fn build_merged(
+    received: &ReceivedResponse<'_>,
     is_to_head: bool,
-    kept: &Stored,
+    kept: &CachedHeader,
     status: u16,
-) -> Result<Stored, Refusal> {
+) -> Result<CachedHeader, NotStored> {
     let is_updated =
-        |known: Name, name: &[u8]| is_updated(is_to_head, received.policy, known, name);
-    let merged = &merge(kept, received.answer, status, is_updated);
-    let merged = Received { answer: merged, ..*received };
+        |known: FieldName, name: &[u8]| is_updated(is_to_head, received.policy, known, name);
+    let merged = &merge(kept, received.response, status, is_updated);
+    let merged = ReceivedResponse { response: merged, ..*received };
     let directives = merged.directives();
     check_request(&merged, &directives)?;
-    let mut stored = keep(&merged, &directives)?;
+    let mut stored = build_stored(&merged, &directives)?;
     // The stored head says HTTP/1.1 whichever version it was received as.
-    let is_http10 = kept.meta.flags.has(Flags::RECEIVED_AS_HTTP10);
-    stored.meta.flags = stored.meta.flags.with(Flags::RECEIVED_AS_HTTP10, is_http10);
+    let is_http10 = kept.meta.flags.contains(Flags::RECEIVED_AS_HTTP10);
+    stored.meta.flags = stored.meta.flags.set_if(Flags::RECEIVED_AS_HTTP10, is_http10);
     Ok(stored)
 }
 
-/// The head of a stored answer with the fields of a later one, RFC 9111 section 3.2: of each name
+/// The head of a stored response with the fields of a later one, RFC 9111 section 3.2: of each name
 /// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
 /// the later one's, since they tell when it was made.
 fn merge(
-    kept: &Stored,
-    answer: &AnswerHead,
+    kept: &CachedHeader,
+    response: &ResponseHead,
     status: u16,
-    is_updated: impl Fn(Name, &[u8]) -> bool,
-) -> AnswerHead {
-    let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
+    is_updated: impl Fn(FieldName, &[u8]) -> bool,
+) -> ResponseHead {
+    let mut bytes = Vec::with_capacity(kept.head.len() + response.bytes().len());
     let status_line = &kept.head[..kept.meta.lines_at as usize];
     let mut header = Http1Header::new(&mut bytes);
     if status == kept.meta.status {
@@ -109,56 +117,65 @@ fn merge(
     } else {
         header.response(status, b"OK");
     }
-    let names = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
-    let updates = Names::of(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
+    let names = forwarded_fields(response).map(|field| (field.known, response.name_of(field)));
+    let updates =
+        FieldNames::new(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
     for line in kept.lines() {
-        if line.known != Name::Date && !updates.has(line.name) {
-            header.run(Run::Lines(line.bytes));
+        if line.known != FieldName::Date && !updates.contains(line.name) {
+            header.field_run(FieldRun::Lines(line.bytes));
         }
     }
-    for field in forwarded_fields(answer) {
-        if is_updated(field.known, answer.name_of(field)) {
-            header.field(answer.name_of(field), answer.value_of(field));
+    for field in forwarded_fields(response) {
+        if is_updated(field.known, response.name_of(field)) {
+            header.field(response.name_of(field), response.value_of(field));
         }
     }
-    read_again(&bytes)
+    reparse_lines(&bytes)
 }
 
-/// Whether a later answer replaces a field, RFC 9111 section 3.2. Not those that say what the
+/// Whether a later response replaces a field, RFC 9111 section 3.2. Not those that say what the
 /// stored bytes are, and how they are checked; and the entity tag that was validated is the one
 /// that holds. `Content-Type` is replaced: nothing was made of the body by it.
 ///
 /// Fields for the client of this one request enter a stored response only where the operator shares
 /// cookies.
-fn is_updated(is_to_head: bool, policy: &Policy, known: Name, name: &[u8]) -> bool {
+fn is_updated(is_to_head: bool, policy: &CachePolicy, known: FieldName, name: &[u8]) -> bool {
     match known {
-        _ if FOR_ONE_CLIENT.has(known) => policy.set_cookie == SetCookie::Explicit,
+        _ if SINGLE_CLIENT_FIELDS.contains(known) => policy.set_cookie == SetCookie::Explicit,
         _ if is_to_head => {
             let mut targets = policy.targets.iter();
-            FRESHNESS.has(known) || targets.any(|target| name.eq_ignore_ascii_case(target))
+            FRESHNESS_FIELDS.contains(known)
+                || targets.any(|target| name.eq_ignore_ascii_case(target))
         }
-        Name::ContentEncoding
-        | Name::ContentLength
-        | Name::ContentRange
-        | Name::Etag
-        | Name::Trailer => false,
-        Name::Other => !name.eq_ignore_ascii_case(b"content-md5"),
+        FieldName::ContentEncoding
+        | FieldName::ContentLength
+        | FieldName::ContentRange
+        | FieldName::Etag
+        | FieldName::Trailer => false,
+        FieldName::Other => !name.eq_ignore_ascii_case(b"content-md5"),
         _ => true,
     }
 }
 
 /// Fields that set how long a response is fresh, beside those of [`Policy::targets`].
-const FRESHNESS: NameSet =
-    NameSet::of(&[Name::Age, Name::CacheControl, Name::Date, Name::Expires, Name::Pragma]);
+const FRESHNESS_FIELDS: NameSet = NameSet::new(&[
+    FieldName::Age,
+    FieldName::CacheControl,
+    FieldName::Date,
+    FieldName::Expires,
+    FieldName::Pragma,
+]);
 
 /// Response fields that are meant for the client that caused the response.
-pub const FOR_ONE_CLIENT: NameSet =
-    NameSet::of(&[Name::SetCookie, Name::SetCookie2, Name::ClearSiteData]);
+pub const SINGLE_CLIENT_FIELDS: NameSet =
+    NameSet::new(&[FieldName::SetCookie, FieldName::SetCookie2, FieldName::ClearSiteData]);
 
 #[cfg(test)]
 mod tests {
     use super::super::received::Receipt;
-    use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, kept, request};
+    use super::super::test_messages::{
+        DATE, NOW_MS, RECEIPT, get, request, response, stored_response,
+    };
     use super::*;
 
     const LATER: Receipt = Receipt {
@@ -170,17 +187,21 @@ mod tests {
     const LATER_DATE: &str = "Date: Sat, 21 Nov 2026 11:16:00 GMT\r\n";
     const TAGGED: &str = "Cache-Control: max-age=2\r\nETag: \"a\"\r\n";
 
-    fn freshened(stored: &str, fields: &str) -> Result<Stored, Refusal> {
-        let kept = kept(&format!("{DATE}{stored}"));
-        freshen_by(&Policy::default(), &kept, fields)
+    fn freshened(stored: &str, fields: &str) -> Result<CachedHeader, NotStored> {
+        let kept = stored_response(&format!("{DATE}{stored}"));
+        freshen_by(&CachePolicy::default(), &kept, fields)
     }
 
-    fn freshen_by(policy: &Policy, kept: &Stored, fields: &str) -> Result<Stored, Refusal> {
-        let (request, answer) = (&get(""), &answer(304, fields));
-        freshen(&Received { request, answer, receipt: &LATER, policy }, kept)
+    fn freshen_by(
+        policy: &CachePolicy,
+        kept: &CachedHeader,
+        fields: &str,
+    ) -> Result<CachedHeader, NotStored> {
+        let (request, response) = (&get(""), &response(304, fields));
+        freshen(&ReceivedResponse { request, response: response, receipt: &LATER, policy }, kept)
     }
 
-    fn text(stored: Stored) -> String {
+    fn text(stored: CachedHeader) -> String {
         String::from_utf8(stored.head).unwrap()
     }
 
@@ -239,8 +260,8 @@ mod tests {
             let update = format!("{name}: B\r\n");
             let text = text(freshened(TAGGED, &update).unwrap());
             assert!(!text.contains(name), "{text}");
-            let kept = kept(&format!("{DATE}{TAGGED}"));
-            let policy = Policy { set_cookie: SetCookie::Explicit, ..Policy::default() };
+            let kept = stored_response(&format!("{DATE}{TAGGED}"));
+            let policy = CachePolicy { set_cookie: SetCookie::Explicit, ..CachePolicy::default() };
             let shared = freshen_by(&policy, &kept, &update);
             assert!(super::tests::text(shared.unwrap()).contains(&update));
         }
@@ -270,19 +291,23 @@ mod tests {
     #[test]
     fn a_304_may_forbid_to_keep_section_5_2_2_5() {
         let refused = freshened(TAGGED, "Cache-Control: no-store\r\n").err();
-        assert_eq!(refused, Some(Refusal::NoStore));
+        assert_eq!(refused, Some(NotStored::NoStore));
         assert!(refused.is_some_and(|refusal| refusal.drops_stored(200)));
     }
 
     fn by_head(status: u16, fields: &str) -> Freshened {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
-        let kept = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
-        freshened_by_head("", &kept, &answer(status, fields))
+        let kept = stored_response(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
+        freshened_by_head("", &kept, &response(status, fields))
     }
 
-    fn freshened_by_head(asked: &str, kept: &Stored, answer: &AnswerHead) -> Freshened {
-        let (request, policy) = (&request("HEAD / HTTP/1.1", asked), &Policy::default());
-        freshen_by_head(&Received { request, answer, receipt: &LATER, policy }, kept, 5)
+    fn freshened_by_head(asked: &str, kept: &CachedHeader, response: &ResponseHead) -> Freshened {
+        let (request, policy) = (&request("HEAD / HTTP/1.1", asked), &CachePolicy::default());
+        freshen_by_head(
+            &ReceivedResponse { request, response: response, receipt: &LATER, policy },
+            kept,
+            5,
+        )
     }
 
     #[test]
@@ -319,8 +344,8 @@ mod tests {
 
     #[test]
     fn a_personal_head_says_nothing_about_the_shared_response() {
-        let kept = kept(&format!("{DATE}{TAGGED}"));
-        let private = answer(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
+        let kept = stored_response(&format!("{DATE}{TAGGED}"));
+        let private = response(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
         let of = |fields: &str| freshened_by_head(fields, &kept, &private);
         assert_eq!(of("Cookie: sid=1\r\n"), Freshened::Unchanged);
         assert_eq!(of(""), Freshened::Stale);

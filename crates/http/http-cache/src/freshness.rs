@@ -1,18 +1,18 @@
-//! How long an answer is fresh and how old it is, RFC 9111 section 4.2.
+//! How long a response is fresh and how old it is, RFC 9111 section 4.2.
 
-use millrace_http1::{AnswerHead, Name, decimal, items};
+use millrace_http1::{FieldName, ResponseHead, parse_decimal, split_list};
 
 use super::date::http_date;
-use super::directives::AnswerDirectives;
+use super::directives::ResponseDirectives;
 use super::limits::DELTA_S_MAX;
 use super::policy::{SetCookie, Ttl};
-use super::received::{Receipt, Received};
+use super::received::{Receipt, ReceivedResponse};
 use super::status;
 
-/// How long an answer is fresh, and who says so.
+/// How long a response is fresh, and who says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lifetime {
-    /// The origin, counted from when it made the answer.
+    /// The origin, counted from when it made the response.
     Explicit(u32),
     /// The operator, counted from when it was received.
     Operator(u32),
@@ -29,44 +29,50 @@ impl Lifetime {
     }
 }
 
-/// An answer's `Date`, or the time of its receipt where it has none that can be read.
-pub(super) fn date_s(received: &Received<'_>) -> u64 {
-    let mut dates = received.answer.values(Name::Date);
+/// A response's `Date`, or the time of its receipt where it has none that can be read.
+pub(super) fn date_s(received: &ReceivedResponse<'_>) -> u64 {
+    let mut dates = received.response.values(FieldName::Date);
     let time_s = received.time_s();
     dates.next().and_then(|value| http_date(value, time_s)).unwrap_or(time_s)
 }
 
 /// The only `Last-Modified`, if it can be read.
-pub(super) fn last_modified_s(received: &Received<'_>) -> Option<u64> {
-    let mut values = received.answer.values(Name::LastModified);
+pub(super) fn last_modified_s(received: &ReceivedResponse<'_>) -> Option<u64> {
+    let mut values = received.response.values(FieldName::LastModified);
     let date = http_date(values.next()?, received.time_s());
     if values.next().is_some() { None } else { date }
 }
 
 /// RFC 9111 section 4.2.1: the first of these that is there.
-pub(super) fn lifetime(received: &Received<'_>, directives: &AnswerDirectives) -> Lifetime {
-    let Received { answer, policy, .. } = received;
-    let named = policy.named_ttl(answer.status());
-    let usual = Some(policy.ttl).filter(|_| status::is_heuristic(answer.status()));
+pub(super) fn lifetime(
+    received: &ReceivedResponse<'_>,
+    directives: &ResponseDirectives,
+) -> Lifetime {
+    let ReceivedResponse { response: response, policy, .. } = received;
+    let named = policy.named_ttl(response.status());
+    let usual = Some(policy.ttl).filter(|_| status::is_heuristic(response.status()));
     if let Some(Ttl::Override(seconds)) = named.or(usual) {
         return Lifetime::Operator(seconds);
     }
-    match said(received, directives) {
+    match explicit_lifetime_s(received, directives) {
         Some(seconds) => Lifetime::Explicit(seconds.min(policy.ttl_s_max)),
-        None => unsaid(received, directives),
+        None => implicit_lifetime(received, directives),
     }
 }
 
-/// For how long an origin says that its answer is fresh.
-fn said(received: &Received<'_>, directives: &AnswerDirectives) -> Option<u32> {
+/// For how long an origin says that its response is fresh.
+fn explicit_lifetime_s(
+    received: &ReceivedResponse<'_>,
+    directives: &ResponseDirectives,
+) -> Option<u32> {
     let expires = || if directives.is_targeted { None } else { expires(received) };
     directives.s_maxage_s.or(directives.max_age_s).or_else(expires)
 }
 
 /// `Expires` as seconds after `Date`. RFC 9111 section 5.3: what cannot be read is in the past; and
 /// by section 4.2.1 so is what is said twice.
-fn expires(received: &Received<'_>) -> Option<u32> {
-    let mut values = received.answer.values(Name::Expires);
+fn expires(received: &ReceivedResponse<'_>) -> Option<u32> {
+    let mut values = received.response.values(FieldName::Expires);
     let value = values.next()?;
     if values.any(|other| other != value) {
         return Some(0);
@@ -76,21 +82,21 @@ fn expires(received: &Received<'_>) -> Option<u32> {
     Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
 }
 
-/// For how long an answer is fresh that does not say so, RFC 9111 section 4.2.2. Not, where the
+/// For how long a response is fresh that does not say so, RFC 9111 section 4.2.2. Not, where the
 /// origin spoke to caches of HTTP/1.0, or sets a cookie: what it did not say is then not yes.
-fn unsaid(received: &Received<'_>, directives: &AnswerDirectives) -> Lifetime {
-    let Received { answer, policy, .. } = received;
-    let ttl = policy.named_ttl(answer.status());
+fn implicit_lifetime(received: &ReceivedResponse<'_>, directives: &ResponseDirectives) -> Lifetime {
+    let ReceivedResponse { response: response, policy, .. } = received;
+    let ttl = policy.named_ttl(response.status());
     let is_named = matches!(ttl, Some(Ttl::Default(_)));
-    let is_open = status::is_heuristic(answer.status()) || directives.public || is_named;
-    if !is_open || answer.find(Name::SetCookie).is_some() {
+    let is_open = status::is_heuristic(response.status()) || directives.public || is_named;
+    if !is_open || response.find(FieldName::SetCookie).is_some() {
         return Lifetime::Unknown;
     }
     if let Ttl::Default(seconds) = ttl.unwrap_or(policy.ttl) {
         return Lifetime::Operator(seconds.min(policy.ttl_s_max));
     }
-    let is_silenced =
-        answer.find(Name::Pragma).is_some() && answer.find(Name::CacheControl).is_none();
+    let is_silenced = response.find(FieldName::Pragma).is_some()
+        && response.find(FieldName::CacheControl).is_none();
     let Some(modified_s) = last_modified_s(received) else { return Lifetime::Unknown };
     if is_silenced || policy.heuristic_percent == 0 {
         return Lifetime::Unknown;
@@ -103,11 +109,11 @@ fn unsaid(received: &Received<'_>, directives: &AnswerDirectives) -> Lifetime {
 
 /// How old a response was when it was received, RFC 9111 section 4.2.3: by its `Age` and the time
 /// that it took to arrive, or by its `Date`, whichever is more.
-pub(super) fn initial_age_s(received: &Received<'_>, date_s: u64) -> u32 {
+pub(super) fn initial_age_s(received: &ReceivedResponse<'_>, date_s: u64) -> u32 {
     let Receipt { request_ms, response_ms, .. } = *received.receipt;
     let apparent_s = received.time_s().saturating_sub(date_s);
     let delay_s = response_ms.saturating_sub(request_ms) / 1000;
-    let corrected_s = age_s(received.answer).saturating_add(delay_s);
+    let corrected_s = age_s(received.response).saturating_add(delay_s);
     apparent_s.max(corrected_s).min(u64::from(DELTA_S_MAX)) as u32
 }
 
@@ -116,22 +122,27 @@ pub(super) fn initial_age_s(received: &Received<'_>, date_s: u64) -> u32 {
 /// RFC 9111 section 5.1: of a list the first member counts, whether the list is in one line or in
 /// several, and a field whose first member is no number is ignored. A list may have empty members
 /// (RFC 9110 section 5.6.1.2), which do not count. `Date` limits what an ignored field can hide.
-fn age_s(answer: &AnswerHead) -> u64 {
-    let mut members = answer.values(Name::Age).flat_map(items);
+fn age_s(response: &ResponseHead) -> u64 {
+    let mut members = response.values(FieldName::Age).flat_map(split_list);
     let Some(digits) = members.next() else { return 0 };
     if !digits.iter().all(u8::is_ascii_digit) {
         return 0;
     }
-    decimal(digits).unwrap_or(u64::MAX).min(u64::from(DELTA_S_MAX))
+    parse_decimal(digits).unwrap_or(u64::MAX).min(u64::from(DELTA_S_MAX))
 }
 
-/// Whether an answer that sets a cookie may be stored. What the operator says of lifetimes is said
-/// of all answers, and not of cookies: an origin that allows no use of its answer does not allow
+/// Whether a response that sets a cookie may be stored. What the operator says of lifetimes is said
+/// of all responses, and not of cookies: an origin that allows no use of its response does not allow
 /// that of its cookie.
-pub(super) fn allows_cookie(received: &Received<'_>, directives: &AnswerDirectives) -> bool {
+pub(super) fn allows_cookie(
+    received: &ReceivedResponse<'_>,
+    directives: &ResponseDirectives,
+) -> bool {
     let is_shared = directives.public || directives.s_maxage_s.is_some() || directives.is_targeted;
     match received.policy.set_cookie {
-        SetCookie::Explicit => said(received, directives).is_some_and(|seconds| seconds > 0),
+        SetCookie::Explicit => {
+            explicit_lifetime_s(received, directives).is_some_and(|seconds| seconds > 0)
+        }
         SetCookie::Shared => is_shared,
         SetCookie::Never => false,
     }
@@ -139,20 +150,20 @@ pub(super) fn allows_cookie(received: &Received<'_>, directives: &AnswerDirectiv
 
 #[cfg(test)]
 mod tests {
-    use millrace_http1::AnswerHead;
+    use millrace_http1::ResponseHead;
 
-    use super::super::policy::{Policy, StatusTtl};
-    use super::super::samples::{DATE, NOW_S, RECEIPT, answer, get};
+    use super::super::policy::{CachePolicy, StatusTtl};
+    use super::super::test_messages::{DATE, NOW_S, RECEIPT, get, response};
     use super::*;
 
-    fn lifetime_of(status: u16, fields: &str, policy: &Policy) -> Lifetime {
-        let (request, answer) = (&get(""), &answer(status, fields));
-        let received = Received { request, answer, receipt: &RECEIPT, policy };
+    fn lifetime_of(status: u16, fields: &str, policy: &CachePolicy) -> Lifetime {
+        let (request, response) = (&get(""), &response(status, fields));
+        let received = ReceivedResponse { request, response: response, receipt: &RECEIPT, policy };
         lifetime(&received, &received.directives())
     }
 
     fn by_default(fields: &str) -> Lifetime {
-        lifetime_of(200, fields, &Policy::default())
+        lifetime_of(200, fields, &CachePolicy::default())
     }
 
     fn date(offset_s: i64) -> String {
@@ -205,7 +216,7 @@ mod tests {
 
     #[test]
     fn heuristics_take_a_tenth_section_4_2_2() {
-        let policy = Policy::default();
+        let policy = CachePolicy::default();
         let modified = |ago_s: i64| format!("{DATE}Last-Modified: {}\r\n", date(-ago_s));
         assert_eq!(by_default(&modified(1000)), Lifetime::Heuristic(100));
         assert_eq!(by_default(&modified(100_000_000)), Lifetime::Heuristic(86_400));
@@ -217,14 +228,14 @@ mod tests {
         for silent in ["Set-Cookie: a=b\r\n", "Pragma: no-cache\r\n", "Last-Modified: x\r\n"] {
             assert_eq!(by_default(&format!("{}{silent}", modified(1000))), Lifetime::Unknown);
         }
-        let off = Policy { heuristic_percent: 0, ..Policy::default() };
+        let off = CachePolicy { heuristic_percent: 0, ..CachePolicy::default() };
         assert_eq!(lifetime_of(200, &modified(1000), &off), Lifetime::Unknown);
     }
 
     #[test]
     fn an_operator_may_say_how_long() {
         let fields = "Cache-Control: max-age=50\r\n";
-        let with = |ttl, ttl_s_max| Policy { ttl, ttl_s_max, ..Policy::default() };
+        let with = |ttl, ttl_s_max| CachePolicy { ttl, ttl_s_max, ..CachePolicy::default() };
         let long = u32::MAX;
         assert_eq!(lifetime_of(200, fields, &with(Ttl::Override(9), 5)), Lifetime::Operator(9));
         assert_eq!(lifetime_of(200, fields, &with(Ttl::Default(9), long)), Lifetime::Explicit(50));
@@ -243,7 +254,7 @@ mod tests {
             named(502, 504, Ttl::Default(3)),
             named(300, 499, Ttl::Origin),
         ];
-        let policy = Policy { ttl: Ttl::Override(60), status_ttls, ..Policy::default() };
+        let policy = CachePolicy { ttl: Ttl::Override(60), status_ttls, ..CachePolicy::default() };
         let fields = "Cache-Control: max-age=50\r\n";
         for (status, fields, expected) in [
             (200, fields, Lifetime::Operator(60)),
@@ -259,14 +270,14 @@ mod tests {
         }
     }
 
-    fn age_of(answer: &AnswerHead, receipt: &Receipt) -> u32 {
-        let (request, policy) = (&get(""), &Policy::default());
-        let received = Received { request, answer, receipt, policy };
+    fn age_of(response: &ResponseHead, receipt: &Receipt) -> u32 {
+        let (request, policy) = (&get(""), &CachePolicy::default());
+        let received = ReceivedResponse { request, response: response, receipt, policy };
         initial_age_s(&received, date_s(&received))
     }
 
     fn age(fields: &str) -> u32 {
-        age_of(&answer(200, fields), &RECEIPT)
+        age_of(&response(200, fields), &RECEIPT)
     }
 
     #[test]
@@ -276,7 +287,7 @@ mod tests {
         assert_eq!(age(&format!("Date: {}\r\nAge: 5\r\n", date(-10))), 10);
         assert_eq!(age(&format!("Date: {}\r\nAge: 15\r\n", date(10))), 15);
         let slow = Receipt { request_ms: RECEIPT.response_ms - 2500, ..RECEIPT };
-        assert_eq!(age_of(&answer(200, "Age: 5\r\n"), &slow), 7);
+        assert_eq!(age_of(&response(200, "Age: 5\r\n"), &slow), 7);
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! Any bytes against all rules.
 
 use millrace_http1::{
-    AnswerHead, HeadLimits, HeadScan, Http1Header, Method, Name, NameSet, OriginRequest,
-    RequestHead, destination,
+    FieldName, HeadLimits, HeadScan, Http1Header, Method, NameSet, OriginRequest, RequestHead,
+    ResponseHead, destination,
 };
 
 use super::{
-    CacheStatus, Features, HashKey, Key, KeyParts, Meta, Multipart, Policy, Receipt, Received,
-    RequestDirectives, Reuse, Scheme, Selection, Site, Stored, bypass, combine, finish, freshen,
-    freshen_by_head, group_invalidations, invalidated, is_not_modified, ranges, remainder, reuse,
-    store, tags, write_not_modified, write_validation,
+    CachePolicy, CacheStatus, CachedHeader, Features, HashKey, Key, KeyParts, Meta, Multipart,
+    Receipt, ReceivedResponse, RequestDirectives, Reuse, Scheme, Selection, UriOrigin, bypass,
+    combine, finish, freshen, freshen_by_head, group_invalidations, invalidated_paths,
+    is_not_modified, remainder, reuse, select_ranges, store, tags, write_not_modified,
+    write_validation,
 };
 
-/// Takes the bytes for the head of a request, that of its answer, and that of a later answer, and
+/// Takes the bytes for the head of a request, that of its response, and that of a later response, and
 /// asks the rules about them. Checks, for any bytes: what is stored is a head that says the same
 /// when it is read again, and has nothing in it that is for one hop; a range that is sent is inside
-/// of what is there; an answer fits the request that it was stored for; a key has the hash of its
+/// of what is there; a response fits the request that it was stored for; a key has the hash of its
 /// text; numbers are read as they were written; a path that becomes invalid is one; and what holds
-/// is stored again by the same answer.
+/// is stored again by the same response.
 ///
 /// # Panics
 /// When one of these does not hold.
@@ -26,16 +27,17 @@ pub fn fuzz_rules(data: &[u8]) {
     let mut request = RequestHead::default();
     let Ok(Some(used)) = request.parse(data, &mut HeadScan::default(), &limits) else { return };
     let data = &data[used..];
-    let mut answer = AnswerHead::default();
-    let Ok(Some(used)) = answer.parse(data, &mut HeadScan::default(), &limits) else { return };
-    let mut later = AnswerHead::default();
+    let mut response = ResponseHead::default();
+    let Ok(Some(used)) = response.parse(data, &mut HeadScan::default(), &limits) else { return };
+    let mut later = ResponseHead::default();
     let has_later = later.parse(&data[used..], &mut HeadScan::default(), &limits);
-    let later = if matches!(has_later, Ok(Some(_))) { &later } else { &answer };
-    fuzz_site(&request, &answer);
-    let policy = Policy { stale_if_error_s: 5, ..Policy::default() };
+    let later = if matches!(has_later, Ok(Some(_))) { &later } else { &response };
+    fuzz_site(&request, &response);
+    let policy = CachePolicy { stale_if_error_s: 5, ..CachePolicy::default() };
     let (now, later_on) = (receipt(0), receipt(2000));
-    tags(&answer).iter().for_each(|tag| assert!((1..=256).contains(&tag.as_bytes().len())));
-    let received = Received { request: &request, answer: &answer, receipt: &now, policy: &policy };
+    tags(&response).iter().for_each(|tag| assert!((1..=256).contains(&tag.as_bytes().len())));
+    let received =
+        ReceivedResponse { request: &request, response: &response, receipt: &now, policy: &policy };
     let Ok(stored) = store(&received) else { return };
     assert!(matches!(request.method(), Method::Get | Method::Post));
     let meta = Meta::from_bytes(&stored.meta.to_bytes(), stored.head.len());
@@ -43,7 +45,7 @@ pub fn fuzz_rules(data: &[u8]) {
     fuzz_stored(&received, &stored);
     fuzz_variant(&received, &stored);
     fuzz_use(&request, &stored);
-    fuzz_later(&Received { answer: later, receipt: &later_on, ..received }, &stored);
+    fuzz_later(&ReceivedResponse { response: later, receipt: &later_on, ..received }, &stored);
 }
 
 fn receipt(after_ms: u64) -> Receipt {
@@ -53,85 +55,85 @@ fn receipt(after_ms: u64) -> Receipt {
 
 const HASH: HashKey = HashKey::new([5; 16]);
 
-fn fuzz_site(request: &RequestHead, answer: &AnswerHead) {
+fn fuzz_site(request: &RequestHead, response: &ResponseHead) {
     let Ok(destination) = destination(request) else { return };
     let Some(authority) = destination.authority else { return };
-    let site = Site { scheme: Scheme::Http, authority };
+    let site = UriOrigin { scheme: Scheme::Http, authority };
     let ignored_parameters = vec![(*b"a*").into(), (*b"b").into()];
     let fields = vec![(*b"cookie").into()];
     let cookies = ignored_parameters.clone();
     let is_any = Features { fields: Vec::new(), cookies: cookies.clone() }.is_any_in(request);
-    assert!(!is_any || request.find(Name::Cookie).is_some());
+    assert!(!is_any || request.find(FieldName::Cookie).is_some());
     let parts = KeyParts { ignored_parameters, fields, cookies, ..KeyParts::default() };
     for parts in [&KeyParts::default(), &parts] {
         let mut text = Vec::new();
         let request = &OriginRequest::as_received(request);
         Key::write(&mut text, &site, destination.path_and_query, request, parts);
-        let key = Key::of(&HASH, &site, destination.path_and_query, request, parts);
-        assert_eq!(key, Key::of_text(&HASH, &text));
+        let key = Key::from_request(&HASH, &site, destination.path_and_query, request, parts);
+        assert_eq!(key, Key::from_text(&HASH, &text));
     }
-    for path in invalidated(request, answer, &site) {
+    for path in invalidated_paths(request, response, &site) {
         assert!(path.starts_with(b"/") || path == b"*", "{}", path.escape_ascii());
     }
-    assert!(!request.method().is_safe() || group_invalidations(request, answer).is_empty());
+    assert!(!request.method().is_safe() || group_invalidations(request, response).is_empty());
 }
 
 /// A stored head is read again as what it is, and stored again as the same bytes.
-fn fuzz_stored(received: &Received<'_>, stored: &Stored) {
-    const NEVER: NameSet = NameSet::of(&[
-        Name::Age,
-        Name::Connection,
-        Name::ContentLength,
-        Name::KeepAlive,
-        Name::ProxyAuthenticate,
-        Name::Te,
-        Name::Trailer,
-        Name::TransferEncoding,
-        Name::Upgrade,
+fn fuzz_stored(received: &ReceivedResponse<'_>, stored: &CachedHeader) {
+    const NEVER: NameSet = NameSet::new(&[
+        FieldName::Age,
+        FieldName::Connection,
+        FieldName::ContentLength,
+        FieldName::KeepAlive,
+        FieldName::ProxyAuthenticate,
+        FieldName::Te,
+        FieldName::Trailer,
+        FieldName::TransferEncoding,
+        FieldName::Upgrade,
     ]);
     let head = [&stored.head[..], b"\r\n"].concat();
     let limits = HeadLimits { bytes_max: head.len(), fields_max: 64, target_bytes_max: 0 };
-    let mut again = AnswerHead::default();
+    let mut again = ResponseHead::default();
     let used = again.parse(&head, &mut HeadScan::default(), &limits);
     assert_eq!(used, Ok(Some(head.len())), "{}", head.escape_ascii());
     assert_eq!(again.status(), stored.meta.status);
-    assert!(again.fields().iter().all(|field| !NEVER.has(field.known)));
+    assert!(again.fields().iter().all(|field| !NEVER.contains(field.known)));
     for (line, field) in stored.lines().zip(again.fields()) {
         assert_eq!((line.name, line.value), (again.name_of(field), again.value_of(field)));
     }
     if stored.meta.status != 206
-        && let Ok(twice) = store(&Received { answer: &again, ..*received })
+        && let Ok(twice) = store(&ReceivedResponse { response: &again, ..*received })
     {
         assert_eq!(twice.head, stored.head);
         assert_eq!(twice.vary, stored.vary);
     }
 }
 
-fn fuzz_variant(received: &Received<'_>, stored: &Stored) {
+fn fuzz_variant(received: &ReceivedResponse<'_>, stored: &CachedHeader) {
     let Some(names) = &stored.vary else { return };
     let request = OriginRequest::as_received(received.request);
-    let key = names.key_of_answer(&HASH, &request, received.answer);
-    assert!(key.fits(&names.key(&HASH, &request)));
+    let key = names.response_key(&HASH, &request, received.response);
+    assert!(key.matches(&names.key(&HASH, &request)));
 }
 
 /// What is sent of a body of ten bytes is of these ten.
-fn fuzz_use(request: &RequestHead, stored: &Stored) {
+fn fuzz_use(request: &RequestHead, stored: &CachedHeader) {
     let meta = &stored.meta;
     let now_ms = meta.response_ms + 1000;
-    let reused = reuse(meta, &RequestDirectives::of(request), now_ms);
+    let reused = reuse(meta, &RequestDirectives::parse(request), now_ms);
     if let Reuse::Fresh { age_s } = reused {
         assert!(meta.is_fresh(now_ms) && age_s < meta.lifetime_s);
     }
-    let is_lookup = bypass(request, &Policy::default()).is_none();
+    let is_lookup = bypass(request, &CachePolicy::default()).is_none();
     is_not_modified(request, stored);
     write_not_modified(&mut Http1Header::new(&mut Vec::new()), stored);
     let status = CacheStatus { ttl_s: Some(meta.ttl_s(now_ms)), ..CacheStatus::default() };
     status.write(&mut Vec::new(), "fuzz");
-    let (start, end) = match meta.extent {
+    let (start, end) = match meta.stored_range {
         Some(extent) => (extent.first, extent.last),
         None => (0, 9),
     };
-    match ranges(request, stored, 10, &HASH) {
+    match select_ranges(request, stored, 10, &HASH) {
         Selection::Part(range) => {
             assert!(is_lookup || request.method() == Method::Get);
             assert!(start <= range.first && range.first <= range.last && range.last <= end);
@@ -145,12 +147,12 @@ fn fuzz_use(request: &RequestHead, stored: &Stored) {
             let multipart = Multipart::new(&ranges, Some(10), b"a/b", 7);
             assert!(multipart.length() > sent);
         }
-        Selection::Absent => assert!(meta.extent.is_some()),
-        Selection::Whole | Selection::Unsatisfiable => assert!(meta.extent.is_none()),
+        Selection::Absent => assert!(meta.stored_range.is_some()),
+        Selection::Whole | Selection::Unsatisfiable => assert!(meta.stored_range.is_none()),
     }
     let mut stored = stored.clone();
     if finish(&mut stored.meta, 4, false, Some(10)).is_ok() {
-        let extent = stored.meta.extent.expect("four bytes are a part");
+        let extent = stored.meta.stored_range.expect("four bytes are a part");
         assert_eq!(extent.last - extent.first, 3);
         if let Some(rest) = remainder(&stored) {
             assert!(stored.meta.has_strong_validator() && rest.range.starts_with(b"bytes="));
@@ -158,22 +160,22 @@ fn fuzz_use(request: &RequestHead, stored: &Stored) {
     }
 }
 
-fn fuzz_later(received: &Received<'_>, stored: &Stored) {
+fn fuzz_later(received: &ReceivedResponse<'_>, stored: &CachedHeader) {
     let mut fields = Vec::new();
     let request = received.request;
     let is_asked = write_validation(&mut Http1Header::new(&mut fields), request, stored);
-    let is_whole = stored.meta.extent.is_none();
-    let may_ask = is_whole || request.find(Name::Range).is_some();
+    let is_whole = stored.meta.stored_range.is_none();
+    let may_ask = is_whole || request.find(FieldName::Range).is_some();
     assert_eq!(is_asked, stored.meta.has_validator() && may_ask);
     if let Ok(freshened) = freshen(received, stored) {
         assert_eq!(freshened.meta.status, stored.meta.status);
-        let tag = |stored: &Stored| stored.etag_bytes().map(<[u8]>::to_vec);
-        assert_eq!(tag(&freshened), tag(stored), "a later answer does not change the tag");
+        let tag = |stored: &CachedHeader| stored.etag_bytes().map(<[u8]>::to_vec);
+        assert_eq!(tag(&freshened), tag(stored), "a later response does not change the tag");
     }
     let _ = freshen_by_head(received, stored, 10);
     if let Ok(joined) = combine(received, stored) {
-        let extent = stored.meta.extent.expect("only parts are joined");
-        match joined.meta.extent {
+        let extent = stored.meta.stored_range.expect("only parts are joined");
+        match joined.meta.stored_range {
             Some(all) => assert!(all.first <= extent.first && extent.last <= all.last),
             None => assert_eq!(joined.meta.status, 200),
         }
@@ -188,6 +190,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        corpus::run("cache_rules", 100, corpus::change_lines, fuzz_rules);
+        corpus::run("cache_rules", 100, corpus::mutate_lines, fuzz_rules);
     }
 }

@@ -1,27 +1,31 @@
 //! What a request makes invalid, RFC 9111 section 4.4.
 
-use millrace_http1::{AnswerHead, Name, RequestHead, destination};
+use millrace_http1::{FieldName, RequestHead, ResponseHead, destination};
 
-use super::key::Site;
+use super::key::UriOrigin;
 use super::uri;
 
-/// The paths and queries of the answer's site whose stored answers are no longer to be used without
+/// The paths and queries of the response's site whose stored responses are no longer to be used without
 /// validation, the target's own first; none for safe methods and for errors. Keys are made of them
 /// as of a GET, with the fields of this request where a route's keys have fields.
 ///
 /// RFC 9111 section 4.4: of a method that is not known to be safe, and only a status of 2xx or 3xx;
 /// `Location` and `Content-Location` of the same origin, so that nobody can have others
 /// invalidated.
-pub fn invalidated(request: &RequestHead, answer: &AnswerHead, site: &Site<'_>) -> Vec<Vec<u8>> {
-    let is_success = (200..400).contains(&answer.status());
+pub fn invalidated_paths(
+    request: &RequestHead,
+    response: &ResponseHead,
+    site: &UriOrigin<'_>,
+) -> Vec<Vec<u8>> {
+    let is_success = (200..400).contains(&response.status());
     let Ok(destination) = destination(request) else { return Vec::new() };
     if request.method().is_safe() || !is_success || destination.path_and_query.is_empty() {
         return Vec::new();
     }
     let target = destination.path_and_query;
     let mut paths = vec![target.to_vec()];
-    for name in [Name::Location, Name::ContentLocation] {
-        let mut references = answer.values(name);
+    for name in [FieldName::Location, FieldName::ContentLocation] {
+        let mut references = response.values(name);
         let path = references.next().and_then(|value| uri::resolve(value, site, target));
         paths.extend(path.filter(|path| !paths.contains(path)));
     }
@@ -33,14 +37,14 @@ mod tests {
     use millrace_http1::Authority;
 
     use super::super::key::Scheme;
-    use super::super::samples::{answer, request};
+    use super::super::test_messages::{request, response};
     use super::*;
 
     fn paths(method: &str, status: u16, fields: &str) -> Vec<String> {
         let request = request(&format!("{method} /a/b?c HTTP/1.1"), "");
         let authority = Authority::parse(b"example.com").unwrap();
-        let site = Site { scheme: Scheme::Http, authority };
-        let paths = invalidated(&request, &answer(status, fields), &site);
+        let site = UriOrigin { scheme: Scheme::Http, authority };
+        let paths = invalidated_paths(&request, &response(status, fields), &site);
         paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect()
     }
 
@@ -63,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_answer_names_is_invalid_too_section_4_4() {
+    fn what_the_response_names_is_invalid_too_section_4_4() {
         let fields = "Location: ../d\r\nContent-Location: http://example.com/e?f#g\r\n";
         assert_eq!(paths("POST", 201, fields), ["/a/b?c", "/d", "/e?f"]);
         let same = "Location: /a/b?c\r\nContent-Location: /d\r\n";

@@ -12,11 +12,11 @@ use std::fmt::{self, Write};
 use std::hash::Hasher;
 
 use memchr::{memchr, memrchr};
-use millrace_http1::{Authority, Host, Name, OriginRequest};
+use millrace_http1::{Authority, FieldName, Host, OriginRequest};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::features::put_cookies;
-use super::sink::Sink;
+use super::key_sink::KeySink;
 
 /// What keys are hashed with: random and secret, so that nobody can prepare two keys that meet.
 /// SipHash-1-3 with 128 bits. Variants and ranges are known by their hashes alone, so a cache that
@@ -102,17 +102,17 @@ impl Scheme {
 
 /// Where a URI is at: the origin of RFC 9110 section 4.3.1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Site<'a> {
+pub struct UriOrigin<'a> {
     /// Its scheme.
     pub scheme: Scheme,
     /// Its host, and its port if one was written.
     pub authority: Authority<'a>,
 }
 
-impl Site<'_> {
+impl UriOrigin<'_> {
     /// Whether two are the same origin, RFC 9110 section 4.3.1.
-    pub fn is_same(&self, other: &Site<'_>) -> bool {
-        let port = |site: &Site<'_>| site.authority.port.unwrap_or(site.scheme.port());
+    pub fn is_same(&self, other: &UriOrigin<'_>) -> bool {
+        let port = |site: &UriOrigin<'_>| site.authority.port.unwrap_or(site.scheme.port());
         let is_same_host = match (self.authority.host, other.authority.host) {
             (Host::Name(name), Host::Name(other)) => name.eq_ignore_ascii_case(other),
             (host, other) => host == other,
@@ -120,7 +120,7 @@ impl Site<'_> {
         is_same_host && self.scheme == other.scheme && port(self) == port(other)
     }
 
-    pub(super) fn put(&self, sink: &mut impl Sink) {
+    pub(super) fn put(&self, sink: &mut impl KeySink) {
         let scheme: &[u8] = match self.scheme {
             Scheme::Http => b"http://",
             Scheme::Https => b"https://",
@@ -129,12 +129,12 @@ impl Site<'_> {
             Host::Name(name) => put_lower(sink, scheme, name),
             address => {
                 sink.put(scheme);
-                write!(Text(sink), "{address}").expect("a sink takes everything");
+                write!(KeyText(sink), "{address}").expect("a sink takes everything");
             }
         }
         let is_default = |port: &u16| *port == self.scheme.port();
         if let Some(port) = self.authority.port.filter(|port| !is_default(port)) {
-            write!(Text(sink), ":{port}").expect("a sink takes everything");
+            write!(KeyText(sink), ":{port}").expect("a sink takes everything");
         }
     }
 }
@@ -151,11 +151,11 @@ pub struct KeyParts {
     /// Cookies whose values count: names, or beginnings of names with a `*` after them. A `Cookie`
     /// line that parsers may read differently counts as a whole.
     pub cookies: Vec<Box<[u8]>>,
-    /// Whose answers they are.
+    /// Whose responses they are.
     pub space: Space,
 }
 
-/// Whose answers some keys are of; the default: there is nobody else. Two services may be asked for
+/// Whose responses some keys are of; the default: there is nobody else. Two services may be asked for
 /// the same URL and know different origins by it, or may not tell the same clients the same:
 /// neither may get what the other has stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -163,18 +163,18 @@ pub struct Space(Box<[u8]>);
 
 impl Space {
     /// The space that the text of a key ends with.
-    pub fn in_text(text: &[u8]) -> Self {
+    pub fn from_key_text(text: &[u8]) -> Self {
         Self(Self::line_in(text).into())
     }
 
-    pub(super) fn put(&self, sink: &mut impl Sink) {
+    pub(super) fn put(&self, sink: &mut impl KeySink) {
         if !self.0.is_empty() {
             sink.put(&self.0);
         }
     }
 
     /// The space of this name, which has no line end in it.
-    pub fn of(name: &str) -> Self {
+    pub fn named(name: &str) -> Self {
         // As it stands in a key, in one piece. No name of a field has an @.
         Self(format!("\n@{name}").into_bytes().into())
     }
@@ -187,11 +187,11 @@ impl Space {
 
     /// Returns the tag of the space; 0 for the default space.
     pub fn tag(&self) -> SpaceTag {
-        Self::tag_of(&self.0)
+        Self::tag_from_key_text(&self.0)
     }
 
     /// Returns the tag of the space that a key's text, written by [`Key::write`], ends with.
-    pub fn tag_of(text: &[u8]) -> SpaceTag {
+    pub fn tag_from_key_text(text: &[u8]) -> SpaceTag {
         match Self::line_in(text) {
             [] => SpaceTag::default(),
             line => SpaceTag(crc32c::crc32c(&line[2..]).max(1)),
@@ -207,9 +207,9 @@ pub struct SpaceTag(pub u32);
 impl Key {
     /// The key of a GET of this path and query. `request` is looked at for its fields only.
     /// Allocates nothing unless a trusted peer describes the client's request.
-    pub fn of(
+    pub fn from_request(
         hash: &HashKey,
-        site: &Site<'_>,
+        site: &UriOrigin<'_>,
         path_and_query: &[u8],
         request: &OriginRequest<'_>,
         parts: &KeyParts,
@@ -220,7 +220,7 @@ impl Key {
     }
 
     /// The key that a text has, which [`Key::write`] wrote.
-    pub fn of_text(hash: &HashKey, text: &[u8]) -> Self {
+    pub fn from_text(hash: &HashKey, text: &[u8]) -> Self {
         let mut sink = hash.hasher();
         sink.put(text);
         Self(sink.finish128().as_u128())
@@ -230,7 +230,7 @@ impl Key {
     /// its hash by [`Key::of_text`].
     pub fn write(
         out: &mut Vec<u8>,
-        site: &Site<'_>,
+        site: &UriOrigin<'_>,
         path_and_query: &[u8],
         request: &OriginRequest<'_>,
         parts: &KeyParts,
@@ -239,9 +239,9 @@ impl Key {
     }
 }
 
-struct Text<'a, S>(&'a mut S);
+struct KeyText<'a, S>(&'a mut S);
 
-impl<S: Sink> Write for Text<'_, S> {
+impl<S: KeySink> Write for KeyText<'_, S> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.put(text.as_bytes());
         Ok(())
@@ -250,7 +250,7 @@ impl<S: Sink> Write for Text<'_, S> {
 
 /// Puts a short beginning, and bytes in lower case, in as few pieces as they can be: each piece
 /// costs a hasher as much as twenty bytes. `beginning` has 16 bytes at most.
-pub(super) fn put_lower(sink: &mut impl Sink, beginning: &[u8], bytes: &[u8]) {
+pub(super) fn put_lower(sink: &mut impl KeySink, beginning: &[u8], bytes: &[u8]) {
     let mut piece = [0; PIECE_BYTES];
     piece[..beginning.len()].copy_from_slice(beginning);
     let first_len = bytes.len().min(PIECE_BYTES - beginning.len());
@@ -267,8 +267,8 @@ pub(super) fn put_lower(sink: &mut impl Sink, beginning: &[u8], bytes: &[u8]) {
 const PIECE_BYTES: usize = 64;
 
 fn put(
-    sink: &mut impl Sink,
-    site: &Site<'_>,
+    sink: &mut impl KeySink,
+    site: &UriOrigin<'_>,
     path_and_query: &[u8],
     request: &OriginRequest<'_>,
     parts: &KeyParts,
@@ -284,11 +284,11 @@ fn put(
         sink.put(path_and_query);
     }
     for name in &parts.fields {
-        let known = Name::of(name);
-        request.written(known, |value| put_field(sink, name, value));
+        let known = FieldName::from_bytes(name);
+        request.generated_value(known, |value| put_field(sink, name, value));
         request.values(known, name).for_each(|value| put_field(sink, name, value));
     }
-    request.key_fields(|name, value| put_field(sink, name, value));
+    request.for_each_key_field(|name, value| put_field(sink, name, value));
     if !parts.cookies.is_empty() {
         put_cookies(sink, request.head(), &parts.cookies);
     }
@@ -296,14 +296,14 @@ fn put(
 }
 
 /// Puts a field as a line. No value has a line end, so that no value looks like two.
-fn put_field(sink: &mut impl Sink, name: &[u8], value: &[u8]) {
+fn put_field(sink: &mut impl KeySink, name: &[u8], value: &[u8]) {
     sink.put(b"\n");
     put_lower(sink, b"", name);
     sink.put(b":");
     sink.put(value);
 }
 
-fn put_query(sink: &mut impl Sink, query: &[u8], ignored: &[Box<[u8]>]) {
+fn put_query(sink: &mut impl KeySink, query: &[u8], ignored: &[Box<[u8]>]) {
     let counting = query.split(|&byte| byte == b'&').filter(|part| !is_ignored(part, ignored));
     for (at, parameter) in counting.enumerate() {
         sink.put(if at == 0 { b"?" } else { b"&" });
@@ -327,11 +327,11 @@ fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
 mod tests {
     use millrace_http1::Forwarding;
 
-    use super::super::samples::{HASH, get};
+    use super::super::test_messages::{HASH, get};
     use super::*;
 
-    fn site(scheme: Scheme, authority: &str) -> Site<'_> {
-        Site { scheme, authority: Authority::parse(authority.as_bytes()).unwrap() }
+    fn site(scheme: Scheme, authority: &str) -> UriOrigin<'_> {
+        UriOrigin { scheme, authority: Authority::parse(authority.as_bytes()).unwrap() }
     }
 
     fn text(scheme: Scheme, authority: &str, path: &str, parts: &KeyParts) -> String {
@@ -340,8 +340,8 @@ mod tests {
         let site = site(scheme, authority);
         let mut text = Vec::new();
         Key::write(&mut text, &site, path.as_bytes(), &request, parts);
-        let key = Key::of(&HASH, &site, path.as_bytes(), &request, parts);
-        assert_eq!(key, Key::of_text(&HASH, &text));
+        let key = Key::from_request(&HASH, &site, path.as_bytes(), &request, parts);
+        assert_eq!(key, Key::from_text(&HASH, &text));
         String::from_utf8(text).unwrap()
     }
 
@@ -414,18 +414,18 @@ mod tests {
             let parts = KeyParts { space, ..KeyParts::default() };
             text(Scheme::Http, "a", "/b?c", &parts)
         };
-        assert_eq!(of(Space::of("x:1")), "http://a/b?c\n@x:1");
-        assert_eq!(of(Space::of("x:2")), "http://a/b?c\n@x:2");
+        assert_eq!(of(Space::named("x:1")), "http://a/b?c\n@x:1");
+        assert_eq!(of(Space::named("x:2")), "http://a/b?c\n@x:2");
         assert_eq!(of(Space::default()), "http://a/b?c");
-        for space in [Space::of("x:1"), Space::default()] {
-            assert_eq!(Space::in_text(of(space.clone()).as_bytes()), space);
+        for space in [Space::named("x:1"), Space::default()] {
+            assert_eq!(Space::from_key_text(of(space.clone()).as_bytes()), space);
         }
-        for space in [Space::of("x:1"), Space::of("x:2"), Space::default()] {
-            assert_eq!(Space::tag_of(of(space.clone()).as_bytes()), space.tag());
+        for space in [Space::named("x:1"), Space::named("x:2"), Space::default()] {
+            assert_eq!(Space::tag_from_key_text(of(space.clone()).as_bytes()), space.tag());
         }
-        assert_ne!(Space::of("x:1").tag(), Space::of("x:2").tag());
+        assert_ne!(Space::named("x:1").tag(), Space::named("x:2").tag());
         assert_eq!(Space::default().tag(), SpaceTag::default());
-        assert_eq!(Space::tag_of(b"http://a/\nfield:@x:1"), SpaceTag::default());
+        assert_eq!(Space::tag_from_key_text(b"http://a/\nfield:@x:1"), SpaceTag::default());
     }
 
     #[test]
@@ -437,12 +437,15 @@ mod tests {
         let mut text = Vec::new();
         Key::write(&mut text, &site, b"/", &request, &parts);
         assert_eq!(text, b"http://a/\ncookie;lang=de");
-        assert_eq!(Key::of(&HASH, &site, b"/", &request, &parts), Key::of_text(&HASH, &text));
+        assert_eq!(
+            Key::from_request(&HASH, &site, b"/", &request, &parts),
+            Key::from_text(&HASH, &text)
+        );
     }
 
     #[test]
     fn hashes_differ_by_key_and_text() {
-        let key = |hash: [u8; 16], text: &[u8]| Key::of_text(&HashKey::new(hash), text);
+        let key = |hash: [u8; 16], text: &[u8]| Key::from_text(&HashKey::new(hash), text);
         assert_ne!(key([0; 16], b"a"), key([0; 16], b"b"));
         assert_ne!(key([0; 16], b"a"), key([1; 16], b"a"));
         assert_eq!(key([1; 16], b"a"), key([1; 16], b"a"));

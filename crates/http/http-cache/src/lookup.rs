@@ -1,8 +1,8 @@
 //! Whether the cache is asked at all.
 
-use millrace_http1::{Method, Name, NameSet, RequestHead, connection_options};
+use millrace_http1::{FieldName, Method, NameSet, RequestHead, connection_options};
 
-use super::policy::Policy;
+use super::policy::CachePolicy;
 
 /// Why a request is not answered from the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,13 +20,13 @@ pub enum Bypass {
     Precondition,
 }
 
-/// Says why a request is not answered from the cache; `None`: a stored answer may do, for HEAD
-/// without its body (RFC 9110 section 9.3.2). Whether the origin's answer is stored is
+/// Says why a request is not answered from the cache; `None`: a stored response may do, for HEAD
+/// without its body (RFC 9110 section 9.3.2). Whether the origin's response is stored is
 /// [`store`](super::store())'s decision.
 ///
 /// RFC 9111 section 4.3.2 calls `If-Match` and `If-Unmodified-Since` not applicable to caches,
-/// which would let one answer 200 where the origin would say 412: such a request is sent on.
-pub fn bypass(request: &RequestHead, policy: &Policy) -> Option<Bypass> {
+/// which would let one response 200 where the origin would say 412: such a request is sent on.
+pub fn bypass(request: &RequestHead, policy: &CachePolicy) -> Option<Bypass> {
     if !matches!(request.method(), Method::Get | Method::Head) {
         Some(Bypass::Method)
     } else if has_body(request) {
@@ -44,26 +44,26 @@ pub fn bypass(request: &RequestHead, policy: &Policy) -> Option<Bypass> {
 
 /// Whether what the request asks for is in no key: its response is for no other request, and no
 /// stored response is for it.
-pub(super) fn is_unkeyed(request: &RequestHead, policy: &Policy) -> bool {
+pub(super) fn is_unkeyed(request: &RequestHead, policy: &CachePolicy) -> bool {
     policy.has_unkeyed(request) || is_upgrade(request) || request.has_any(&PRECONDITIONS)
 }
 
 fn is_upgrade(request: &RequestHead) -> bool {
-    request.find(Name::Upgrade).is_some() && connection_options(request).upgrade
+    request.find(FieldName::Upgrade).is_some() && connection_options(request).upgrade
 }
 
 /// Conditions that only the origin can judge.
-const PRECONDITIONS: NameSet = NameSet::of(&[Name::IfMatch, Name::IfUnmodifiedSince]);
+const PRECONDITIONS: NameSet = NameSet::new(&[FieldName::IfMatch, FieldName::IfUnmodifiedSince]);
 
 /// Whether a request announces a body. `Content-Length: 0` announces none.
 pub(super) fn has_body(request: &RequestHead) -> bool {
-    request.find(Name::TransferEncoding).is_some()
-        || request.values(Name::ContentLength).any(|value| value != b"0")
+    request.find(FieldName::TransferEncoding).is_some()
+        || request.values(FieldName::ContentLength).any(|value| value != b"0")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{get, request};
+    use super::super::test_messages::{get, request};
     use super::*;
 
     #[test]
@@ -77,7 +77,7 @@ mod tests {
             ("get", Some(Bypass::Method)),
         ] {
             assert_eq!(
-                bypass(&request(&format!("{method} / HTTP/1.1"), ""), &Policy::default()),
+                bypass(&request(&format!("{method} / HTTP/1.1"), ""), &CachePolicy::default()),
                 expected
             );
         }
@@ -96,14 +96,14 @@ mod tests {
             ("Upgrade: a\r\n", None),
             ("Range: bytes=0-1\r\nCookie: a\r\nIf-None-Match: *\r\n", None),
         ] {
-            assert_eq!(bypass(&get(fields), &Policy::default()), expected, "{fields}");
+            assert_eq!(bypass(&get(fields), &CachePolicy::default()), expected, "{fields}");
         }
     }
 
     #[test]
     fn preconditions_of_the_origin_are_not_ours_section_4_3_2() {
         for field in ["If-Match: *\r\n", "If-Unmodified-Since: x\r\n"] {
-            assert_eq!(bypass(&get(field), &Policy::default()), Some(Bypass::Precondition));
+            assert_eq!(bypass(&get(field), &CachePolicy::default()), Some(Bypass::Precondition));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What is known of a stored answer in numbers, so that a hit is decided without reading text.
+//! What is known of a stored response in numbers, so that a hit is decided without reading text.
 
-/// Everything that decides about the reuse of a stored answer. Made by [`store`], [`freshen`] and
+/// Everything that decides about the reuse of a stored response. Made by [`store`], [`freshen`] and
 /// [`combine`]; kept beside the head that it was made with, of which it knows some places.
 ///
 /// [`store`]: super::store()
@@ -23,7 +23,7 @@ pub struct Meta {
     /// For how long after its lifetime it may stand in for an error, RFC 5861 section 4.
     pub stale_if_error_s: u32,
     /// Its entity tag.
-    pub etag: Option<EtagAt>,
+    pub etag: Option<EtagSpan>,
     /// Its status, 200 to 599.
     pub status: u16,
     /// The rest in bits.
@@ -31,14 +31,14 @@ pub struct Meta {
     /// Where in its head the field lines begin, after the status line.
     pub lines_at: u32,
     /// Which part of the representation it has; `None`: all.
-    pub extent: Option<Extent>,
+    pub stored_range: Option<StoredRange>,
     /// A hash of the request's `Range` that it answered as it is; 0 for none.
     pub range_tag: u64,
 }
 
 /// Where in a stored head the entity tag is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EtagAt {
+pub struct EtagSpan {
     /// From the start of the head.
     pub start: u32,
     /// How many bytes, with quotes and `W/`.
@@ -50,7 +50,7 @@ pub struct EtagAt {
 /// A part of a representation, RFC 9110 section 14.4: `first <= last`, and `last` is before the
 /// complete length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
+pub struct StoredRange {
     /// The position of its first byte.
     pub first: u64,
     /// The position of its last byte.
@@ -59,7 +59,7 @@ pub struct Extent {
     pub complete: Option<u64>,
 }
 
-/// What is yes or no about a stored answer.
+/// What is yes or no about a stored response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(u8);
 
@@ -90,13 +90,13 @@ impl Flags {
     }
 
     /// Whether all of these are set.
-    pub const fn has(self, flags: Self) -> bool {
+    pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
 
     /// Sets or leaves them.
     #[must_use]
-    pub const fn with(self, flags: Self, is_set: bool) -> Self {
+    pub const fn set_if(self, flags: Self, is_set: bool) -> Self {
         if is_set { Self(self.0 | flags.0) } else { self }
     }
 }
@@ -120,7 +120,7 @@ impl Meta {
 
     /// Marks it as invalid, RFC 9111 section 4.4: nobody gets it before it was validated.
     pub fn invalidate(&mut self) {
-        self.flags = self.flags.with(Flags::NO_CACHE, true).with(Flags::NO_STALE, true);
+        self.flags = self.flags.set_if(Flags::NO_CACHE, true).set_if(Flags::NO_STALE, true);
         self.stale_while_revalidate_s = 0;
         self.stale_if_error_s = 0;
     }
@@ -140,18 +140,18 @@ impl Meta {
     pub fn has_strong_validator(&self) -> bool {
         match self.etag {
             Some(etag) => etag.is_strong,
-            None => self.flags.has(Flags::MODIFIED_IS_STRONG),
+            None => self.flags.contains(Flags::MODIFIED_IS_STRONG),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{DATE, NOW_MS, kept};
+    use super::super::test_messages::{DATE, NOW_MS, stored_response};
 
     #[test]
     fn age_grows_by_whole_seconds_section_4_2_3() {
-        let meta = kept(&format!("{DATE}Cache-Control: max-age=60\r\nAge: 30\r\n")).meta;
+        let meta = stored_response(&format!("{DATE}Cache-Control: max-age=60\r\nAge: 30\r\n")).meta;
         assert_eq!(meta.age_s(NOW_MS), 30);
         assert_eq!(meta.age_s(NOW_MS + 999), 30);
         assert_eq!(meta.age_s(NOW_MS + 3000), 33);
@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_soft_purge_makes_stale_and_no_more() {
-        let mut meta = kept("Cache-Control: max-age=60, stale-while-revalidate=9\r\n").meta;
+        let mut meta =
+            stored_response("Cache-Control: max-age=60, stale-while-revalidate=9\r\n").meta;
         meta.expire(NOW_MS + 10_000);
         assert_eq!((meta.lifetime_s, meta.stale_while_revalidate_s), (10, 9));
         meta.expire(NOW_MS + 70_000);

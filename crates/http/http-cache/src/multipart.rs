@@ -30,7 +30,7 @@ impl<'a> Multipart<'a> {
         Self { ranges, complete, content_type, boundary }
     }
 
-    /// The value of the answer's `Content-Type`.
+    /// The value of the response's `Content-Type`.
     pub fn content_type(&self) -> Vec<u8> {
         [b"multipart/byteranges; boundary=", &self.boundary[..]].concat()
     }
@@ -68,15 +68,15 @@ impl<'a> Multipart<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ranges::{Selection, ranges};
-    use super::super::samples::{HASH, get, kept};
+    use super::super::ranges::{Selection, select_ranges};
+    use super::super::test_messages::{HASH, get, stored_response};
     use super::*;
 
     #[test]
     fn a_body_has_each_range_with_its_place_rfc_9110_section_14_6() {
-        let stored = kept("Cache-Control: max-age=60\r\n");
+        let stored = stored_response("Cache-Control: max-age=60\r\n");
         let asked = get("Range: bytes=0-1, -2\r\n");
-        let selected = ranges(&asked, &stored, 11, &HASH);
+        let selected = select_ranges(&asked, &stored, 11, &HASH);
         let Selection::Parts(ranges) = selected else { panic!("several") };
         let multipart = Multipart::new(&ranges, Some(11), b"text/plain", 0x1f);
         let mut body = Vec::new();

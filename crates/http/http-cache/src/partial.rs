@@ -1,19 +1,19 @@
-//! Parts of representations: 206 answers, answers that were cut short, and how they are made whole,
+//! Parts of representations: 206 responses, responses that were cut short, and how they are made whole,
 //! RFC 9111 sections 3.3 and 3.4.
 
-use super::content_range::{extent_of, shortened};
-use super::freshen::keep_merged;
-use super::meta::{Extent, Meta};
-use super::received::Received;
-use super::refusal::Refusal;
-use super::store::keep;
-use super::stored::Stored;
+use super::cached_header::CachedHeader;
+use super::content_range::{parse_content_range, shorten_range};
+use super::freshen::build_merged;
+use super::meta::{Meta, StoredRange};
+use super::not_stored::NotStored;
+use super::received::ReceivedResponse;
+use super::store::build_stored;
 
 /// Says what a body means for what was stored with its head, once it has ended: `length` bytes of
 /// it came, and `is_whole` where its framing says that it is all. `declared` is the length that the
 /// head announced.
 ///
-/// RFC 9111 section 3.3: of an answer that was cut short is kept what came, if the origin can be
+/// RFC 9111 section 3.3: of a response that was cut short is kept what came, if the origin can be
 /// asked for the rest of these very bytes.
 ///
 /// # Errors
@@ -23,19 +23,21 @@ pub fn finish(
     length: u64,
     is_whole: bool,
     declared: Option<u64>,
-) -> Result<(), Refusal> {
-    match meta.extent {
+) -> Result<(), NotStored> {
+    match meta.stored_range {
         Some(extent) => {
-            let came = shortened(extent, length)?;
+            let came = shorten_range(extent, length)?;
             // The same words ask for more than that.
             meta.range_tag = if came == extent { meta.range_tag } else { 0 };
-            meta.extent = Some(came);
+            meta.stored_range = Some(came);
         }
         None if is_whole => {}
         None if meta.status != 200 || length == 0 || !meta.has_strong_validator() => {
-            return Err(Refusal::Incomplete);
+            return Err(NotStored::Incomplete);
         }
-        None => meta.extent = Some(Extent { first: 0, last: length - 1, complete: declared }),
+        None => {
+            meta.stored_range = Some(StoredRange { first: 0, last: length - 1, complete: declared })
+        }
     }
     Ok(())
 }
@@ -52,9 +54,9 @@ pub struct Remainder {
 /// What to ask for so that a part becomes whole, RFC 9111 section 3.3; `None`: all of it. That is
 /// where the part is in the middle, and where nothing says that what comes is of the same bytes:
 /// section 3.4 asks for a strong validator, so without one the two could never be joined.
-pub fn remainder(stored: &Stored) -> Option<Remainder> {
+pub fn remainder(stored: &CachedHeader) -> Option<Remainder> {
     let meta = &stored.meta;
-    let extent = meta.extent.filter(|_| meta.has_strong_validator())?;
+    let extent = meta.stored_range.filter(|_| meta.has_strong_validator())?;
     let is_end = extent.complete.is_some_and(|length| extent.last + 1 == length);
     let range = match (extent.first, is_end) {
         (0, false) => format!("bytes={}-", extent.last + 1),
@@ -71,23 +73,27 @@ pub fn remainder(stored: &Stored) -> Option<Remainder> {
 ///
 /// # Errors
 /// [`Refusal::Range`] where they are not parts of the same representation, or do not meet; then the
-/// stored part is of no use for this answer. The others as by [`store`](super::store()).
-pub fn combine(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal> {
-    let answer = received.answer;
-    let old = kept.meta.extent.filter(|_| answer.status() == 206).ok_or(Refusal::Range)?;
-    let new = keep(received, &received.directives())?;
-    let extent = union(old, extent_of(answer)?).ok_or(Refusal::Range)?;
+/// stored part is of no use for this response. The others as by [`store`](super::store()).
+pub fn combine(
+    received: &ReceivedResponse<'_>,
+    kept: &CachedHeader,
+) -> Result<CachedHeader, NotStored> {
+    let response = received.response;
+    let old =
+        kept.meta.stored_range.filter(|_| response.status() == 206).ok_or(NotStored::Range)?;
+    let new = build_stored(received, &received.directives())?;
+    let extent = merge_ranges(old, parse_content_range(response)?).ok_or(NotStored::Range)?;
     if !is_same_strongly(kept, &new) {
-        return Err(Refusal::Range);
+        return Err(NotStored::Range);
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
     let status = if is_all { 200 } else { kept.meta.status };
-    let mut stored = keep_merged(received, false, kept, status)?;
-    stored.meta.extent = if is_all { None } else { Some(extent) };
+    let mut stored = build_merged(received, false, kept, status)?;
+    stored.meta.stored_range = if is_all { None } else { Some(extent) };
     Ok(stored)
 }
 
-fn union(old: Extent, new: Extent) -> Option<Extent> {
+fn merge_ranges(old: StoredRange, new: StoredRange) -> Option<StoredRange> {
     let complete = match (old.complete, new.complete) {
         (Some(old), Some(new)) if old != new => return None,
         (old, new) => old.or(new),
@@ -95,11 +101,11 @@ fn union(old: Extent, new: Extent) -> Option<Extent> {
     let do_meet = new.first <= old.last + 1 && old.first <= new.last + 1;
     let (first, last) = (old.first.min(new.first), old.last.max(new.last));
     let is_inside = complete.is_none_or(|length| last < length);
-    (do_meet && is_inside).then_some(Extent { first, last, complete })
+    (do_meet && is_inside).then_some(StoredRange { first, last, complete })
 }
 
 /// Whether two are of the same bytes, RFC 9111 section 3.4.
-pub fn is_same_strongly(old: &Stored, new: &Stored) -> bool {
+pub fn is_same_strongly(old: &CachedHeader, new: &CachedHeader) -> bool {
     match (old.etag(), new.etag()) {
         (Some(old), Some(new)) => old.matches_strongly(new),
         (None, None) => {
@@ -112,30 +118,30 @@ pub fn is_same_strongly(old: &Stored, new: &Stored) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::Policy;
-    use super::super::samples::{DATE, RECEIPT, answer, get, kept, store_by};
+    use super::super::policy::CachePolicy;
+    use super::super::test_messages::{DATE, RECEIPT, get, response, store_by, stored_response};
     use super::*;
 
     const TAG: &str = "ETag: \"a\"\r\n";
 
-    fn part(content_range: &str, fields: &str) -> Result<Stored, Refusal> {
+    fn part(content_range: &str, fields: &str) -> Result<CachedHeader, NotStored> {
         let fields = format!(
             "{DATE}Cache-Control: max-age=60\r\nContent-Range: {content_range}\r\n{fields}"
         );
         let asked = get("Range: bytes=0-4\r\n");
-        store_by(&Policy::default(), &asked, &answer(206, &fields))
+        store_by(&CachePolicy::default(), &asked, &response(206, &fields))
     }
 
-    fn extent(first: u64, last: u64, complete: Option<u64>) -> Option<Extent> {
-        Some(Extent { first, last, complete })
+    fn extent(first: u64, last: u64, complete: Option<u64>) -> Option<StoredRange> {
+        Some(StoredRange { first, last, complete })
     }
 
     #[test]
     fn a_part_has_its_place_rfc_9110_section_14_4() {
         let stored = part("bytes 4-9/10", "Content-Length: 6\r\n").unwrap();
-        assert_eq!(stored.meta.extent, extent(4, 9, Some(10)));
+        assert_eq!(stored.meta.stored_range, extent(4, 9, Some(10)));
         assert!(!String::from_utf8(stored.head).unwrap().contains("Content-Range"));
-        assert_eq!(part("BYTES 0-0/*", "").unwrap().meta.extent, extent(0, 0, None));
+        assert_eq!(part("BYTES 0-0/*", "").unwrap().meta.stored_range, extent(0, 0, None));
         for bad in [
             "bytes 4-10/10",
             "bytes 5-4/10",
@@ -149,40 +155,40 @@ mod tests {
             "bytes 4-99999999999999999999/*",
             "",
         ] {
-            assert_eq!(part(bad, "").err(), Some(Refusal::Range), "{bad}");
+            assert_eq!(part(bad, "").err(), Some(NotStored::Range), "{bad}");
         }
-        let unasked = answer(206, "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n");
-        let refused = store_by(&Policy::default(), &get(""), &unasked);
-        assert_eq!(refused.err(), Some(Refusal::Range));
+        let unasked = response(206, "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n");
+        let refused = store_by(&CachePolicy::default(), &get(""), &unasked);
+        assert_eq!(refused.err(), Some(NotStored::Range));
     }
 
     #[test]
     fn a_short_part_is_what_came_of_it_rfc_9111_section_3_3() {
         let stored = part("bytes 4-9/10", "Content-Length: 5\r\n").unwrap();
-        assert_eq!(stored.meta.extent, extent(4, 8, Some(10)));
+        assert_eq!(stored.meta.stored_range, extent(4, 8, Some(10)));
         let longer = part("bytes 4-9/10", "Content-Length: 7\r\n");
-        assert_eq!(longer.err(), Some(Refusal::Range));
+        assert_eq!(longer.err(), Some(NotStored::Range));
         let mut meta = part("bytes 4-9/10", "").unwrap().meta;
-        assert_eq!(finish(&mut meta, 7, true, None), Err(Refusal::Range));
-        assert_eq!(finish(&mut meta, 0, false, None), Err(Refusal::Incomplete));
-        let (whole, tag) = (meta.extent, meta.range_tag);
+        assert_eq!(finish(&mut meta, 7, true, None), Err(NotStored::Range));
+        assert_eq!(finish(&mut meta, 0, false, None), Err(NotStored::Incomplete));
+        let (whole, tag) = (meta.stored_range, meta.range_tag);
         assert_eq!(finish(&mut meta, 6, true, None), Ok(()));
-        assert_eq!((meta.extent, meta.range_tag), (whole, tag));
+        assert_eq!((meta.stored_range, meta.range_tag), (whole, tag));
         assert_eq!(finish(&mut meta, 2, false, None), Ok(()));
-        assert_eq!((meta.extent, meta.range_tag), (extent(4, 5, Some(10)), 0));
+        assert_eq!((meta.stored_range, meta.range_tag), (extent(4, 5, Some(10)), 0));
         assert_ne!(tag, 0);
     }
 
     #[test]
-    fn a_cut_answer_is_a_part_if_it_can_be_completed_rfc_9111_section_3_3() {
-        let mut meta = kept(&format!("Cache-Control: max-age=60\r\n{TAG}")).meta;
+    fn a_cut_response_is_a_part_if_it_can_be_completed_rfc_9111_section_3_3() {
+        let mut meta = stored_response(&format!("Cache-Control: max-age=60\r\n{TAG}")).meta;
         assert_eq!(finish(&mut meta, 10, true, Some(10)), Ok(()));
-        assert_eq!(meta.extent, None);
-        assert_eq!(finish(&mut meta, 0, false, Some(10)), Err(Refusal::Incomplete));
+        assert_eq!(meta.stored_range, None);
+        assert_eq!(finish(&mut meta, 0, false, Some(10)), Err(NotStored::Incomplete));
         assert_eq!(finish(&mut meta, 4, false, Some(10)), Ok(()));
-        assert_eq!(meta.extent, extent(0, 3, Some(10)));
-        let mut weak = kept("Cache-Control: max-age=60\r\nETag: W/\"a\"\r\n").meta;
-        assert_eq!(finish(&mut weak, 4, false, Some(10)), Err(Refusal::Incomplete));
+        assert_eq!(meta.stored_range, extent(0, 3, Some(10)));
+        let mut weak = stored_response("Cache-Control: max-age=60\r\nETag: W/\"a\"\r\n").meta;
+        assert_eq!(finish(&mut weak, 4, false, Some(10)), Err(NotStored::Incomplete));
     }
 
     #[test]
@@ -206,11 +212,19 @@ mod tests {
         assert_eq!(asked("bytes 0-4/10", ""), None);
     }
 
-    fn joined(old: (&str, &str), new: (&str, &str)) -> Result<Stored, Refusal> {
+    fn joined(old: (&str, &str), new: (&str, &str)) -> Result<CachedHeader, NotStored> {
         let kept = part(old.0, old.1).unwrap();
         let fields = format!("{DATE}Content-Range: {}\r\n{}", new.0, new.1);
-        let (request, answer) = (&get(""), &answer(206, &fields));
-        combine(&Received { request, answer, receipt: &RECEIPT, policy: &Policy::default() }, &kept)
+        let (request, response) = (&get(""), &response(206, &fields));
+        combine(
+            &ReceivedResponse {
+                request,
+                response: response,
+                receipt: &RECEIPT,
+                policy: &CachePolicy::default(),
+            },
+            &kept,
+        )
     }
 
     #[test]
@@ -218,21 +232,21 @@ mod tests {
         let old = format!("{TAG}A: 1\r\nB: 1\r\n");
         let new = format!("{TAG}A: 2\r\n");
         let whole = joined(("bytes 0-4/10", &old), ("bytes 5-9/10", &new)).unwrap();
-        assert_eq!((whole.meta.extent, whole.meta.status), (None, 200));
+        assert_eq!((whole.meta.stored_range, whole.meta.status), (None, 200));
         let expected = format!(
             "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nETag: \"a\"\r\nB: 1\r\n{DATE}A: 2\r\n"
         );
         assert_eq!(String::from_utf8(whole.head).unwrap(), expected);
         let more = joined(("bytes 2-4/10", TAG), ("bytes 4-6/*", TAG)).unwrap();
-        assert_eq!((more.meta.extent, more.meta.status), (extent(2, 6, Some(10)), 206));
+        assert_eq!((more.meta.stored_range, more.meta.status), (extent(2, 6, Some(10)), 206));
         let before = joined(("bytes 4-9/10", TAG), ("bytes 0-3/10", TAG)).unwrap();
-        assert_eq!(before.meta.extent, None);
+        assert_eq!(before.meta.stored_range, None);
     }
 
     #[test]
     fn parts_of_different_things_are_not_joined_rfc_9111_section_3_4() {
         let refused = |old: (&str, &str), new: (&str, &str)| {
-            assert_eq!(joined(old, new).err(), Some(Refusal::Range), "{old:?} {new:?}");
+            assert_eq!(joined(old, new).err(), Some(NotStored::Range), "{old:?} {new:?}");
         };
         refused(("bytes 0-4/10", TAG), ("bytes 6-9/10", TAG));
         refused(("bytes 0-4/10", TAG), ("bytes 5-9/11", TAG));

@@ -1,17 +1,17 @@
-//! Range requests that a cache answers itself, RFC 9110 section 14.
+//! Range requests that a cache responses itself, RFC 9110 section 14.
 
 use std::hash::Hasher;
 
-use millrace_http1::{Method, Name, RequestHead, decimal};
+use millrace_http1::{FieldName, Method, RequestHead, parse_decimal};
 use siphasher::sip128::Hasher128;
 
+use super::cached_header::CachedHeader;
 use super::date::http_date;
 use super::etag::Etag;
 use super::key::HashKey;
+use super::key_sink::KeySink;
 use super::limits::RANGES_MAX;
-use super::meta::{Extent, Flags};
-use super::sink::Sink;
-use super::stored::Stored;
+use super::meta::{Flags, StoredRange};
 
 /// A range of a representation: `first <= last`, and `last` is before its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,7 +53,7 @@ impl Ranges {
     }
 }
 
-/// What of a stored answer is sent.
+/// What of a stored response is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -72,33 +72,38 @@ pub enum Selection {
     Absent,
 }
 
-/// Says what of a stored answer a request asks for. `length` is that of the whole
+/// Says what of a stored response a request asks for. `length` is that of the whole
 /// representation, and of no meaning where a part is stored. Conditions come before, RFC 9110
 /// section 13.2.2. Allocates nothing.
 ///
 /// RFC 9110 section 14.2 lets a `Range` be ignored; that is done where it cannot be read, is there
 /// twice, has more than 16 members, or asks for more bytes than there are (section 17.15), and with
 /// any method but GET.
-pub fn ranges(request: &RequestHead, stored: &Stored, length: u64, hash: &HashKey) -> Selection {
+pub fn select_ranges(
+    request: &RequestHead,
+    stored: &CachedHeader,
+    length: u64,
+    hash: &HashKey,
+) -> Selection {
     let meta = &stored.meta;
-    let whole = if meta.extent.is_some() { Selection::Absent } else { Selection::Whole };
-    let mut values = request.values(Name::Range);
+    let whole = if meta.stored_range.is_some() { Selection::Absent } else { Selection::Whole };
+    let mut values = request.values(FieldName::Range);
     let (Some(value), None) = (values.next(), values.next()) else { return whole };
-    let is_ranged = meta.status == 200 || meta.extent.is_some();
-    if request.method() != Method::Get || !is_ranged || !if_range(request, stored) {
+    let is_ranged = meta.status == 200 || meta.stored_range.is_some();
+    if request.method() != Method::Get || !is_ranged || !if_range_matches(request, stored) {
         return whole;
     }
-    let Some(extent) = meta.extent else { return of_whole(value, length) };
+    let Some(extent) = meta.stored_range else { return select_of_whole(value, length) };
     let is_same_question = meta.range_tag != 0 && meta.range_tag == range_tag(hash, request);
-    if is_same_question && request.find(Name::IfRange).is_none() {
+    if is_same_question && request.find(FieldName::IfRange).is_none() {
         // The origin would say the same again, whatever the words mean.
         return Selection::Part(ByteRange { first: extent.first, last: extent.last });
     }
-    of_part(value, &extent)
+    select_of_part(value, &extent)
 }
 
-fn of_whole(value: &[u8], length: u64) -> Selection {
-    let Some(specs) = specs(value) else { return Selection::Whole };
+fn select_of_whole(value: &[u8], length: u64) -> Selection {
+    let Some(specs) = parse_range_specs(value) else { return Selection::Whole };
     if length == 0 {
         return Selection::Whole;
     }
@@ -106,13 +111,13 @@ fn of_whole(value: &[u8], length: u64) -> Selection {
     select(found, length).unwrap_or(Selection::Whole)
 }
 
-/// What of a part that is stored answers a request: all that is asked for, or nothing.
-fn of_part(value: &[u8], extent: &Extent) -> Selection {
-    let Some(specs) = specs(value) else { return Selection::Absent };
+/// What of a part that is stored responses a request: all that is asked for, or nothing.
+fn select_of_part(value: &[u8], extent: &StoredRange) -> Selection {
+    let Some(specs) = parse_range_specs(value) else { return Selection::Absent };
     let is_within = |range: &ByteRange| extent.first <= range.first && range.last <= extent.last;
-    let resolve = |spec: Spec| match (extent.complete, spec) {
+    let resolve = |spec: RangeSpec| match (extent.complete, spec) {
         (Some(length), spec) => spec.resolve(length),
-        (None, Spec::Between(first, last)) => Some(ByteRange { first, last }),
+        (None, RangeSpec::Between(first, last)) => Some(ByteRange { first, last }),
         (None, _) => None,
     };
     let mut is_all = true;
@@ -146,24 +151,24 @@ fn select(found: impl Iterator<Item = ByteRange>, length: u64) -> Option<Selecti
 
 /// RFC 9110 section 13.1.5: whether the client's part, if it has one, is of this representation. A
 /// weak validator is none here, and a date has to be the very same.
-fn if_range(request: &RequestHead, stored: &Stored) -> bool {
-    let mut values = request.values(Name::IfRange);
+fn if_range_matches(request: &RequestHead, stored: &CachedHeader) -> bool {
+    let mut values = request.values(FieldName::IfRange);
     let Some(value) = values.next() else { return true };
     if values.next().is_some() {
         return false;
     }
     if value.contains(&b'"') {
-        return stored.etag().is_some_and(|etag| etag.matches_strongly(Etag::of(value)));
+        return stored.etag().is_some_and(|etag| etag.matches_strongly(Etag::parse(value)));
     }
     let meta = &stored.meta;
     let date_s = http_date(value, meta.response_ms / 1000);
-    let is_strong = meta.flags.has(Flags::MODIFIED_IS_STRONG);
+    let is_strong = meta.flags.contains(Flags::MODIFIED_IS_STRONG);
     is_strong && date_s.is_some() && date_s == meta.last_modified_s
 }
 
 /// What stands for the words of a request's `Range`; 0 where there is none, or more than one.
 pub(super) fn range_tag(hash: &HashKey, request: &RequestHead) -> u64 {
-    let mut values = request.values(Name::Range);
+    let mut values = request.values(FieldName::Range);
     let (Some(value), None) = (values.next(), values.next()) else { return 0 };
     let mut sink = hash.hasher();
     sink.write_u8(b'r');
@@ -173,21 +178,21 @@ pub(super) fn range_tag(hash: &HashKey, request: &RequestHead) -> u64 {
 
 /// One member of a `Range`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Spec {
+enum RangeSpec {
     From(u64),
     Between(u64, u64),
     Last(u64),
 }
 
-impl Spec {
+impl RangeSpec {
     /// RFC 9110 section 14.1.2: `-`, digits on one side of it at least, and not backwards.
-    fn of(member: &[u8]) -> Option<Self> {
+    fn parse(member: &[u8]) -> Option<Self> {
         let dash = member.iter().position(|&byte| byte == b'-')?;
         match (&member[..dash], &member[dash + 1..]) {
-            (b"", last) => position(last).map(Self::Last),
-            (first, b"") => position(first).map(Self::From),
+            (b"", last) => parse_position(last).map(Self::Last),
+            (first, b"") => parse_position(first).map(Self::From),
             (first, last) => {
-                let (first, last) = (position(first)?, position(last)?);
+                let (first, last) = (parse_position(first)?, parse_position(last)?);
                 (first <= last).then_some(Self::Between(first, last))
             }
         }
@@ -207,7 +212,7 @@ impl Spec {
 }
 
 /// The members of a `Range` of bytes; `None` for what is none. All are read before one counts.
-fn specs(value: &[u8]) -> Option<impl Iterator<Item = Spec>> {
+fn parse_range_specs(value: &[u8]) -> Option<impl Iterator<Item = RangeSpec>> {
     let (unit, set) = value.split_at_checked("bytes=".len())?;
     if !unit.eq_ignore_ascii_case(b"bytes=") {
         return None;
@@ -216,20 +221,23 @@ fn specs(value: &[u8]) -> Option<impl Iterator<Item = Spec>> {
         let members = set.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
         members.filter(|member| !member.is_empty())
     };
-    let is_sound = members().all(|member| Spec::of(member).is_some()) && members().next().is_some();
-    is_sound.then(|| members().filter_map(Spec::of))
+    let is_sound =
+        members().all(|member| RangeSpec::parse(member).is_some()) && members().next().is_some();
+    is_sound.then(|| members().filter_map(RangeSpec::parse))
 }
 
 /// Digits; what is too large for a number is behind every end.
-fn position(digits: &[u8]) -> Option<u64> {
+fn parse_position(digits: &[u8]) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    is_number.then(|| decimal(digits).unwrap_or(u64::MAX))
+    is_number.then(|| parse_decimal(digits).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::Policy;
-    use super::super::samples::{DATE, HASH, answer, get, kept, request, store_by};
+    use super::super::policy::CachePolicy;
+    use super::super::test_messages::{
+        DATE, HASH, get, request, response, store_by, stored_response,
+    };
     use super::*;
 
     const FRESH: &str = "Cache-Control: max-age=60\r\n";
@@ -238,10 +246,10 @@ mod tests {
         Selection::Part(ByteRange { first, last })
     }
 
-    /// What of an answer of 11 bytes a request with these fields asks for.
+    /// What of a response of 11 bytes a request with these fields asks for.
     fn asked(fields: &str, asked: &str) -> Selection {
-        let stored = kept(&format!("{DATE}{FRESH}{fields}"));
-        ranges(&get(asked), &stored, 11, &HASH)
+        let stored = stored_response(&format!("{DATE}{FRESH}{fields}"));
+        select_ranges(&get(asked), &stored, 11, &HASH)
     }
 
     fn range(value: &str) -> Selection {
@@ -297,10 +305,10 @@ mod tests {
         ] {
             assert_eq!(range(value), Selection::Whole, "{value}");
         }
-        let stored = kept(FRESH);
+        let stored = stored_response(FRESH);
         let head = request("HEAD / HTTP/1.1", "Range: bytes=0-1\r\n");
-        assert_eq!(ranges(&head, &stored, 11, &HASH), Selection::Whole);
-        let empty = ranges(&get("Range: bytes=0-\r\n"), &stored, 0, &HASH);
+        assert_eq!(select_ranges(&head, &stored, 11, &HASH), Selection::Whole);
+        let empty = select_ranges(&get("Range: bytes=0-\r\n"), &stored, 0, &HASH);
         assert_eq!(empty, Selection::Whole);
     }
 
@@ -310,9 +318,9 @@ mod tests {
         let many = |count| format!("bytes={}", vec!["0-0"; count].join(","));
         assert_eq!(range(&many(17)), Selection::Whole);
         assert!(matches!(range("bytes=0-5,6-10"), Selection::Parts(_)));
-        let stored = kept(FRESH);
+        let stored = stored_response(FRESH);
         let asked = get(&format!("Range: {}\r\n", many(16)));
-        let sixteen = ranges(&asked, &stored, 16, &HASH);
+        let sixteen = select_ranges(&asked, &stored, 16, &HASH);
         assert!(matches!(sixteen, Selection::Parts(_)));
     }
 
@@ -336,22 +344,22 @@ mod tests {
 
     #[test]
     fn errors_have_no_ranges() {
-        let answer = answer(404, FRESH);
-        let stored = store_by(&Policy::default(), &get(""), &answer).unwrap();
+        let response = response(404, FRESH);
+        let stored = store_by(&CachePolicy::default(), &get(""), &response).unwrap();
         let asked = get("Range: bytes=0-1\r\n");
-        assert_eq!(ranges(&asked, &stored, 11, &HASH), Selection::Whole);
+        assert_eq!(select_ranges(&asked, &stored, 11, &HASH), Selection::Whole);
     }
 
     /// What of a part a request gets: bytes 4 to 8, asked for by other words.
     fn of_stored_part(content_range: &str, asked: &str) -> Selection {
         let first = get("Range: bytes=4-8, 4-8\r\n");
         let fields = format!("{FRESH}Content-Range: {content_range}\r\nContent-Length: 5\r\n");
-        let stored = store_by(&Policy::default(), &first, &answer(206, &fields)).unwrap();
-        ranges(&get(asked), &stored, 0, &HASH)
+        let stored = store_by(&CachePolicy::default(), &first, &response(206, &fields)).unwrap();
+        select_ranges(&get(asked), &stored, 0, &HASH)
     }
 
     #[test]
-    fn a_part_answers_what_is_in_it_rfc_9111_section_3_3() {
+    fn a_part_responses_what_is_in_it_rfc_9111_section_3_3() {
         let of = |value: &str| of_stored_part("bytes 4-8/9", &format!("Range: {value}\r\n"));
         assert_eq!(of("bytes=6-8"), part(6, 8));
         assert_eq!(of("bytes=6-"), part(6, 8));
@@ -365,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_unknown_whole_answers_positions_only() {
+    fn a_part_of_unknown_whole_responses_positions_only() {
         let of = |value: &str| of_stored_part("bytes 4-8/*", &format!("Range: {value}\r\n"));
         assert_eq!(of("bytes=6-7"), part(6, 7));
         assert_eq!(of("bytes=6-"), Selection::Absent);

@@ -1,12 +1,12 @@
 //! A response that has come, with what decides whether it is stored.
 
-use millrace_http1::{AnswerHead, RequestHead};
+use millrace_http1::{RequestHead, ResponseHead};
 
-use super::directives::AnswerDirectives;
+use super::directives::ResponseDirectives;
 use super::key::{HashKey, Scheme};
-use super::policy::Policy;
+use super::policy::CachePolicy;
 
-/// The circumstances in which an answer came.
+/// The circumstances in which a response came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receipt {
     /// When its request was sent, milliseconds since 1970.
@@ -19,23 +19,23 @@ pub struct Receipt {
     pub hash: HashKey,
 }
 
-/// An answer that has come, with all that decides whether it is stored.
+/// A response that has come, with all that decides whether it is stored.
 #[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
-    /// The request that it answers.
+pub struct ReceivedResponse<'a> {
+    /// The request that it responses.
     pub request: &'a RequestHead,
     /// Its head.
-    pub answer: &'a AnswerHead,
+    pub response: &'a ResponseHead,
     /// The circumstances in which it came.
     pub receipt: &'a Receipt,
     /// What the operator decided for the route.
-    pub policy: &'a Policy,
+    pub policy: &'a CachePolicy,
 }
 
-impl Received<'_> {
+impl ReceivedResponse<'_> {
     /// What it allows caches.
-    pub(super) fn directives(&self) -> AnswerDirectives {
-        AnswerDirectives::of(self.answer, &self.policy.targets)
+    pub(super) fn directives(&self) -> ResponseDirectives {
+        ResponseDirectives::parse(self.response, &self.policy.targets)
     }
 
     /// When it was received, in seconds since 1970.

@@ -1,23 +1,23 @@
-//! Whether a stored answer may be the answer now, RFC 9111 section 4. On the way of each hit:
+//! Whether a stored response may be the response now, RFC 9111 section 4. On the way of each hit:
 //! numbers only.
 
 use super::directives::RequestDirectives;
 use super::meta::{Flags, Meta};
 
-/// What a stored answer is good for now. Ages are what `Age` says, in seconds.
+/// What a stored response is good for now. Ages are what `Age` says, in seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reuse {
-    /// It is the answer.
+    /// It is the response.
     Fresh {
         /// How old it is.
         age_s: u32,
     },
-    /// It is the answer, and it is stale: the client allows it.
+    /// It is the response, and it is stale: the client allows it.
     Stale {
         /// How old it is.
         age_s: u32,
     },
-    /// It is the answer, and it is stale: the origin allows it while somebody validates it.
+    /// It is the response, and it is stale: the origin allows it while somebody validates it.
     StaleWhileRevalidate {
         /// How old it is.
         age_s: u32,
@@ -26,21 +26,21 @@ pub enum Reuse {
     Validate {
         /// How old it is.
         age_s: u32,
-        /// Whether it is the answer all the same if the origin cannot be reached, or
+        /// Whether it is the response all the same if the origin cannot be reached, or
         /// [`is_failure`] is true of its status.
-        is_spare: bool,
+        is_stale_fallback: bool,
     },
     /// It is of no use, and the client wants nothing else: status 504, section 5.2.1.7.
     OnlyIfCached,
 }
 
-/// Says what a stored answer is good for. `asked` is [`RequestDirectives::of`] the request, or the
+/// Says what a stored response is good for. `asked` is [`RequestDirectives::of`] the request, or the
 /// default where the route does not heed them.
 ///
-/// Where nothing is stored and `only_if_cached` is set, the answer is status 504 as well.
+/// Where nothing is stored and `only_if_cached` is set, the response is status 504 as well.
 pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
     let age_s = meta.age_s(now_ms);
-    let is_wanted_new = asked.no_cache || meta.flags.has(Flags::NO_CACHE);
+    let is_wanted_new = asked.no_cache || meta.flags.contains(Flags::NO_CACHE);
     let stale_s = age_s.saturating_sub(meta.lifetime_s);
     if !is_wanted_new && meta.lifetime_s > age_s {
         if is_new_enough(meta, asked, age_s) {
@@ -48,7 +48,7 @@ pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
         }
     } else if !is_wanted_new && asked.min_fresh_s.is_none() {
         let is_young = asked.max_age_s.is_none_or(|most| is_within(age_s, most));
-        let is_permitted = !meta.flags.has(Flags::NO_STALE);
+        let is_permitted = !meta.flags.contains(Flags::NO_STALE);
         if is_young && is_permitted && asked.max_stale_s.is_some_and(|most| stale_s <= most) {
             return Reuse::Stale { age_s };
         }
@@ -59,15 +59,15 @@ pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
     if asked.only_if_cached {
         return Reuse::OnlyIfCached;
     }
-    Reuse::Validate { age_s, is_spare: !is_wanted_new && stale_s < meta.stale_if_error_s }
+    Reuse::Validate { age_s, is_stale_fallback: !is_wanted_new && stale_s < meta.stale_if_error_s }
 }
 
-/// Whether a status is an error that a stale answer may stand in for, RFC 5861 section 4.
+/// Whether a status is an error that a stale response may stand in for, RFC 5861 section 4.
 pub fn is_failure(status: u16) -> bool {
     matches!(status, 500 | 502 | 503 | 504)
 }
 
-/// Whether a fresh answer is what the client asks for, RFC 9111 sections 5.2.1.1 and 5.2.1.3.
+/// Whether a fresh response is what the client asks for, RFC 9111 sections 5.2.1.1 and 5.2.1.3.
 ///
 /// RFC 8246 section 2: a reload (`max-age=0`) need not validate what does not change. `no-cache`
 /// does, and was looked at before.
@@ -75,10 +75,10 @@ fn is_new_enough(meta: &Meta, asked: &RequestDirectives, age_s: u32) -> bool {
     let left_s = meta.lifetime_s - age_s;
     let is_young = asked.max_age_s.is_none_or(|most| is_within(age_s, most));
     asked.min_fresh_s.is_none_or(|least| left_s >= least)
-        && (is_young || meta.flags.has(Flags::IMMUTABLE))
+        && (is_young || meta.flags.contains(Flags::IMMUTABLE))
 }
 
-/// Whether an answer is no older than a client wants. In the second of its receipt it is 0 seconds
+/// Whether a response is no older than a client wants. In the second of its receipt it is 0 seconds
 /// old, and not what somebody wants who reloads a page.
 fn is_within(age_s: u32, most_s: u32) -> bool {
     most_s > 0 && age_s <= most_s
@@ -86,14 +86,14 @@ fn is_within(age_s: u32, most_s: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{DATE, NOW_MS, get, kept};
+    use super::super::test_messages::{DATE, NOW_MS, get, stored_response};
     use super::*;
 
-    /// What is said about an answer of these fields after so many seconds.
+    /// What is said about a response of these fields after so many seconds.
     fn after(seconds: u64, fields: &str, asked: &str) -> Reuse {
-        let stored = kept(&format!("{DATE}ETag: \"a\"\r\n{fields}\r\n"));
+        let stored = stored_response(&format!("{DATE}ETag: \"a\"\r\n{fields}\r\n"));
         let asked = get(&format!("{asked}\r\n"));
-        reuse(&stored.meta, &RequestDirectives::of(&asked), NOW_MS + seconds * 1000)
+        reuse(&stored.meta, &RequestDirectives::parse(&asked), NOW_MS + seconds * 1000)
     }
 
     fn asking(seconds: u64, fields: &str, directives: &str) -> Reuse {
@@ -109,13 +109,13 @@ mod tests {
     }
 
     const fn validate(age_s: u32) -> Reuse {
-        Reuse::Validate { age_s, is_spare: false }
+        Reuse::Validate { age_s, is_stale_fallback: false }
     }
 
     const HOUR: &str = "Cache-Control: max-age=3600";
 
     #[test]
-    fn fresh_answers_are_used_section_4_2() {
+    fn fresh_responses_are_used_section_4_2() {
         assert_eq!(plain(0, HOUR), fresh(0));
         assert_eq!(plain(3599, HOUR), fresh(3599));
         assert_eq!(plain(3600, HOUR), validate(3600));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn immutable_answers_are_not_reloaded_rfc_8246_section_2() {
+    fn immutable_responses_are_not_reloaded_rfc_8246_section_2() {
         let fields = format!("{HOUR}, immutable");
         assert_eq!(asking(5, &fields, "max-age=0"), fresh(5));
         assert_eq!(asking(5, &fields, "no-cache"), validate(5));
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn stale_if_the_origin_fails_rfc_5861_section_4() {
         let fields = "Cache-Control: max-age=600, stale-if-error=1200";
-        assert_eq!(plain(1799, fields), Reuse::Validate { age_s: 1799, is_spare: true });
+        assert_eq!(plain(1799, fields), Reuse::Validate { age_s: 1799, is_stale_fallback: true });
         assert_eq!(plain(1800, fields), validate(1800));
         assert_eq!(asking(900, fields, "no-cache"), validate(900));
         assert!([500, 502, 503, 504].into_iter().all(is_failure));
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn what_was_invalidated_is_validated_section_4_4() {
         let fields = "Cache-Control: max-age=600, stale-if-error=60, stale-while-revalidate=60\r\n";
-        let mut meta = kept(fields).meta;
+        let mut meta = stored_response(fields).meta;
         meta.invalidate();
-        let asked = RequestDirectives::of(&get("Cache-Control: max-stale\r\n"));
+        let asked = RequestDirectives::parse(&get("Cache-Control: max-stale\r\n"));
         assert_eq!(reuse(&meta, &asked, NOW_MS + 610_000), validate(610));
     }
 }

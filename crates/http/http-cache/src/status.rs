@@ -1,6 +1,6 @@
 //! What a cache knows about statuses.
 
-/// Whether an answer of this status may be stored without being asked for: heuristically cacheable,
+/// Whether a response of this status may be stored without being asked for: heuristically cacheable,
 /// RFC 9110 section 15.1.
 pub(super) fn is_heuristic(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
@@ -24,8 +24,8 @@ pub(super) fn needs_operator(status: u16) -> bool {
     matches!(status, 400 | 401 | 429)
 }
 
-/// Whether an answer of this status is about what was asked for, and not about how this one request
-/// was made: its connection, its body, its conditions, its range, its size. Such an answer is
+/// Whether a response of this status is about what was asked for, and not about how this one request
+/// was made: its connection, its body, its conditions, its range, its size. Such a response is
 /// nobody else's, whatever it says of caches; what it depends on is in no key.
 pub(super) fn is_of_resource(status: u16) -> bool {
     let is_of_request =

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use millrace_http1::{Fields, Name};
+use millrace_http1::{FieldName, Fields};
 use sfparse::{Parser, Value};
 
 /// All lines of a field as one value, RFC 9651 section 4.2; `None` where there is none.
@@ -21,11 +21,14 @@ pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<
 /// The values of all fields of a name that the head's parser may not know. To find none of a known
 /// name costs one test.
 pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    let known = Name::of(name);
-    let all =
-        if known == Name::Other || fields.find(known).is_some() { fields.fields() } else { &[] };
-    let is_of_many = known.is_of_many();
-    let is_named = move |field: &&millrace_http1::Field| {
+    let known = FieldName::from_bytes(name);
+    let all = if known == FieldName::Other || fields.find(known).is_some() {
+        fields.fields()
+    } else {
+        &[]
+    };
+    let is_of_many = known.is_category();
+    let is_named = move |field: &&millrace_http1::FieldLine| {
         field.known == known && (!is_of_many || fields.name_of(field).eq_ignore_ascii_case(name))
     };
     all.iter().filter(is_named).map(|field| fields.value_of(field))
@@ -33,7 +36,7 @@ pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<
 
 /// What follows a directive's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Argument<'a> {
+pub(super) enum DirectiveArgument<'a> {
     /// Nothing; in a dictionary it is true.
     None,
     /// A token of `Cache-Control`, or what is between quotes, without escapes.
@@ -53,7 +56,7 @@ pub(super) enum Argument<'a> {
 pub(super) fn dictionary<'a, const COUNT: usize>(
     value: &'a [u8],
     names: &[&str; COUNT],
-) -> Option<[Option<Argument<'a>>; COUNT]> {
+) -> Option<[Option<DirectiveArgument<'a>>; COUNT]> {
     let mut members = [None; COUNT];
     let mut parser = Parser::new(value);
     let mut is_empty = true;
@@ -61,11 +64,11 @@ pub(super) fn dictionary<'a, const COUNT: usize>(
         is_empty = false;
         let Some(place) = names.iter().position(|known| *known == name) else { continue };
         members[place] = match member {
-            Value::Integer(number) => Some(Argument::Number(number)),
-            Value::Bool(true) => Some(Argument::None),
-            Value::Bool(false) => Some(Argument::False),
-            Value::String { range, escape: false } => Some(Argument::Text(&value[range])),
-            _ => Some(Argument::Odd),
+            Value::Integer(number) => Some(DirectiveArgument::Number(number)),
+            Value::Bool(true) => Some(DirectiveArgument::None),
+            Value::Bool(false) => Some(DirectiveArgument::False),
+            Value::String { range, escape: false } => Some(DirectiveArgument::Text(&value[range])),
+            _ => Some(DirectiveArgument::Odd),
         };
     }
     (!is_empty).then_some(members)
@@ -96,16 +99,16 @@ mod tests {
         const NAMES: [&str; 6] = ["max-age", "no-store", "private", "a", "d", "public"];
         let value = b"max-age=60;x=1, no-store, private=?0, a=\"b, c\", d=e, max-age=7, other";
         let expected = [
-            Some(Argument::Number(7)),
-            Some(Argument::None),
-            Some(Argument::False),
-            Some(Argument::Text(b"b, c")),
-            Some(Argument::Odd),
+            Some(DirectiveArgument::Number(7)),
+            Some(DirectiveArgument::None),
+            Some(DirectiveArgument::False),
+            Some(DirectiveArgument::Text(b"b, c")),
+            Some(DirectiveArgument::Odd),
             None,
         ];
         assert_eq!(dictionary(value, &NAMES), Some(expected));
         let odd = dictionary(b"a=1.5, d=(x y), public=\"\\\"\"", &NAMES).unwrap();
-        assert_eq!(odd[3..], [Some(Argument::Odd); 3]);
+        assert_eq!(odd[3..], [Some(DirectiveArgument::Odd); 3]);
         assert_eq!(dictionary(b"other", &NAMES), Some([None; 6]));
         for bad in ["", "max-age =60", "max-age= 60", "MAX-AGE=60", "max-age=60,", "max-age=60 b"] {
             assert_eq!(dictionary(bad.as_bytes(), &NAMES), None, "{bad}");

@@ -1,19 +1,19 @@
-//! What stored answers can be purged by besides their URI: `Surrogate-Key` and `Cache-Tag`, which
+//! What stored responses can be purged by besides their URI: `Surrogate-Key` and `Cache-Tag`, which
 //! operators use, and the groups of RFC 9875, which origins use too.
 
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use millrace_http1::{AnswerHead, Name, RequestHead, destination, tokens};
+use millrace_http1::{FieldName, RequestHead, ResponseHead, destination, split_tokens};
 use siphasher::sip128::Hasher128;
 
-use super::key::{HashKey, Scheme, Site, Space};
+use super::field_lines::reparse_lines;
+use super::key::{HashKey, Scheme, Space, UriOrigin};
+use super::key_sink::KeySink;
 use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
-use super::sink::Sink;
-use super::stored_head::read_again;
 use super::structured::{combined, strings};
 
-/// A tag of an answer.
+/// A tag of a response.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Tag {
     /// From `Surrogate-Key` or `Cache-Tag`: the operator's, one name space for all sites.
@@ -32,16 +32,16 @@ impl Tag {
     }
 }
 
-/// The hash of a tag, to find answers by.
+/// The hash of a tag, to find responses by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TagHash(pub u128);
 
-/// The tags of an answer, each once, at most 128 of at most 256 bytes; what is above is left out.
+/// The tags of a response, each once, at most 128 of at most 256 bytes; what is above is left out.
 ///
 /// `Surrogate-Key` has blanks between its members, `Cache-Tag` commas. `Cache-Groups` is a list of
 /// strings (RFC 9875 section 2) and counts as a whole or not at all; its groups go first, since the
 /// RFC promises 32 of them.
-pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
+pub fn tags(response: &ResponseHead) -> Vec<Tag> {
     let mut tags: Vec<Tag> = Vec::new();
     // Those of `tags`, in order: a member that is there already costs a search among 128.
     let mut sorted: Vec<(bool, Vec<u8>)> = Vec::new();
@@ -56,13 +56,13 @@ pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
             tags.push(if is_group { Tag::Group(text.to_vec()) } else { Tag::Key(text.to_vec()) });
         }
     };
-    let groups = list(answer, Name::CacheGroups);
+    let groups = parse_string_list(response, FieldName::CacheGroups);
     groups.iter().for_each(|group| add(true, group));
-    for value in answer.values(Name::SurrogateKey) {
+    for value in response.values(FieldName::SurrogateKey) {
         value.split(|byte| byte.is_ascii_whitespace()).for_each(|member| add(false, member));
     }
-    for value in answer.values(Name::CacheTag) {
-        tokens(value).for_each(|member| add(false, member));
+    for value in response.values(FieldName::CacheTag) {
+        split_tokens(value).for_each(|member| add(false, member));
     }
     tags
 }
@@ -74,10 +74,10 @@ pub fn tag_hashes(
     hash: &HashKey,
     space: &Space,
     request: &RequestHead,
-    answer: &AnswerHead,
+    response: &ResponseHead,
 ) -> Arc<[TagHash]> {
     let authority = destination(request).ok().and_then(|it| it.authority);
-    let site = authority.map(|authority| Site { scheme: Scheme::Http, authority });
+    let site = authority.map(|authority| UriOrigin { scheme: Scheme::Http, authority });
     let hashes = |tag: Tag| match (&tag, &site) {
         (Tag::Group(group), Some(site)) => {
             let of_service = group_hash(hash, space, site, group);
@@ -85,36 +85,36 @@ pub fn tag_hashes(
         }
         (Tag::Key(text) | Tag::Group(text), _) => [Some(tag_hash(hash, None, text)), None],
     };
-    tags(answer).into_iter().flat_map(hashes).flatten().collect()
+    tags(response).into_iter().flat_map(hashes).flatten().collect()
 }
 
-/// The hashes of the tags of a stored answer whose `head` a later answer to the request has
+/// The hashes of the tags of a stored response whose `head` a later response to the request has
 /// updated; `None` where that says nothing of tags.
 pub fn updated_tags(
     hash: &HashKey,
     space: &Space,
     request: &RequestHead,
-    answer: &AnswerHead,
+    response: &ResponseHead,
     head: &[u8],
 ) -> Option<Arc<[TagHash]>> {
-    let names = [Name::CacheGroups, Name::SurrogateKey, Name::CacheTag];
-    let tells = names.into_iter().any(|name| answer.find(name).is_some());
-    tells.then(|| tag_hashes(hash, space, request, &read_again(head)))
+    let names = [FieldName::CacheGroups, FieldName::SurrogateKey, FieldName::CacheTag];
+    let tells = names.into_iter().any(|name| response.find(name).is_some());
+    tells.then(|| tag_hashes(hash, space, request, &reparse_lines(head)))
 }
 
-/// The groups of the answer's origin that a request makes invalid, RFC 9875 section 3: with any
-/// status, but not with a safe method. Answers that they make invalid make no others so.
-pub fn group_invalidations(request: &RequestHead, answer: &AnswerHead) -> Vec<Vec<u8>> {
+/// The groups of the response's origin that a request makes invalid, RFC 9875 section 3: with any
+/// status, but not with a safe method. Responses that they make invalid make no others so.
+pub fn group_invalidations(request: &RequestHead, response: &ResponseHead) -> Vec<Vec<u8>> {
     if request.method().is_safe() {
         return Vec::new();
     }
-    let mut groups = list(answer, Name::CacheGroupInvalidation);
+    let mut groups = parse_string_list(response, FieldName::CacheGroupInvalidation);
     groups.truncate(TAGS_MAX);
     groups
 }
 
 /// The hash by which operators find a response: of a tag without `site`, of a group with its site.
-pub fn tag_hash(hash: &HashKey, site: Option<&Site<'_>>, text: &[u8]) -> TagHash {
+pub fn tag_hash(hash: &HashKey, site: Option<&UriOrigin<'_>>, text: &[u8]) -> TagHash {
     let mut sink = hash.hasher();
     sink.write_u8(u8::from(site.is_some()));
     if let Some(site) = site {
@@ -127,7 +127,7 @@ pub fn tag_hash(hash: &HashKey, site: Option<&Site<'_>>, text: &[u8]) -> TagHash
 
 /// The hash by which an origin finds the responses of a group: of the same site (RFC 9875 section
 /// 2.1) and the same service, because two services may know different origins by one site.
-pub fn group_hash(hash: &HashKey, space: &Space, site: &Site<'_>, group: &[u8]) -> TagHash {
+pub fn group_hash(hash: &HashKey, space: &Space, site: &UriOrigin<'_>, group: &[u8]) -> TagHash {
     let mut sink = hash.hasher();
     sink.write_u8(2);
     space.put(&mut sink);
@@ -138,8 +138,8 @@ pub fn group_hash(hash: &HashKey, space: &Space, site: &Site<'_>, group: &[u8]) 
     TagHash(sink.finish128().as_u128())
 }
 
-fn list(answer: &AnswerHead, name: Name) -> Vec<Vec<u8>> {
-    combined(answer.values(name)).and_then(|value| strings(&value)).unwrap_or_default()
+fn parse_string_list(response: &ResponseHead, name: FieldName) -> Vec<Vec<u8>> {
+    combined(response.values(name)).and_then(|value| strings(&value)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
     use millrace_http1::Authority;
 
     use super::super::key::Scheme;
-    use super::super::samples::{HASH, answer, request};
+    use super::super::test_messages::{HASH, request, response};
     use super::*;
 
     #[test]
@@ -158,25 +158,25 @@ mod tests {
                       Cache-Groups: \"a\";x, \"g h\"\r\nCache-Groups: \"i\"\r\n";
         let expected = ["a", "b", "c", "d e", "f"].map(key).to_vec();
         let expected = [["a", "g h", "i"].map(group).to_vec(), expected].concat();
-        assert_eq!(tags(&answer(200, fields)), expected);
+        assert_eq!(tags(&response(200, fields)), expected);
         let long = format!("Cache-Tag: {}, b\r\n", "a".repeat(257));
-        assert_eq!(tags(&answer(200, &long)), [key("b")]);
+        assert_eq!(tags(&response(200, &long)), [key("b")]);
         let many = (0..200).map(|at| format!("{at} ")).collect::<String>();
-        assert_eq!(tags(&answer(200, &format!("Surrogate-Key: {many}\r\n"))).len(), 128);
+        assert_eq!(tags(&response(200, &format!("Surrogate-Key: {many}\r\n"))).len(), 128);
     }
 
     #[test]
     fn groups_are_a_list_or_nothing_rfc_9875_section_2() {
         for bad in ["a", "\"a\", b", "\"a", "1"] {
-            assert!(tags(&answer(200, &format!("Cache-Groups: {bad}\r\n"))).is_empty(), "{bad}");
+            assert!(tags(&response(200, &format!("Cache-Groups: {bad}\r\n"))).is_empty(), "{bad}");
         }
     }
 
     #[test]
     fn groups_are_invalidated_by_unsafe_methods_rfc_9875_section_3() {
-        let answer = answer(200, "Cache-Group-Invalidation: \"a\", \"b\"\r\n");
+        let response = response(200, "Cache-Group-Invalidation: \"a\", \"b\"\r\n");
         let of = |method: &str| {
-            group_invalidations(&request(&format!("{method} / HTTP/1.1"), ""), &answer)
+            group_invalidations(&request(&format!("{method} / HTTP/1.1"), ""), &response)
         };
         assert_eq!(of("POST"), [b"a", b"b"]);
         assert!(of("GET").is_empty() && of("HEAD").is_empty());
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn groups_are_of_their_origin_rfc_9875_section_2_1() {
         let hash = |host: Option<&str>| {
-            let site = host.map(|host| Site {
+            let site = host.map(|host| UriOrigin {
                 scheme: Scheme::Http,
                 authority: Authority::parse(host.as_bytes()).unwrap(),
             });
@@ -199,14 +199,16 @@ mod tests {
     #[test]
     fn a_group_is_invalidated_in_one_service_and_purged_in_all() {
         let request = request("GET / HTTP/1.1", "");
-        let answer = answer(200, "Cache-Groups: \"a\"\r\nCache-Tag: t\r\n");
-        let of = |space: &str| tag_hashes(&HASH, &Space::of(space), &request, &answer);
+        let response = response(200, "Cache-Groups: \"a\"\r\nCache-Tag: t\r\n");
+        let of = |space: &str| tag_hashes(&HASH, &Space::named(space), &request, &response);
         let (one, other) = (of("one"), of("other"));
         assert_eq!((one.len(), one[0], one[2]), (3, other[0], other[2]));
         assert_ne!(one[1], other[1]);
-        let site =
-            Site { scheme: Scheme::Http, authority: Authority::parse(b"example.com").unwrap() };
+        let site = UriOrigin {
+            scheme: Scheme::Http,
+            authority: Authority::parse(b"example.com").unwrap(),
+        };
         assert_eq!(one[0], tag_hash(&HASH, Some(&site), b"a"));
-        assert_eq!(one[1], group_hash(&HASH, &Space::of("one"), &site, b"a"));
+        assert_eq!(one[1], group_hash(&HASH, &Space::named("one"), &site, b"a"));
     }
 }

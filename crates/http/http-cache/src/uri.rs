@@ -1,22 +1,22 @@
-//! References to URIs in answers: `Location` and `Content-Location`, RFC 3986 section 5.
+//! References to URIs in responses: `Location` and `Content-Location`, RFC 3986 section 5.
 
 use memchr::memchr;
 use millrace_http1::Authority;
 use millrace_http1::path::{remove_dot_segments, split_query};
 use millrace_http1::target::push_encoded;
 
-use super::key::{Scheme, Site};
+use super::key::{Scheme, UriOrigin};
 
 /// The path and query that a reference means, if it is of the same origin as its base: `site` and a
 /// path and query that begins with `/`, as requests have it. `None` for another origin, and for
 /// what is no reference. RFC 3986 section 5.2.2.
-pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn resolve(reference: &[u8], site: &UriOrigin<'_>, base: &[u8]) -> Option<Vec<u8>> {
     let end = memchr(b'#', reference).unwrap_or(reference.len());
     let reference = &reference[..end];
     let local = match (Scheme::split_off(reference), reference.strip_prefix(b"//")) {
-        (Some((scheme, rest)), _) => of_authority(rest, scheme, site)?,
+        (Some((scheme, rest)), _) => local_part(rest, scheme, site)?,
         (None, _) if has_scheme(reference) => return None,
-        (None, Some(rest)) => of_authority(rest, site.scheme, site)?,
+        (None, Some(rest)) => local_part(rest, site.scheme, site)?,
         (None, None) => reference,
     };
     let (base_path, _) = split_query(base);
@@ -37,10 +37,10 @@ pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<
 }
 
 /// The part after an authority, if that is the site's.
-fn of_authority<'a>(rest: &'a [u8], scheme: Scheme, site: &Site<'_>) -> Option<&'a [u8]> {
+fn local_part<'a>(rest: &'a [u8], scheme: Scheme, site: &UriOrigin<'_>) -> Option<&'a [u8]> {
     let authority_len = rest.iter().position(|byte| b"/?".contains(byte)).unwrap_or(rest.len());
     let (authority, local) = rest.split_at(authority_len);
-    let other = Site { scheme, authority: Authority::parse(authority).ok()? };
+    let other = UriOrigin { scheme, authority: Authority::parse(authority).ok()? };
     other.is_same(site).then_some(local)
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     fn resolved(reference: &str) -> Option<String> {
         let authority = Authority::parse(b"a.example:8080").unwrap();
-        let site = Site { scheme: Scheme::Http, authority };
+        let site = UriOrigin { scheme: Scheme::Http, authority };
         let target = resolve(reference.as_bytes(), &site, b"/b/c/d;p?q")?;
         Some(String::from_utf8(target).unwrap())
     }

@@ -1,28 +1,28 @@
-//! Asking the origin whether a stored answer still holds, RFC 9111 section 4.3.
+//! Asking the origin whether a stored response still holds, RFC 9111 section 4.3.
 
-use millrace_http1::{HeaderWriter, Name, RequestHead};
+use millrace_http1::{FieldName, HeaderWriter, RequestHead};
 
-use super::stored::Stored;
+use super::cached_header::CachedHeader;
 
-/// Writes the fields that make a request ask whether a stored answer still holds; gives whether
+/// Writes the fields that make a request ask whether a stored response still holds; gives whether
 /// there are any. The client's own `If-None-Match` and `If-Modified-Since` must not go with them:
-/// its answer is made from what is stored then.
+/// its response is made from what is stored then.
 ///
 /// RFC 9111 section 4.3.1: the entity tag, and the time of modification for origins that know
 /// nothing else. A stored part is asked about only for a request with `Range`, which the caller has
-/// found it to answer: others want the whole. `Range` and `If-Range` of the request go with these
+/// found it to response: others want the whole. `Range` and `If-Range` of the request go with these
 /// fields. RFC 9110 section 13.2.2: the origin judges these first, and where it has another
 /// representation now it sends the range of that one.
 ///
-/// Section 4.3.4: a 304 to these fields is about this answer, whatever the 304 has: the origin has
+/// Section 4.3.4: a 304 to these fields is about this response, whatever the 304 has: the origin has
 /// compared what was sent, and a tag of its own in the 304 does not unsay it (such a tag is not
 /// taken over, [`freshen`](super::freshen())).
 pub fn write_validation(
     out: &mut impl HeaderWriter,
     request: &RequestHead,
-    stored: &Stored,
+    stored: &CachedHeader,
 ) -> bool {
-    if stored.meta.extent.is_some() && request.find(Name::Range).is_none() {
+    if stored.meta.stored_range.is_some() && request.find(FieldName::Range).is_none() {
         return false;
     }
     let (tag, date) = (stored.etag_bytes(), stored.last_modified());
@@ -39,14 +39,14 @@ pub fn write_validation(
 mod tests {
     use millrace_http1::Http1Header;
 
-    use super::super::policy::Policy;
-    use super::super::samples::{answer, get, kept, store_by};
+    use super::super::policy::CachePolicy;
+    use super::super::test_messages::{get, response, store_by, stored_response};
     use super::*;
 
     const MODIFIED: &str = "Last-Modified: Thursday, 01-Jan-26 00:00:00 GMT\r\n";
 
     fn asked(fields: &str) -> (String, bool) {
-        let stored = kept(&format!("Cache-Control: max-age=60\r\n{fields}"));
+        let stored = stored_response(&format!("Cache-Control: max-age=60\r\n{fields}"));
         let mut out = Vec::new();
         let is_asked = write_validation(&mut Http1Header::new(&mut out), &get(""), &stored);
         (String::from_utf8(out).unwrap(), is_asked)
@@ -73,7 +73,7 @@ mod tests {
         ] {
             let fields =
                 format!("Cache-Control: no-cache\r\nContent-Range: bytes 0-4/9\r\n{field}\r\n");
-            let part = store_by(&Policy::default(), &range, &answer(206, &fields)).unwrap();
+            let part = store_by(&CachePolicy::default(), &range, &response(206, &fields)).unwrap();
             let mut out = Vec::new();
             assert!(write_validation(&mut Http1Header::new(&mut out), &range, &part));
             assert_eq!(String::from_utf8(out).unwrap(), expected);

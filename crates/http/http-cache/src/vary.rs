@@ -1,4 +1,4 @@
-//! `Vary`: which stored answer of a URI fits a request, RFC 9111 section 4.1.
+//! `Vary`: which stored response of a URI fits a request, RFC 9111 section 4.1.
 //!
 //! The fields that a response names count as the origin receives them. They are normalised as far as
 //! their definition allows, and hashed: lines of a list and of an unknown field are joined; of fields
@@ -8,21 +8,21 @@
 //! be another cookie than `lang=en`.
 
 use memchr::memchr;
-use millrace_http1::{AnswerHead, Name, NameSet, OriginRequest, items, tokens};
+use millrace_http1::{FieldName, NameSet, OriginRequest, ResponseHead, split_list, split_tokens};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::key::{HashKey, put_lower};
+use super::key_sink::KeySink;
 use super::limits::VARY_NAMES_MAX;
-use super::refusal::Refusal;
-use super::sink::Sink;
+use super::not_stored::NotStored;
 
-/// The request fields that choose among the answers of a URI.
+/// The request fields that choose among the responses of a URI.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct VaryNames {
     /// Lower-case names in order, each once, with commas between; never empty.
     text: Box<[u8]>,
     /// What each of them is known as.
-    known: Box<[Name]>,
+    known: Box<[FieldName]>,
 }
 
 /// What a request says in the fields of [`VaryNames`], as hashes. Of no meaning with other names.
@@ -31,16 +31,16 @@ pub struct VariantKey {
     /// What it says in all of them.
     pub exact: u128,
     /// The same with `Accept-Language` replaced: in a request by the one language that it prefers,
-    /// in a stored answer by the one that it is in.
+    /// in a stored response by the one that it is in.
     pub by_language: Option<u128>,
 }
 
 impl VariantKey {
-    /// Whether a stored answer with this key fits a request with that one.
+    /// Whether a stored response with this key fits a request with that one.
     ///
-    /// RFC 9111 section 4.1: an answer fits the same words. One in the language that a request
+    /// RFC 9111 section 4.1: a response fits the same words. One in the language that a request
     /// wants before all others fits too: with other words, the origin could not do better.
-    pub fn fits(&self, request: &Self) -> bool {
+    pub fn matches(&self, request: &Self) -> bool {
         let is_same_language =
             || self.by_language.is_some() && self.by_language == request.by_language;
         self.exact == request.exact || is_same_language()
@@ -48,22 +48,22 @@ impl VariantKey {
 }
 
 impl VaryNames {
-    /// Reads the `Vary` fields of an answer; `None` where it does not vary.
+    /// Reads the `Vary` fields of a response; `None` where it does not vary.
     ///
     /// # Errors
     /// [`Refusal::VaryAny`] for one with a `*` in it, which fits no other request, and
     /// [`Refusal::VaryTooMany`].
-    pub fn of(answer: &AnswerHead) -> Result<Option<Self>, Refusal> {
+    pub fn parse(response: &ResponseHead) -> Result<Option<Self>, NotStored> {
         let mut names: Vec<Vec<u8>> = Vec::new();
-        for name in answer.values(Name::Vary).flat_map(tokens) {
+        for name in response.values(FieldName::Vary).flat_map(split_tokens) {
             if name == b"*" {
-                return Err(Refusal::VaryAny);
+                return Err(NotStored::VaryAny);
             }
             if names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
                 continue;
             }
             if names.len() == VARY_NAMES_MAX {
-                return Err(Refusal::VaryTooMany);
+                return Err(NotStored::VaryTooMany);
             }
             names.push(name.to_ascii_lowercase());
         }
@@ -78,7 +78,7 @@ impl VaryNames {
 
     /// Takes back what [`VaryNames::as_bytes`] gave.
     pub fn from_bytes(names: &[u8]) -> Option<Self> {
-        let known: Box<[Name]> = tokens(names).map(Name::of).collect();
+        let known: Box<[FieldName]> = split_tokens(names).map(FieldName::from_bytes).collect();
         (!known.is_empty()).then(|| Self { text: names.into(), known })
     }
 
@@ -86,14 +86,14 @@ impl VaryNames {
     /// have the same [`VaryNames::key`], which costs about four times as much: so this is what an
     /// index looks for first, and remembers of those that it answered. Absent and empty fields have
     /// different words.
-    pub fn words(&self, hash: &HashKey, request: &OriginRequest<'_>) -> u128 {
+    pub fn raw_hash(&self, hash: &HashKey, request: &OriginRequest<'_>) -> u128 {
         let mut sink = hash.hasher();
         for (name, &known) in self.iter() {
             let mut put_value = |value: &[u8]| {
                 sink.put(value);
                 sink.put(b"\n");
             };
-            request.written(known, &mut put_value);
+            request.generated_value(known, &mut put_value);
             request.values(known, name).for_each(put_value);
             // No value has a NUL or a line end, so that no two lists of values are the same text.
             sink.put(b"\0");
@@ -108,14 +108,14 @@ impl VaryNames {
         self.key_in(hash, request, language)
     }
 
-    /// The key that an answer to this request is stored under.
-    pub fn key_of_answer(
+    /// The key that a response to this request is stored under.
+    pub fn response_key(
         &self,
         hash: &HashKey,
         request: &OriginRequest<'_>,
-        answer: &AnswerHead,
+        response: &ResponseHead,
     ) -> VariantKey {
-        let mut languages = answer.values(Name::ContentLanguage).flat_map(tokens);
+        let mut languages = response.values(FieldName::ContentLanguage).flat_map(split_tokens);
         let language = languages.next().filter(|_| self.has_language());
         let language = if languages.next().is_some() { None } else { language };
         self.key_in(hash, request, language)
@@ -134,10 +134,10 @@ impl VaryNames {
     }
 
     fn has_language(&self) -> bool {
-        self.known.contains(&Name::AcceptLanguage)
+        self.known.contains(&FieldName::AcceptLanguage)
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&[u8], &Name)> {
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &FieldName)> {
         self.text.split(|&byte| byte == b',').zip(&self.known)
     }
 
@@ -146,13 +146,13 @@ impl VaryNames {
         for (name, &known) in self.iter() {
             sink.put(name);
             match (known, language) {
-                (Name::AcceptLanguage, Some(tag)) => {
+                (FieldName::AcceptLanguage, Some(tag)) => {
                     put_lower(&mut sink, b"\n=", tag);
                 }
-                _ if WEIGHTED_LISTS.has(known) => {
+                _ if WEIGHTED_LISTS.contains(known) => {
                     put_weighted(&mut sink, request, (known, name));
                 }
-                _ if LISTS.has(known) => put_list(&mut sink, request, (known, name)),
+                _ if LISTS.contains(known) => put_list(&mut sink, request, (known, name)),
                 _ => put_lines(&mut sink, request, (known, name)),
             }
             // No value has a line end, so that no two lists of values are the same text.
@@ -163,44 +163,56 @@ impl VaryNames {
 }
 
 /// Request fields of content negotiation: lists whose members have weights.
-const WEIGHTED_LISTS: NameSet =
-    NameSet::of(&[Name::Accept, Name::AcceptCharset, Name::AcceptEncoding, Name::AcceptLanguage]);
+const WEIGHTED_LISTS: NameSet = NameSet::new(&[
+    FieldName::Accept,
+    FieldName::AcceptCharset,
+    FieldName::AcceptEncoding,
+    FieldName::AcceptLanguage,
+]);
 
 /// Other request fields that RFCs define as lists, and that go to the origin as received. `Prefer` is
 /// one by RFC 7240.
-const LISTS: NameSet = NameSet::of(&[
-    Name::CacheControl,
-    Name::CdnLoop,
-    Name::ContentEncoding,
-    Name::ContentLanguage,
-    Name::IfMatch,
-    Name::IfNoneMatch,
-    Name::Pragma,
-    Name::Prefer,
-    Name::Via,
+const LISTS: NameSet = NameSet::new(&[
+    FieldName::CacheControl,
+    FieldName::CdnLoop,
+    FieldName::ContentEncoding,
+    FieldName::ContentLanguage,
+    FieldName::IfMatch,
+    FieldName::IfNoneMatch,
+    FieldName::Pragma,
+    FieldName::Prefer,
+    FieldName::Via,
 ]);
 
 /// Puts the lines of a field byte by byte. Lines of an unknown field are joined, as RFC 9110 section
 /// 5.3 allows. Of a known field that is no list, origins read the first line or the last, so two
 /// lines are not one with a comma. One that is there and empty is not one that is not there.
-fn put_lines(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
-    request.written(known, |line| {
+fn put_lines(
+    sink: &mut SipHasher13,
+    request: &OriginRequest<'_>,
+    (known, name): (FieldName, &[u8]),
+) {
+    request.generated_value(known, |line| {
         sink.put(b"\n:");
         sink.put(line);
     });
     for (at, line) in request.values(known, name).enumerate() {
-        sink.put(if at > 0 && known == Name::Other { b", " } else { b"\n:" });
+        sink.put(if at > 0 && known == FieldName::Other { b", " } else { b"\n:" });
         sink.put(line);
     }
 }
 
 /// Puts the members of a list. One that is there and empty is not one that is not there.
-fn put_list(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
+fn put_list(
+    sink: &mut SipHasher13,
+    request: &OriginRequest<'_>,
+    (known, name): (FieldName, &[u8]),
+) {
     let mut values = request.values(known, name).peekable();
     if values.peek().is_some() {
         sink.put(b"\n:");
     }
-    for (at, member) in values.flat_map(items).enumerate() {
+    for (at, member) in values.flat_map(split_list).enumerate() {
         sink.put(if at == 0 { b"" } else { b"," });
         sink.put(member);
     }
@@ -209,12 +221,16 @@ fn put_list(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): 
 /// Puts the members of a field of content negotiation, RFC 9110 section 12.5. Each has its weight
 /// with it, so their order says nothing, and they are put in one of ours. A list that is longer
 /// than anybody needs is put as it is.
-fn put_weighted(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
-    let mut list = [Weighted::default(); WEIGHTED_MAX];
+fn put_weighted(
+    sink: &mut SipHasher13,
+    request: &OriginRequest<'_>,
+    (known, name): (FieldName, &[u8]),
+) {
+    let mut list = [WeightedMember::default(); WEIGHTED_MAX];
     let mut count = 0;
     let mut values = request.values(known, name).peekable();
     let is_there = values.peek().is_some();
-    for member in values.flat_map(items).map(Weighted::of) {
+    for member in values.flat_map(split_list).map(WeightedMember::parse) {
         let Some(place) = list.get_mut(count) else {
             return put_list(sink, request, (known, name));
         };
@@ -237,15 +253,15 @@ const WEIGHTED_MAX: usize = 16;
 
 /// A member of a field of content negotiation.
 #[derive(Clone, Copy, Default)]
-struct Weighted<'a> {
+struct WeightedMember<'a> {
     value: &'a [u8],
     /// What is after it, from the first `;` on.
     parameters: &'a [u8],
     weight: u16,
 }
 
-impl<'a> Weighted<'a> {
-    fn of(member: &'a [u8]) -> Self {
+impl<'a> WeightedMember<'a> {
+    fn parse(member: &'a [u8]) -> Self {
         let value_len = memchr(b';', member).unwrap_or(member.len());
         let (value, parameters) = member.split_at(value_len);
         let value = value.trim_ascii();
@@ -267,7 +283,7 @@ impl<'a> Weighted<'a> {
         put_lower(sink, &[b'\n', high, low], self.value);
         let has_weight = only_weight(self.parameters).is_some();
         for parameter in split_parameters(self.parameters) {
-            if !has_weight || weight_of(parameter).is_none() {
+            if !has_weight || parse_weight(parameter).is_none() {
                 sink.put(b";");
                 sink.put(parameter);
             }
@@ -286,14 +302,14 @@ fn split_parameters(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// The weight among the parameters of a member. `None` where there are two, of which some origins
 /// take the first and some the last.
 fn only_weight(parameters: &[u8]) -> Option<u16> {
-    let mut weights = split_parameters(parameters).filter_map(weight_of);
+    let mut weights = split_parameters(parameters).filter_map(parse_weight);
     weights.next().filter(|_| weights.next().is_none())
 }
 
 const WEIGHT_MAX: u16 = 1000;
 
 /// Reads `q=0.5` as thousandths, RFC 9110 section 12.4.2; `None` for any other parameter.
-fn weight_of(parameter: &[u8]) -> Option<u16> {
+fn parse_weight(parameter: &[u8]) -> Option<u16> {
     let [b'q' | b'Q', b'=', number @ ..] = parameter else { return None };
     let (whole, fraction) = match number {
         [whole @ (b'0' | b'1')] => (whole, &[][..]),
@@ -312,10 +328,10 @@ fn weight_of(parameter: &[u8]) -> Option<u16> {
 fn preferred_language<'a>(request: &OriginRequest<'a>) -> Option<&'a [u8]> {
     let mut best: Option<(&[u8], u16)> = None;
     let mut is_alone = false;
-    for member in request.head().values(Name::AcceptLanguage).flat_map(items) {
+    for member in request.head().values(FieldName::AcceptLanguage).flat_map(split_list) {
         let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
         let language = parts.next()?;
-        let weight = parts.next().map_or(Some(WEIGHT_MAX), weight_of)?;
+        let weight = parts.next().map_or(Some(WEIGHT_MAX), parse_weight)?;
         match best {
             Some((other, most)) if most == weight => {
                 is_alone &= other.eq_ignore_ascii_case(language);
@@ -335,11 +351,11 @@ fn preferred_language<'a>(request: &OriginRequest<'a>) -> Option<&'a [u8]> {
 mod tests {
     use millrace_http1::Forwarding;
 
-    use super::super::samples::{HASH, answer, get};
+    use super::super::test_messages::{HASH, get, response};
     use super::*;
 
-    fn names(value: &str) -> Result<Option<VaryNames>, Refusal> {
-        VaryNames::of(&answer(200, &format!("Vary: {value}\r\n")))
+    fn names(value: &str) -> Result<Option<VaryNames>, NotStored> {
+        VaryNames::parse(&response(200, &format!("Vary: {value}\r\n")))
     }
 
     /// Whether what was stored for one request fits another.
@@ -347,8 +363,8 @@ mod tests {
         let names = names(vary).unwrap().unwrap();
         let (stored, asked) = (get(stored), get(asked));
         let stored = OriginRequest::as_received(&stored);
-        let stored = names.key_of_answer(&HASH, &stored, &answer(200, fields));
-        stored.fits(&names.key(&HASH, &OriginRequest::as_received(&asked)))
+        let stored = names.response_key(&HASH, &stored, &response(200, fields));
+        stored.matches(&names.key(&HASH, &OriginRequest::as_received(&asked)))
     }
 
     fn same(field: &str, one: &str, other: &str) -> bool {
@@ -363,11 +379,11 @@ mod tests {
         assert_eq!(text(" ,"), None);
         assert_eq!(VaryNames::from_bytes(b"a,b"), names("b, A").unwrap());
         for any in ["*", "*, *", "*\r\nVary: *", ", *", "\r\nVary: *", "*, Foo", "Foo, *"] {
-            assert_eq!(names(any), Err(Refusal::VaryAny), "{any}");
+            assert_eq!(names(any), Err(NotStored::VaryAny), "{any}");
         }
         let many = |count: usize| (0..count).map(|at| format!("a{at},")).collect::<String>();
         assert!(names(&many(16)).unwrap().is_some());
-        assert_eq!(names(&many(17)), Err(Refusal::VaryTooMany));
+        assert_eq!(names(&many(17)), Err(NotStored::VaryTooMany));
     }
 
     #[test]
@@ -446,7 +462,7 @@ mod tests {
     #[test]
     fn the_same_words_have_the_same_hash() {
         let names = names("Foo, Bar").unwrap().unwrap();
-        let words = |fields: &str| names.words(&HASH, &OriginRequest::as_received(&get(fields)));
+        let words = |fields: &str| names.raw_hash(&HASH, &OriginRequest::as_received(&get(fields)));
         assert_eq!(words("Foo: 1\r\nX: y\r\nbar: 2\r\n"), words("bar: 2\r\nfoo: 1\r\n"));
         for other in ["Foo: 1\r\n", "Foo: 2\r\nBar: 1\r\n", "Foo: 1\r\nFoo: 2\r\n", ""] {
             assert_ne!(words("Foo: 1\r\nBar: 2\r\n"), words(other), "{other}");
@@ -469,7 +485,7 @@ mod tests {
             let (head, client) = (get(fields), client.parse().ok());
             let forwarding = Forwarding::Gateway { client, is_trusted, passed: &[] };
             let request = OriginRequest::new(&head, forwarding);
-            (names.words(&HASH, &request), names.key(&HASH, &request).exact)
+            (names.raw_hash(&HASH, &request), names.key(&HASH, &request).exact)
         };
         for vary in ["X-Forwarded-For", "Forwarded"] {
             let one = sent(vary, "192.0.2.1", false, "");
@@ -488,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preferred_language_finds_its_answer_section_4_1() {
+    fn a_preferred_language_finds_its_response_section_4_1() {
         let finds = |stored: &str, language: &str, asked: &str| {
             let stored = format!("Accept-Language: {stored}\r\n");
             let language = format!("Content-Language: {language}\r\n");

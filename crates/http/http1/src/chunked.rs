@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::class::{TOKEN, VALUE};
+use crate::byte_class::{TOKEN, VALUE};
 use crate::error::ChunkError;
 use crate::limits::{
     BODY_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, EXTENSION_BYTES_ALL_MAX, EXTENSION_BYTES_MAX,
@@ -27,7 +27,7 @@ pub struct ChunkedDecoder {
     extension_bytes: u16,
     /// Digits of this chunk's size so far, at most [`CHUNK_SIZE_DIGITS_MAX`].
     digits: u8,
-    state: State,
+    state: DecoderState,
     /// Why nothing more is read.
     failed: Option<ChunkError>,
     /// Only bodies that have trailers pay for them.
@@ -46,7 +46,7 @@ const _: () = assert!(size_of::<ChunkedDecoder>() <= 64);
 ///                                                            +- line -+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum State {
+enum DecoderState {
     /// The first digit.
     #[default]
     Size,
@@ -75,7 +75,7 @@ enum State {
 
 /// What one call of [`ChunkedDecoder::decode`] did.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct DecodeProgress {
     /// How many bytes from the start of the input were read: all of them, unless the body ended or
     /// is malformed.
     pub consumed: usize,
@@ -93,15 +93,15 @@ impl ChunkedDecoder {
     /// # Errors
     /// See [`ChunkError`]. Payload in front of what is malformed is given first, and the error by
     /// the next call, and every one after it: see [`ChunkedDecoder::is_malformed`].
-    pub fn decode(&mut self, input: &mut [u8]) -> Result<Step, ChunkError> {
+    pub fn decode(&mut self, input: &mut [u8]) -> Result<DecodeProgress, ChunkError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
         let mut at = 0;
         let mut payload = 0..0;
-        while at < input.len() && self.state != State::Ended {
+        while at < input.len() && self.state != DecoderState::Ended {
             match self.state {
-                State::Data => {
+                DecoderState::Data => {
                     let left = input.len() - at;
                     let len = usize::try_from(self.remaining).map_or(left, |data| data.min(left));
                     if payload.is_empty() {
@@ -113,27 +113,29 @@ impl ChunkedDecoder {
                     at += len;
                     self.remaining -= len as u64;
                     if self.remaining == 0 {
-                        self.state = State::DataCr;
+                        self.state = DecoderState::DataCr;
                     }
                 }
-                State::TrailerLine => {
+                DecoderState::TrailerLine => {
                     let trailers = self.trailers.get_or_insert_default();
-                    let (used, is_line_whole) = match trailers.read(&input[at..]) {
+                    let (used, is_line_whole) = match trailers.push(&input[at..]) {
                         Ok(read) => read,
                         Err(error) => return self.fail(error, at, payload),
                     };
                     at += used;
                     if is_line_whole {
-                        self.state = State::Trailer;
+                        self.state = DecoderState::Trailer;
                     }
                 }
-                State::DataCr if input[at..].starts_with(b"\r\n") => {
-                    self.state = State::Size;
+                DecoderState::DataCr if input[at..].starts_with(b"\r\n") => {
+                    self.state = DecoderState::Size;
                     at += 2;
                 }
-                State::Trailer if input[at] != b'\r' => self.state = State::TrailerLine,
+                DecoderState::Trailer if input[at] != b'\r' => {
+                    self.state = DecoderState::TrailerLine
+                }
                 _ => {
-                    self.state = match self.next(input[at]) {
+                    self.state = match self.next_state(input[at]) {
                         Ok(state) => state,
                         Err(error) => return self.fail(error, at, payload),
                     };
@@ -141,7 +143,7 @@ impl ChunkedDecoder {
                 }
             }
         }
-        Ok(Step { consumed: at, payload, ended: self.is_finished() })
+        Ok(DecodeProgress { consumed: at, payload, ended: self.is_finished() })
     }
 
     /// The body is malformed at `at`: what comes of the payload in front of it.
@@ -151,12 +153,12 @@ impl ChunkedDecoder {
         error: ChunkError,
         at: usize,
         payload: Range<usize>,
-    ) -> Result<Step, ChunkError> {
+    ) -> Result<DecodeProgress, ChunkError> {
         self.failed = Some(error);
         if payload.is_empty() {
             return Err(error);
         }
-        Ok(Step { consumed: at, payload, ended: false })
+        Ok(DecodeProgress { consumed: at, payload, ended: false })
     }
 
     /// Whether the body breaks the grammar behind the payload that was given.
@@ -167,7 +169,7 @@ impl ChunkedDecoder {
     /// Bytes of the present chunk's data that are still to come; 0 between chunks. They may be
     /// taken around the decoder, which is then told by [`ChunkedDecoder::skip`].
     pub fn data_left(&self) -> u64 {
-        if self.state == State::Data { self.remaining } else { 0 }
+        if self.state == DecoderState::Data { self.remaining } else { 0 }
     }
 
     /// Notes that `count` bytes of the present chunk's data were taken elsewhere.
@@ -179,14 +181,14 @@ impl ChunkedDecoder {
         if count > 0 {
             self.remaining -= count;
             if self.remaining == 0 {
-                self.state = State::DataCr;
+                self.state = DecoderState::DataCr;
             }
         }
     }
 
     /// Whether the body ended, trailers included.
     pub fn is_finished(&self) -> bool {
-        self.state == State::Ended
+        self.state == DecoderState::Ended
     }
 
     /// The trailer lines that may be passed on, each as `Name: value` and CR LF; complete once the
@@ -195,46 +197,48 @@ impl ChunkedDecoder {
     /// RFC 9110 section 6.5.1: a trailer may not frame, route, authenticate, or control the message
     /// or its content, lest somebody merges it into the head. Those are dropped.
     pub fn trailers(&self) -> &[u8] {
-        self.trailers.as_ref().map_or(&[], |trailers| trailers.kept())
+        self.trailers.as_ref().map_or(&[], |trailers| trailers.forwarded_lines())
     }
 
     /// The state after a byte that is neither data nor in a trailer line.
-    fn next(&mut self, byte: u8) -> Result<State, ChunkError> {
+    fn next_state(&mut self, byte: u8) -> Result<DecoderState, ChunkError> {
         match (self.state, byte) {
-            (State::Size | State::SizeDigits, _) if byte.is_ascii_hexdigit() => self.digit(byte),
-            (State::SizeDigits, b';') => {
+            (DecoderState::Size | DecoderState::SizeDigits, _) if byte.is_ascii_hexdigit() => {
+                self.push_size_digit(byte)
+            }
+            (DecoderState::SizeDigits, b';') => {
                 self.extension_bytes = 0;
-                self.extension(byte)
+                self.next_extension_state(byte)
             }
-            (State::SizeDigits, b'\r') => Ok(State::SizeLf),
-            (State::SizeDigits, b'\n') => Err(ChunkError::LineEndInvalid),
-            (State::Size | State::SizeDigits, _) => Err(ChunkError::SizeInvalid),
-            (State::SizeLf, b'\n') => {
+            (DecoderState::SizeDigits, b'\r') => Ok(DecoderState::SizeLf),
+            (DecoderState::SizeDigits, b'\n') => Err(ChunkError::LineEndInvalid),
+            (DecoderState::Size | DecoderState::SizeDigits, _) => Err(ChunkError::SizeInvalid),
+            (DecoderState::SizeLf, b'\n') => {
                 self.digits = 0;
-                Ok(if self.remaining == 0 { State::Trailer } else { State::Data })
+                Ok(if self.remaining == 0 { DecoderState::Trailer } else { DecoderState::Data })
             }
-            (State::DataCr, b'\r') => Ok(State::DataLf),
-            (State::DataLf, b'\n') => Ok(State::Size),
-            (State::DataCr | State::DataLf, _) => Err(ChunkError::DataEndInvalid),
-            (State::Trailer, b'\r') => Ok(State::LastLf),
-            (State::LastLf, b'\n') => Ok(State::Ended),
-            (State::SizeLf | State::LastLf, _) => Err(ChunkError::LineEndInvalid),
-            _ => self.extension(byte),
+            (DecoderState::DataCr, b'\r') => Ok(DecoderState::DataLf),
+            (DecoderState::DataLf, b'\n') => Ok(DecoderState::Size),
+            (DecoderState::DataCr | DecoderState::DataLf, _) => Err(ChunkError::DataEndInvalid),
+            (DecoderState::Trailer, b'\r') => Ok(DecoderState::LastLf),
+            (DecoderState::LastLf, b'\n') => Ok(DecoderState::Ended),
+            (DecoderState::SizeLf | DecoderState::LastLf, _) => Err(ChunkError::LineEndInvalid),
+            _ => self.next_extension_state(byte),
         }
     }
 
-    fn digit(&mut self, byte: u8) -> Result<State, ChunkError> {
+    fn push_size_digit(&mut self, byte: u8) -> Result<DecoderState, ChunkError> {
         if self.digits == CHUNK_SIZE_DIGITS_MAX || self.remaining > BODY_BYTES_MAX >> 4 {
             return Err(ChunkError::SizeTooLong);
         }
         let digit = (byte as char).to_digit(16).expect("its caller asked");
         self.digits += 1;
         self.remaining = self.remaining << 4 | u64::from(digit);
-        Ok(State::SizeDigits)
+        Ok(DecoderState::SizeDigits)
     }
 
     /// The state after a byte of an extension, RFC 9112 section 7.1.1, or of what ends it.
-    fn extension(&mut self, byte: u8) -> Result<State, ChunkError> {
+    fn next_extension_state(&mut self, byte: u8) -> Result<DecoderState, ChunkError> {
         if byte == b'\n' {
             return Err(ChunkError::LineEndInvalid);
         }
@@ -246,29 +250,38 @@ impl ChunkedDecoder {
             return Err(ChunkError::ExtensionsTooLong);
         }
         match (self.state, byte) {
-            (State::ExtensionStart | State::ExtensionName, _) if TOKEN.has(byte) => {
-                Ok(State::ExtensionName)
+            (DecoderState::ExtensionStart | DecoderState::ExtensionName, _)
+                if TOKEN.contains(byte) =>
+            {
+                Ok(DecoderState::ExtensionName)
             }
-            (State::ExtensionName, b'=') => Ok(State::ExtensionValueStart),
-            (State::ExtensionValueStart, b'"') => Ok(State::ExtensionQuoted),
-            (State::ExtensionValueStart | State::ExtensionValue, _) if TOKEN.has(byte) => {
-                Ok(State::ExtensionValue)
+            (DecoderState::ExtensionName, b'=') => Ok(DecoderState::ExtensionValueStart),
+            (DecoderState::ExtensionValueStart, b'"') => Ok(DecoderState::ExtensionQuoted),
+            (DecoderState::ExtensionValueStart | DecoderState::ExtensionValue, _)
+                if TOKEN.contains(byte) =>
+            {
+                Ok(DecoderState::ExtensionValue)
             }
-            (State::ExtensionQuoted, b'"') => Ok(State::ExtensionQuotedEnd),
-            (State::ExtensionQuoted, b'\\') => Ok(State::ExtensionPair),
-            (State::ExtensionQuoted | State::ExtensionPair, _) if VALUE.has(byte) => {
-                Ok(State::ExtensionQuoted)
+            (DecoderState::ExtensionQuoted, b'"') => Ok(DecoderState::ExtensionQuotedEnd),
+            (DecoderState::ExtensionQuoted, b'\\') => Ok(DecoderState::ExtensionPair),
+            (DecoderState::ExtensionQuoted | DecoderState::ExtensionPair, _)
+                if VALUE.contains(byte) =>
+            {
+                Ok(DecoderState::ExtensionQuoted)
             }
             (
-                State::SizeDigits
-                | State::ExtensionName
-                | State::ExtensionValue
-                | State::ExtensionQuotedEnd,
+                DecoderState::SizeDigits
+                | DecoderState::ExtensionName
+                | DecoderState::ExtensionValue
+                | DecoderState::ExtensionQuotedEnd,
                 b';',
-            ) => Ok(State::ExtensionStart),
-            (State::ExtensionName | State::ExtensionValue | State::ExtensionQuotedEnd, b'\r') => {
-                Ok(State::SizeLf)
-            }
+            ) => Ok(DecoderState::ExtensionStart),
+            (
+                DecoderState::ExtensionName
+                | DecoderState::ExtensionValue
+                | DecoderState::ExtensionQuotedEnd,
+                b'\r',
+            ) => Ok(DecoderState::SizeLf),
             _ => Err(ChunkError::ExtensionInvalid),
         }
     }
@@ -401,7 +414,7 @@ mod tests {
         assert!(step.ended);
         assert_eq!(decoder.trailers(), b"T: 1\r\n");
         let after = decoder.decode(&mut input).unwrap();
-        assert_eq!(after, Step { consumed: 0, payload: 0..0, ended: true });
+        assert_eq!(after, DecodeProgress { consumed: 0, payload: 0..0, ended: true });
     }
 
     #[test]
@@ -559,6 +572,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        corpus::run("chunked", 40, corpus::change_bytes, fuzz_chunked);
+        corpus::run("chunked", 40, corpus::mutate_bytes, fuzz_chunked);
     }
 }

@@ -1,12 +1,12 @@
 //! What the fields say that are about the connection: `Connection` and `Upgrade`.
 
-use crate::class::is_token;
+use crate::byte_class::is_token;
+use crate::comma_list::{MemberBound, split_members, split_tokens};
 use crate::error::HeadError;
-use crate::field::Field;
+use crate::field::FieldLine;
 use crate::limits::{CONNECTION_OPTIONS_MAX, EMPTY_MEMBERS_MAX, UPGRADE_PROTOCOLS_MAX};
-use crate::lists::{MemberBound, members, tokens};
 use crate::method::Version;
-use crate::name::Name;
+use crate::name::FieldName;
 
 /// What the `Connection` fields of a head say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -30,11 +30,11 @@ impl ConnectionOptions {
     }
 
     /// Reads the values of the `Connection` fields of a whole head.
-    pub(crate) fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Self, HeadError> {
+    pub(crate) fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Self, HeadError> {
         let mut options = Self::default();
         let mut bound = MemberBound { left: CONNECTION_OPTIONS_MAX, left_empty: EMPTY_MEMBERS_MAX };
         for value in values {
-            for option in members(value) {
+            for option in split_members(value) {
                 bound.count(option).ok_or(HeadError::ConnectionOptionsTooMany)?;
                 let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
                 match option.len() {
@@ -54,24 +54,24 @@ impl ConnectionOptions {
 /// Marks the unknown fields among `fields`, which are ranges of `bytes`, that the options of
 /// `Connection` name. [`ConnectionOptions::of`] has bounded the options.
 #[cold]
-pub(crate) fn nominate(bytes: &[u8], fields: &mut [Field]) {
+pub(crate) fn mark_nominated(bytes: &[u8], fields: &mut [FieldLine]) {
     let mut names: [&[u8]; CONNECTION_OPTIONS_MAX] = Default::default();
-    let connection = fields.iter().filter(|field| field.known == Name::Connection);
-    let options = connection.flat_map(|field| tokens(field.value.of(bytes)));
+    let connection = fields.iter().filter(|field| field.known == FieldName::Connection);
+    let options = connection.flat_map(|field| split_tokens(field.value.slice(bytes)));
     let count = names.iter_mut().zip(options).map(|(name, option)| *name = option).count();
-    for field in fields.iter_mut().filter(|field| field.known == Name::Other) {
-        let name = field.name.of(bytes);
+    for field in fields.iter_mut().filter(|field| field.known == FieldName::Other) {
+        let name = field.name.slice(bytes);
         field.is_nominated = names[..count].iter().any(|option| option.eq_ignore_ascii_case(name));
     }
 }
 
 /// Whether all protocols in the values of the `Upgrade` fields of a whole head are well-formed.
-pub(crate) fn are_upgrade_protocols<'a>(
+pub(crate) fn check_upgrade_protocols<'a>(
     values: impl Iterator<Item = &'a [u8]>,
 ) -> Result<bool, HeadError> {
     let mut are_valid = true;
     let mut bound = MemberBound { left: UPGRADE_PROTOCOLS_MAX, left_empty: EMPTY_MEMBERS_MAX };
-    for protocol in values.flat_map(members) {
+    for protocol in values.flat_map(split_members) {
         bound.count(protocol).ok_or(HeadError::UpgradeProtocolsTooMany)?;
         are_valid &= protocol.is_empty() || is_protocol(protocol);
     }

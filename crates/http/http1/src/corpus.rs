@@ -6,20 +6,20 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 /// Makes an input of another one; all inputs of the corpus may serve.
-pub type Change = fn(&mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8>;
+pub type Mutator = fn(&mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8>;
 
 /// Runs a fuzz body over the corpus of a target, and over so many random changes of each input.
 ///
 /// # Panics
 /// When the body does, or when the corpus is not there.
-pub fn run(target: &str, changes: usize, change: Change, body: fn(&[u8])) {
+pub fn run(target: &str, changes: usize, change: Mutator, body: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target);
     let files = fs::read_dir(&folder).expect("the target has a corpus");
     let mut files: Vec<_> = files.map(|file| file.expect("it is read").path()).collect();
     files.sort();
     assert!(files.len() >= 10, "the corpus of {target} is there");
     let inputs: Vec<_> = files.iter().map(|path| fs::read(path).expect("it is a file")).collect();
-    let mut random = Random::seeded();
+    let mut random = Random::from_clock();
     for input in &inputs {
         body(input);
         for _ in 0..changes {
@@ -36,7 +36,7 @@ pub struct Random(u64);
 
 impl Random {
     /// From the clock; prints the seed.
-    pub fn seeded() -> Self {
+    pub fn from_clock() -> Self {
         let now = UNIX_EPOCH.elapsed().expect("it is later than 1970");
         let seed = now.as_nanos() as u64 | 1;
         println!("seed {seed}");
@@ -58,7 +58,7 @@ impl Random {
 }
 
 /// A [`Change`] of single bytes, and of where inputs begin and end.
-pub fn change_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
+pub fn mutate_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
     const ODD: &[u8] = b"\r\n\0 \t:;,\"0x\x7f\x80#@[]?%*/.";
     let mut bytes = input.to_vec();
     for _ in 0..=random.below(3) {
@@ -83,7 +83,7 @@ pub fn change_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Ve
 }
 
 /// A [`Change`] of lines, and in lines of values more than of names, so that most heads stay heads.
-pub fn change_lines(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
+pub fn mutate_lines(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
     const ODD: &[u8] = b" \t:;,\"\\=*-/?&.0129aW\x80";
     let mut lines: Vec<Vec<u8>> =
         input.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();

@@ -1,7 +1,7 @@
 //! What a request expects of who gets its body.
 
 use crate::method::Version;
-use crate::name::Name;
+use crate::name::FieldName;
 use crate::request::RequestHead;
 
 /// What a request expects before it sends its body, RFC 9110 section 10.1.1.
@@ -21,7 +21,7 @@ pub fn expectation(head: &RequestHead) -> Expectation {
     if head.version() == Version::Http10 {
         return Expectation::None;
     }
-    let mut values = head.values(Name::Expect);
+    let mut values = head.values(FieldName::Expect);
     match (values.next(), values.next()) {
         (None, _) => Expectation::None,
         (Some(value), None) if value.eq_ignore_ascii_case(b"100-continue") => Expectation::Continue,
@@ -32,7 +32,7 @@ pub fn expectation(head: &RequestHead) -> Expectation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::request;
+    use crate::test_heads::request;
 
     #[test]
     fn expectations_are_one_or_refused() {

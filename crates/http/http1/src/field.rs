@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::name::Name;
+use crate::name::FieldName;
 
 /// A range of a head's own bytes: `start + len <= bytes().len()`, as long as the head is not parsed
 /// again or cleared.
@@ -23,20 +23,20 @@ impl Span {
         self.start as usize..(self.start + self.len) as usize
     }
 
-    pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
+    pub(crate) fn slice(self, bytes: &[u8]) -> &[u8] {
         &bytes[self.start as usize..][..self.len as usize]
     }
 }
 
 /// One field line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Field {
+pub struct FieldLine {
     /// The name as received: a token.
     pub name: Span,
     /// The value without the spaces and tabs around it; may be empty. No control bytes but tabs.
     pub value: Span,
     /// The name by its meaning.
-    pub known: Name,
+    pub known: FieldName,
     /// Whether its line was received in canonical form: after the colon one space, and nothing but
     /// the value before the line end.
     pub(crate) is_canonical: bool,
@@ -45,7 +45,7 @@ pub struct Field {
     pub(crate) is_nominated: bool,
 }
 
-impl Field {
+impl FieldLine {
     /// Where the next line begins, if this one is canonical.
     pub(crate) fn canonical_end(&self) -> u32 {
         self.name.start + self.name.len + 2 + self.value.len + 2

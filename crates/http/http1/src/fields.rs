@@ -3,27 +3,27 @@
 use memchr::{memchr, memmem};
 
 use crate::connection::ConnectionOptions;
-use crate::field::Field;
+use crate::field::FieldLine;
 use crate::head::Fields;
-use crate::name::{Name, NameSet};
+use crate::name::{FieldName, NameSet};
 
 /// What never goes on: the fields for the next hop only, RFC 9110 section 7.6.1, and with them
 /// those of proxy authentication, which are for this proxy, or from nobody that may ask; what could
 /// be taken for a field that was checked; and the length of a body, which is written anew.
-const LEFT_BEHIND: NameSet = NameSet::of(&[
-    Name::Connection,
-    Name::KeepAlive,
-    Name::ProxyConnection,
-    Name::Te,
-    Name::TransferEncoding,
-    Name::Upgrade,
-    Name::Http2Settings,
-    Name::ProxyAuthorization,
-    Name::ProxyAuthenticate,
-    Name::ProxyAuthenticationInfo,
-    Name::Disguised,
-    Name::ContentLength,
-    Name::Proxy,
+const NOT_FORWARDED: NameSet = NameSet::new(&[
+    FieldName::Connection,
+    FieldName::KeepAlive,
+    FieldName::ProxyConnection,
+    FieldName::Te,
+    FieldName::TransferEncoding,
+    FieldName::Upgrade,
+    FieldName::Http2Settings,
+    FieldName::ProxyAuthorization,
+    FieldName::ProxyAuthenticate,
+    FieldName::ProxyAuthenticationInfo,
+    FieldName::Disguised,
+    FieldName::ContentLength,
+    FieldName::Proxy,
 ]);
 
 /// What the `Connection` fields of a head say; it was read with the head.
@@ -34,25 +34,25 @@ pub fn connection_options(fields: &Fields) -> ConnectionOptions {
 /// The fields of a head that go on to the other side, in their order.
 ///
 /// Left out are the hop-by-hop fields of RFC 9110 section 7.6.1, with those of proxy
-/// authentication; those that `Connection` names; [`Name::Disguised`]; and `Content-Length`, which
+/// authentication; those that `Connection` names; [`FieldName::Disguised`]; and `Content-Length`, which
 /// the caller writes itself from the framing or [`declared_length`](crate::declared_length), so
 /// that it is there once and in plain form.
 ///
 /// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for every recipient. So
 /// it removes only fields that this crate does not know; all that frame, route, authenticate,
 /// attest or control caches are known, and stay.
-pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &Field> {
-    fields.fields().iter().filter(|field| goes_on(field))
+pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &FieldLine> {
+    fields.fields().iter().filter(|field| is_forwarded(field))
 }
 
 #[inline]
-pub(crate) fn goes_on(field: &Field) -> bool {
-    !(LEFT_BEHIND.has(field.known) || field.is_nominated)
+pub(crate) fn is_forwarded(field: &FieldLine) -> bool {
+    !(NOT_FORWARDED.contains(field.known) || field.is_nominated)
 }
 
 /// What goes on of a head, in pieces as long as they can be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Run<'a> {
+pub enum FieldRun<'a> {
     /// One or more whole lines as received, each a name, `: `, a value and CR LF.
     Lines(&'a [u8]),
     /// A field whose line had other blanks around its value.
@@ -64,7 +64,7 @@ pub enum Run<'a> {
     },
 }
 
-impl<'a> Run<'a> {
+impl<'a> FieldRun<'a> {
     /// Its names and values in their order, for a writer that sends no lines.
     pub fn fields(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let (mut single, mut lines) = match self {
@@ -88,10 +88,10 @@ impl<'a> Run<'a> {
 /// `keep` may be asked more than once about a field.
 pub fn forwarded_runs<'a>(
     fields: &'a Fields,
-    keep: impl Fn(&Field) -> bool + 'a,
-) -> impl Iterator<Item = Run<'a>> {
+    keep: impl Fn(&FieldLine) -> bool + 'a,
+) -> impl Iterator<Item = FieldRun<'a>> {
     let mut rest = fields.fields();
-    let is_kept = move |field: &Field| goes_on(field) && keep(field);
+    let is_kept = move |field: &FieldLine| is_forwarded(field) && keep(field);
     std::iter::from_fn(move || {
         let start = rest.iter().position(&is_kept)?;
         let first = &rest[start];
@@ -100,18 +100,18 @@ pub fn forwarded_runs<'a>(
         rest = &lines[count.max(1)..];
         if count == 0 {
             let (name, value) = (fields.name_of(first), fields.value_of(first));
-            return Some(Run::Field { name, value });
+            return Some(FieldRun::Field { name, value });
         }
         // Lines that are neighbours in the list are neighbours in the head.
         let range = first.name.start as usize..lines[count - 1].canonical_end() as usize;
-        Some(Run::Lines(&fields.bytes()[range]))
+        Some(FieldRun::Lines(&fields.bytes()[range]))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::request;
+    use crate::test_heads::request;
     use crate::{HeaderWriter, Http1Header};
 
     fn forwarded(head: &str) -> Vec<String> {
@@ -153,28 +153,29 @@ mod tests {
                      X-C: 3\r\nX-D:4\r\nX-E: 5 \r\nX-F:\t6\r\nX-G:\r\nX-Gone: 7\r\nVia:  8\r\n\
                      Etag: 9\r\nCookie: 10\r\nAge: 11\r\n\r\n";
         let head = request(lines).unwrap();
-        let runs: Vec<_> =
-            forwarded_runs(&head, |field| !matches!(field.known, Name::Host | Name::Cookie))
-                .collect();
-        let field = |name, value| Run::Field { name, value };
+        let runs: Vec<_> = forwarded_runs(&head, |field| {
+            !matches!(field.known, FieldName::Host | FieldName::Cookie)
+        })
+        .collect();
+        let field = |name, value| FieldRun::Field { name, value };
         let expected = [
-            Run::Lines(b"X-A: 1\r\nX-B: \r\n"),
-            Run::Lines(b"X-C: 3\r\n"),
+            FieldRun::Lines(b"X-A: 1\r\nX-B: \r\n"),
+            FieldRun::Lines(b"X-C: 3\r\n"),
             field(b"X-D", b"4"),
             field(b"X-E", b"5"),
             field(b"X-F", b"6"),
             field(b"X-G", b""),
             field(b"Via", b"8"),
-            Run::Lines(b"Etag: 9\r\n"),
-            Run::Lines(b"Age: 11\r\n"),
+            FieldRun::Lines(b"Etag: 9\r\n"),
+            FieldRun::Lines(b"Age: 11\r\n"),
         ];
         assert_eq!(runs, expected);
         let mut written = Vec::new();
         let mut header = Http1Header::new(&mut written);
-        forwarded_runs(&head, |_| true).for_each(|run| header.run(run));
+        forwarded_runs(&head, |_| true).for_each(|run| header.field_run(run));
         let canonical = "Host: a\r\nX-A: 1\r\nX-B: \r\nX-C: 3\r\nX-D: 4\r\nX-E: 5\r\nX-F: 6\r\n\
                          X-G: \r\nVia: 8\r\nEtag: 9\r\nCookie: 10\r\nAge: 11\r\n";
-        let fields = forwarded_runs(&head, |_| true).flat_map(Run::fields);
+        let fields = forwarded_runs(&head, |_| true).flat_map(FieldRun::fields);
         let lines = fields.map(|(name, value)| [name, b": ", value, b"\r\n"].concat());
         assert_eq!(lines.collect::<Vec<_>>().concat(), written);
         assert_eq!(String::from_utf8(written).unwrap(), canonical);

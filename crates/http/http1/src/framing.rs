@@ -3,19 +3,19 @@
 //! Refused, although a rule for reading them exists: `Transfer-Encoding` together with
 //! `Content-Length`; in requests several lengths, in fields or a list, even if equal; leading zeros
 //! in a length, which some read as octal; lengths from 2^63 on, which are negative to some; codings
-//! other than `chunked` once; `Transfer-Encoding` in HTTP/1.0; in answers also an unknown coding,
+//! other than `chunked` once; `Transfer-Encoding` in HTTP/1.0; in responses also an unknown coding,
 //! that could be read until the connection closes.
 
 use std::fmt;
 
-use crate::answer::AnswerHead;
-use crate::class::is_token;
+use crate::byte_class::is_token;
+use crate::comma_list::{parse_decimal, split_members, split_tokens};
 use crate::head::Fields;
 use crate::limits::BODY_BYTES_MAX;
-use crate::lists::{decimal, members, tokens};
 use crate::method::{Method, Version};
-use crate::name::Name;
+use crate::name::FieldName;
 use crate::request::RequestHead;
+use crate::response::ResponseHead;
 
 /// How the end of a body is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,7 +27,7 @@ pub enum Framing {
     Length(u64),
     /// By the chunked coding.
     Chunked,
-    /// By the end of the connection; answers only.
+    /// By the end of the connection; responses only.
     UntilClose,
 }
 
@@ -36,7 +36,7 @@ pub enum Framing {
 pub enum FramingError {
     /// `Content-Length` is not one plain decimal number below 2^63.
     LengthInvalid,
-    /// More than one `Content-Length`, in fields or in one list; in answers, if they differ.
+    /// More than one `Content-Length`, in fields or in one list; in responses, if they differ.
     LengthDuplicate,
     /// Both `Transfer-Encoding` and `Content-Length`.
     Both,
@@ -46,7 +46,7 @@ pub enum FramingError {
     CodingInvalid,
     /// Other codings, well formed, before the `chunked`: for requests status 501.
     CodingUnsupported,
-    /// A body announced where none may be: with CONNECT or TRACE, or in an answer of status 1xx or
+    /// A body announced where none may be: with CONNECT or TRACE, or in a response of status 1xx or
     /// 204.
     BodyForbidden,
 }
@@ -73,7 +73,7 @@ impl std::error::Error for FramingError {}
 /// # Errors
 /// When two readers could find different ends.
 pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
-    let framing = declared(head, head.version(), single_length(head)?)?;
+    let framing = declared_framing(head, head.version(), single_length(head)?)?;
     match framing {
         // RFC 9110 section 9.3.6: a body would be taken for the tunnel's first bytes, or the
         // other way round.
@@ -89,9 +89,9 @@ pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
     }
 }
 
-/// How the end of an answer's body is found. `request_method` is of the request that it answers.
+/// How the end of a response's body is found. `request_method` is of the request that it responses.
 ///
-/// What an answer to HEAD, or of status 304, says about its body is checked and then not meant; see
+/// What a response to HEAD, or of status 304, says about its body is checked and then not meant; see
 /// [`declared_length`]. Statuses 1xx and 204 may announce neither (RFC 9110 section 8.6, RFC 9112
 /// section 6.1); only `Content-Length: 0` is let pass there, since origins send it and no reader
 /// waits for anything. After CONNECT a status 2xx begins the tunnel and both fields are ignored,
@@ -99,12 +99,15 @@ pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
 ///
 /// # Errors
 /// When two readers could find different ends.
-pub fn answer_framing(head: &AnswerHead, request_method: Method) -> Result<Framing, FramingError> {
+pub fn response_framing(
+    head: &ResponseHead,
+    request_method: Method,
+) -> Result<Framing, FramingError> {
     let status = head.status();
     if request_method == Method::Connect && (200..300).contains(&status) {
         return Ok(Framing::None);
     }
-    let framing = declared(head, head.version(), declared_length(head)?)?;
+    let framing = declared_framing(head, head.version(), declared_length(head)?)?;
     if status < 200 || status == 204 {
         return match framing {
             None | Some(Framing::Length(0)) => Ok(Framing::None),
@@ -117,15 +120,15 @@ pub fn answer_framing(head: &AnswerHead, request_method: Method) -> Result<Frami
     Ok(framing.unwrap_or(Framing::UntilClose))
 }
 
-/// The length that an answer declares, if it does: to be passed on, once, with answers that have no
+/// The length that a response declares, if it does: to be passed on, once, with responses that have no
 /// body themselves (HEAD, 304). Origins that write it twice, or as a list, mean one length if all
 /// are equal: RFC 9112 section 6.3.
 ///
 /// # Errors
 /// [`FramingError::LengthInvalid`] and [`FramingError::LengthDuplicate`].
-pub fn declared_length(answer: &AnswerHead) -> Result<Option<u64>, FramingError> {
-    match single_length(answer) {
-        Err(FramingError::LengthDuplicate) => repeated_length(answer).map(Some),
+pub fn declared_length(response: &ResponseHead) -> Result<Option<u64>, FramingError> {
+    match single_length(response) {
+        Err(FramingError::LengthDuplicate) => repeated_length(response).map(Some),
         single => single,
     }
 }
@@ -133,8 +136,8 @@ pub fn declared_length(answer: &AnswerHead) -> Result<Option<u64>, FramingError>
 /// The length that all `Content-Length` fields and their members agree about.
 #[cold]
 fn repeated_length(fields: &Fields) -> Result<u64, FramingError> {
-    let values = fields.values(Name::ContentLength);
-    let mut lengths = values.flat_map(members).map(plain_length);
+    let values = fields.values(FieldName::ContentLength);
+    let mut lengths = values.flat_map(split_members).map(plain_length);
     let first = lengths.next().unwrap_or(Err(FramingError::LengthInvalid))?;
     for length in lengths {
         if length? != first {
@@ -146,32 +149,32 @@ fn repeated_length(fields: &Fields) -> Result<u64, FramingError> {
 
 /// The value of the only `Content-Length`, if there is one.
 fn single_length(fields: &Fields) -> Result<Option<u64>, FramingError> {
-    let mut values = fields.values(Name::ContentLength);
+    let mut values = fields.values(FieldName::ContentLength);
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(FramingError::LengthDuplicate);
     }
     match plain_length(value) {
-        Err(_) if tokens(value).count() > 1 => Err(FramingError::LengthDuplicate),
+        Err(_) if split_tokens(value).count() > 1 => Err(FramingError::LengthDuplicate),
         length => length.map(Some),
     }
 }
 
 fn plain_length(value: &[u8]) -> Result<u64, FramingError> {
     let is_plain = value == b"0" || !value.starts_with(b"0");
-    match decimal(value) {
+    match parse_decimal(value) {
         Some(length) if is_plain && length <= BODY_BYTES_MAX => Ok(length),
         _ => Err(FramingError::LengthInvalid),
     }
 }
 
 /// What the two fields say together.
-fn declared(
+fn declared_framing(
     fields: &Fields,
     version: Version,
     length: Option<u64>,
 ) -> Result<Option<Framing>, FramingError> {
-    let mut codings = fields.values(Name::TransferEncoding);
+    let mut codings = fields.values(FieldName::TransferEncoding);
     let Some(coding) = codings.next() else { return Ok(length.map(Framing::Length)) };
     if length.is_some() {
         return Err(FramingError::Both);
@@ -182,13 +185,13 @@ fn declared(
     if codings.next().is_none() && coding.eq_ignore_ascii_case(b"chunked") {
         return Ok(Some(Framing::Chunked));
     }
-    Err(refused_codings(fields))
+    Err(coding_error(fields))
 }
 
 /// RFC 9112 section 6.3: without `chunked` at the end the body has no certain end, status 400;
 /// section 6.1: with it, but with others that are not understood before it, status 501.
-fn refused_codings(fields: &Fields) -> FramingError {
-    let codings = || fields.values(Name::TransferEncoding).flat_map(members);
+fn coding_error(fields: &Fields) -> FramingError {
+    let codings = || fields.values(FieldName::TransferEncoding).flat_map(split_members);
     let is_chunked = |member: &[u8]| member.eq_ignore_ascii_case(b"chunked");
     let is_supportable = codings().all(is_token)
         && codings().last().is_some_and(is_chunked)
@@ -199,18 +202,18 @@ fn refused_codings(fields: &Fields) -> FramingError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{answer, request};
+    use crate::test_heads::{request, response};
 
-    fn of_request(start: &str, fields: &str) -> Result<Framing, FramingError> {
+    fn frame_request(start: &str, fields: &str) -> Result<Framing, FramingError> {
         request_framing(&request(format!("{start}\r\nHost: a\r\n{fields}\r\n")).unwrap())
     }
 
     fn post(fields: &str) -> Result<Framing, FramingError> {
-        of_request("POST / HTTP/1.1", fields)
+        frame_request("POST / HTTP/1.1", fields)
     }
 
-    fn of_answer(status: u16, method: Method, fields: &str) -> Result<Framing, FramingError> {
-        answer_framing(&answer(format!("HTTP/1.1 {status} x\r\n{fields}\r\n")).unwrap(), method)
+    fn frame_response(status: u16, method: Method, fields: &str) -> Result<Framing, FramingError> {
+        response_framing(&response(format!("HTTP/1.1 {status} x\r\n{fields}\r\n")).unwrap(), method)
     }
 
     #[test]
@@ -281,60 +284,60 @@ mod tests {
     fn two_framings_and_old_versions_are_refused() {
         let both = "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n";
         assert_eq!(post(both), Err(FramingError::Both));
-        assert_eq!(of_answer(200, Method::Get, both), Err(FramingError::Both));
-        assert_eq!(of_answer(304, Method::Get, both), Err(FramingError::Both));
+        assert_eq!(frame_response(200, Method::Get, both), Err(FramingError::Both));
+        assert_eq!(frame_response(304, Method::Get, both), Err(FramingError::Both));
         let chunked = "Transfer-Encoding: chunked\r\n";
-        let old = of_request("POST / HTTP/1.0", chunked);
+        let old = frame_request("POST / HTTP/1.0", chunked);
         assert_eq!(old, Err(FramingError::CodingInHttp10));
-        let old = answer(format!("HTTP/1.0 200 x\r\n{chunked}\r\n")).unwrap();
-        assert_eq!(answer_framing(&old, Method::Get), Err(FramingError::CodingInHttp10));
+        let old = response(format!("HTTP/1.0 200 x\r\n{chunked}\r\n")).unwrap();
+        assert_eq!(response_framing(&old, Method::Get), Err(FramingError::CodingInHttp10));
     }
 
     #[test]
     fn connect_has_no_body() {
-        let connect = |fields| of_request("CONNECT a:1 HTTP/1.1", fields);
+        let connect = |fields| frame_request("CONNECT a:1 HTTP/1.1", fields);
         assert_eq!(connect(""), Ok(Framing::None));
         assert_eq!(connect("Content-Length: 0\r\n"), Ok(Framing::Length(0)));
         assert_eq!(connect("Content-Length: 1\r\n"), Err(FramingError::BodyForbidden));
         assert_eq!(connect("Transfer-Encoding: chunked\r\n"), Err(FramingError::BodyForbidden));
         let chunked = "Transfer-Encoding: chunked\r\n";
-        assert_eq!(of_answer(200, Method::Connect, chunked), Ok(Framing::None));
-        assert_eq!(of_answer(403, Method::Connect, chunked), Ok(Framing::Chunked));
+        assert_eq!(frame_response(200, Method::Connect, chunked), Ok(Framing::None));
+        assert_eq!(frame_response(403, Method::Connect, chunked), Ok(Framing::Chunked));
     }
 
     #[test]
-    fn answers_without_body_are_known_by_status_and_method() {
+    fn responses_without_body_are_known_by_status_and_method() {
         use Method::{Get, Head};
         let (long, empty) = ("Content-Length: 5\r\n", "Content-Length: 0\r\n");
         let chunked = "Transfer-Encoding: chunked\r\n";
-        assert_eq!(of_answer(200, Get, long), Ok(Framing::Length(5)));
-        assert_eq!(of_answer(200, Get, chunked), Ok(Framing::Chunked));
-        assert_eq!(of_answer(200, Get, ""), Ok(Framing::UntilClose));
+        assert_eq!(frame_response(200, Get, long), Ok(Framing::Length(5)));
+        assert_eq!(frame_response(200, Get, chunked), Ok(Framing::Chunked));
+        assert_eq!(frame_response(200, Get, ""), Ok(Framing::UntilClose));
         for fields in ["", long, chunked] {
-            assert_eq!(of_answer(200, Head, fields), Ok(Framing::None));
-            assert_eq!(of_answer(304, Get, fields), Ok(Framing::None));
+            assert_eq!(frame_response(200, Head, fields), Ok(Framing::None));
+            assert_eq!(frame_response(304, Get, fields), Ok(Framing::None));
         }
         for status in [100, 101, 103, 204] {
-            assert_eq!(of_answer(status, Get, ""), Ok(Framing::None));
-            assert_eq!(of_answer(status, Get, empty), Ok(Framing::None));
-            assert_eq!(of_answer(status, Get, long), Err(FramingError::BodyForbidden));
-            assert_eq!(of_answer(status, Head, chunked), Err(FramingError::BodyForbidden));
+            assert_eq!(frame_response(status, Get, ""), Ok(Framing::None));
+            assert_eq!(frame_response(status, Get, empty), Ok(Framing::None));
+            assert_eq!(frame_response(status, Get, long), Err(FramingError::BodyForbidden));
+            assert_eq!(frame_response(status, Head, chunked), Err(FramingError::BodyForbidden));
         }
         let differ = [long, empty].concat();
-        assert_eq!(of_answer(200, Head, &differ), Err(FramingError::LengthDuplicate));
+        assert_eq!(frame_response(200, Head, &differ), Err(FramingError::LengthDuplicate));
         assert_eq!(
-            of_answer(200, Get, "Transfer-Encoding: x\r\n"),
+            frame_response(200, Get, "Transfer-Encoding: x\r\n"),
             Err(FramingError::CodingInvalid)
         );
     }
 
     #[test]
-    fn equal_lengths_of_an_answer_are_one() {
+    fn equal_lengths_of_an_response_are_one() {
         let of = |values: &[&str]| {
             let line = |value| format!("Content-Length: {value}\r\n");
             let fields: String = values.iter().map(line).collect();
-            let framing = of_answer(200, Method::Get, &fields);
-            assert_eq!(of_answer(304, Method::Get, &fields).is_ok(), framing.is_ok());
+            let framing = frame_response(200, Method::Get, &fields);
+            assert_eq!(frame_response(304, Method::Get, &fields).is_ok(), framing.is_ok());
             framing
         };
         for same in [&["5", "5"][..], &["5, 5"], &["5,5", "5 \t,\t5"], &["5", "5", "5,5"]] {
@@ -348,15 +351,15 @@ mod tests {
             assert!(of(odd).is_err(), "{odd:?}");
         }
         let both = "Content-Length: 5, 5\r\nTransfer-Encoding: chunked\r\n";
-        assert_eq!(of_answer(200, Method::Get, both), Err(FramingError::Both));
-        let head = answer("HTTP/1.1 304 x\r\nContent-Length: 7, 7\r\n\r\n").unwrap();
+        assert_eq!(frame_response(200, Method::Get, both), Err(FramingError::Both));
+        let head = response("HTTP/1.1 304 x\r\nContent-Length: 7, 7\r\n\r\n").unwrap();
         assert_eq!(declared_length(&head), Ok(Some(7)));
     }
 
     #[test]
-    fn an_answer_without_body_may_still_declare_its_length() {
-        let head = answer("HTTP/1.1 304 x\r\nContent-Length: 7\r\n\r\n").unwrap();
+    fn a_response_without_body_may_still_declare_its_length() {
+        let head = response("HTTP/1.1 304 x\r\nContent-Length: 7\r\n\r\n").unwrap();
         assert_eq!(declared_length(&head), Ok(Some(7)));
-        assert_eq!(answer_framing(&head, Method::Get), Ok(Framing::None));
+        assert_eq!(response_framing(&head, Method::Get), Ok(Framing::None));
     }
 }

@@ -1,14 +1,14 @@
 //! What has to hold of heads, whatever their bytes are; for fuzzing.
 
-use crate::answer::{AnswerHead, StatusLine};
-use crate::class::trim;
+use crate::byte_class::trim;
 use crate::expectation::expectation;
 use crate::fields::{connection_options, forwarded_fields, forwarded_runs};
-use crate::framing::{answer_framing, request_framing};
+use crate::framing::{request_framing, response_framing};
 use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::method::Method;
-use crate::name::Name;
+use crate::name::FieldName;
 use crate::request::{RequestHead, destination};
+use crate::response::{ResponseHead, StatusLine};
 use crate::target::Authority;
 use crate::upgrade::is_websocket_upgrade;
 
@@ -20,7 +20,7 @@ trait Fuzzed {
     fn canonical(&self) -> Vec<u8>;
 }
 
-/// Checks what holds of requests and of answers alike. Gives the head, if the bytes begin with one,
+/// Checks what holds of requests and of responses alike. Gives the head, if the bytes begin with one,
 /// and how many of them it is.
 fn fuzz_head<L: StartLine>(data: &[u8], limits: &HeadLimits) -> Option<(Head<L>, usize)>
 where
@@ -71,11 +71,11 @@ pub fn fuzz_request_head(data: &[u8]) {
     }
 }
 
-/// The same for the head of an answer, before which no byte is skipped.
+/// The same for the head of a response, before which no byte is skipped.
 ///
 /// # Panics
 /// When one of these does not hold.
-pub fn fuzz_answer_head(data: &[u8]) {
+pub fn fuzz_response_head(data: &[u8]) {
     let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
     let strict = fuzz_head::<StatusLine>(data, &limits);
     if let Some((head, used)) = &strict {
@@ -86,11 +86,11 @@ pub fn fuzz_answer_head(data: &[u8]) {
 
 /// What the lenient reader takes is what the strict one takes, or it is rewritten as such, in the
 /// same way however it is split.
-fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(AnswerHead, usize)>) {
-    let mut head = AnswerHead::default();
+fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(ResponseHead, usize)>) {
+    let mut head = ResponseHead::default();
     let mut scan = HeadScan::default();
     let whole = head.parse_lenient(data, &mut scan, limits);
-    let (mut piecewise, mut seen) = ((AnswerHead::default(), HeadScan::default()), Ok(None));
+    let (mut piecewise, mut seen) = ((ResponseHead::default(), HeadScan::default()), Ok(None));
     for end in 0..=data.len().min(limits.bytes_max + 3) {
         piecewise.0.clear();
         seen = piecewise.0.parse_lenient(&data[..end], &mut piecewise.1, limits);
@@ -107,7 +107,7 @@ fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(AnswerHead, us
         );
     }
     let Ok(Some(used)) = whole else {
-        assert_eq!(head.meaning(), AnswerHead::default().meaning());
+        assert_eq!(head.meaning(), ResponseHead::default().meaning());
         return;
     };
     assert_eq!(scan.is_ambiguous(), piecewise.1.is_ambiguous());
@@ -155,10 +155,10 @@ impl Fuzzed for RequestHead {
     }
 }
 
-impl Fuzzed for AnswerHead {
+impl Fuzzed for ResponseHead {
     fn meaning(&self) -> String {
         let methods = [Method::Get, Method::Head, Method::Connect];
-        let framings = methods.map(|method| answer_framing(self, method));
+        let framings = methods.map(|method| response_framing(self, method));
         let forwarded: Vec<_> = forwarded_fields(self).map(|field| self.name_of(field)).collect();
         let fields = self.fields_meaning();
         format!(
@@ -180,7 +180,7 @@ impl Fields {
     fn fields_meaning(&self) -> String {
         let lines = self.fields().iter().map(|field| {
             let (name, value) = (self.name_of(field), self.value_of(field));
-            assert_eq!(field.known, Name::of(name));
+            assert_eq!(field.known, FieldName::from_bytes(name));
             assert_eq!(value, trim(value));
             (name, value)
         });

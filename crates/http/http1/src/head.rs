@@ -1,15 +1,15 @@
-//! What the heads of requests and answers share: their lines, their fields, and where a head that
+//! What the heads of requests and responses share: their lines, their fields, and where a head that
 //! arrives in pieces was left. It never looks at what a field means.
 
 use std::ops::{Deref, Range};
 
 use memchr::memchr;
 
-use crate::connection::{ConnectionOptions, are_upgrade_protocols, nominate};
+use crate::connection::{ConnectionOptions, check_upgrade_protocols, mark_nominated};
 use crate::error::HeadError;
-use crate::field::Field;
-use crate::line::{field, plain_field};
-use crate::name::{Name, NameSet};
+use crate::field::FieldLine;
+use crate::line_parser::{parse_field, parse_plain_field};
+use crate::name::{FieldName, NameSet};
 
 /// The most that a head may be. Every one of them is a refusal, with its own error.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct HeadLimits {
     pub bytes_max: usize,
     /// Field lines.
     pub fields_max: usize,
-    /// Bytes of a request target; of no meaning to answers.
+    /// Bytes of a request target; of no meaning to responses.
     pub target_bytes_max: usize,
 }
 
@@ -32,27 +32,27 @@ pub struct HeadScan {
     /// Where the first line begins that is not whole: `begin <= line <= looked`.
     pub(crate) line: u32,
     /// No line ends between `line` and here.
-    pub(crate) looked: u32,
+    pub(crate) scanned: u32,
     /// Field lines before `line`.
     pub(crate) fields: u32,
     /// Whether the start line was read.
-    pub(crate) is_started: bool,
+    pub(crate) has_start_line: bool,
     /// By which parser the head is read. Requests are always read by the strict one.
-    pub(crate) reading: Reading,
+    pub(crate) mode: ParseMode,
     /// Whether the head is whole, and was read from LF line ends or folded values.
     pub(crate) is_ambiguous: bool,
 }
 
 /// How a head is read, and how its lines end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Reading {
+pub(crate) enum ParseMode {
     /// By the strict parser, as it arrives.
     #[default]
     Strict,
     /// To be rewritten when it is whole; all its lines end in CR LF.
-    CrLf,
+    RewriteCrLf,
     /// To be rewritten when it is whole; all its lines end in LF alone.
-    BareLf,
+    RewriteBareLf,
 }
 
 /// A head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps the
@@ -66,7 +66,7 @@ pub struct Head<L> {
 /// What the start line of a head says; empty by default.
 pub trait StartLine: Default {
     /// Reads the line and sets `scan.begin`; gives `false` if the line is not whole yet.
-    fn read(
+    fn parse(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
@@ -119,31 +119,31 @@ impl<L: StartLine> Head<L> {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        let is_resumed = scan.is_started;
-        let Some(mut end) = self.walk(input, scan, limits)? else { return Ok(None) };
+        let is_resumed = scan.has_start_line;
+        let Some(mut end) = self.parse_lines(input, scan, limits)? else { return Ok(None) };
         if is_resumed {
             // The lines before were read in an earlier call, perhaps into another head.
             self.fields.clear();
             *scan = HeadScan::default();
-            end = self.walk(input, scan, limits)?.expect("it was whole a moment ago");
+            end = self.parse_lines(input, scan, limits)?.expect("it was whole a moment ago");
         }
         self.fields.finish(&input[scan.begin as usize..end])?;
         Ok(Some(end))
     }
 
-    fn walk(
+    fn parse_lines(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        if !scan.is_started {
-            if !self.line.read(input, scan, limits)? {
+        if !scan.has_start_line {
+            if !self.line.parse(input, scan, limits)? {
                 return Ok(None);
             }
-            scan.is_started = true;
+            scan.has_start_line = true;
         }
-        self.fields.walk(input, scan, limits)
+        self.fields.parse_fields(input, scan, limits)
     }
 
     /// Forgets the message, keeps the memory.
@@ -163,15 +163,15 @@ impl HeadScan {
     /// The input as far as a head may reach, if nothing of the next line was looked at. That is
     /// what the quick readers of whole, plain lines ask for first, so that a line which arrives in
     /// pieces is tried by them only once.
-    pub(crate) fn untouched<'a>(&self, input: &'a [u8], limits: &HeadLimits) -> Option<&'a [u8]> {
+    pub(crate) fn unscanned<'a>(&self, input: &'a [u8], limits: &HeadLimits) -> Option<&'a [u8]> {
         let end = input.len().min((self.begin as usize).saturating_add(limits.bytes_max));
-        (self.looked == self.line).then_some(&input[..end])
+        (self.scanned == self.line).then_some(&input[..end])
     }
 
     /// A quick reader has read lines up to here.
-    pub(crate) fn read_to(&mut self, line: usize) {
+    pub(crate) fn advance_to(&mut self, line: usize) {
         self.line = line as u32;
-        self.looked = self.line;
+        self.scanned = self.line;
     }
 
     /// The next whole line without its line end, as a range of `input`; `None`: it is not there
@@ -182,12 +182,12 @@ impl HeadScan {
         limits: &HeadLimits,
     ) -> Result<Option<Range<usize>>, HeadError> {
         let begin = self.begin as usize;
-        let Some(found) = memchr(b'\n', &input[self.looked as usize..]) else {
-            self.looked = input.len() as u32;
+        let Some(found) = memchr(b'\n', &input[self.scanned as usize..]) else {
+            self.scanned = input.len() as u32;
             let is_too_long = input.len() - begin > limits.bytes_max;
             return if is_too_long { Err(HeadError::BytesTooMany) } else { Ok(None) };
         };
-        let line_feed = self.looked as usize + found;
+        let line_feed = self.scanned as usize + found;
         if line_feed + 1 - begin > limits.bytes_max {
             return Err(HeadError::BytesTooMany);
         }
@@ -195,7 +195,7 @@ impl HeadScan {
         if input[line.clone()].last() != Some(&b'\r') {
             return Err(HeadError::BareLf);
         }
-        self.read_to(line_feed + 1);
+        self.advance_to(line_feed + 1);
         Ok(Some(line.start..line.end - 1))
     }
 }
@@ -208,7 +208,7 @@ pub struct Fields {
     pub(crate) bytes: Vec<u8>,
     /// How many of `bytes` are the head's: `received <= bytes.len()`.
     pub(crate) received: usize,
-    list: Vec<Field>,
+    list: Vec<FieldLine>,
     /// The names of all in `list`.
     present: NameSet,
     /// What those named `Connection` say, once the head is whole.
@@ -231,15 +231,15 @@ impl Fields {
 
     /// Reads field lines until the empty line. Gives the length of the head with it, counted from
     /// the start of `input`; then the fields are valid, if the walk began at the first one.
-    pub(crate) fn walk(
+    pub(crate) fn parse_fields(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
         loop {
-            if let Some(input) = scan.untouched(input, limits)
-                && self.walk_plain(input, scan, limits)
+            if let Some(input) = scan.unscanned(input, limits)
+                && self.parse_plain_fields(input, scan, limits)
             {
                 return Ok(Some(scan.line as usize));
             }
@@ -252,13 +252,18 @@ impl Fields {
             }
             scan.fields += 1;
             let offset = line.start - scan.begin as usize;
-            self.push(field(&input[line], offset)?);
+            self.push(parse_field(&input[line], offset)?);
         }
     }
 
     /// Reads field lines while they are whole and plain, and as many as there may be. Gives whether
     /// the empty line came then, and was read.
-    fn walk_plain(&mut self, input: &[u8], scan: &mut HeadScan, limits: &HeadLimits) -> bool {
+    fn parse_plain_fields(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> bool {
         let head = &input[scan.begin as usize..];
         let mut line = (scan.line - scan.begin) as usize;
         let mut left = limits.fields_max.saturating_sub(scan.fields as usize);
@@ -270,17 +275,17 @@ impl Fields {
             if left == 0 {
                 break false;
             }
-            let Some((field, next)) = plain_field(head, line) else { break false };
+            let Some((field, next)) = parse_plain_field(head, line) else { break false };
             self.push(field);
             left -= 1;
             line = next;
         };
         scan.fields = (limits.fields_max - left) as u32;
-        scan.read_to(line + scan.begin as usize);
+        scan.advance_to(line + scan.begin as usize);
         is_whole
     }
 
-    fn push(&mut self, field: Field) {
+    fn push(&mut self, field: FieldLine) {
         self.present.insert(field.known);
         self.list.push(field);
     }
@@ -289,61 +294,61 @@ impl Fields {
     pub(crate) fn finish(&mut self, head: &[u8]) -> Result<(), HeadError> {
         self.bytes.extend_from_slice(head);
         self.received = head.len();
-        if self.present.has(Name::Connection) {
-            self.options = ConnectionOptions::of(self.values(Name::Connection))?;
+        if self.present.contains(FieldName::Connection) {
+            self.options = ConnectionOptions::parse(self.values(FieldName::Connection))?;
             if self.options.others {
-                nominate(&self.bytes, &mut self.list);
+                mark_nominated(&self.bytes, &mut self.list);
             }
         }
-        if self.options.upgrade && self.present.has(Name::Upgrade) {
-            self.offers_upgrade = are_upgrade_protocols(self.values(Name::Upgrade))?;
+        if self.options.upgrade && self.present.contains(FieldName::Upgrade) {
+            self.offers_upgrade = check_upgrade_protocols(self.values(FieldName::Upgrade))?;
         }
         Ok(())
     }
 
     /// Bytes of memory that the head has, used or not: clearing it keeps them.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.list.capacity() * size_of::<Field>()
+        self.bytes.capacity() + self.list.capacity() * size_of::<FieldLine>()
     }
 
     /// The fields as they came.
-    pub fn fields(&self) -> &[Field] {
+    pub fn fields(&self) -> &[FieldLine] {
         &self.list
     }
 
     /// A field's name, as received.
-    pub fn name_of(&self, field: &Field) -> &[u8] {
-        field.name.of(&self.bytes)
+    pub fn name_of(&self, field: &FieldLine) -> &[u8] {
+        field.name.slice(&self.bytes)
     }
 
     /// A field's value, trimmed.
-    pub fn value_of(&self, field: &Field) -> &[u8] {
-        field.value.of(&self.bytes)
+    pub fn value_of(&self, field: &FieldLine) -> &[u8] {
+        field.value.slice(&self.bytes)
     }
 
     /// The first field of this name. To find none costs one test.
-    pub fn find(&self, name: Name) -> Option<&Field> {
-        self.named(name).iter().find(|field| field.known == name)
+    pub fn find(&self, name: FieldName) -> Option<&FieldLine> {
+        self.fields_if_present(name).iter().find(|field| field.known == name)
     }
 
     /// Whether there is a field of one of these names. One test, however many fields there are.
     pub fn has_any(&self, names: &NameSet) -> bool {
-        self.present.meets(names)
+        self.present.intersects(names)
     }
 
     /// The values of all fields of this name, in their order. Where there are none, to find that
     /// costs one test.
-    pub fn values(&self, name: Name) -> impl Iterator<Item = &[u8]> {
+    pub fn values(&self, name: FieldName) -> impl Iterator<Item = &[u8]> {
         self.fields_of(name).map(|field| self.value_of(field))
     }
 
-    pub(crate) fn fields_of(&self, name: Name) -> impl Iterator<Item = &Field> {
-        self.named(name).iter().filter(move |field| field.known == name)
+    pub(crate) fn fields_of(&self, name: FieldName) -> impl Iterator<Item = &FieldLine> {
+        self.fields_if_present(name).iter().filter(move |field| field.known == name)
     }
 
     /// All fields, or none where none has this name.
-    fn named(&self, name: Name) -> &[Field] {
-        if self.present.has(name) { &self.list } else { &[] }
+    fn fields_if_present(&self, name: FieldName) -> &[FieldLine] {
+        if self.present.contains(name) { &self.list } else { &[] }
     }
 
     /// The head as received, from its start line to the empty line, both included.

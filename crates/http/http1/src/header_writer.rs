@@ -2,8 +2,8 @@
 //! [`HeaderWriter`], so that another version of HTTP is a second implementation and no second code
 //! path.
 
-use crate::text::{NUMBER_BYTES, put_number};
-use crate::{Framing, Run, Version};
+use crate::format::{NUMBER_BYTES, format_number};
+use crate::{FieldRun, Framing, Version};
 
 #[cfg(any(test, feature = "corpus"))]
 mod field_list;
@@ -30,7 +30,7 @@ pub trait HeaderWriter {
     #[inline]
     fn stored_response(&mut self, status: u16, header: &[u8], lines_at: usize) {
         self.response(status, b"");
-        self.run(Run::Lines(&header[lines_at..]));
+        self.field_run(FieldRun::Lines(&header[lines_at..]));
     }
 
     /// Writes a field.
@@ -46,7 +46,7 @@ pub trait HeaderWriter {
     fn field_with<T>(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> T) -> T;
 
     /// Writes field lines that were received or stored.
-    fn run(&mut self, run: Run<'_>);
+    fn field_run(&mut self, run: FieldRun<'_>);
 
     /// Writes how the body of the message is delimited. `chunked`: it is sent in chunks, by a
     /// version that has them.
@@ -86,7 +86,7 @@ impl<'a> Http1Header<'a> {
     }
 
     /// Returns a field as a line, which [`HeaderWriter::run`] writes in one piece.
-    pub fn line(name: &[u8], value: &[u8]) -> Box<[u8]> {
+    pub fn field_line(name: &[u8], value: &[u8]) -> Box<[u8]> {
         let mut line = Vec::new();
         Http1Header::new(&mut line).field(name, value);
         line.into()
@@ -124,13 +124,13 @@ impl HeaderWriter for Http1Header<'_> {
     #[inline]
     fn field(&mut self, name: &[u8], value: &[u8]) {
         self.0.extend_from_slice(name);
-        end_with_value(self.0, value);
+        append_value(self.0, value);
     }
 
     #[inline]
     fn number(&mut self, name: &[u8], number: u64) {
         self.0.extend_from_slice(name);
-        end_with_number(self.0, number);
+        append_number(self.0, number);
     }
 
     #[inline]
@@ -143,10 +143,10 @@ impl HeaderWriter for Http1Header<'_> {
     }
 
     #[inline]
-    fn run(&mut self, run: Run<'_>) {
+    fn field_run(&mut self, run: FieldRun<'_>) {
         match run {
-            Run::Lines(lines) => self.0.extend_from_slice(lines),
-            Run::Field { name, value } => self.field(name, value),
+            FieldRun::Lines(lines) => self.0.extend_from_slice(lines),
+            FieldRun::Field { name, value } => self.field(name, value),
         }
     }
 
@@ -190,17 +190,17 @@ impl HeaderWriter for Http1Header<'_> {
 
 /// Appends the rest of a field line. It is apart from the name, whose length is known to the compiler
 /// where a caller writes a name of its own.
-fn end_with_value(out: &mut Vec<u8>, value: &[u8]) {
+fn append_value(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
 /// Appends the rest of a field line, as one piece: each costs a test for room and a copy.
-fn end_with_number(out: &mut Vec<u8>, number: u64) {
+fn append_number(out: &mut Vec<u8>, number: u64) {
     let mut text = [0; 2 + NUMBER_BYTES + 2];
     text[2 + NUMBER_BYTES..].copy_from_slice(b"\r\n");
-    let start = put_number(&mut text[..2 + NUMBER_BYTES], number) - 2;
+    let start = format_number(&mut text[..2 + NUMBER_BYTES], number) - 2;
     text[start..start + 2].copy_from_slice(b": ");
     out.extend_from_slice(&text[start..]);
 }
@@ -208,7 +208,7 @@ fn end_with_number(out: &mut Vec<u8>, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::request;
+    use crate::test_heads::request;
     use crate::{Forwarding, NameSet, OriginRequest, destination};
 
     fn text(write: impl FnOnce(&mut Http1Header<'_>)) -> String {
@@ -235,8 +235,8 @@ mod tests {
             start..value.len()
         });
         out.field_with(b"X-Second", |value| value.extend_from_within(place));
-        out.run(Run::Lines(b"A: 1\r\nB: \r\n"));
-        out.run(Run::Field { name: b"C", value: b"3" });
+        out.field_run(FieldRun::Lines(b"A: 1\r\nB: \r\n"));
+        out.field_run(FieldRun::Field { name: b"C", value: b"3" });
         out.framing(Framing::Length(u64::MAX), false);
         out.persistence(Version::Http11, false);
         out.end();
@@ -254,8 +254,8 @@ mod tests {
         out.request(head.method_bytes(), to.path_and_query, |value| {
             OriginRequest::write_host(value, &authority);
         });
-        sent.lines(NameSet::default()).for_each(|run| out.run(run));
-        sent.write_added(out, Some(&authority));
+        sent.lines(NameSet::default()).for_each(|run| out.field_run(run));
+        sent.write_forwarding(out, Some(&authority));
         out.framing(Framing::Chunked, true);
         out.accepts_trailers();
         out.end();

@@ -19,17 +19,17 @@
 
 use memchr::memchr;
 
-use crate::answer::AnswerHead;
-use crate::class::trim;
+use crate::byte_class::trim;
 use crate::error::HeadError;
-use crate::head::{HeadLimits, HeadScan, Reading};
-use crate::name::{Name, NameSet};
+use crate::head::{HeadLimits, HeadScan, ParseMode};
+use crate::name::{FieldName, NameSet};
+use crate::response::ResponseHead;
 
 /// The fields whose lines have to be strict.
-const STRICT: NameSet =
-    NameSet::of(&[Name::ContentLength, Name::TransferEncoding, Name::Connection]);
+const STRICT_FIELDS: NameSet =
+    NameSet::new(&[FieldName::ContentLength, FieldName::TransferEncoding, FieldName::Connection]);
 
-impl AnswerHead {
+impl ResponseHead {
     /// Like [`parse`](Self::parse), but also reads headers that can be rewritten in the strict
     /// form. [`bytes`](crate::Fields::bytes) and all ranges are those of the strict form then, and
     /// [`HeadScan::is_ambiguous`] says whether a cache may rely on it.
@@ -48,7 +48,7 @@ impl AnswerHead {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        if scan.reading == Reading::Strict {
+        if scan.mode == ParseMode::Strict {
             match self.parse(input, scan, limits) {
                 Err(HeadError::BareLf | HeadError::SpaceBeforeColon | HeadError::FoldedLine) => {}
                 parsed => return parsed,
@@ -66,43 +66,47 @@ impl AnswerHead {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        if scan.reading == Reading::Strict {
+        if scan.mode == ParseMode::Strict {
             let line = memchr(b'\n', input).map_or(&[][..], |line_feed| &input[..line_feed]);
-            let reading = if line.ends_with(b"\r") { Reading::CrLf } else { Reading::BareLf };
-            *scan = HeadScan { reading, ..HeadScan::default() };
+            let reading = if line.ends_with(b"\r") {
+                ParseMode::RewriteCrLf
+            } else {
+                ParseMode::RewriteBareLf
+            };
+            *scan = HeadScan { mode: reading, ..HeadScan::default() };
         }
-        let Some(end) = find_end(input, scan, limits)? else { return Ok(None) };
-        let (strict, has_folds) = rewrite(&input[..end])?;
+        let Some(end) = find_header_end(input, scan, limits)? else { return Ok(None) };
+        let (strict, has_folds) = rewrite_strict(&input[..end])?;
         let used = self.parse(&strict, &mut HeadScan::default(), limits)?;
         assert_eq!(used, Some(strict.len()), "the strict form ends at its only empty line");
-        scan.is_ambiguous = has_folds || scan.reading == Reading::BareLf;
+        scan.is_ambiguous = has_folds || scan.mode == ParseMode::RewriteBareLf;
         Ok(Some(end))
     }
 }
 
 /// Where the header ends, or `None` if its empty line has not come. Each byte is looked at once,
 /// however the header arrives.
-fn find_end(
+fn find_header_end(
     input: &[u8],
     scan: &mut HeadScan,
     limits: &HeadLimits,
 ) -> Result<Option<usize>, HeadError> {
-    let line_end: &[u8] = if scan.reading == Reading::BareLf { b"" } else { b"\r" };
+    let line_end: &[u8] = if scan.mode == ParseMode::RewriteBareLf { b"" } else { b"\r" };
     loop {
-        let Some(found) = memchr(b'\n', &input[scan.looked as usize..]) else {
-            scan.looked = input.len() as u32;
+        let Some(found) = memchr(b'\n', &input[scan.scanned as usize..]) else {
+            scan.scanned = input.len() as u32;
             let is_too_long = input.len() > limits.bytes_max;
             return if is_too_long { Err(HeadError::BytesTooMany) } else { Ok(None) };
         };
-        let line_feed = scan.looked as usize + found;
+        let line_feed = scan.scanned as usize + found;
         if line_feed >= limits.bytes_max {
             return Err(HeadError::BytesTooMany);
         }
         let line = &input[scan.line as usize..line_feed];
-        if line.ends_with(b"\r") != (scan.reading == Reading::CrLf) {
+        if line.ends_with(b"\r") != (scan.mode == ParseMode::RewriteCrLf) {
             return Err(HeadError::BareLf);
         }
-        scan.read_to(line_feed + 1);
+        scan.advance_to(line_feed + 1);
         if line == line_end {
             return Ok(Some(line_feed + 1));
         }
@@ -111,7 +115,7 @@ fn find_end(
 
 /// Returns the strict form of a whole header, and whether a value was folded. Other faults of the
 /// header stay in it, and the strict parser refuses them.
-fn rewrite(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
+fn rewrite_strict(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
     let mut strict = Vec::with_capacity(head.len() + 64);
     let mut lines = head.split_inclusive(|&byte| byte == b'\n').map(|line| {
         let line = line.strip_suffix(b"\n").expect("the last line is the empty one");
@@ -137,7 +141,7 @@ fn rewrite(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
         // A line without a colon is copied: the strict parser refuses it, but for the empty line.
         let (name, value) = line.split_at(memchr(b':', line).unwrap_or(0));
         let trimmed = trim(name);
-        may_fold = !name.is_empty() && !STRICT.has(Name::of(trimmed));
+        may_fold = !name.is_empty() && !STRICT_FIELDS.contains(FieldName::from_bytes(trimmed));
         if trimmed.len() != name.len() && !may_fold {
             return Err(HeadError::SpaceBeforeColon);
         }
@@ -151,15 +155,15 @@ fn rewrite(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::LIMITS;
+    use crate::test_heads::LIMITS;
 
     /// The strict form, and whether the header is ambiguous.
     fn read(head: &str) -> Result<(String, bool), HeadError> {
-        let (mut answer, mut scan) = (AnswerHead::default(), HeadScan::default());
+        let (mut response, mut scan) = (ResponseHead::default(), HeadScan::default());
         let input = [head.as_bytes(), b"\r\n\n: body"].concat();
-        let used = answer.parse_lenient(&input, &mut scan, &LIMITS)?;
+        let used = response.parse_lenient(&input, &mut scan, &LIMITS)?;
         assert_eq!(used, Some(head.len()));
-        Ok((String::from_utf8(answer.bytes().to_vec()).unwrap(), scan.is_ambiguous()))
+        Ok((String::from_utf8(response.bytes().to_vec()).unwrap(), scan.is_ambiguous()))
     }
 
     #[test]
@@ -231,7 +235,11 @@ mod tests {
     #[test]
     fn the_limits_count_what_came_and_what_it_becomes() {
         let parse = |head: &str, limits| {
-            AnswerHead::default().parse_lenient(head.as_bytes(), &mut HeadScan::default(), &limits)
+            ResponseHead::default().parse_lenient(
+                head.as_bytes(),
+                &mut HeadScan::default(),
+                &limits,
+            )
         };
         let head = "HTTP/1.1 200 OK\nA : b\nC: d\n\n";
         let limits = HeadLimits { bytes_max: 31, fields_max: 2, target_bytes_max: 0 };

@@ -15,62 +15,62 @@
 //! repeated spaces, folded lines) has to be seen here to be refused.
 #![forbid(unsafe_code)]
 
-mod answer;
+mod byte_class;
+mod byte_search;
 pub mod chunked;
-mod class;
+mod comma_list;
 mod connection;
 mod error;
 mod expectation;
 mod field;
 mod fields;
+pub mod format;
 pub mod framing;
 mod fuzz;
 mod head;
 mod header_writer;
 mod lenient;
 mod limits;
-mod line;
-mod lists;
+mod line_parser;
 mod method;
 mod name;
 mod origin_request;
 pub mod path;
 mod proxy_header;
 mod request;
-mod scan;
+mod response;
 pub mod target;
-pub mod text;
 mod trailer;
 mod upgrade;
 
 #[cfg(any(test, feature = "corpus"))]
 pub mod corpus;
 #[cfg(test)]
-mod samples;
+mod test_heads;
 
-pub use answer::AnswerHead;
-pub use chunked::{ChunkedDecoder, Step, fuzz_chunked, write_chunk_size};
+pub use chunked::{ChunkedDecoder, DecodeProgress, fuzz_chunked, write_chunk_size};
+pub use comma_list::{has_token, parse_decimal, split_list, split_tokens};
 pub use connection::ConnectionOptions;
 pub use error::{ChunkError, HeadError};
 pub use expectation::{Expectation, expectation};
-pub use field::{Field, Span};
-pub use fields::{Run, connection_options, forwarded_fields, forwarded_runs};
-pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
-pub use fuzz::{fuzz_answer_head, fuzz_request_head};
+pub use field::{FieldLine, Span};
+pub use fields::{FieldRun, connection_options, forwarded_fields, forwarded_runs};
+pub use framing::{Framing, FramingError, declared_length, request_framing, response_framing};
+pub use fuzz::{fuzz_request_head, fuzz_response_head};
 pub use head::{Fields, Head, HeadLimits, HeadScan};
 #[cfg(any(test, feature = "corpus"))]
 pub use header_writer::FieldList;
 pub use header_writer::{HeaderWriter, Http1Header};
-pub use lists::{decimal, has_token, items, tokens};
 pub use method::{Method, Version};
-pub use name::{Name, NameSet};
+pub use name::{FieldName, NameSet};
 pub use origin_request::{
-    DESCRIPTIONS, Forwarding, METHOD_OVERRIDES, OriginRequest, REMOVED_UNLESS_TRUSTED,
+    FORWARDING_FIELDS, Forwarding, METHOD_OVERRIDES, OriginRequest, REMOVED_UNLESS_TRUSTED,
 };
 pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_proxy_header};
 pub use request::{RequestHead, destination};
+pub use response::ResponseHead;
 pub use target::{Authority, Destination, Host, TargetError, TargetForm};
-pub use upgrade::{is_websocket_upgrade, upgrade_accepted, upgrade_protocols};
+pub use upgrade::{is_upgrade_accepted, is_websocket_upgrade, upgrade_protocols};
 
 /// The example of README.md, as a test of the documentation.
 #[cfg(doctest)]

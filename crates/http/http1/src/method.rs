@@ -22,7 +22,7 @@ pub enum Method {
 
 impl Method {
     /// The method that these bytes name.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         match bytes {
             b"GET" => Self::Get,
             b"HEAD" => Self::Head,
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn methods_are_case_sensitive_and_unknown_ones_promise_nothing() {
-        assert_eq!(Method::of(b"DELETE"), Method::Delete);
+        assert_eq!(Method::from_bytes(b"DELETE"), Method::Delete);
         for bytes in [&b"get"[..], b"Get", b"GETS", b"", b"PROPFIND"] {
-            let method = Method::of(bytes);
+            let method = Method::from_bytes(bytes);
             assert_eq!(method, Method::Other);
             assert!(!method.is_safe() && !method.is_idempotent());
         }

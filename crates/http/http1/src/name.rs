@@ -1,10 +1,10 @@
 //! The field names that the proxy recognises.
 //!
-//! Each field of each head passes through [`Name::of`], so a name is looked up by its first and
+//! Each field of each head passes through [`FieldName::of`], so a name is looked up by its first and
 //! last eight bytes as two numbers: one multiplication gives the only name that it can be, one
 //! comparison says whether it is.
 
-use crate::class::{PLAIN, TOKEN};
+use crate::byte_class::{ALNUM_OR_HYPHEN, TOKEN};
 
 /// Declares [`Name`] and the table behind it from one list.
 macro_rules! names {
@@ -12,7 +12,7 @@ macro_rules! names {
         /// A field name by its meaning.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
         #[expect(missing_docs, reason = "the names are the fields")]
-        pub enum Name {
+        pub enum FieldName {
             $($variant,)*
             /// Becomes a known name when other separators, such as `_` and `.`, are read as `-`.
             /// CGI (RFC 3875) writes `-` as `_`, and some servers write every other separator so
@@ -26,7 +26,7 @@ macro_rules! names {
             Other,
         }
 
-        const TABLE: &[(&str, Name)] = &[$(($text, Name::$variant),)*];
+        const TABLE: &[(&str, FieldName)] = &[$(($text, FieldName::$variant),)*];
     };
 }
 
@@ -123,23 +123,23 @@ names! {
     ProxyAuthenticationInfo = "proxy-authentication-info",
 }
 
-impl Name {
-    /// The name that these bytes are, in whatever case; [`Name::Other`] if they are no token.
+impl FieldName {
+    /// The name that these bytes are, in whatever case; [`FieldName::Other`] if they are no token.
     #[inline]
-    pub fn of(bytes: &[u8]) -> Self {
-        Self::of_token(bytes).unwrap_or(Self::Other)
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self::from_token(bytes).unwrap_or(Self::Other)
     }
 
     /// The name that these bytes are, in whatever case; `None` if they are no token.
     #[inline]
-    pub(crate) fn of_token(bytes: &[u8]) -> Option<Self> {
-        let key = Key::of(bytes);
+    pub(crate) fn from_token(bytes: &[u8]) -> Option<Self> {
+        let key = NameKey::of(bytes);
         let row = SLOTS[key.slot(MULTIPLIER)] as usize;
         if key.is_same(&KEYS[row]) && is_same_middle(TABLE[row].0.as_bytes(), bytes) {
             return Some(TABLE[row].1);
         }
-        if !PLAIN.has_all(bytes) {
-            return Self::of_separated(bytes);
+        if !ALNUM_OR_HYPHEN.contains_all(bytes) {
+            return Self::from_separated(bytes);
         }
         match bytes {
             [] => None,
@@ -148,29 +148,29 @@ impl Name {
         }
     }
 
-    /// As [`Name::of_token`], for bytes with another separator than `-`.
-    fn of_separated(bytes: &[u8]) -> Option<Self> {
-        if !TOKEN.has_all(bytes) {
+    /// As [`FieldName::of_token`], for bytes with another separator than `-`.
+    fn from_separated(bytes: &[u8]) -> Option<Self> {
+        if !TOKEN.contains_all(bytes) {
             return None;
         }
-        let is_disguise = |(text, _): &(&str, Name)| {
-            text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
+        let is_disguise = |(text, _): &(&str, FieldName)| {
+            text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_in_cgi)
         };
         let is_disguised = TABLE.iter().any(is_disguise) || is_gateway(bytes);
         Some(if is_disguised { Self::Disguised } else { Self::Other })
     }
 
     /// The names that have a meaning here, in lower case.
-    pub fn known() -> impl Iterator<Item = &'static str> {
+    pub fn known_names() -> impl Iterator<Item = &'static str> {
         TABLE.iter().map(|(text, _)| *text)
     }
 
     /// Whether it stands for many names, which only their bytes tell apart.
-    pub fn is_of_many(self) -> bool {
+    pub fn is_category(self) -> bool {
         matches!(self, Self::Disguised | Self::Gateway | Self::Other)
     }
 
-    /// In lower case; empty for [`Name::Disguised`], [`Name::Gateway`] and [`Name::Other`], which
+    /// In lower case; empty for [`FieldName::Disguised`], [`FieldName::Gateway`] and [`FieldName::Other`], which
     /// are many names each.
     pub fn as_str(self) -> &'static str {
         TABLE.get(self as usize).map_or("", |(text, _)| text)
@@ -186,7 +186,7 @@ pub struct NameSet {
 
 impl NameSet {
     /// These names.
-    pub const fn of(names: &[Name]) -> Self {
+    pub const fn new(names: &[FieldName]) -> Self {
         let mut set = Self { bits: [0; 2] };
         let mut at = 0;
         while at < names.len() {
@@ -198,48 +198,48 @@ impl NameSet {
 
     /// Whether the name is in it.
     #[inline]
-    pub const fn has(&self, name: Name) -> bool {
+    pub const fn contains(&self, name: FieldName) -> bool {
         self.bits[name as usize / 64] >> (name as usize % 64) & 1 != 0
     }
 
     /// Whether a name is in both.
     #[inline]
-    pub const fn meets(&self, other: &Self) -> bool {
+    pub const fn intersects(&self, other: &Self) -> bool {
         self.bits[0] & other.bits[0] | self.bits[1] & other.bits[1] != 0
     }
 
     /// The names of both.
-    pub const fn with(self, other: &Self) -> Self {
+    pub const fn union(self, other: &Self) -> Self {
         Self { bits: [self.bits[0] | other.bits[0], self.bits[1] | other.bits[1]] }
     }
 
     /// Adds a name.
     #[inline]
-    pub(crate) const fn insert(&mut self, name: Name) {
+    pub(crate) const fn insert(&mut self, name: FieldName) {
         self.bits[name as usize / 64] |= 1 << (name as usize % 64);
     }
 }
 
-const _: () = assert!((Name::Other as usize) < 128, "each name has its bit, the last one too");
+const _: () = assert!((FieldName::Other as usize) < 128, "each name has its bit, the last one too");
 
-/// Whether a token begins like those of [`Name::Gateway`] when other separators are read as `-`.
+/// Whether a token begins like those of [`FieldName::Gateway`] when other separators are read as `-`.
 #[cold]
 fn is_gateway(bytes: &[u8]) -> bool {
     const FAMILIES: [&str; 3] = ["x-forward", "x-original-", "x-rewrite-"];
     let begins_like = |family: &&str| {
-        bytes.len() >= family.len() && family.bytes().zip(bytes).all(is_same_to_cgi)
+        bytes.len() >= family.len() && family.bytes().zip(bytes).all(is_same_in_cgi)
     };
     FAMILIES.iter().any(begins_like)
 }
 
 /// Whether a byte of a token is that of a known name to CGI.
-fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
-    known == if PLAIN.has(byte) { byte.to_ascii_lowercase() } else { b'-' }
+fn is_same_in_cgi((known, &byte): (u8, &u8)) -> bool {
+    known == if ALNUM_OR_HYPHEN.contains(byte) { byte.to_ascii_lowercase() } else { b'-' }
 }
 
 /// What a name is looked up by. Names of up to 16 bytes are the same if their keys are.
 #[derive(Clone, Copy)]
-struct Key {
+struct NameKey {
     /// The first eight bytes, or all, the first one lowest; 0 behind a shorter name.
     first: u64,
     /// The last eight bytes, or all.
@@ -247,7 +247,7 @@ struct Key {
     len: usize,
 }
 
-impl Key {
+impl NameKey {
     #[inline]
     const fn of(bytes: &[u8]) -> Self {
         let (first, last) = match (bytes.first_chunk(), bytes.last_chunk()) {
@@ -309,10 +309,10 @@ fn is_same_middle(known: &[u8], bytes: &[u8]) -> bool {
     known.len() <= 16 || known.eq_ignore_ascii_case(bytes)
 }
 
-static KEYS: [Key; TABLE.len()] = keys();
+static KEYS: [NameKey; TABLE.len()] = keys();
 
-const fn keys() -> [Key; TABLE.len()] {
-    let mut keys = [Key { first: 0, last: 0, len: 0 }; TABLE.len()];
+const fn keys() -> [NameKey; TABLE.len()] {
+    let mut keys = [NameKey { first: 0, last: 0, len: 0 }; TABLE.len()];
     let mut row = 0;
     while row < TABLE.len() {
         let text = TABLE[row].0.as_bytes();
@@ -323,7 +323,7 @@ const fn keys() -> [Key; TABLE.len()] {
             at += 1;
         }
         assert!(!text.is_empty(), "no bytes are no name");
-        keys[row] = Key::of(text);
+        keys[row] = NameKey::of(text);
         row += 1;
     }
     keys
@@ -352,13 +352,13 @@ const fn multiplier() -> u64 {
     let keys = keys();
     // Any odd number with bits all over is as good a start as another: the golden ratio.
     let mut multiplier = 0x9e37_79b9_7f4a_7c15;
-    while !gives_each_its_own(multiplier, &keys) {
+    while !has_no_collision(multiplier, &keys) {
         multiplier = (multiplier ^ multiplier >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
     }
     multiplier
 }
 
-const fn gives_each_its_own(multiplier: u64, keys: &[Key]) -> bool {
+const fn has_no_collision(multiplier: u64, keys: &[NameKey]) -> bool {
     let mut taken = [false; 1 << SLOT_BITS];
     let mut row = 0;
     while row < keys.len() {
@@ -375,22 +375,22 @@ const fn gives_each_its_own(multiplier: u64, keys: &[Key]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::class::is_token;
+    use crate::byte_class::is_token;
 
     #[test]
     fn every_name_is_found_in_any_case_and_disguised() {
         for (row, (text, name)) in TABLE.iter().enumerate() {
             assert_eq!(*name as usize, row);
             assert_eq!(name.as_str(), *text);
-            assert_eq!(Name::of(text.as_bytes()), *name);
-            assert_eq!(Name::of(text.to_uppercase().as_bytes()), *name);
+            assert_eq!(FieldName::from_bytes(text.as_bytes()), *name);
+            assert_eq!(FieldName::from_bytes(text.to_uppercase().as_bytes()), *name);
             for separator in ["_", ".", "~", "!"] {
                 let disguised = text.replacen('-', separator, 1);
-                let expected = if disguised == *text { *name } else { Name::Disguised };
-                assert_eq!(Name::of(disguised.as_bytes()), expected);
+                let expected = if disguised == *text { *name } else { FieldName::Disguised };
+                assert_eq!(FieldName::from_bytes(disguised.as_bytes()), expected);
             }
         }
-        assert_eq!(Name::of(b"TRANSFER_ENCODING"), Name::Disguised);
+        assert_eq!(FieldName::from_bytes(b"TRANSFER_ENCODING"), FieldName::Disguised);
     }
 
     /// Bytes that differ from a known name in one byte only, or in their length, are found as a
@@ -398,11 +398,11 @@ mod tests {
     #[test]
     fn the_lookup_is_a_search_through_all_names() {
         let searched = |bytes: &[u8]| {
-            let same = |(text, _): &&(&str, Name)| bytes.eq_ignore_ascii_case(text.as_bytes());
-            let disguised = |(text, _): &(&str, Name)| {
+            let same = |(text, _): &&(&str, FieldName)| bytes.eq_ignore_ascii_case(text.as_bytes());
+            let disguised = |(text, _): &(&str, FieldName)| {
                 is_token(bytes)
                     && text.len() == bytes.len()
-                    && text.bytes().zip(bytes).all(is_same_to_cgi)
+                    && text.bytes().zip(bytes).all(is_same_in_cgi)
             };
             let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
             let separators = "!#$%&'*+.^_`|~";
@@ -411,9 +411,9 @@ mod tests {
                     text.replace(|it| separators.contains(it), "-").starts_with(family)
                 });
             let other = match text.contains(|it| separators.contains(it)) {
-                true if TABLE.iter().any(disguised) || is_gateway => Name::Disguised,
-                false if is_gateway => Name::Gateway,
-                _ => Name::Other,
+                true if TABLE.iter().any(disguised) || is_gateway => FieldName::Disguised,
+                false if is_gateway => FieldName::Gateway,
+                _ => FieldName::Other,
             };
             TABLE.iter().find(same).map_or(other, |(_, name)| *name)
         };
@@ -422,11 +422,24 @@ mod tests {
                 for byte in 0..=u8::MAX {
                     let mut bytes = text.as_bytes().to_vec();
                     bytes[at] = byte;
-                    assert_eq!(Name::of(&bytes), searched(&bytes), "{}", bytes.escape_ascii());
+                    assert_eq!(
+                        FieldName::from_bytes(&bytes),
+                        searched(&bytes),
+                        "{}",
+                        bytes.escape_ascii()
+                    );
                     bytes.insert(at, byte);
-                    assert_eq!(Name::of(&bytes), searched(&bytes), "{}", bytes.escape_ascii());
+                    assert_eq!(
+                        FieldName::from_bytes(&bytes),
+                        searched(&bytes),
+                        "{}",
+                        bytes.escape_ascii()
+                    );
                 }
-                assert_eq!(Name::of(&text.as_bytes()[..at]), searched(&text.as_bytes()[..at]));
+                assert_eq!(
+                    FieldName::from_bytes(&text.as_bytes()[..at]),
+                    searched(&text.as_bytes()[..at])
+                );
             }
         }
     }
@@ -434,25 +447,26 @@ mod tests {
     #[test]
     fn fields_of_gateways_are_known_by_how_they_begin() {
         for name in ["X-Forwarded-Scheme", "x-original-url", "X-REWRITE-URL", "x-forwarded-a_b"] {
-            let expected = if name.contains('_') { Name::Disguised } else { Name::Gateway };
-            assert_eq!(Name::of(name.as_bytes()), expected, "{name}");
+            let expected =
+                if name.contains('_') { FieldName::Disguised } else { FieldName::Gateway };
+            assert_eq!(FieldName::from_bytes(name.as_bytes()), expected, "{name}");
             let disguised = name.replace('-', "_");
-            assert_eq!(Name::of(disguised.as_bytes()), Name::Disguised);
+            assert_eq!(FieldName::from_bytes(disguised.as_bytes()), FieldName::Disguised);
         }
         for name in ["X-Forwarded", "X-Forwarded-", "X-Forward-Proto"] {
-            assert_eq!(Name::of(name.as_bytes()), Name::Gateway, "{name}");
+            assert_eq!(FieldName::from_bytes(name.as_bytes()), FieldName::Gateway, "{name}");
         }
         for name in ["X-Forwar", "X-Originals", "Y-Original-URL", "x-forwarded-\r"] {
-            assert_eq!(Name::of(name.as_bytes()), Name::Other, "{name}");
+            assert_eq!(FieldName::from_bytes(name.as_bytes()), FieldName::Other, "{name}");
         }
-        assert_eq!(Name::of(b"X-Forwarded-Host"), Name::XForwardedHost);
+        assert_eq!(FieldName::from_bytes(b"X-Forwarded-Host"), FieldName::XForwardedHost);
     }
 
     #[test]
     fn what_is_nearly_a_name_is_another_one() {
         for bytes in [&b""[..], b"hos", b"hosts", b"content-length\x0b", b"x_custom", &[b'a'; 99]] {
-            assert_eq!(Name::of(bytes), Name::Other);
-            assert_eq!(Name::of(bytes).as_str(), "");
+            assert_eq!(FieldName::from_bytes(bytes), FieldName::Other);
+            assert_eq!(FieldName::from_bytes(bytes).as_str(), "");
         }
     }
 }

@@ -6,11 +6,11 @@
 
 use std::net::IpAddr;
 
-use crate::fields::goes_on;
-use crate::text::{write_ip, write_normal_authority};
+use crate::fields::is_forwarded;
+use crate::format::{write_ip, write_normalised_authority};
 use crate::{
-    Authority, Field, HeaderWriter, Host, Http1Header, Name, NameSet, RequestHead, Run, Version,
-    destination, forwarded_runs, has_token, items,
+    Authority, FieldLine, FieldName, FieldRun, HeaderWriter, Host, Http1Header, NameSet,
+    RequestHead, Version, destination, forwarded_runs, has_token, split_list,
 };
 
 /// What a proxy does with the fields that describe the client and its request.
@@ -38,45 +38,48 @@ pub struct OriginRequest<'a> {
 }
 
 /// Fields that a gateway writes itself.
-const WRITTEN: NameSet = NameSet::of(&[
-    Name::Forwarded,
-    Name::XForwardedFor,
-    Name::XForwardedHost,
-    Name::XForwardedProto,
+const GENERATED: NameSet = NameSet::new(&[
+    FieldName::Forwarded,
+    FieldName::XForwardedFor,
+    FieldName::XForwardedHost,
+    FieldName::XForwardedProto,
 ]);
 
 /// Fields that name the client and no more: an origin builds no URL from them.
-const OF_CLIENT: NameSet = NameSet::of(&[
-    Name::XRealIp,
-    Name::XClientIp,
-    Name::TrueClientIp,
-    Name::CfConnectingIp,
-    Name::ClientIp,
-    Name::FastlyClientIp,
-    Name::XClusterClientIp,
+const CLIENT_ADDRESS_FIELDS: NameSet = NameSet::new(&[
+    FieldName::XRealIp,
+    FieldName::XClientIp,
+    FieldName::TrueClientIp,
+    FieldName::CfConnectingIp,
+    FieldName::ClientIp,
+    FieldName::FastlyClientIp,
+    FieldName::XClusterClientIp,
 ]);
 
 /// Other fields from which origins build URLs or select what they respond with.
-const OF_URL: NameSet = NameSet::of(&[
-    Name::XHost,
-    Name::XHttpHostOverride,
-    Name::XScheme,
-    Name::XScriptName,
-    Name::XUrlScheme,
-    Name::FrontEndHttps,
-    Name::Gateway,
+const URL_FIELDS: NameSet = NameSet::new(&[
+    FieldName::XHost,
+    FieldName::XHttpHostOverride,
+    FieldName::XScheme,
+    FieldName::XScriptName,
+    FieldName::XUrlScheme,
+    FieldName::FrontEndHttps,
+    FieldName::Gateway,
 ]);
 
 /// Fields that some origins take for the request's method.
-pub const METHOD_OVERRIDES: NameSet =
-    NameSet::of(&[Name::XHttpMethodOverride, Name::XHttpMethod, Name::XMethodOverride]);
+pub const METHOD_OVERRIDES: NameSet = NameSet::new(&[
+    FieldName::XHttpMethodOverride,
+    FieldName::XHttpMethod,
+    FieldName::XMethodOverride,
+]);
 
 /// Fields that a gateway removes from the requests of peers that it does not trust.
-pub const REMOVED_UNLESS_TRUSTED: NameSet = OF_CLIENT.with(&OF_URL);
+pub const REMOVED_UNLESS_TRUSTED: NameSet = CLIENT_ADDRESS_FIELDS.union(&URL_FIELDS);
 
 /// All fields that describe the client or its request to an origin. A client that may set one can
 /// change the response.
-pub const DESCRIPTIONS: NameSet = WRITTEN.with(&REMOVED_UNLESS_TRUSTED);
+pub const FORWARDING_FIELDS: NameSet = GENERATED.union(&REMOVED_UNLESS_TRUSTED);
 
 /// Scheme and default port of what clients ask for.
 const DEFAULT_PORT: u16 = 80;
@@ -99,36 +102,36 @@ impl<'a> OriginRequest<'a> {
 
     /// The received lines that the origin gets, less those with a name in `left_out`. `Host` is
     /// never among them: [`OriginRequest::write_host`].
-    pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = Run<'a>> {
+    pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = FieldRun<'a>> {
         let this = *self;
-        let left_out = left_out.with(&self.left_out());
+        let left_out = left_out.union(&self.omitted_names());
         // Few requests have a field that is looked at by itself.
         let is_alike = !self.head.has_any(&REMOVED_UNLESS_TRUSTED);
         forwarded_runs(this.head, move |field| {
-            !left_out.has(field.known) && (is_alike || this.is_believed_or_passed(field))
+            !left_out.contains(field.known) && (is_alike || this.is_trusted_or_passed(field))
         })
     }
 
     /// The names of which no received line is sent.
     #[inline]
-    fn left_out(&self) -> NameSet {
-        const HOST: NameSet = NameSet::of(&[Name::Host]);
-        const EXPECT: NameSet = NameSet::of(&[Name::Expect]);
+    fn omitted_names(&self) -> NameSet {
+        const HOST: NameSet = NameSet::new(&[FieldName::Host]);
+        const EXPECT: NameSet = NameSet::new(&[FieldName::Expect]);
         let left_out = match self.forwarding {
             Forwarding::Proxy => HOST,
-            Forwarding::Gateway { .. } => HOST.with(&WRITTEN),
+            Forwarding::Gateway { .. } => HOST.union(&GENERATED),
         };
         match self.head.version() {
-            Version::Http10 => left_out.with(&EXPECT),
+            Version::Http10 => left_out.union(&EXPECT),
             Version::Http11 => left_out,
         }
     }
 
     /// Whether the line of a field is sent as received, if its name is not left out.
-    fn is_believed_or_passed(&self, field: &Field) -> bool {
+    fn is_trusted_or_passed(&self, field: &FieldLine) -> bool {
         match self.forwarding {
             Forwarding::Gateway { is_trusted: false, .. }
-                if REMOVED_UNLESS_TRUSTED.has(field.known) =>
+                if REMOVED_UNLESS_TRUSTED.contains(field.known) =>
             {
                 self.is_passed(field)
             }
@@ -137,7 +140,7 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Whether an option of the gateway has the field passed on.
-    fn is_passed(&self, field: &Field) -> bool {
+    fn is_passed(&self, field: &FieldLine) -> bool {
         let Forwarding::Gateway { passed, .. } = self.forwarding else { return false };
         let name = self.head.name_of(field);
         passed.iter().any(|other| name.eq_ignore_ascii_case(other))
@@ -145,15 +148,15 @@ impl<'a> OriginRequest<'a> {
 
     /// Appends an authority in the form that cache keys have.
     pub fn write_host(out: &mut Vec<u8>, authority: &Authority<'_>) {
-        write_normal_authority(out, authority, DEFAULT_PORT);
+        write_normalised_authority(out, authority, DEFAULT_PORT);
     }
 
     /// Writes the fields that a gateway adds: RFC 7239 and its predecessors. A forward proxy adds
     /// none. `authority` is that of the request's destination.
-    pub fn write_added(&self, out: &mut impl HeaderWriter, authority: Option<&Authority<'_>>) {
+    pub fn write_forwarding(&self, out: &mut impl HeaderWriter, authority: Option<&Authority<'_>>) {
         let Forwarding::Gateway { client, .. } = self.forwarding else { return };
         let client_at = out.field_with(b"X-Forwarded-For", |value| {
-            self.write_earlier_members(Name::XForwardedFor, value);
+            self.write_earlier_members(FieldName::XForwardedFor, value);
             let start = value.len();
             match client {
                 Some(ip) => write_ip(value, ip),
@@ -162,7 +165,7 @@ impl<'a> OriginRequest<'a> {
             start..value.len()
         });
         let host_at = out.field_with(b"Forwarded", |value| {
-            self.write_earlier_members(Name::Forwarded, value);
+            self.write_earlier_members(FieldName::Forwarded, value);
             value.extend_from_slice(b"for=");
             let is_v6 = client.is_some_and(|ip| ip.is_ipv6());
             value.extend_from_slice(if is_v6 { b"\"[" } else { b"" });
@@ -178,7 +181,7 @@ impl<'a> OriginRequest<'a> {
             })
         });
         out.field(b"X-Forwarded-Proto", self.scheme());
-        match (self.believed(Name::XForwardedHost), host_at) {
+        match (self.trusted_value(FieldName::XForwardedHost), host_at) {
             (Some(first), _) => out.field(b"X-Forwarded-Host", first),
             (None, Some(host_at)) => {
                 out.field_with(b"X-Forwarded-Host", |value| value.extend_from_within(host_at));
@@ -188,7 +191,7 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Appends the members that a list had when it arrived from a trusted peer.
-    fn write_earlier_members(&self, known: Name, out: &mut Vec<u8>) {
+    fn write_earlier_members(&self, known: FieldName, out: &mut Vec<u8>) {
         if !self.is_trusted() {
             return;
         }
@@ -199,13 +202,13 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// The first value that a trusted peer sent of a field with one value: the first proxy's.
-    fn believed(&self, known: Name) -> Option<&'a [u8]> {
+    fn trusted_value(&self, known: FieldName) -> Option<&'a [u8]> {
         if self.is_trusted() { self.head.values(known).next() } else { None }
     }
 
     /// The scheme that a gateway says: that of a trusted peer's client, or its own.
     fn scheme(&self) -> &'a [u8] {
-        self.believed(Name::XForwardedProto).unwrap_or(b"http")
+        self.trusted_value(FieldName::XForwardedProto).unwrap_or(b"http")
     }
 
     fn is_gateway(&self) -> bool {
@@ -222,22 +225,22 @@ impl<'a> OriginRequest<'a> {
 
     /// Whether the origin may send trailers.
     #[inline]
-    pub fn takes_trailers(&self) -> bool {
+    pub fn accepts_trailers(&self) -> bool {
         self.head.version() == Version::Http11
-            && self.head.values(Name::Te).any(|te| has_token(te, b"trailers"))
+            && self.head.values(FieldName::Te).any(|te| has_token(te, b"trailers"))
     }
 
     /// The values of a field that are sent as received, in their order. `name` matters for names
     /// that are not known one by one. Finding none of a known name costs one test.
-    pub fn values(&self, known: Name, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    pub fn values(&self, known: FieldName, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let this = *self;
-        let is_of_many = known.is_of_many();
-        let left_out = self.left_out();
-        let is_named = move |field: &&Field| {
+        let is_of_many = known.is_category();
+        let left_out = self.omitted_names();
+        let is_named = move |field: &&FieldLine| {
             (!is_of_many || this.head.name_of(field).eq_ignore_ascii_case(name))
-                && goes_on(field)
-                && !left_out.has(known)
-                && this.is_believed_or_passed(field)
+                && is_forwarded(field)
+                && !left_out.contains(known)
+                && this.is_trusted_or_passed(field)
         };
         this.head.fields_of(known).filter(is_named).map(move |field| this.head.value_of(field))
     }
@@ -245,16 +248,18 @@ impl<'a> OriginRequest<'a> {
     /// Calls `put` with the value that the proxy writes in place of the received ones, if it writes
     /// one. It writes none for `Host`, which the URL has. Allocates for a value that is made of
     /// several pieces: an address, a host, or a list with its earlier members.
-    pub fn written(&self, known: Name, put: impl FnOnce(&[u8])) {
+    pub fn generated_value(&self, known: FieldName, put: impl FnOnce(&[u8])) {
         match known {
-            Name::Te if self.takes_trailers() => put(b"trailers"),
-            Name::XForwardedProto if self.is_gateway() => put(self.scheme()),
-            _ if WRITTEN.has(known) && self.is_gateway() => {
+            FieldName::Te if self.accepts_trailers() => put(b"trailers"),
+            FieldName::XForwardedProto if self.is_gateway() => put(self.scheme()),
+            _ if GENERATED.contains(known) && self.is_gateway() => {
                 let mut added = Vec::with_capacity(ADDED_BYTES);
                 let header = &mut Http1Header::new(&mut added);
-                self.write_added(header, self.authority().as_ref());
-                let mut fields = Run::Lines(&added).fields();
-                if let Some((_, value)) = fields.find(|(name, _)| Name::of(name) == known) {
+                self.write_forwarding(header, self.authority().as_ref());
+                let mut fields = FieldRun::Lines(&added).fields();
+                if let Some((_, value)) =
+                    fields.find(|(name, _)| FieldName::from_bytes(name) == known)
+                {
                     put(value);
                 }
             }
@@ -266,9 +271,9 @@ impl<'a> OriginRequest<'a> {
     /// origins build URLs from it and this client may decide its value: what trusted peers say, and
     /// what is passed on from every peer. Values that this proxy would write itself are left out,
     /// so that a request has the same key with and without them.
-    pub fn key_fields(&self, mut put: impl FnMut(&'a [u8], &[u8])) {
+    pub fn for_each_key_field(&self, mut put: impl FnMut(&'a [u8], &[u8])) {
         let Forwarding::Gateway { is_trusted, .. } = self.forwarding else { return };
-        if !self.head.has_any(&DESCRIPTIONS) {
+        if !self.head.has_any(&FORWARDING_FIELDS) {
             return;
         }
         let mut seen = NameSet::default();
@@ -276,28 +281,30 @@ impl<'a> OriginRequest<'a> {
             let (known, name, value) =
                 (field.known, self.head.name_of(field), self.head.value_of(field));
             match known {
-                _ if !DESCRIPTIONS.has(known) => {}
+                _ if !FORWARDING_FIELDS.contains(known) => {}
                 // All lines are sent as one list; of the other two the first value is sent.
-                _ if WRITTEN.has(known) && (!is_trusted || seen.has(known)) => {}
-                Name::Forwarded => {
-                    seen = seen.with(&NameSet::of(&[known]));
+                _ if GENERATED.contains(known) && (!is_trusted || seen.contains(known)) => {}
+                FieldName::Forwarded => {
+                    seen = seen.union(&NameSet::new(&[known]));
                     let kept = self.url_parameters();
                     if !kept.is_empty() {
                         put(name, &kept);
                     }
                 }
-                Name::XForwardedHost | Name::XForwardedProto => {
-                    seen = seen.with(&NameSet::of(&[known]));
+                FieldName::XForwardedHost | FieldName::XForwardedProto => {
+                    seen = seen.union(&NameSet::new(&[known]));
                     let is_own = match known {
-                        Name::XForwardedHost => self.is_own_host(value),
+                        FieldName::XForwardedHost => self.is_own_host(value),
                         _ => value == b"http",
                     };
                     if !is_own {
                         put(name, value);
                     }
                 }
-                _ if WRITTEN.has(known) => {}
-                _ if (is_trusted && OF_URL.has(known)) || self.is_passed(field) => put(name, value),
+                _ if GENERATED.contains(known) => {}
+                _ if (is_trusted && URL_FIELDS.contains(known)) || self.is_passed(field) => {
+                    put(name, value)
+                }
                 _ => {}
             }
         }
@@ -321,7 +328,7 @@ impl<'a> OriginRequest<'a> {
 
     /// The parameters of all lines of `Forwarded`, as one list, that do not name an address.
     fn url_parameters(&self) -> Vec<u8> {
-        let mut lines = self.head.values(Name::Forwarded);
+        let mut lines = self.head.values(FieldName::Forwarded);
         let first = lines.next().unwrap_or_default();
         let rest: Vec<&[u8]> = lines.collect();
         if rest.is_empty() {
@@ -337,12 +344,12 @@ impl<'a> OriginRequest<'a> {
 /// nothing.
 fn url_parameters(value: &[u8]) -> Vec<u8> {
     let mut kept = Vec::new();
-    if items(value).flat_map(parameters_of_url).all(<[u8]>::is_empty) {
+    if split_list(value).flat_map(non_address_parameters).all(<[u8]>::is_empty) {
         return kept;
     }
-    for (at, member) in items(value).enumerate() {
+    for (at, member) in split_list(value).enumerate() {
         kept.extend_from_slice(if at == 0 { b"" } else { b"," });
-        for parameter in parameters_of_url(member) {
+        for parameter in non_address_parameters(member) {
             kept.push(b';');
             kept.extend_from_slice(parameter);
         }
@@ -351,12 +358,12 @@ fn url_parameters(value: &[u8]) -> Vec<u8> {
 }
 
 /// The parameters of a member that do not name an address.
-fn parameters_of_url(member: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn non_address_parameters(member: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parameters = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
-    parameters.filter(|parameter| !names_address(parameter))
+    parameters.filter(|parameter| !is_address_parameter(parameter))
 }
 
-fn names_address(parameter: &[u8]) -> bool {
+fn is_address_parameter(parameter: &[u8]) -> bool {
     let [a, b, c, rest @ ..] = parameter else { return false };
     let address = match [a, b, c].map(u8::to_ascii_lowercase) {
         [b'f', b'o', b'r'] => rest.strip_prefix(b"="),
@@ -378,7 +385,7 @@ const ADDED_BYTES: usize = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::request;
+    use crate::test_heads::request;
 
     fn client() -> Option<IpAddr> {
         Some("192.0.2.1".parse().unwrap())
@@ -393,14 +400,14 @@ mod tests {
         let request = OriginRequest::new(head, forwarding);
         let mut out = Vec::new();
         let mut header = Http1Header::new(&mut out);
-        request.lines(NameSet::default()).for_each(|run| header.run(run));
-        request.write_added(&mut header, request.authority().as_ref());
+        request.lines(NameSet::default()).for_each(|run| header.field_run(run));
+        request.write_forwarding(&mut header, request.authority().as_ref());
         String::from_utf8(out).unwrap()
     }
 
     fn keyed(head: &RequestHead, forwarding: Forwarding<'_>) -> Vec<String> {
         let mut fields = Vec::new();
-        OriginRequest::new(head, forwarding).key_fields(|name, value| {
+        OriginRequest::new(head, forwarding).for_each_key_field(|name, value| {
             fields.push(String::from_utf8([name, b":", value].concat()).unwrap());
         });
         fields
@@ -513,9 +520,9 @@ mod tests {
         ));
         let of = |forwarding, name: &str| {
             let request = OriginRequest::new(&head, forwarding);
-            let known = Name::of(name.as_bytes());
+            let known = FieldName::from_bytes(name.as_bytes());
             let mut all = Vec::new();
-            request.written(known, |value| all.push(value.to_vec()));
+            request.generated_value(known, |value| all.push(value.to_vec()));
             all.extend(request.values(known, name.as_bytes()).map(<[u8]>::to_vec));
             String::from_utf8(all.join(&b"|"[..])).unwrap()
         };

@@ -36,7 +36,7 @@ pub fn normalise(path: &[u8]) -> Cow<'_, [u8]> {
         return Cow::Borrowed(path);
     }
     let decoded = decode_unreserved(path);
-    if has_one_reading(path) {
+    if is_unambiguous(path) {
         return Cow::Owned(decoded);
     }
     Cow::Owned(remove_dot_segments(&merge_slashes(&decoded)))
@@ -52,13 +52,13 @@ pub fn route_form(path: &[u8]) -> Vec<u8> {
 /// Whether every origin reads the path as its normal form: it has no slash, backslash, dot or NUL
 /// that is encoded, no raw backslash, no path parameter, no empty segment and no segment that
 /// begins with a dot. Other escapes, such as `%20` and `%c3`, move no segment.
-fn has_one_reading(path: &[u8]) -> bool {
+fn is_unambiguous(path: &[u8]) -> bool {
     let mut before = 0;
     let mut bytes = path.iter();
     while let Some(&byte) = bytes.next() {
         let is_ambiguous = match (before, byte) {
             (_, b';' | b'\\') | (b'/', b'/' | b'.') => true,
-            (_, b'%') => matches!(escape_of(bytes.as_slice()), Some(0 | b'.' | b'/' | b'\\')),
+            (_, b'%') => matches!(parse_escape(bytes.as_slice()), Some(0 | b'.' | b'/' | b'\\')),
             _ => false,
         };
         if is_ambiguous {
@@ -80,8 +80,10 @@ fn has_one_reading(path: &[u8]) -> bool {
 /// `@` to them, and `%252f` an encoded slash. They read the path as if it had been sent so.
 pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
     let is_ambiguous = |path: &[u8]| {
-        !has_one_reading(path)
-            && (path.len() > READ_BYTES_MAX || hides_segments(path) || any_reading(path, &is_other))
+        !is_unambiguous(path)
+            && (path.len() > INTERPRETED_BYTES_MAX
+                || hides_segments(path)
+                || any_interpretation(path, &is_other))
     };
     let as_read_once_more =
         |path: &[u8]| has_escape(path, is_visible).then(|| decode_visible(path));
@@ -113,7 +115,7 @@ fn hides_segments(path: &[u8]) -> bool {
 
 /// The longest path whose readings are compared: at most some 10 million instructions, 2,500 a
 /// byte.
-pub const READ_BYTES_MAX: usize = 4096;
+pub const INTERPRETED_BYTES_MAX: usize = 4096;
 
 /// Whether an origin may read the path, which hides no segments, as one that `is_it` accepts.
 ///
@@ -123,7 +125,7 @@ pub const READ_BYTES_MAX: usize = 4096;
 /// before or after slashes of either kind are decoded, or to the end; and whether slashes are
 /// merged. A path with dot segments has nothing to decode or to cut, and the forms differ in
 /// whether dot segments are removed, and whether slashes are merged before or after that.
-fn any_reading(path: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
+fn any_interpretation(path: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
     let decoded = decode_unreserved(path);
     let removed = remove_dot_segments(&decoded);
     let is_either = |form: &[u8]| is_it(form) || is_it(&merge_slashes(form));
@@ -207,7 +209,7 @@ fn map_escapes(path: &[u8], decode: impl Fn(u8) -> Option<u8>) -> Vec<u8> {
     let mut rest = path;
     while let [first, after @ ..] = rest {
         rest = after;
-        match (*first, escape_of(after)) {
+        match (*first, parse_escape(after)) {
             (b'%', Some(value)) => {
                 rest = &after[2..];
                 match decode(value) {
@@ -228,11 +230,11 @@ fn map_escapes(path: &[u8], decode: impl Fn(u8) -> Option<u8>) -> Vec<u8> {
 /// Whether the path has an escape of such a value.
 fn has_escape(path: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
     let escapes = path.windows(3).filter(|window| window[0] == b'%');
-    escapes.filter_map(|escape| escape_of(&escape[1..])).any(is_it)
+    escapes.filter_map(|escape| parse_escape(&escape[1..])).any(is_it)
 }
 
 /// The value of the two hexadecimal digits that bytes begin with.
-fn escape_of(bytes: &[u8]) -> Option<u8> {
+fn parse_escape(bytes: &[u8]) -> Option<u8> {
     let digit = |at: usize| (*bytes.get(at)? as char).to_digit(16);
     Some((digit(0)? << 4 | digit(1)?) as u8)
 }
@@ -256,13 +258,13 @@ pub fn fuzz_path(data: &[u8]) {
     let normal = normalise(&path).into_owned();
     assert_eq!(normalise(&normal), &normal[..], "{}", path.escape_ascii());
     assert!(normal.starts_with(b"/") && !normal.windows(2).any(|pair| pair == b"//"));
-    assert!(hides_segments(&path) || any_reading(&path, |reading| reading == normal));
-    assert!(!any_reading(&path, |reading| !reading.starts_with(b"/")));
-    if has_one_reading(&path) {
-        assert!(!hides_segments(&path) && !any_reading(&path, |reading| reading != normal));
+    assert!(hides_segments(&path) || any_interpretation(&path, |reading| reading == normal));
+    assert!(!any_interpretation(&path, |reading| !reading.starts_with(b"/")));
+    if is_unambiguous(&path) {
+        assert!(!hides_segments(&path) && !any_interpretation(&path, |reading| reading != normal));
     }
     if is_plain(&path) {
-        assert!(has_one_reading(&path) && normal == path);
+        assert!(is_unambiguous(&path) && normal == path);
     }
 }
 
@@ -330,7 +332,7 @@ mod tests {
     #[test]
     fn each_reading_of_an_origin_is_compared() {
         let has = |path: &str, reading: &str| {
-            any_reading(path.as_bytes(), |form| form == reading.as_bytes())
+            any_interpretation(path.as_bytes(), |form| form == reading.as_bytes())
         };
         assert!(has("/a%2fb", "/a/b") && has("/a%2fb", "/a%2Fb"), "decoded or not");
         assert!(has("/a%5cb\\c", "/a/b/c"));
@@ -369,12 +371,12 @@ mod tests {
 
     #[test]
     fn a_path_without_ambiguous_characters_has_one_reading() {
-        let long = format!("/{}", "%20".repeat(2 * READ_BYTES_MAX));
+        let long = format!("/{}", "%20".repeat(2 * INTERPRETED_BYTES_MAX));
         for path in ["/", "/caf%c3%a9", "/a.b/%41%7e", "/a%20b", "/100%", &long] {
             let normal = normal(path);
             assert!(!is_ambiguous(path.as_bytes(), |form| form != normal.as_bytes()), "{path}");
         }
-        let long = format!("/{};", "a".repeat(READ_BYTES_MAX));
+        let long = format!("/{};", "a".repeat(INTERPRETED_BYTES_MAX));
         assert!(is_ambiguous(long.as_bytes(), |_| false), "more work than a request is worth");
     }
 
@@ -389,10 +391,10 @@ mod tests {
         pieces.concat()
     }
 
-    type Step = fn(&[u8]) -> Vec<u8>;
+    type OriginTransform = fn(&[u8]) -> Vec<u8>;
 
     /// The steps of origins, which apply them in any order and any number of times.
-    const STEPS: [Step; 6] = [
+    const TRANSFORMS: [OriginTransform; 6] = [
         |path| decode_slashes(path, [true, false]),
         |path| decode_slashes(path, [false, true]),
         |path| before_semicolon(path).to_vec(),
@@ -405,7 +407,7 @@ mod tests {
     fn no_order_of_steps_leads_from_an_unambiguous_path_to_another_route() {
         const ROUTES: [&[u8]; 4] = [b"/a/b", b"/a/", b"/b", b"/"];
         let select = |path: &[u8]| ROUTES.iter().position(|route| path.starts_with(route));
-        let mut random = crate::corpus::Random::seeded();
+        let mut random = crate::corpus::Random::from_clock();
         let (mut accepted, mut forms_max) = (0, 0);
         for _ in 0..30_000 {
             let count = 1 + random.below(9);
@@ -418,7 +420,7 @@ mod tests {
             let mut forms = vec![decode_unreserved(&path)];
             let mut at = 0;
             while at < forms.len() {
-                for step in STEPS {
+                for step in TRANSFORMS {
                     let form = step(&forms[at]);
                     // Every origin decodes unreserved characters.
                     let form = decode_unreserved(&form);
@@ -442,7 +444,7 @@ mod tests {
 
     #[test]
     fn any_bytes_have_a_stable_normal_form() {
-        let mut random = crate::corpus::Random::seeded();
+        let mut random = crate::corpus::Random::from_clock();
         for _ in 0..20_000 {
             let count = random.below(9);
             fuzz_path(&random_path(&mut random, count));

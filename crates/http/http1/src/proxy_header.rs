@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use memchr::memchr;
 
+use crate::comma_list::parse_decimal;
 use crate::limits::{PROXY_V1_BYTES_MAX, PROXY_V2_BYTES_MAX};
-use crate::lists::decimal;
 
 /// What a header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct ProxyHeader {
 }
 
 /// Why the first bytes of a connection are no valid header. The sender's fault; the connection has
-/// to be closed without an answer, since whoever sent this may not speak HTTP at all.
+/// to be closed without a response, since whoever sent this may not speak HTTP at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProxyHeaderError {
     /// Neither version's first bytes.
@@ -75,16 +75,16 @@ const V2_FIXED: usize = V2_START.len() + 4;
 pub fn parse_proxy_header(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
     let may_become = |start: &[u8]| input.iter().zip(start).all(|(seen, wanted)| seen == wanted);
     if may_become(V1_START) {
-        if input.len() < V1_START.len() { Ok(None) } else { version_1(input) }
+        if input.len() < V1_START.len() { Ok(None) } else { parse_v1(input) }
     } else if may_become(V2_START) {
-        if input.len() < V2_FIXED { Ok(None) } else { version_2(input) }
+        if input.len() < V2_FIXED { Ok(None) } else { parse_v2(input) }
     } else {
         Err(ProxyHeaderError::SignatureInvalid)
     }
 }
 
 /// A line of text.
-fn version_1(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
+fn parse_v1(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
     let seen = &input[..input.len().min(PROXY_V1_BYTES_MAX)];
     let Some(line_feed) = memchr(b'\n', seen) else {
         let is_too_long = input.len() >= PROXY_V1_BYTES_MAX;
@@ -99,22 +99,22 @@ fn version_1(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderEr
         // Whatever follows is to be ignored.
         ProxyHeader::default()
     } else {
-        version_1_addresses(line)?
+        parse_v1_addresses(line)?
     };
     Ok(Some((line_feed + 1, header)))
 }
 
-fn version_1_addresses(line: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
+fn parse_v1_addresses(line: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     let line = std::str::from_utf8(line).map_err(|_| ProxyHeaderError::LineInvalid)?;
     let mut parts = line.split(' ');
     let mut part = || parts.next().ok_or(ProxyHeaderError::LineInvalid);
     let family = match part()? {
-        "TCP4" => version_1_address::<Ipv4Addr>,
-        "TCP6" => version_1_address::<Ipv6Addr>,
+        "TCP4" => parse_v1_address::<Ipv4Addr>,
+        "TCP6" => parse_v1_address::<Ipv6Addr>,
         _ => return Err(ProxyHeaderError::LineInvalid),
     };
     let (source, destination) = (family(part()?)?, family(part()?)?);
-    let (source_port, destination_port) = (port(part()?)?, port(part()?)?);
+    let (source_port, destination_port) = (parse_port(part()?)?, parse_port(part()?)?);
     if parts.next().is_some() {
         return Err(ProxyHeaderError::LineInvalid);
     }
@@ -124,18 +124,18 @@ fn version_1_addresses(line: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     })
 }
 
-fn version_1_address<A: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, ProxyHeaderError> {
+fn parse_v1_address<A: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, ProxyHeaderError> {
     text.parse().map(A::into).map_err(|_| ProxyHeaderError::AddressInvalid)
 }
 
-fn port(text: &str) -> Result<u16, ProxyHeaderError> {
+fn parse_port(text: &str) -> Result<u16, ProxyHeaderError> {
     let is_plain = text == "0" || !text.starts_with('0');
-    let value = decimal(text.as_bytes()).filter(|_| is_plain);
+    let value = parse_decimal(text.as_bytes()).filter(|_| is_plain);
     value.and_then(|value| u16::try_from(value).ok()).ok_or(ProxyHeaderError::PortInvalid)
 }
 
 /// The binary form. `input` has at least [`V2_FIXED`] bytes.
-fn version_2(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
+fn parse_v2(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
     let fixed = &input[V2_START.len()..];
     let (command, family) = (fixed[0], fixed[1]);
     let len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
@@ -162,15 +162,15 @@ fn version_2(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderEr
     let Some(body) = input.get(V2_FIXED..V2_FIXED + len) else { return Ok(None) };
     let header = match family {
         _ if is_local => ProxyHeader::default(),
-        0x11 => version_2_addresses::<4>(body),
-        0x21 => version_2_addresses::<16>(body),
+        0x11 => parse_v2_addresses::<4>(body),
+        0x21 => parse_v2_addresses::<16>(body),
         _ => ProxyHeader::default(),
     };
     Ok(Some((V2_FIXED + len, header)))
 }
 
 /// Two addresses of `N` bytes, then two ports; `body` is long enough.
-fn version_2_addresses<const N: usize>(body: &[u8]) -> ProxyHeader
+fn parse_v2_addresses<const N: usize>(body: &[u8]) -> ProxyHeader
 where
     IpAddr: From<[u8; N]>,
 {
@@ -331,6 +331,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        corpus::run("proxy_header", 40, corpus::change_bytes, fuzz_proxy_header);
+        corpus::run("proxy_header", 40, corpus::mutate_bytes, fuzz_proxy_header);
     }
 }

@@ -4,16 +4,17 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr2};
 
-use crate::class::{Class, PATH, QUERY, TOKEN};
+use crate::byte_class::{ByteClass, PATH, QUERY, TOKEN};
 use crate::error::HeadError;
 use crate::field::Span;
 use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::limits::METHOD_BYTES_MAX;
-use crate::line::{bare_cr_or, version};
+use crate::line_parser::{bare_cr_or, parse_version};
 use crate::method::{Method, Version};
 use crate::path;
 use crate::target::{
-    self, Authority, AuthorityAt, Destination, Host, HostAt, Located, TargetError, TargetForm,
+    self, Authority, AuthoritySpan, Destination, DestinationSpans, Host, HostSpan, TargetError,
+    TargetForm,
 };
 
 /// The head of a request.
@@ -41,18 +42,18 @@ pub struct RequestLine {
     /// Whether the target has bytes from 0x80, which are percent-encoded when the head is whole.
     is_raw: bool,
     /// Read when the head is whole, with its `Host` field.
-    destination: Result<Located, TargetError>,
+    destination: Result<DestinationSpans, TargetError>,
 }
 
 impl RequestLine {
     /// Reads the request line that begins a head, if it is whole and right. Gives where the first
     /// field begins.
-    fn plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
-        let method_len = TOKEN.span(&head[..head.len().min(METHOD_BYTES_MAX)]);
+    fn parse_plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
+        let method_len = TOKEN.prefix_len(&head[..head.len().min(METHOD_BYTES_MAX)]);
         let [b' ', rest @ ..] = &head[method_len..] else { return None };
-        let mut target_len = PATH.span(rest);
+        let mut target_len = PATH.prefix_len(rest);
         if rest[target_len..].starts_with(b"?") {
-            target_len += QUERY.span(&rest[target_len..]);
+            target_len += QUERY.prefix_len(&rest[target_len..]);
         }
         let (target, rest) = rest.split_at(target_len);
         let version = match rest.first_chunk()? {
@@ -68,7 +69,7 @@ impl RequestLine {
     }
 
     /// RFC 9112 section 3: method, target and version with one space between them.
-    fn request_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
+    fn parse_request_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
         let method_end = memchr(b' ', line).ok_or(HeadError::MethodInvalid)?;
         let rest = &line[method_end + 1..];
         let target_len = memchr2(b' ', b'\t', rest).unwrap_or(rest.len());
@@ -85,7 +86,7 @@ impl RequestLine {
             }
             _ => {}
         }
-        let version = version(&rest[1..])?;
+        let version = parse_version(&rest[1..])?;
         check_target(target)?;
         let raw = target.iter().filter(|byte| !byte.is_ascii()).count();
         if target.len() + 2 * raw > limits.target_bytes_max {
@@ -110,8 +111,8 @@ impl RequestLine {
     fn set_line(&mut self, method: &[u8], target: &[u8], version: Version) {
         self.version = version;
         self.is_raw = false;
-        self.method = Method::of(method);
-        self.form = target::form_of(self.method, target);
+        self.method = Method::from_bytes(method);
+        self.form = target::target_form(self.method, target);
         self.method_span = Span::new(0..method.len());
         self.target_span = Span::new(method.len() + 1..method.len() + 1 + target.len());
     }
@@ -125,14 +126,14 @@ impl RequestHead {
 
     /// The method as received: a token of 1 to 32 bytes.
     pub fn method_bytes(&self) -> &[u8] {
-        self.line.method_span.of(&self.fields.bytes)
+        self.line.method_span.slice(&self.fields.bytes)
     }
 
     /// The target as received, with bytes from 0x80 percent-encoded: not empty, and of the bytes
     /// that [`target`] lists. There is no other reading of it: what routes, matches, is logged or
     /// is a part of a key has this form.
     pub fn target(&self) -> &[u8] {
-        self.line.target_span.of(&self.fields.bytes)
+        self.line.target_span.slice(&self.fields.bytes)
     }
 
     /// What the target looks like. Whether the method may have such a target is said by
@@ -150,7 +151,7 @@ impl RequestHead {
     /// as it is. [`target`](Self::target) is still the target as received.
     pub fn normalise_path(&mut self) {
         let Ok(located) = &mut self.line.destination else { return };
-        let target = located.path_and_query.of(&self.fields.bytes);
+        let target = located.path_and_query.slice(&self.fields.bytes);
         let (path, query) = path::split_query(target);
         if path.starts_with(b"/")
             && let Cow::Owned(normal) = path::normalise(path)
@@ -171,14 +172,14 @@ impl RequestHead {
 /// When the target does not fit the method, or the host is not certain. The method matters only
 /// with `*` and `host:port`.
 pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
-    let Located { authority, path_and_query } = head.line.destination?;
-    let view = |span: Span| span.of(&head.fields.bytes);
+    let DestinationSpans { authority, path_and_query } = head.line.destination?;
+    let view = |span: Span| span.slice(&head.fields.bytes);
     let authority_bytes = authority.map_or(&[][..], |at| view(at.span));
-    let authority = authority.map(|AuthorityAt { span, host, port }| {
+    let authority = authority.map(|AuthoritySpan { span, host, port }| {
         let host = match host {
-            HostAt::Name(len) => Host::Name(view(Span { len, ..span })),
-            HostAt::V4(address) => Host::V4(address),
-            HostAt::V6(address) => Host::V6(address),
+            HostSpan::Name(len) => Host::Name(view(Span { len, ..span })),
+            HostSpan::V4(address) => Host::V4(address),
+            HostSpan::V6(address) => Host::V6(address),
         };
         Authority { host, port }
     });
@@ -200,7 +201,7 @@ impl Default for RequestLine {
 }
 
 impl StartLine for RequestLine {
-    fn read(
+    fn parse(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
@@ -210,15 +211,15 @@ impl StartLine for RequestLine {
             return Ok(false);
         }
         let begin = scan.begin as usize;
-        if let Some(input) = scan.untouched(input, limits)
-            && let Some(len) = self.plain_line(&input[begin..], limits)
+        if let Some(input) = scan.unscanned(input, limits)
+            && let Some(len) = self.parse_plain_line(&input[begin..], limits)
         {
-            scan.read_to(begin + len);
+            scan.advance_to(begin + len);
             return Ok(true);
         }
         check_beginning(&input[begin..], limits)?;
         let Some(line) = scan.next_line(input, limits)? else { return Ok(false) };
-        self.request_line(&input[line], limits)?;
+        self.parse_request_line(&input[line], limits)?;
         Ok(true)
     }
 
@@ -227,7 +228,7 @@ impl StartLine for RequestLine {
             self.encode_target(&mut fields.bytes);
         }
         let line = (self.method, self.form, self.version);
-        self.destination = target::locate(fields, line, self.target_span);
+        self.destination = target::locate_destination(fields, line, self.target_span);
     }
 }
 
@@ -243,7 +244,7 @@ fn skip_empty_line(input: &[u8], scan: &mut HeadScan) -> Result<bool, HeadError>
     };
     scan.begin = begin;
     scan.line = begin;
-    scan.looked = scan.looked.max(begin);
+    scan.scanned = scan.scanned.max(begin);
     Ok(true)
 }
 
@@ -251,7 +252,7 @@ fn skip_empty_line(input: &[u8], scan: &mut HeadScan) -> Result<bool, HeadError>
 /// line without end. Looks at few bytes, because it is done again for each piece that arrives.
 fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
     let seen = &line[..line.len().min(METHOD_BYTES_MAX + 1)];
-    match seen.iter().position(|&byte| !TOKEN.has(byte)) {
+    match seen.iter().position(|&byte| !TOKEN.contains(byte)) {
         Some(end) if seen[end] != b' ' || end == 0 => return Err(HeadError::MethodInvalid),
         None if seen.len() > METHOD_BYTES_MAX => return Err(HeadError::MethodTooLong),
         _ => {}
@@ -268,8 +269,9 @@ fn check_target(target: &[u8]) -> Result<(), HeadError> {
     let query = memchr(b'?', target).unwrap_or(target.len());
     // Bytes from 0x80 are valid here, as they are percent-encoded later. In an authority they are
     // refused then, because a host has no percent-encoding.
-    let has_only =
-        |class: Class, bytes: &[u8]| bytes.iter().all(|&byte| class.has(byte) || !byte.is_ascii());
+    let has_only = |class: ByteClass, bytes: &[u8]| {
+        bytes.iter().all(|&byte| class.contains(byte) || !byte.is_ascii())
+    };
     if has_only(PATH, &target[..query]) && has_only(QUERY, &target[query..]) {
         return Ok(());
     }
@@ -281,7 +283,7 @@ mod tests {
     use super::*;
     use crate::corpus;
     use crate::fuzz::fuzz_request_head;
-    use crate::samples::{LIMITS, request};
+    use crate::test_heads::{LIMITS, request};
 
     #[test]
     fn a_head_gives_its_parts_and_what_it_used() {
@@ -297,7 +299,7 @@ mod tests {
         let expected = [(&b"Host"[..], &b"a"[..]), (b"X", b""), (b"x-Y", b"\xff\tz")];
         assert_eq!(fields, expected);
         assert_eq!(head.bytes(), &bytes[2..bytes.len() - 4]);
-        assert_eq!(head.find(crate::Name::Host).map(|it| head.value_of(it)), Some(&b"a"[..]));
+        assert_eq!(head.find(crate::FieldName::Host).map(|it| head.value_of(it)), Some(&b"a"[..]));
     }
 
     #[test]
@@ -365,7 +367,10 @@ mod tests {
             let head = request(&bytes).unwrap();
             assert_eq!((head.bytes(), head.target()), (bytes.as_bytes(), target.as_bytes()));
             assert_eq!(destination(&head).unwrap().path_and_query, path.as_bytes());
-            assert_eq!(head.find(crate::Name::Host).map(|it| head.value_of(it)), Some(&b"a"[..]));
+            assert_eq!(
+                head.find(crate::FieldName::Host).map(|it| head.value_of(it)),
+                Some(&b"a"[..])
+            );
         };
         encoded("GET /\u{fc}?\u{20ac}=\\", "/%C3%BC?%E2%82%AC=\\", "/%C3%BC?%E2%82%AC=\\");
         encoded("GET http://b/\u{fc}", "http://b/%C3%BC", "/%C3%BC");
@@ -496,7 +501,7 @@ mod tests {
             assert_eq!(parsed, Ok(None));
             let line = if end < 16 { 0 } else { 16 };
             let line = if end < bytes.len() - 2 { line } else { bytes.len() - 2 };
-            assert_eq!((scan.line as usize, scan.looked as usize), (line, end.max(line)));
+            assert_eq!((scan.line as usize, scan.scanned as usize), (line, end.max(line)));
         }
         let parsed = RequestHead::default().parse(&bytes, &mut scan, &LIMITS);
         assert_eq!(parsed, Ok(Some(bytes.len())));
@@ -516,6 +521,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        corpus::run("request_head", 40, corpus::change_bytes, fuzz_request_head);
+        corpus::run("request_head", 40, corpus::mutate_bytes, fuzz_request_head);
     }
 }

@@ -23,12 +23,12 @@ use std::ops::Range;
 
 use memchr::memchr2;
 
-use crate::class::HOST;
+use crate::byte_class::HOST;
 use crate::field::Span;
 use crate::head::Fields;
 use crate::limits::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::method::{Method, Version};
-use crate::name::Name;
+use crate::name::FieldName;
 
 /// The four forms of RFC 9112 section 3.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,24 +80,24 @@ pub struct Destination<'a> {
 
 /// What a [`Destination`] is a view of, in ranges of its head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Located {
-    pub(crate) authority: Option<AuthorityAt>,
+pub(crate) struct DestinationSpans {
+    pub(crate) authority: Option<AuthoritySpan>,
     /// In the bytes of the head, perhaps behind those that were received.
     pub(crate) path_and_query: Span,
 }
 
 /// What an [`Authority`] is a view of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AuthorityAt {
+pub(crate) struct AuthoritySpan {
     /// As received.
     pub(crate) span: Span,
-    pub(crate) host: HostAt,
+    pub(crate) host: HostSpan,
     pub(crate) port: Option<u16>,
 }
 
 /// A host that begins with its authority.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum HostAt {
+pub(crate) enum HostSpan {
     /// Has so many bytes.
     Name(u32),
     V4(Ipv4Addr),
@@ -153,30 +153,30 @@ impl<'a> Authority<'a> {
     /// What the module's text lists.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TargetError> {
         // No part may have an `@`, so that looking for it can wait for the error.
-        Self::read(bytes).map_err(|error| match bytes.contains(&b'@') {
+        Self::parse_parts(bytes).map_err(|error| match bytes.contains(&b'@') {
             true => TargetError::UserInformation,
             false => error,
         })
     }
 
-    fn read(bytes: &'a [u8]) -> Result<Self, TargetError> {
+    fn parse_parts(bytes: &'a [u8]) -> Result<Self, TargetError> {
         let (host, rest) = match bytes {
             [b'[', inner @ ..] => {
                 let end = inner.iter().position(|&byte| byte == b']');
                 let end = end.ok_or(TargetError::HostInvalid)?;
-                (v6(&inner[..end])?, &inner[end + 1..])
+                (parse_v6(&inner[..end])?, &inner[end + 1..])
             }
             _ => {
-                let (host, rest) = bytes.split_at(HOST.span(bytes));
+                let (host, rest) = bytes.split_at(HOST.prefix_len(bytes));
                 if !matches!(rest, [] | [b':', ..]) {
                     return Err(TargetError::HostInvalid);
                 }
-                (name_or_v4(host)?, rest)
+                (parse_name_or_v4(host)?, rest)
             }
         };
         let port = match rest {
             [] => None,
-            [b':', digits @ ..] => Some(port(digits)?),
+            [b':', digits @ ..] => Some(parse_port(digits)?),
             _ => return Err(TargetError::HostInvalid),
         };
         Ok(Self { host, port })
@@ -215,73 +215,76 @@ pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
 
 /// Reads what [`destination`](crate::destination()) gives, once a head is whole. May append a path
 /// to its bytes.
-pub(crate) fn locate(
+pub(crate) fn locate_destination(
     fields: &mut Fields,
     (method, form, version): (Method, TargetForm, Version),
     target: Span,
-) -> Result<Located, TargetError> {
-    let host = host_field(fields, version)?;
+) -> Result<DestinationSpans, TargetError> {
+    let host = parse_host_field(fields, version)?;
     let is_connect = method == Method::Connect;
     match form {
         TargetForm::Authority if is_connect => {
-            let authority = authority_at(fields, target, host)?;
+            let authority = parse_authority(fields, target, host)?;
             authority.port.ok_or(TargetError::PortMissing)?;
-            Ok(Located { authority: Some(authority), path_and_query: Span::default() })
+            Ok(DestinationSpans { authority: Some(authority), path_and_query: Span::default() })
         }
         TargetForm::Authority => Err(TargetError::FormInvalid),
         _ if is_connect => Err(TargetError::FormInvalid),
         TargetForm::Asterisk if method != Method::Options => Err(TargetError::FormInvalid),
         TargetForm::Origin | TargetForm::Asterisk => {
-            Ok(Located { authority: host, path_and_query: target })
+            Ok(DestinationSpans { authority: host, path_and_query: target })
         }
         TargetForm::Absolute => {
-            let (scheme, authority) = split_absolute(target.of(&fields.bytes));
+            let (scheme, authority) = split_absolute(target.slice(&fields.bytes));
             if !scheme.eq_ignore_ascii_case(b"http") {
                 return Err(TargetError::SchemeUnsupported);
             }
             let start = target.start as usize + scheme.len() + "://".len();
             let path = start + authority.len()..(target.start + target.len) as usize;
-            let authority = authority_at(fields, Span::new(start..path.start), host)?;
-            let path_and_query = path_of(method, path, &mut fields.bytes);
-            Ok(Located { authority: Some(authority), path_and_query })
+            let authority = parse_authority(fields, Span::new(start..path.start), host)?;
+            let path_and_query = locate_path(method, path, &mut fields.bytes);
+            Ok(DestinationSpans { authority: Some(authority), path_and_query })
         }
     }
 }
 
 /// RFC 9112 section 3.2: exactly one in HTTP/1.1, and a valid one.
-fn host_field(fields: &Fields, version: Version) -> Result<Option<AuthorityAt>, TargetError> {
-    let mut hosts = fields.fields_of(Name::Host);
+fn parse_host_field(
+    fields: &Fields,
+    version: Version,
+) -> Result<Option<AuthoritySpan>, TargetError> {
+    let mut hosts = fields.fields_of(FieldName::Host);
     match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => Err(TargetError::HostDuplicate),
-        (Some(host), None) => authority_at(fields, host.value, None).map(Some),
+        (Some(host), None) => parse_authority(fields, host.value, None).map(Some),
         (None, _) if version == Version::Http10 => Ok(None),
         (None, _) => Err(TargetError::HostMissing),
     }
 }
 
 /// Reads an authority, unless it is the same as another one.
-fn authority_at(
+fn parse_authority(
     fields: &Fields,
     span: Span,
-    other: Option<AuthorityAt>,
-) -> Result<AuthorityAt, TargetError> {
-    let bytes = span.of(&fields.bytes);
+    other: Option<AuthoritySpan>,
+) -> Result<AuthoritySpan, TargetError> {
+    let bytes = span.slice(&fields.bytes);
     if let Some(other) = other
-        && other.span.of(&fields.bytes) == bytes
+        && other.span.slice(&fields.bytes) == bytes
     {
-        return Ok(AuthorityAt { span, ..other });
+        return Ok(AuthoritySpan { span, ..other });
     }
     let Authority { host, port } = Authority::parse(bytes)?;
     let host = match host {
-        Host::Name(name) => HostAt::Name(name.len() as u32),
-        Host::V4(address) => HostAt::V4(address),
-        Host::V6(address) => HostAt::V6(address),
+        Host::Name(name) => HostSpan::Name(name.len() as u32),
+        Host::V4(address) => HostSpan::V4(address),
+        Host::V6(address) => HostSpan::V6(address),
     };
-    Ok(AuthorityAt { span, host, port })
+    Ok(AuthoritySpan { span, host, port })
 }
 
 /// The form that a target has. CONNECT is asked for, since `host:port` can look like a scheme.
-pub(crate) fn form_of(method: Method, target: &[u8]) -> TargetForm {
+pub(crate) fn target_form(method: Method, target: &[u8]) -> TargetForm {
     match target {
         b"*" => TargetForm::Asterisk,
         [b'/', ..] => TargetForm::Origin,
@@ -310,7 +313,7 @@ fn split_absolute(target: &[u8]) -> (&[u8], &[u8]) {
 /// Where in a head's bytes the path and query of an absolute target are. RFC 9112 section 3.2.1: an
 /// empty path is sent as `/`, section 3.2.4: or as `*`, with OPTIONS about the whole server. Such a
 /// one is appended to the bytes, behind what was received.
-fn path_of(method: Method, range: Range<usize>, bytes: &mut Vec<u8>) -> Span {
+fn locate_path(method: Method, range: Range<usize>, bytes: &mut Vec<u8>) -> Span {
     let start = bytes.len();
     match bytes[range.clone()].first() {
         None => bytes.push(if method == Method::Options { b'*' } else { b'/' }),
@@ -323,17 +326,17 @@ fn path_of(method: Method, range: Range<usize>, bytes: &mut Vec<u8>) -> Span {
     Span::new(start..bytes.len())
 }
 
-fn v6(bytes: &[u8]) -> Result<Host<'static>, TargetError> {
+fn parse_v6(bytes: &[u8]) -> Result<Host<'static>, TargetError> {
     let text = std::str::from_utf8(bytes).map_err(|_| TargetError::HostInvalid)?;
     text.parse().map(Host::V6).map_err(|_| TargetError::HostInvalid)
 }
 
 /// Reads bytes of [`HOST`].
-fn name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
+fn parse_name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
     if bytes.is_empty() {
         return Err(TargetError::HostEmpty);
     }
-    if let Some(address) = v4(bytes) {
+    if let Some(address) = parse_v4(bytes) {
         return Ok(Host::V4(address));
     }
     let labels = bytes.strip_suffix(b".").unwrap_or(bytes);
@@ -352,7 +355,7 @@ fn name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
 }
 
 /// Reads a dotted quad: four numbers up to 255 without leading zeros.
-fn v4(bytes: &[u8]) -> Option<Ipv4Addr> {
+fn parse_v4(bytes: &[u8]) -> Option<Ipv4Addr> {
     let mut before = 0;
     let mut dots = 0;
     // Of the number at hand; `None` before its first digit.
@@ -383,7 +386,7 @@ fn is_number(label: &[u8]) -> bool {
     }
 }
 
-fn port(digits: &[u8]) -> Result<u16, TargetError> {
+fn parse_port(digits: &[u8]) -> Result<u16, TargetError> {
     let is_plain = matches!(digits, [b'1'..=b'9', ..]) && digits.len() <= 5;
     if !(is_plain && digits.iter().all(u8::is_ascii_digit)) {
         return Err(TargetError::PortInvalid);
@@ -397,7 +400,7 @@ mod tests {
     use super::*;
     use crate::error::HeadError;
     use crate::request::destination;
-    use crate::samples::request;
+    use crate::test_heads::request;
 
     /// The authority and path of a request, or the error, for a target and the fields after it.
     fn resolve(line: &str, fields: &str) -> Result<(String, String), TargetError> {
@@ -583,7 +586,7 @@ mod tests {
     #[test]
     fn dotted_quads_are_those_of_the_library() {
         const PIECES: [&str; 10] = ["0", "1", "25", "255", "9", "99", "256", "01", ".", ""];
-        let mut random = crate::corpus::Random::seeded();
+        let mut random = crate::corpus::Random::from_clock();
         let mut read = 0;
         for _ in 0..50_000 {
             let mut text = String::new();
@@ -591,8 +594,8 @@ mod tests {
                 let is_dot = index % 2 == 1 && random.below(9) > 0;
                 text += if is_dot { "." } else { PIECES[random.below(PIECES.len())] };
             }
-            assert_eq!(v4(text.as_bytes()), text.parse().ok(), "{text}");
-            read += usize::from(v4(text.as_bytes()).is_some());
+            assert_eq!(parse_v4(text.as_bytes()), text.parse().ok(), "{text}");
+            read += usize::from(parse_v4(text.as_bytes()).is_some());
         }
         assert!((500..40_000).contains(&read), "some are addresses, some are not: {read}");
     }

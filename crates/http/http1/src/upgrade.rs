@@ -1,18 +1,18 @@
 //! Switching to another protocol, RFC 9110 section 7.8.
 
-use crate::answer::AnswerHead;
+use crate::comma_list::split_tokens;
 use crate::head::Fields;
 use crate::limits::UPGRADE_PROTOCOLS_MAX;
-use crate::lists::tokens;
 use crate::method::{Method, Version};
-use crate::name::Name;
+use crate::name::FieldName;
 use crate::request::RequestHead;
+use crate::response::ResponseHead;
 
 /// The protocols that a head offers or accepts to switch to, at most 8, each a token with perhaps
 /// `/` and another. None unless `Connection` says `upgrade` (RFC 9110 section 7.8), and none when
 /// one of them is malformed: what it means to the other side is not certain.
 pub fn upgrade_protocols(fields: &Fields) -> impl Iterator<Item = &[u8]> {
-    fields.values(Name::Upgrade).flat_map(tokens).filter(|_| fields.offers_upgrade)
+    fields.values(FieldName::Upgrade).flat_map(split_tokens).filter(|_| fields.offers_upgrade)
 }
 
 /// Whether a request asks for WebSocket and for nothing else, RFC 6455 section 4.1. Other
@@ -25,23 +25,23 @@ pub fn is_websocket_upgrade(head: &RequestHead) -> bool {
         && protocols.next().is_none()
 }
 
-/// Whether an answer switches to what its request offered: status 101, and only protocols that the
+/// Whether a response switches to what its request offered: status 101, and only protocols that the
 /// request named.
-pub fn upgrade_accepted(request: &RequestHead, answer: &AnswerHead) -> bool {
+pub fn is_upgrade_accepted(request: &RequestHead, response: &ResponseHead) -> bool {
     let mut offered: [&[u8]; UPGRADE_PROTOCOLS_MAX] = Default::default();
     let places = offered.iter_mut().zip(upgrade_protocols(request));
     let count = places.map(|(place, protocol)| *place = protocol).count();
     let is_offered = |protocol: &[u8]| {
         offered[..count].iter().any(|offered| offered.eq_ignore_ascii_case(protocol))
     };
-    let mut accepted = upgrade_protocols(answer).peekable();
-    answer.status() == 101 && accepted.peek().is_some() && accepted.all(is_offered)
+    let mut accepted = upgrade_protocols(response).peekable();
+    response.status() == 101 && accepted.peek().is_some() && accepted.all(is_offered)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{answer, request};
+    use crate::test_heads::{request, response};
 
     #[test]
     fn only_what_was_offered_may_be_switched_to() {
@@ -62,8 +62,8 @@ mod tests {
         let both = head("Upgrade: a/1, b\r\nUpgrade: c\r\nConnection: x, upgrade\r\n");
         assert_eq!(upgrade_protocols(&both).collect::<Vec<_>>(), [&b"a/1"[..], b"b", b"c"]);
         let accepts = |status: &str| {
-            let answer = answer(format!("HTTP/1.1 {status}\r\n\r\n")).unwrap();
-            upgrade_accepted(&offer, &answer)
+            let response = response(format!("HTTP/1.1 {status}\r\n\r\n")).unwrap();
+            is_upgrade_accepted(&offer, &response)
         };
         assert!(accepts("101 x\r\nConnection: upgrade\r\nUpgrade: websocket"));
         assert!(!accepts("200 x\r\nConnection: upgrade\r\nUpgrade: websocket"));

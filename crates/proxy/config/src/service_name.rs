@@ -55,7 +55,7 @@ impl ServiceName {
     /// connect time, which a cache hit skips. So responses that were stored under other rules have
     /// another key space.
     pub(super) fn with_rules(self, rules: &TargetRules) -> Self {
-        Self { space: Space::of(&format!("{};{}", self.text, fingerprint(rules))), ..self }
+        Self { space: Space::named(&format!("{};{}", self.text, fingerprint(rules))), ..self }
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) fn names(
             let allowed = "a name that no other service of the process has";
             return Err(ConfigError::rule(named.table.location_of("name"), problem, allowed));
         }
-        names.push(ServiceName { space: Space::of(&text), text, source });
+        names.push(ServiceName { space: Space::named(&text), text, source });
     }
     Ok(names)
 }
@@ -184,7 +184,7 @@ mod tests {
         };
         let (one, other) = (boost("127.0.0.1:81"), boost("[::1]:82"));
         assert_eq!(one.services[0].name, other.services[0].name);
-        assert_eq!(one.services[0].name.space, Space::of("boost"));
+        assert_eq!(one.services[0].name.space, Space::named("boost"));
         assert_eq!(notes(&one), Vec::<String>::new());
         assert_eq!(lost_names(&one, &other), Vec::<&str>::new());
     }

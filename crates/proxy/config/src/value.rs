@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_http1::path::route_form;
-use millrace_http1::{Name, REMOVED_UNLESS_TRUSTED};
+use millrace_http1::{FieldName, REMOVED_UNLESS_TRUSTED};
 
 use super::{Cidr, Congestion, ListenAddress, Origin, ProcessUser};
 
@@ -360,7 +360,7 @@ pub(super) fn parse_path_prefix(text: &str) -> Result<String, Problem> {
 /// Parses the name of a field that a reverse proxy removes unless a trusted peer sent it, into lower
 /// case.
 pub(super) fn parse_pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
-    if !REMOVED_UNLESS_TRUSTED.has(Name::of(text.as_bytes())) {
+    if !REMOVED_UNLESS_TRUSTED.contains(FieldName::from_bytes(text.as_bytes())) {
         return Err("is not a field that is removed by default");
     }
     Ok(text.to_ascii_lowercase().into_bytes().into())

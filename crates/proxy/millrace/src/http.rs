@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_http1::{AnswerHead, Fields, HeadError, HeadLimits, HeadScan, RequestHead};
+use millrace_http1::{Fields, HeadError, HeadLimits, HeadScan, RequestHead, ResponseHead};
 
 /// The limits of all headers except those of origins. A larger header is an error that contains a
 /// [`HeadError`].
@@ -108,8 +108,8 @@ impl Connection {
     ///
     /// # Errors
     /// Those of [`read_request`](Self::read_request).
-    pub(crate) fn read_response(&mut self) -> Result<AnswerHead> {
-        let mut head = AnswerHead::default();
+    pub(crate) fn read_response(&mut self) -> Result<ResponseHead> {
+        let mut head = ResponseHead::default();
         while head.status() < 200 {
             self.read_head(|input, scan| head.parse(input, scan, &HEAD_LIMITS))?;
         }
@@ -120,8 +120,8 @@ impl Connection {
     ///
     /// # Errors
     /// Those of [`read_request`](Self::read_request).
-    pub(crate) fn read_origin_response(&mut self) -> Result<AnswerHead> {
-        let mut head = AnswerHead::default();
+    pub(crate) fn read_origin_response(&mut self) -> Result<ResponseHead> {
+        let mut head = ResponseHead::default();
         while head.status() < 200 {
             self.read_head(|input, scan| head.parse_lenient(input, scan, &ORIGIN_LIMITS))?;
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use millrace_config::Config;
 use millrace_disk as disk;
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, LogSink, MailboxReceiver, PeerMailboxes,
     PollWatch, ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mailbox_mesh,
@@ -61,7 +61,7 @@ impl WorkerPool {
             active_config: Arc::clone(active_config),
             engine,
             shared: Arc::clone(shared),
-            names: Arc::new(Sources::parse(
+            names: Arc::new(ResolverConfig::parse(
                 &std::fs::read("/etc/hosts").unwrap_or_default(),
                 &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
                 &[],
@@ -122,7 +122,7 @@ struct WorkerContext {
     active_config: Arc<ActiveConfig>,
     engine: Engine,
     shared: Arc<SharedState>,
-    names: Arc<Sources>,
+    names: Arc<ResolverConfig>,
     verifier: VerifierThread,
     /// The share of each worker if it has as many listeners as at the start.
     descriptors: u64,

@@ -6,7 +6,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_dns::{Bounds, Event as SocketEvent, Found, NameError, Names, Order, Sources};
+use millrace_dns::{
+    DnsResolver, LookupResult, NameError, ResolverConfig, ResolverLimits, SocketEvent,
+    SocketOperation,
+};
 use millrace_engine::{Address, CompletionEvent, Engine, Error, Fd, HeldBytes, Instant, Token};
 
 use crate::exchange::Reason;
@@ -24,7 +27,7 @@ pub(crate) const fn reason_of(error: NameError) -> Reason {
 /// The resolver of a worker. `W` identifies a waiting exchange.
 #[derive(Debug)]
 pub(crate) struct Resolver<W> {
-    names: Names<W>,
+    names: DnsResolver<W>,
     /// The sockets, by the slots of their tokens.
     sockets: Vec<Option<NameSocket>>,
 }
@@ -41,8 +44,8 @@ struct NameSocket {
 impl<W: Copy + PartialEq> Resolver<W> {
     /// Creates a resolver with these sources of names. Of the limits it uses `name_ms`, `names` and
     /// `name_lookups`.
-    pub(crate) fn new(sources: Arc<Sources>, limits: &Limits, now: Instant) -> Self {
-        Self { names: Names::new(sources, bounds(limits), now), sockets: Vec::new() }
+    pub(crate) fn new(sources: Arc<ResolverConfig>, limits: &Limits, now: Instant) -> Self {
+        Self { names: DnsResolver::new(sources, bounds(limits), now), sockets: Vec::new() }
     }
 
     /// Changes the limits. Lookups in progress keep their deadlines.
@@ -58,7 +61,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
     /// Returns the number of lookups in progress.
     #[cfg(test)]
     fn under_way(&self) -> usize {
-        self.names.under_way()
+        self.names.active_lookups()
     }
 
     /// Looks a name up; see [`Names::lookup`]. A pending result comes from
@@ -68,7 +71,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
         engine: &mut E,
         name: &[u8],
         waiter: W,
-    ) -> Poll<Found> {
+    ) -> Poll<LookupResult> {
         let now = engine.now();
         let found = self.names.lookup(name, waiter, now, &mut || engine.random());
         self.execute_orders(engine, now);
@@ -123,13 +126,13 @@ impl<W: Copy + PartialEq> Resolver<W> {
     }
 
     /// Returns the next waiter whose lookup has finished, and the result.
-    pub(crate) fn poll_finished(&mut self) -> Option<(W, Found)> {
+    pub(crate) fn poll_finished(&mut self) -> Option<(W, LookupResult)> {
         self.names.poll_finished()
     }
 
     /// Removes a waiter, which gets no result then.
     pub(crate) fn forget(&mut self, waiter: W) {
-        self.names.forget(waiter);
+        self.names.remove_waiter(waiter);
     }
 
     /// Ends all lookups and closes their sockets, because the worker ends. The waiters get no
@@ -178,24 +181,34 @@ impl<W: Copy + PartialEq> Resolver<W> {
     /// Executes the orders of [`Names`]. In nearly every turn there are none.
     #[inline]
     fn execute_orders<E: Engine>(&mut self, engine: &mut E, now: Instant) {
-        while let Some((token, order)) = self.names.next_order() {
+        while let Some((token, order)) = self.names.next_operation() {
             self.execute(engine, token, order, now);
         }
     }
 
     #[inline(never)]
-    fn execute<E: Engine>(&mut self, engine: &mut E, token: Token, order: Order, now: Instant) {
+    fn execute<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        token: Token,
+        order: SocketOperation,
+        now: Instant,
+    ) {
         let slot = token.slot() as usize;
         match order {
-            Order::OpenUdp(server) => self.open(engine, token, &Address::Udp(server), now),
-            Order::OpenTcp(server) => self.open(engine, token, &Address::Tcp(server), now),
-            Order::Close => {
+            SocketOperation::OpenUdp(server) => {
+                self.open(engine, token, &Address::Udp(server), now)
+            }
+            SocketOperation::OpenTcp(server) => {
+                self.open(engine, token, &Address::Tcp(server), now)
+            }
+            SocketOperation::Close => {
                 if let Some(socket) = self.sockets.get_mut(slot).and_then(Option::take) {
                     engine.close(socket.fd);
                 }
             }
-            Order::Send(bytes) => engine.send(self.fd(token), &[&bytes], token),
-            Order::Receive(bytes_max) => engine.recv(self.fd(token), bytes_max, token),
+            SocketOperation::Send(bytes) => engine.send(self.fd(token), &[&bytes], token),
+            SocketOperation::Receive(bytes_max) => engine.recv(self.fd(token), bytes_max, token),
         }
     }
 
@@ -221,8 +234,8 @@ impl<W: Copy + PartialEq> Resolver<W> {
     }
 }
 
-fn bounds(limits: &Limits) -> Bounds {
-    Bounds {
+fn bounds(limits: &Limits) -> ResolverLimits {
+    ResolverLimits {
         time: Duration::from_millis(limits.name_ms),
         lookups: limits.name_lookups as u32,
         names: limits.names as usize,

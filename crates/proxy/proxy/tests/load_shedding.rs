@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::from_arguments;
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{Address, MailboxSender, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{
@@ -43,7 +43,7 @@ impl Fixture {
             inbox,
             mail: mailbox_mesh(1, 4).pop().unwrap(),
             shared: shared.clone(),
-            names: Arc::new(Sources::parse(b"", b"", &[])),
+            names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
             desk: millrace_proxy::auth::VerifierHandle::unavailable(),
             descriptors: 100,
             thresholds: Thresholds::FIXED,

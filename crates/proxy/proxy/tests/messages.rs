@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use millrace_config::{Config, ListenAddress, from_arguments};
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{
     Address, CompletionEvent, Engine, Fd, MailboxSender, PeerMailboxes, Token, TokenKind, mailbox,
     mailbox_mesh,
@@ -135,7 +135,7 @@ fn setup(
         inbox,
         mail,
         shared: shared.clone(),
-        names: Arc::new(Sources::parse(b"", b"", &[])),
+        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::from_arguments;
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker};
 use millrace_sim::{Faults, ReadResult, SimDetached, SimEngine, SimWaker, SimWorker, World, run};
@@ -38,7 +38,7 @@ fn proxy(world: &World) -> Driven {
         inbox,
         mail,
         shared,
-        names: Arc::new(Sources::parse(b"", b"", &[])),
+        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,

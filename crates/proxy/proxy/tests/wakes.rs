@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use iolite::Slab;
 use millrace_config::from_arguments;
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 use millrace_engine::{
     Address, Instant, MailboxReceiver, MailboxSender, PeerMailboxes, mailbox, mailbox_mesh,
 };
@@ -175,7 +175,7 @@ fn setup(
         inbox,
         mail,
         shared: shared.clone(),
-        names: Arc::new(Sources::parse(b"", b"", &[])),
+        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use iolite::{Aggregate, AllocError, Slab};
 use millrace_body::{Body, WaiterId};
 use millrace_disk::PurgeTarget;
-use millrace_http_cache::{HashKey, Key, Stored};
+use millrace_http_cache::{CachedHeader, HashKey, Key};
 
 use super::disk_state::DiskTier;
 use super::invalidations::Invalidations;
@@ -268,7 +268,7 @@ impl Cache {
         &self,
         key: Key,
         old: &Arc<Object>,
-        stored: Stored,
+        stored: CachedHeader,
         arrived: Aggregate,
     ) {
         let mut part = old.with(stored);

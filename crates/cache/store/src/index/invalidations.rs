@@ -148,7 +148,7 @@ mod tests {
         let flags = |since| {
             let mut meta = super::super::tests::meta();
             recent.apply_since(&mut meta, since, &bytes, &[], 0);
-            meta.flags.has(millrace_http_cache::Flags::NO_CACHE)
+            meta.flags.contains(millrace_http_cache::Flags::NO_CACHE)
         };
         assert!(flags(since) && !flags(since + 1) && !flags(recent.last_seq()));
     }

@@ -101,7 +101,7 @@ impl Cache {
                     .then(|| self.grant_lease(entry, lookup, vary_key));
                 LookupResult::Stale(object, lease)
             }
-            Reuse::Validate { is_spare, .. } => {
+            Reuse::Validate { is_stale_fallback: is_spare, .. } => {
                 eviction.hit(slot.handle);
                 let object = object.clone();
                 // A client that demands a validation now must not get a response that was requested

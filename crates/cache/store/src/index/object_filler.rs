@@ -144,7 +144,7 @@ impl ObjectFiller {
         let filler = self.filler.take().expect("it ends only once");
         let (mut meta, arrived) = (*self.object.meta(), self.body().arrived());
         let is_sound = finish(&mut meta, arrived, true, self.object.declared).is_ok();
-        if self.is_kept && !(is_sound && meta.extent == self.object.meta().extent) {
+        if self.is_kept && !(is_sound && meta.stored_range == self.object.meta().stored_range) {
             self.is_kept = false;
             self.cache.remove_body(self.key, &self.object.body);
         }

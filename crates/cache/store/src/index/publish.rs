@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard};
 
 use iolite::AllocError;
 use millrace_body::{Filler, WaiterId};
-use millrace_http_cache::{Key, Stored, TagHash, VariantKey};
+use millrace_http_cache::{CachedHeader, Key, TagHash, VariantKey};
 
 use super::cache::Cache;
 use super::fetch_lease::{FetchLease, UNCOLLAPSED_MS};
@@ -25,7 +25,7 @@ pub enum StoreRefusal {
 #[derive(Debug)]
 pub struct NewEntry {
     /// Its header, and the metadata that decides about its reuse.
-    pub stored: Stored,
+    pub stored: CachedHeader,
     /// The values of the fields in `Vary` in the request.
     pub variant: Option<VariantKey>,
     /// The length of its body, if announced.
@@ -134,14 +134,14 @@ impl Cache {
     /// Removes the objects that a new one replaces: those of the same variant, those with another
     /// `Vary`, and the oldest ones if there are too many.
     fn remove_replaced(&self, shard: &mut Shard, key: Key, new: &Object) -> Vec<ObjectSlot> {
-        let is_part = new.meta().extent.is_some();
+        let is_part = new.meta().stored_range.is_some();
         let count = shard.keys.get(&key).map_or(0, |entry| entry.objects.len());
         let mut surplus = (count + 1).saturating_sub(self.variants());
         shard.remove_objects(key, |slot| {
             let old = &slot.object;
             let is_same = old.variant == new.variant && old.stored.vary == new.stored.vary;
             let is_other = old.stored.vary != new.stored.vary;
-            let is_better = is_part && old.meta().extent.is_none() && !old.is_cut();
+            let is_better = is_part && old.meta().stored_range.is_none() && !old.is_cut();
             let is_gone = (is_same && !is_better) || is_other || surplus > 0;
             surplus = surplus.saturating_sub(usize::from(is_gone));
             is_gone

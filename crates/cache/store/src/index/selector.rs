@@ -1,6 +1,6 @@
 //! Selecting stored responses, for operators.
 
-use millrace_http_cache::{HashKey, TagHash, tag_hash, written_site, written_url};
+use millrace_http_cache::{HashKey, TagHash, normalise_url, parse_uri_origin, tag_hash};
 
 /// A set of stored responses.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,13 +18,13 @@ pub enum Selector {
 impl Selector {
     /// Selects a URL; `None` if the text is not a URL.
     pub fn url(text: &[u8]) -> Option<Self> {
-        written_url(text).map(Self::Url)
+        normalise_url(text).map(Self::Url)
     }
 
     /// Selects all URLs with a prefix: a whole host, optionally followed by the beginning of a
     /// path. `None` if no URL begins so.
     pub fn prefix(text: &[u8]) -> Option<Self> {
-        written_url(text).map(Self::Prefix)
+        normalise_url(text).map(Self::Prefix)
     }
 
     /// Selects the responses with a member of `Surrogate-Key` or `Cache-Tag`.
@@ -35,12 +35,12 @@ impl Selector {
     /// Selects the responses of a site with a member of `Cache-Groups` (RFC 9875); `None` if the
     /// text is not a site.
     pub fn group(hash: &HashKey, site: &[u8], text: &[u8]) -> Option<Self> {
-        written_site(site).map(|site| Self::Tag(tag_hash(hash, Some(&site), text)))
+        parse_uri_origin(site).map(|site| Self::Tag(tag_hash(hash, Some(&site), text)))
     }
 
     /// Returns whether [`Selector::group`] accepts this site.
     pub fn is_site(site: &[u8]) -> bool {
-        written_site(site).is_some()
+        parse_uri_origin(site).is_some()
     }
 
     /// Returns whether a response with this key text and these tags is selected.

@@ -199,7 +199,7 @@ impl KeyEntry {
             if slot.object.is_cut() || !matcher.matches(&slot.object) {
                 continue;
             }
-            if slot.object.meta().extent.is_none() {
+            if slot.object.meta().stored_range.is_none() {
                 return Some(slot);
             }
             part = part.or(Some(slot));
@@ -210,7 +210,7 @@ impl KeyEntry {
     /// Returns the hash of the values of the newest object's `Vary` fields in a request.
     pub(super) fn vary_key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<u128> {
         let newest = self.objects.iter().rev().find_map(|slot| slot.object.stored.vary.as_ref());
-        newest.map(|names| names.words(hash, request))
+        newest.map(|names| names.raw_hash(hash, request))
     }
 
     /// Returns the fetch that a request with this `vary_key` should wait for.
@@ -243,7 +243,7 @@ impl<'a> VaryMatcher<'a> {
         let known = self.last.filter(|(last, _)| *last == names).map(|(_, vary_key)| vary_key);
         let vary_key = known.unwrap_or_else(|| names.key(self.hash, self.request));
         self.last = Some((names, vary_key));
-        variant.fits(&vary_key)
+        variant.matches(&vary_key)
     }
 }
 

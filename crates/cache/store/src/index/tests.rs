@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 use iolite::Slab;
 use millrace_body::{BodyRead, Reader, WaiterId};
 use millrace_http_cache::{
-    Extent, Forward, HashKey, Key, Policy, Receipt, Received, RequestDirectives, Scheme, Stored,
-    TagHash, store, tag_hash,
+    CachePolicy, CachedHeader, Forward, HashKey, Key, Receipt, ReceivedResponse, RequestDirectives,
+    Scheme, StoredRange, TagHash, store, tag_hash,
 };
-use millrace_http1::{AnswerHead, HeadLimits, HeadScan, OriginRequest, RequestHead};
+use millrace_http1::{HeadLimits, HeadScan, OriginRequest, RequestHead, ResponseHead};
 
 use super::*;
 use crate::object::Object;
@@ -35,15 +35,15 @@ fn request(fields: &str) -> RequestHead {
     head
 }
 
-fn response(fields: &str) -> AnswerHead {
+fn response(fields: &str) -> ResponseHead {
     let text = format!("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n{fields}\r\n");
-    let mut head = AnswerHead::default();
+    let mut head = ResponseHead::default();
     head.parse(text.as_bytes(), &mut HeadScan::default(), &LIMITS).unwrap().unwrap();
     head
 }
 
 fn key(number: u32) -> Key {
-    Key::of_text(&HASH, &number.to_be_bytes())
+    Key::from_text(&HASH, &number.to_be_bytes())
 }
 
 fn look_up(cache: &Arc<Cache>, key: Key, fields: &str, waiter: Option<WaiterId>) -> LookupResult {
@@ -58,7 +58,7 @@ fn look_up_at(
     now_ms: u64,
 ) -> LookupResult {
     let request = request(fields);
-    let directives = RequestDirectives::of(&request);
+    let directives = RequestDirectives::parse(&request);
     let (takes_lease, may_refresh, uses_disks) = (true, true, true);
     let request = &OriginRequest::as_received(&request);
     let directives = &directives;
@@ -85,14 +85,14 @@ fn lease(found: LookupResult) -> FetchLease {
 const RECEIPT: Receipt =
     Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
 
-fn stored(request: &RequestHead, response: &AnswerHead) -> Stored {
-    let policy = &Policy::default();
-    store(&Received { request, answer: response, receipt: &RECEIPT, policy }).unwrap()
+fn stored(request: &RequestHead, response: &ResponseHead) -> CachedHeader {
+    let policy = &CachePolicy::default();
+    store(&ReceivedResponse { request, response, receipt: &RECEIPT, policy }).unwrap()
 }
 
-fn update_by_head(cache: &Arc<Cache>, request: &RequestHead, response: &AnswerHead, since: u64) {
-    let policy = &Policy::default();
-    let received = Received { request, answer: response, receipt: &RECEIPT, policy };
+fn update_by_head(cache: &Arc<Cache>, request: &RequestHead, response: &ResponseHead, since: u64) {
+    let policy = &CachePolicy::default();
+    let received = ReceivedResponse { request, response, receipt: &RECEIPT, policy };
     cache.update_by_head(key(1), &OriginRequest::as_received(request), &received, since);
 }
 
@@ -102,7 +102,7 @@ fn entry(request_fields: &str, response_fields: &str, declared: Option<u64>) -> 
     let variant = stored
         .vary
         .as_ref()
-        .map(|names| names.key_of_answer(&HASH, &OriginRequest::as_received(&request), &response));
+        .map(|names| names.response_key(&HASH, &OriginRequest::as_received(&request), &response));
     let name = b"http://a/"[..].into();
     NewEntry { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_invalidation: 0 }
 }
@@ -456,7 +456,7 @@ fn a_validated_object_shares_its_body() {
     assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Miss { .. }));
 }
 
-fn by(request: &RequestHead, response_fields: &str) -> (Stored, AnswerHead) {
+fn by(request: &RequestHead, response_fields: &str) -> (CachedHeader, ResponseHead) {
     let response = response(response_fields);
     (stored(request, &response), response)
 }
@@ -539,7 +539,7 @@ fn a_part_of_the_wrong_length_is_removed() {
     for (arrived, is_kept) in [(&b"01234"[..], true), (b"0123", false), (b"012345", false)] {
         let cache = cache();
         let mut entry = entry("", "ETag: \"a\"\r\n", None);
-        entry.stored.meta.extent = Some(Extent { first: 0, last: 4, complete: Some(9) });
+        entry.stored.meta.stored_range = Some(StoredRange { first: 0, last: 4, complete: Some(9) });
         let (object_filler, _) = cache.publish(key(1), None, entry, NOW_MS);
         let mut object_filler = object_filler.unwrap();
         let _ = fill(&mut object_filler, arrived);

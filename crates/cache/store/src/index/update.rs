@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use millrace_disk::PurgeTarget;
 use millrace_http_cache::{
-    Freshened, Key, Received, Space, Stored, TagHash, VaryNames, freshen_by_head, updated_tags,
+    CachedHeader, Freshened, Key, ReceivedResponse, Space, TagHash, VaryNames, freshen_by_head,
+    updated_tags,
 };
-use millrace_http1::{AnswerHead, OriginRequest};
+use millrace_http1::{OriginRequest, ResponseHead};
 
 use super::cache::Cache;
 use super::shard::initial_applied_seq;
@@ -21,16 +22,16 @@ impl Cache {
         &self,
         key: Key,
         old: &Arc<Object>,
-        stored: Stored,
-        (request, answer): (&OriginRequest<'_>, &AnswerHead),
+        stored: CachedHeader,
+        (request, answer): (&OriginRequest<'_>, &ResponseHead),
         since: u64,
     ) -> Arc<Object> {
         let mut new = old.with(stored);
         if new.stored.vary != old.stored.vary {
             let vary = new.stored.vary.as_ref();
-            new.variant = vary.map(|names| names.key_of_answer(&self.hash, request, answer));
+            new.variant = vary.map(|names| names.response_key(&self.hash, request, answer));
         }
-        let space = Space::in_text(&old.name);
+        let space = Space::from_key_text(&old.name);
         if let Some(tags) = updated_tags(&self.hash, &space, request.head(), answer, new.header()) {
             new.tags = tags;
         }
@@ -63,7 +64,7 @@ impl Cache {
         &self,
         key: Key,
         request: &OriginRequest<'_>,
-        received: &Received<'_>,
+        received: &ReceivedResponse<'_>,
         since: u64,
     ) {
         let shard = self.lock_shard(key);
@@ -72,9 +73,9 @@ impl Cache {
         let old = slot.object.clone();
         drop(shard);
         let Some(length) = old.length() else { return };
-        let Received { answer, receipt, .. } = received;
+        let ReceivedResponse { response: answer, receipt, .. } = received;
         let freshened = freshen_by_head(received, &old.stored, length);
-        let is_same_vary = || match VaryNames::of(answer) {
+        let is_same_vary = || match VaryNames::parse(answer) {
             Ok(vary) => vary.is_none() || vary == old.stored.vary,
             Err(_) => false,
         };

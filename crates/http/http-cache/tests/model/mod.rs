@@ -4,20 +4,21 @@
 use std::collections::HashMap;
 
 use millrace_http_cache::{
-    ByteRange, CacheStatus, Extent, Forward, Freshened, HashKey, Key, KeyParts, Multipart, Policy,
-    Receipt, Received, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
-    VariantKey, bypass, combine, finish, freshen, freshen_by_head, invalidated, is_failure,
-    is_not_modified, lines, ranges, remainder, reuse, store, write_not_modified, write_validation,
+    ByteRange, CachePolicy, CacheStatus, CachedHeader, Forward, Freshened, HashKey, Key, KeyParts,
+    Multipart, NotStored, Receipt, ReceivedResponse, RequestDirectives, Reuse, Scheme, Selection,
+    StoredRange, UriOrigin, VariantKey, bypass, combine, field_lines, finish, freshen,
+    freshen_by_head, invalidated_paths, is_failure, is_not_modified, remainder, reuse,
+    select_ranges, store, write_not_modified, write_validation,
 };
 use millrace_http1::{
-    AnswerHead, HeadLimits, HeadScan, HeaderWriter, Http1Header, Method, Name, OriginRequest,
-    RequestHead, destination, forwarded_runs,
+    FieldName, HeadLimits, HeadScan, HeaderWriter, Http1Header, Method, OriginRequest, RequestHead,
+    ResponseHead, destination, forwarded_runs,
 };
 
 /// What an origin says: a head, and as much of the body as came.
 #[derive(Clone)]
-pub(crate) struct Answer {
-    pub(crate) head: AnswerHead,
+pub(crate) struct OriginResponse {
+    pub(crate) head: ResponseHead,
     pub(crate) body: Vec<u8>,
     /// Whether the body came to its end.
     pub(crate) is_whole: bool,
@@ -32,17 +33,17 @@ pub(crate) struct Reply {
 }
 
 /// An origin: takes the bytes of a request's head; `None`: it could not be reached.
-pub(crate) type Origin<'a> = dyn FnMut(&[u8]) -> Option<Answer> + 'a;
+pub(crate) type Origin<'a> = dyn FnMut(&[u8]) -> Option<OriginResponse> + 'a;
 
 struct Variant {
-    stored: Stored,
+    stored: CachedHeader,
     key: Option<VariantKey>,
     body: Vec<u8>,
 }
 
 /// The cache.
 pub(crate) struct Model {
-    pub(crate) policy: Policy,
+    pub(crate) policy: CachePolicy,
     pub(crate) now_ms: u64,
     variants: HashMap<Key, Vec<Variant>>,
 }
@@ -59,9 +60,9 @@ pub(crate) fn request(bytes: &[u8]) -> RequestHead {
     head
 }
 
-/// Reads a whole answer head.
-pub(crate) fn answer_head(bytes: &[u8]) -> AnswerHead {
-    let mut head = AnswerHead::default();
+/// Reads a whole response head.
+pub(crate) fn response_head(bytes: &[u8]) -> ResponseHead {
+    let mut head = ResponseHead::default();
     let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
     assert_eq!(used, Ok(Some(bytes.len())), "{}", bytes.escape_ascii());
     head
@@ -69,21 +70,21 @@ pub(crate) fn answer_head(bytes: &[u8]) -> AnswerHead {
 
 impl Model {
     pub(crate) fn new(now_ms: u64) -> Self {
-        Self { policy: Policy::default(), now_ms, variants: HashMap::new() }
+        Self { policy: CachePolicy::default(), now_ms, variants: HashMap::new() }
     }
 
     /// One exchange.
     pub(crate) fn exchange(&mut self, request: &RequestHead, origin: &mut Origin<'_>) -> Reply {
         let destination = destination(request).unwrap();
         let authority = destination.authority.unwrap();
-        let site = Site { scheme: Scheme::Http, authority };
+        let site = UriOrigin { scheme: Scheme::Http, authority };
         let key = self.key(&site, destination.path_and_query, request);
         if bypass(request, &self.policy).is_some() {
             let reply = self.fetch(request, key, Forward::Method, origin);
             return reply.unwrap_or_else(|| own(502, "fwd=method"));
         }
-        let asked = match self.policy.heeds_requests {
-            true => RequestDirectives::of(request),
+        let asked = match self.policy.applies_request_directives {
+            true => RequestDirectives::parse(request),
             false => RequestDirectives::default(),
         };
         let Some(at) = self.find(key, request) else {
@@ -101,7 +102,7 @@ impl Model {
                 self.validate(request, key, at, origin);
                 reply
             }
-            Reuse::Validate { is_spare, .. } => {
+            Reuse::Validate { is_stale_fallback: is_spare, .. } => {
                 let reply = self.validate(request, key, at, origin);
                 match reply {
                     Some((status, _)) if is_spare && is_failure(status) => {
@@ -116,25 +117,25 @@ impl Model {
         }
     }
 
-    fn key(&self, site: &Site<'_>, path: &[u8], request: &RequestHead) -> Key {
+    fn key(&self, site: &UriOrigin<'_>, path: &[u8], request: &RequestHead) -> Key {
         let request = &OriginRequest::as_received(request);
-        Key::of(&HASH, site, path, request, &KeyParts::default())
+        Key::from_request(&HASH, site, path, request, &KeyParts::default())
     }
 
-    /// The answer that fits, a whole one before a part.
+    /// The response that fits, a whole one before a part.
     fn find(&self, key: Key, request: &RequestHead) -> Option<usize> {
         let variants = self.variants.get(&key)?;
         let fits = |variant: &Variant| match (&variant.stored.vary, variant.key) {
             (Some(names), Some(stored)) => {
-                stored.fits(&names.key(&HASH, &OriginRequest::as_received(request)))
+                stored.matches(&names.key(&HASH, &OriginRequest::as_received(request)))
             }
             _ => true,
         };
-        let whole = |variant: &Variant| variant.stored.meta.extent.is_none() && fits(variant);
+        let whole = |variant: &Variant| variant.stored.meta.stored_range.is_none() && fits(variant);
         variants.iter().rposition(whole).or_else(|| variants.iter().rposition(fits))
     }
 
-    /// Answers from what is stored.
+    /// Responses from what is stored.
     fn serve(
         &mut self,
         key: Key,
@@ -159,13 +160,13 @@ impl Model {
         let lines = head[meta.lines_at as usize..].to_vec();
         let is_head = request.method() == Method::Head;
         let status = |text: &str| format!("HTTP/1.1 {text}\r\n").into_bytes();
-        match ranges(request, &variant.stored, length, &HASH) {
+        match select_ranges(request, &variant.stored, length, &HASH) {
             Selection::Whole => {
                 let body = if is_head { Vec::new() } else { variant.body.clone() };
                 close([head.clone(), age].concat(), &hit, body, Some(length))
             }
             Selection::Part(range) => {
-                let extent = meta.extent;
+                let extent = meta.stored_range;
                 let complete = extent.map_or(Some(length), |extent| extent.complete);
                 let place = format!("Content-Range: {}\r\n", range.content_range(complete));
                 let body = bytes_of(&variant.body, extent, range).to_vec();
@@ -174,7 +175,7 @@ impl Model {
                 close(head.concat(), &hit, body, Some(length))
             }
             Selection::Parts(ranges) => {
-                let extent = meta.extent;
+                let extent = meta.stored_range;
                 let complete = extent.map_or(Some(length), |extent| extent.complete);
                 let parts = Multipart::new(&ranges, complete, b"text/plain", 1);
                 let mut body = Vec::new();
@@ -201,7 +202,7 @@ impl Model {
         origin: &mut Origin<'_>,
     ) -> Reply {
         let variant = &self.variants[&key][at];
-        let rest = remainder(&variant.stored).filter(|_| request.find(Name::Range).is_none());
+        let rest = remainder(&variant.stored).filter(|_| request.find(FieldName::Range).is_none());
         let Some(rest) = rest else {
             let reply = self.fetch(request, key, Forward::Partial, origin);
             return reply.unwrap_or_else(|| own(502, "no origin"));
@@ -209,22 +210,24 @@ impl Model {
         let extra =
             [b"Range: ", &rest.range[..], b"\r\nIf-Range: ", &rest.if_range[..], b"\r\n"].concat();
         let head = forwarded(request, &extra, false);
-        let Some(answer) = origin(&head) else { return own(502, "no origin") };
+        let Some(response) = origin(&head) else { return own(502, "no origin") };
         let receipt = self.receipt();
-        if answer.head.status() == 206 {
-            let joined = combine(&self.received(request, &answer.head, &receipt), &variant.stored);
+        if response.head.status() == 206 {
+            let joined =
+                combine(&self.received(request, &response.head, &receipt), &variant.stored);
             if let Ok(stored) = joined {
-                let body = join(&variant.body, variant.stored.meta.extent.unwrap(), &answer);
+                let body =
+                    join(&variant.body, variant.stored.meta.stored_range.unwrap(), &response);
                 self.variants.get_mut(&key).unwrap()[at] = Variant { stored, key: None, body };
                 return self.serve(key, at, request, origin);
             }
             let reply = self.fetch(request, key, Forward::Partial, origin);
             return reply.unwrap_or_else(|| own(502, "no origin"));
         }
-        self.take(request, key, Forward::Partial, answer).1
+        self.take(request, key, Forward::Partial, response).1
     }
 
-    /// Asks the origin whether a stored answer holds; gives the status that came, and the reply.
+    /// Asks the origin whether a stored response holds; gives the status that came, and the reply.
     fn validate(
         &mut self,
         request: &RequestHead,
@@ -236,18 +239,18 @@ impl Model {
         let kept = &self.variants[&key][at].stored;
         let is_head = request.method() == Method::Head;
         let out = &mut Http1Header::new(&mut conditions);
-        let selection = ranges(request, kept, 0, &HASH);
-        if request.find(Name::Range).is_some() && !is_head && selection == Selection::Absent {
+        let selection = select_ranges(request, kept, 0, &HASH);
+        if request.find(FieldName::Range).is_some() && !is_head && selection == Selection::Absent {
             return Some((0, self.fetch(request, key, Forward::Partial, origin)?));
         }
         let is_asked = !is_head && write_validation(out, request, kept);
         let head = forwarded(request, &conditions, !is_asked);
-        let answer = origin(&head)?;
-        if answer.head.status() != 304 || !is_asked {
-            return Some(self.take(request, key, Forward::Stale, answer));
+        let response = origin(&head)?;
+        if response.head.status() != 304 || !is_asked {
+            return Some(self.take(request, key, Forward::Stale, response));
         }
         let receipt = self.receipt();
-        let received = self.received(request, &answer.head, &receipt);
+        let received = self.received(request, &response.head, &receipt);
         let freshened = freshen(&received, &self.variants[&key][at].stored);
         let variant = &mut self.variants.get_mut(&key).unwrap()[at];
         match freshened {
@@ -268,43 +271,43 @@ impl Model {
         why: Forward,
         origin: &mut Origin<'_>,
     ) -> Option<Reply> {
-        let answer = origin(&forwarded(request, &[], true))?;
-        Some(self.take(request, key, why, answer).1)
+        let response = origin(&forwarded(request, &[], true))?;
+        Some(self.take(request, key, why, response).1)
     }
 
-    /// Stores an answer if it may be, invalidates what it makes invalid, and passes it on.
+    /// Stores a response if it may be, invalidates what it makes invalid, and passes it on.
     fn take(
         &mut self,
         request: &RequestHead,
         key: Key,
         why: Forward,
-        answer: Answer,
+        response: OriginResponse,
     ) -> (u16, Reply) {
         let destination = destination(request).unwrap();
-        let site = Site { scheme: Scheme::Http, authority: destination.authority.unwrap() };
-        for path in invalidated(request, &answer.head, &site) {
+        let site = UriOrigin { scheme: Scheme::Http, authority: destination.authority.unwrap() };
+        for path in invalidated_paths(request, &response.head, &site) {
             let key = self.key(&site, &path, request);
             let variants = self.variants.get_mut(&key);
             variants.into_iter().flatten().for_each(|variant| variant.stored.meta.invalidate());
         }
         if request.method() == Method::Head {
-            self.update_by_head(request, key, &answer.head);
+            self.update_by_head(request, key, &response.head);
         }
-        let is_stored = self.keep(request, key, &answer);
+        let is_stored = self.keep(request, key, &response);
         let status = CacheStatus { forward: Some(why), is_stored, ..CacheStatus::default() };
         let mut head = Vec::new();
         let mut out = Http1Header::new(&mut head);
-        out.response(answer.head.status(), answer.head.reason());
-        forwarded_runs(&answer.head, |_| true).for_each(|run| out.run(run));
-        let length = answer.body.len() as u64;
-        (answer.head.status(), close(head, &status, answer.body, Some(length)))
+        out.response(response.head.status(), response.head.reason());
+        forwarded_runs(&response.head, |_| true).for_each(|run| out.field_run(run));
+        let length = response.body.len() as u64;
+        (response.head.status(), close(head, &status, response.body, Some(length)))
     }
 
-    fn update_by_head(&mut self, request: &RequestHead, key: Key, answer: &AnswerHead) {
+    fn update_by_head(&mut self, request: &RequestHead, key: Key, response: &ResponseHead) {
         let Some(at) = self.find(key, request) else { return };
         let receipt = self.receipt();
         let variant = &self.variants[&key][at];
-        let received = self.received(request, answer, &receipt);
+        let received = self.received(request, response, &receipt);
         let freshened = freshen_by_head(&received, &variant.stored, variant.body.len() as u64);
         let variant = &mut self.variants.get_mut(&key).unwrap()[at];
         match freshened {
@@ -314,42 +317,43 @@ impl Model {
         }
     }
 
-    fn keep(&mut self, request: &RequestHead, key: Key, answer: &Answer) -> bool {
-        let mut stored = match store(&self.received(request, &answer.head, &self.receipt())) {
+    fn keep(&mut self, request: &RequestHead, key: Key, response: &OriginResponse) -> bool {
+        let mut stored = match store(&self.received(request, &response.head, &self.receipt())) {
             Ok(stored) => stored,
             Err(refusal) => {
-                if refusal.drops_stored(answer.head.status()) {
+                if refusal.drops_stored(response.head.status()) {
                     self.variants.remove(&key);
                 }
                 return false;
             }
         };
-        let length = answer.body.len() as u64;
-        let ended: Result<(), Refusal> = finish(&mut stored.meta, length, answer.is_whole, None);
+        let length = response.body.len() as u64;
+        let ended: Result<(), NotStored> =
+            finish(&mut stored.meta, length, response.is_whole, None);
         if ended.is_err() {
             return false;
         }
         let variant_key = stored.vary.as_ref().map(|names| {
-            names.key_of_answer(&HASH, &OriginRequest::as_received(request), &answer.head)
+            names.response_key(&HASH, &OriginRequest::as_received(request), &response.head)
         });
         let variants = self.variants.entry(key).or_default();
-        let is_part = stored.meta.extent.is_some();
+        let is_part = stored.meta.stored_range.is_some();
         variants.retain(|old| {
             old.key != variant_key
                 || old.stored.vary != stored.vary
-                || old.stored.meta.extent.is_none() && is_part
+                || old.stored.meta.stored_range.is_none() && is_part
         });
-        variants.push(Variant { stored, key: variant_key, body: answer.body.clone() });
+        variants.push(Variant { stored, key: variant_key, body: response.body.clone() });
         true
     }
 
     fn received<'a>(
         &'a self,
         request: &'a RequestHead,
-        answer: &'a AnswerHead,
+        response: &'a ResponseHead,
         receipt: &'a Receipt,
-    ) -> Received<'a> {
-        Received { request, answer, receipt, policy: &self.policy }
+    ) -> ReceivedResponse<'a> {
+        ReceivedResponse { request, response: response, receipt, policy: &self.policy }
     }
 
     fn receipt(&self) -> Receipt {
@@ -363,28 +367,28 @@ fn forwarded(request: &RequestHead, extra: &[u8], keeps_conditions: bool) -> Vec
     let target = destination(request).unwrap().path_and_query;
     let mut head = [request.method_bytes(), b" ", target, b" HTTP/1.1\r\n"].concat();
     forwarded_runs(request, |field| match field.known {
-        Name::IfNoneMatch | Name::IfModifiedSince => keeps_conditions,
+        FieldName::IfNoneMatch | FieldName::IfModifiedSince => keeps_conditions,
         _ => true,
     })
-    .for_each(|run| Http1Header::new(&mut head).run(run));
+    .for_each(|run| Http1Header::new(&mut head).field_run(run));
     head.extend_from_slice(extra);
     head.extend_from_slice(b"\r\n");
     head
 }
 
-fn bytes_of(body: &[u8], extent: Option<Extent>, range: ByteRange) -> &[u8] {
+fn bytes_of(body: &[u8], extent: Option<StoredRange>, range: ByteRange) -> &[u8] {
     let first = extent.map_or(0, |extent| extent.first);
     &body[(range.first - first) as usize..=(range.last - first) as usize]
 }
 
 /// The bytes of two parts that meet.
-fn join(body: &[u8], extent: Extent, answer: &Answer) -> Vec<u8> {
-    let value = answer.head.values(Name::ContentRange).next().unwrap();
+fn join(body: &[u8], extent: StoredRange, response: &OriginResponse) -> Vec<u8> {
+    let value = response.head.values(FieldName::ContentRange).next().unwrap();
     let value = std::str::from_utf8(value).unwrap().strip_prefix("bytes ").unwrap();
     let first: u64 = value.split('-').next().unwrap().parse().unwrap();
     let start = first.min(extent.first);
     let mut joined = Vec::new();
-    for (at, bytes) in [(first, &answer.body[..]), (extent.first, body)] {
+    for (at, bytes) in [(first, &response.body[..]), (extent.first, body)] {
         let at = (at - start) as usize;
         joined.resize(joined.len().max(at + bytes.len()), 0);
         joined[at..at + bytes.len()].copy_from_slice(bytes);
@@ -412,13 +416,13 @@ fn own(status: u16, why: &str) -> Reply {
 impl Reply {
     /// Its status.
     pub(crate) fn status(&self) -> u16 {
-        answer_head(&self.head).status()
+        response_head(&self.head).status()
     }
 
     /// The first value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         let start = self.head.iter().position(|&byte| byte == b'\n').unwrap() + 1;
-        let mut lines = lines(&self.head[start..self.head.len() - 2]);
+        let mut lines = field_lines(&self.head[start..self.head.len() - 2]);
         let line = lines.find(|line| line.name.eq_ignore_ascii_case(name.as_bytes()))?;
         Some(String::from_utf8(line.value.to_vec()).unwrap())
     }

@@ -1,7 +1,7 @@
 //! A writer for tests, which is not HTTP/1.
 
 use super::HeaderWriter;
-use crate::{Framing, Run, Version};
+use crate::{FieldRun, Framing, Version};
 
 /// A header as a list of names and values, the form that HTTP/2 and HTTP/3 encode (RFC 9113 section
 /// 8.3, RFC 9114 section 4.3). For tests: it shows that no caller writes text of HTTP/1.
@@ -62,7 +62,7 @@ impl HeaderWriter for FieldList {
         result
     }
 
-    fn run(&mut self, run: Run<'_>) {
+    fn field_run(&mut self, run: FieldRun<'_>) {
         run.fields().for_each(|(name, value)| self.push(name, value));
     }
 

@@ -8,11 +8,11 @@ use super::{ProxyHeader, V2_START};
 impl ProxyHeader {
     /// Appends it in version 1, a line of at most 107 bytes. Without both addresses it says UNKNOWN.
     pub fn write_v1(&self, out: &mut Vec<u8>) {
-        let Some((source, destination)) = self.of_one_family() else {
+        let Some((source, destination)) = self.same_family_addresses() else {
             return out.extend_from_slice(b"PROXY UNKNOWN\r\n");
         };
         let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
-        let (source_ip, destination_ip) = (Plain(source.ip()), Plain(destination.ip()));
+        let (source_ip, destination_ip) = (PlainIp(source.ip()), PlainIp(destination.ip()));
         let (source_port, destination_port) = (source.port(), destination.port());
         write!(
             out,
@@ -28,7 +28,7 @@ impl ProxyHeader {
         const TCP4: u8 = 0x11;
         const TCP6: u8 = 0x21;
         out.extend_from_slice(V2_START);
-        let Some((source, destination)) = self.of_one_family() else {
+        let Some((source, destination)) = self.same_family_addresses() else {
             return out.extend_from_slice(&[LOCAL, 0, 0, 0]);
         };
         let (family, length) = if source.is_ipv4() { (TCP4, 12) } else { (TCP6, 36) };
@@ -46,7 +46,7 @@ impl ProxyHeader {
 
     /// Both addresses as one family: an IPv4-mapped one is the IPv4 address that it means, unless
     /// the other is a true IPv6 one. Then an IPv4 address is written as mapped.
-    fn of_one_family(&self) -> Option<(SocketAddr, SocketAddr)> {
+    fn same_family_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         let (source, destination) = (self.source?, self.destination?);
         let plain = [source, destination].map(|it| it.ip().to_canonical());
         let ips = match plain {
@@ -63,9 +63,9 @@ impl ProxyHeader {
 
 /// An address without the notation of its mapped form (`::ffff:1.2.3.4`), which the specification
 /// of version 1 does not know: eight groups of hexadecimal digits.
-struct Plain(IpAddr);
+struct PlainIp(IpAddr);
 
-impl std::fmt::Display for Plain {
+impl std::fmt::Display for PlainIp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {

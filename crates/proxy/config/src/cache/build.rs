@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
-use millrace_http_cache::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unkeyed};
+use millrace_http_cache::{CachePolicy, Features, KeyParts, Space, StatusTtl, Ttl, UnkeyedFields};
 
 use super::value::{self, FieldOrCookie, MemoryShare};
 use super::{CacheRoute, CacheSettings, Disk};
@@ -133,11 +133,11 @@ pub(crate) fn build_rules(
     let switch = |key| values.one_or_default(key, parse_switch);
     let keyed = fields_and_cookies(values, "cache-key")?;
     let unkeyed = match is_gateway {
-        true => Unkeyed::of_gateway(),
-        false => Unkeyed::of_forward_proxy(&keyed.fields),
+        true => UnkeyedFields::of_gateway(),
+        false => UnkeyedFields::of_forward_proxy(&keyed.fields),
     };
     let route = CacheRoute {
-        policy: Policy { unkeyed, ..build_policy(values)? },
+        policy: CachePolicy { unkeyed, ..build_policy(values)? },
         key: build_key_parts(values, keyed, space)?,
         bypass: fields_and_cookies(values, "cache-bypass")?,
         finishes_fetch: switch("cache-finish")?,
@@ -146,12 +146,12 @@ pub(crate) fn build_rules(
     Ok(switch("cache")?.then(|| Arc::new(route)))
 }
 
-fn build_policy(values: &RawTable) -> Result<Policy, ConfigError> {
+fn build_policy(values: &RawTable) -> Result<CachePolicy, ConfigError> {
     let seconds = |key| values.one_or_default(key, value::parse_seconds);
     let percent = |text: &str| Ok(bounded("cache-heuristic", text)? as u8);
     let set_cookie = |text: &str| keywords::SET_COOKIE.parse(text);
     let (ttl, status_ttls) = build_lifetimes(values)?;
-    Ok(Policy {
+    Ok(CachePolicy {
         targets: build_targets(values)?,
         ttl,
         status_ttls,
@@ -161,8 +161,9 @@ fn build_policy(values: &RawTable) -> Result<Policy, ConfigError> {
         stale_if_error_s: seconds("cache-stale-if-error")?,
         stale_while_revalidate_s: seconds("cache-stale-while-revalidate")?,
         set_cookie: values.one_or_default("cache-set-cookie", set_cookie)?,
-        heeds_requests: values.one_or_default("cache-request-directives", parse_switch)?,
-        unkeyed: Policy::default().unkeyed,
+        applies_request_directives: values
+            .one_or_default("cache-request-directives", parse_switch)?,
+        unkeyed: CachePolicy::default().unkeyed,
     })
 }
 
@@ -312,7 +313,7 @@ cache = false
         let all = routes(&config);
         let [Some(forward), Some(first), Some(second), None] = &*all else { panic!("{all:?}") };
         assert_eq!((forward.policy.heuristic_percent, first.policy.heuristic_percent), (0, 10));
-        let expected = Policy {
+        let expected = CachePolicy {
             targets: names(&["millrace-cache-control", "cdn-cache-control"]),
             ttl: Ttl::Override(3600),
             status_ttls: vec![
@@ -324,8 +325,8 @@ cache = false
             stale_if_error_s: 86_400,
             stale_while_revalidate_s: 30,
             set_cookie: SetCookie::Shared,
-            heeds_requests: false,
-            ..Policy::default()
+            applies_request_directives: false,
+            ..CachePolicy::default()
         };
         assert_eq!(first.policy, expected);
         let parts = KeyParts {
@@ -333,7 +334,7 @@ cache = false
             ignores_query: false,
             fields: names(&["x-device"]),
             cookies: names(&["Lang"]),
-            space: Space::of("boost"),
+            space: Space::named("boost"),
         };
         assert_eq!(first.key, parts);
         assert_eq!(first.bypass.fields, names(&["authorization"]));
@@ -356,10 +357,10 @@ cache = false
             let config = words(line).unwrap();
             let all = routes(&config);
             let [Some(route)] = &*all else { panic!("{all:?}") };
-            let policy = Policy {
+            let policy = CachePolicy {
                 unkeyed: route.policy.unkeyed.clone(),
                 ttl_s_max: 3650 * 86_400,
-                ..Policy::default()
+                ..CachePolicy::default()
             };
             assert_eq!(route.policy, policy);
             let key = KeyParts { space: route.key.space.clone(), ..KeyParts::default() };
@@ -372,13 +373,13 @@ cache = false
     #[test]
     fn fields_of_untrusted_clients_are_in_the_key_or_bypass_the_cache() {
         let of = |line: &str| routes(&words(line).unwrap())[0].clone().unwrap();
-        assert_eq!(of("forward").policy.unkeyed, Unkeyed::of_forward_proxy(&[]));
+        assert_eq!(of("forward").policy.unkeyed, UnkeyedFields::of_forward_proxy(&[]));
         let keyed = of("forward --cache-key field:X-Forwarded-Host");
         let fields = names(&["x-forwarded-host"]);
-        assert_eq!(keyed.policy.unkeyed, Unkeyed::of_forward_proxy(&fields));
+        assert_eq!(keyed.policy.unkeyed, UnkeyedFields::of_forward_proxy(&fields));
         for trust in ["", "--trust 10.0.0.1"] {
             let boost = of(&format!("boost --origin http://a {trust}"));
-            assert_eq!(boost.policy.unkeyed, Unkeyed::of_gateway());
+            assert_eq!(boost.policy.unkeyed, UnkeyedFields::of_gateway());
         }
     }
 
@@ -397,7 +398,7 @@ cache = false
         let spaces: Vec<_> = all.iter().map(of).collect();
         assert_ne!(spaces[0], spaces[1]);
         let expected = ["127.0.0.1:8080", "127.0.0.1:8080", "unix:/b"];
-        assert_eq!(spaces[2..], expected.map(Space::of));
+        assert_eq!(spaces[2..], expected.map(Space::named));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod write;
 
 use std::path::PathBuf;
 
-use millrace_http_cache::{Features, KeyParts, Policy};
+use millrace_http_cache::{CachePolicy, Features, KeyParts};
 
 use super::{Service, ServiceRole};
 use crate::limits::Limits;
@@ -66,7 +66,7 @@ pub struct Disk {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CacheRoute {
     /// Which responses are stored, and how long they are reused.
-    pub policy: Policy,
+    pub policy: CachePolicy,
     /// Which parts of a request are in the cache key.
     pub key: KeyParts,
     /// Fields and cookies of requests that bypass the cache: these get no stored response, and their

@@ -1,7 +1,7 @@
 //! Values of the cache options in the form that users write; see [`value`](crate::value).
 
 use millrace_http_cache::Ttl;
-use millrace_http1::Name;
+use millrace_http1::FieldName;
 
 use super::Disk;
 use crate::value::{
@@ -128,7 +128,7 @@ fn parse_field(text: &str) -> Result<Box<[u8]>, Problem> {
     if text.is_empty() || !text.bytes().all(is_of_token) {
         return Err("is not the name of a field");
     }
-    if Name::of(text.as_bytes()) == Name::Disguised {
+    if FieldName::from_bytes(text.as_bytes()) == FieldName::Disguised {
         return Err("is a known field written with _, which is not passed to origins");
     }
     Ok(text.to_ascii_lowercase().into_bytes().into())

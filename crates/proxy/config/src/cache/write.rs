@@ -59,7 +59,7 @@ pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     time("cache-stale-while-revalidate", policy.stale_while_revalidate_s);
     write_key(out, "cache-heuristic", policy.heuristic_percent);
     write_key(out, "cache-set-cookie", basic_string(keywords::SET_COOKIE.name(policy.set_cookie)));
-    write_key(out, "cache-request-directives", policy.heeds_requests);
+    write_key(out, "cache-request-directives", policy.applies_request_directives);
     write_key(out, "cache-target", names(&policy.targets).unwrap_or_else(|| basic_string("off")));
     write_key(out, "cache-key", features(&key.fields, &key.cookies));
     let parameters = names(&key.ignored_parameters).unwrap_or_else(|| "[]".to_owned());

@@ -278,7 +278,7 @@ impl ObjectSummary {
         let meta = object.meta();
         let state = match meta.is_fresh(now_ms) {
             // Invalidated, or marked no-cache by the origin.
-            _ if meta.flags.has(Flags::NO_CACHE) => "validate",
+            _ if meta.flags.contains(Flags::NO_CACHE) => "validate",
             true => "fresh",
             false => "stale",
         };
@@ -315,7 +315,7 @@ impl ObjectSummary {
         let Self { state, age_s, ttl_s, place, .. } = self;
         let _ = write!(page, "\n  {state}: {age_s} s old, fresh for {ttl_s} s; in {place}");
         let _ = write!(page, "\n  body: {}{arriving}", self.size());
-        if let Some(extent) = object.meta().extent {
+        if let Some(extent) = object.meta().stored_range {
             let _ = write!(page, ", partial: bytes {} to {}", extent.first, extent.last);
         }
         let _ = write!(page, "\n  tags: {}", object.tags.len());

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use millrace_config::{Config, ConfigError, ListenAddress};
-use millrace_http1::{AnswerHead, HeadScan, HeaderWriter, Http1Header};
+use millrace_http1::{HeadScan, HeaderWriter, Http1Header, ResponseHead};
 
 use super::frame::{Frame, FrameKind};
 use super::{PATH, PROTOCOL, SOCKETS_MAX, STEP_TIMEOUT, TakeoverChannel};
@@ -140,7 +140,7 @@ fn connect(path: &Path) -> Result<Takeover> {
     header.upgrade([PROTOCOL.as_bytes()].into_iter());
     header.end();
     stream.write_all(&request)?;
-    let (mut head, mut scan) = (AnswerHead::default(), HeadScan::default());
+    let (mut head, mut scan) = (ResponseHead::default(), HeadScan::default());
     let mut received = Vec::new();
     // One byte at a time: descriptors follow the header, and a longer read would lose them.
     while head.parse(&received, &mut scan, &HEAD_LIMITS).map_err(|_| malformed())?.is_none() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_engine::{Engine, Key};
-use millrace_http1::{Framing, Method, Name, connection_options};
+use millrace_http1::{FieldName, Framing, Method, connection_options};
 
 use crate::auth::Access;
 use crate::conn::{Conn, client};
@@ -80,7 +80,7 @@ pub(crate) fn handle_result<E: Engine>(
 /// Returns the value of Proxy-Authorization if there is exactly one such field. With two of them,
 /// two recipients could see two different users.
 fn single_value(exchange: &Exchange) -> Option<&[u8]> {
-    let mut values = exchange.request.values(Name::ProxyAuthorization);
+    let mut values = exchange.request.values(FieldName::ProxyAuthorization);
     let value = values.next();
     value.filter(|_| values.next().is_none())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Instant, Key};
 use millrace_http_cache::{
-    CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site,
+    CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, UriOrigin,
 };
 use millrace_http1::{OriginRequest, destination};
 use millrace_store::{Cache, FetchLease, Object, WaiterId};
@@ -154,8 +154,8 @@ pub(crate) fn key_of(
     parts: &KeyParts,
 ) -> Option<CacheKey> {
     let destination = destination(request.head()).ok()?;
-    let site = Site { scheme: Scheme::Http, authority: destination.authority? };
-    Some(CacheKey::of(hash, &site, destination.path_and_query, request, parts))
+    let site = UriOrigin { scheme: Scheme::Http, authority: destination.authority? };
+    Some(CacheKey::from_request(hash, &site, destination.path_and_query, request, parts))
 }
 
 /// Returns the time of day as the cache counts it: milliseconds since 1970.

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{
-    ByteRange, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, is_not_modified,
-    lines, ranges, write_not_modified,
+    ByteRange, Flags, HashKey, Multipart, SINGLE_CLIENT_FIELDS, Selection, StoredRange,
+    field_lines, is_not_modified, select_ranges, write_not_modified,
 };
-use millrace_http1::{Framing, HeaderWriter, Method, Name, Run, Version, forwarded_runs};
+use millrace_http1::{FieldName, FieldRun, Framing, HeaderWriter, Method, Version, forwarded_runs};
 use millrace_store::Object;
 
 use crate::cached::now_ms;
@@ -55,7 +55,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
         ResponseForm::NotModified | ResponseForm::Head | ResponseForm::Unsatisfiable => None,
         ResponseForm::Whole => CachedReader::new(&object.body, None, waiter),
         ResponseForm::Part(range) => {
-            let first = object.meta().extent.map_or(0, |extent| extent.first);
+            let first = object.meta().stored_range.map_or(0, |extent| extent.first);
             let (first, last) = (range.first - first, range.last - first);
             CachedReader::new(&object.body, Some(ByteRange { first, last }), waiter)
         }
@@ -100,9 +100,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
             return ResponseForm::Head;
         }
         let (meta, length) = (&stored.meta, self.object.length());
-        let selection = match (request.find(Name::Range), length, meta.extent) {
-            (Some(_), Some(length), _) => ranges(request, stored, length, hash),
-            (Some(_), None, Some(_)) => ranges(request, stored, 0, hash),
+        let selection = match (request.find(FieldName::Range), length, meta.stored_range) {
+            (Some(_), Some(length), _) => select_ranges(request, stored, length, hash),
+            (Some(_), None, Some(_)) => select_ranges(request, stored, 0, hash),
             _ => Selection::Whole,
         };
         match selection {
@@ -110,21 +110,23 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
             Selection::Parts(ranges) if self.object.body.bytes().is_some() => {
                 let kind = stored
                     .lines()
-                    .find(|line| line.known == Name::ContentType)
+                    .find(|line| line.known == FieldName::ContentType)
                     .map_or(&b""[..], |line| line.value);
-                let complete = meta.extent.map_or(length, |extent| extent.complete);
+                let complete = meta.stored_range.map_or(length, |extent| extent.complete);
                 let parts = Multipart::new(&ranges, complete, kind, random());
-                let first = meta.extent.map_or(0, |extent| extent.first);
+                let first = meta.stored_range.map_or(0, |extent| extent.first);
                 ResponseForm::Parts(
                     response_parts(&parts, ranges.as_slice(), first),
                     parts.length(),
                 )
             }
             Selection::Unsatisfiable => ResponseForm::Unsatisfiable,
-            Selection::Whole | Selection::Parts(_) | Selection::Absent => match meta.extent {
+            Selection::Whole | Selection::Parts(_) | Selection::Absent => match meta.stored_range {
                 None => ResponseForm::Whole,
                 // A stored part is always sent as a 206.
-                Some(Extent { first, last, .. }) => ResponseForm::Part(ByteRange { first, last }),
+                Some(StoredRange { first, last, .. }) => {
+                    ResponseForm::Part(ByteRange { first, last })
+                }
             },
         }
     }
@@ -154,8 +156,8 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
             }
             ResponseForm::Part(range) => {
                 out.response(206, b"Partial Content");
-                out.run(Run::Lines(lines));
-                let complete = meta.extent.map_or(length, |extent| extent.complete);
+                out.field_run(FieldRun::Lines(lines));
+                let complete = meta.stored_range.map_or(length, |extent| extent.complete);
                 let place = range.content_range(complete);
                 out.field(b"Content-Range", place.as_bytes());
             }
@@ -164,8 +166,8 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
                 let Some(ResponsePart::Text(first)) = pieces.front() else {
                     unreachable!("a multipart body begins with text")
                 };
-                for line in self::lines(lines).filter(|line| line.known != Name::ContentType) {
-                    out.run(Run::Lines(line.bytes));
+                for line in field_lines(lines).filter(|line| line.known != FieldName::ContentType) {
+                    out.field_run(FieldRun::Lines(line.bytes));
                 }
                 out.field_with(b"Content-Type", |value| {
                     value.extend_from_slice(b"multipart/byteranges; boundary=");
@@ -192,10 +194,10 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
             out.number(b"Age", age_s.into());
         }
         if caching.adds_client_fields {
-            forwarded_runs(&exchange.response, |field| FOR_ONE_CLIENT.has(field.known))
-                .for_each(|run| out.run(run));
+            forwarded_runs(&exchange.response, |field| SINGLE_CLIENT_FIELDS.contains(field.known))
+                .for_each(|run| out.field_run(run));
         }
-        let received = match meta.flags.has(Flags::RECEIVED_AS_HTTP10) {
+        let received = match meta.flags.contains(Flags::RECEIVED_AS_HTTP10) {
             true => Version::Http10,
             false => Version::Http11,
         };

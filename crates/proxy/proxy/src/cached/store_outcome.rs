@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{
-    self as rules, Forward, Key as CacheKey, Receipt, Received, Refusal, Scheme, Selection,
-    SetCookie, Site, Stored, combine, extent_of, freshen, group_hash, group_invalidations,
-    invalidated, is_failure, is_not_modified, is_same_strongly, ranges, tag_hashes, updated_tags,
+    self as rules, CachedHeader, Forward, Key as CacheKey, NotStored, Receipt, ReceivedResponse,
+    Scheme, Selection, SetCookie, UriOrigin, combine, freshen, group_hash, group_invalidations,
+    invalidated_paths, is_failure, is_not_modified, is_same_strongly, parse_content_range,
+    select_ranges, tag_hashes, updated_tags,
 };
 use millrace_http1::{
-    AnswerHead, Framing, Method, Name, OriginRequest, RequestHead, destination, path,
+    FieldName, Framing, Method, OriginRequest, RequestHead, ResponseHead, destination, path,
 };
 use millrace_store::{
     Cache, FetchLease, NewEntry, Object, ObjectFiller, StoreRefusal, UNCOLLAPSED_MS,
@@ -33,8 +34,12 @@ struct StoreContext<'a> {
 
 impl<'a> StoreContext<'a> {
     /// Returns the response and its request in the form that the rules take.
-    fn received(self, request: &'a RequestHead, response: &'a AnswerHead) -> Received<'a> {
-        Received { request, answer: response, receipt: self.receipt, policy: &self.route.policy }
+    fn received(
+        self,
+        request: &'a RequestHead,
+        response: &'a ResponseHead,
+    ) -> ReceivedResponse<'a> {
+        ReceivedResponse { request, response, receipt: self.receipt, policy: &self.route.policy }
     }
 }
 
@@ -107,7 +112,7 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     let exchange = core.exchange(key);
     invalidate(exchange, cache, route);
     if exchange.transaction.is_ambiguous {
-        return refuse_to_store(core, key, context, Refusal::Ambiguous);
+        return refuse_to_store(core, key, context, NotStored::Ambiguous);
     }
     if exchange.request.method() == Method::Head {
         // RFC 9111 section 4.3.5.
@@ -117,21 +122,21 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     }
     let stored = match rules::store(&context.received(&exchange.request, &exchange.response)) {
         // Trailers are not stored. An origin that announces trailers means them to arrive.
-        Ok(_) if exchange.response.find(Name::Trailer).is_some() => {
-            return refuse_to_store(core, key, context, Refusal::Trailer);
+        Ok(_) if exchange.response.find(FieldName::Trailer).is_some() => {
+            return refuse_to_store(core, key, context, NotStored::Trailer);
         }
         // An early response to a POST: its connection is still needed for the request body.
         Ok(_) if !exchange.has_received_request() || exchange.has_unsent_body() => {
-            return refuse_to_store(core, key, context, Refusal::RequestBody);
+            return refuse_to_store(core, key, context, NotStored::RequestBody);
         }
         Ok(stored) => stored,
         Err(refusal) => return refuse_to_store(core, key, context, refusal),
     };
-    if stored.meta.extent.is_some() {
+    if stored.meta.stored_range.is_some() {
         drop_outdated(exchange, &stored, context);
         if exchange.is_refresh() {
             // A refresh has no reader. The next request for a part fetches that part.
-            return refuse_to_store(core, key, context, Refusal::Range);
+            return refuse_to_store(core, key, context, NotStored::Range);
         }
     }
     let declared = match exchange.transaction.framing {
@@ -140,7 +145,7 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
         Framing::Chunked | Framing::UntilClose => None,
     };
     if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
-        return refuse_to_store(core, key, context, Refusal::TooLong);
+        return refuse_to_store(core, key, context, NotStored::TooLong);
     }
     let draft = new_entry(exchange, context, stored, declared);
     let Some(filling) = publish(core, key, context, draft) else { return };
@@ -156,7 +161,7 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
 /// the part and be found before it.
 ///
 /// Without a validation the stored object stays: no client may remove a response that others share.
-fn drop_outdated(exchange: &Exchange, part: &Stored, context: StoreContext<'_>) {
+fn drop_outdated(exchange: &Exchange, part: &CachedHeader, context: StoreContext<'_>) {
     let caching = &exchange.caching;
     if let Some(old) = &caching.object
         && caching.is_validating
@@ -175,8 +180,9 @@ fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
     if caching.is_unconditional && is_not_modified(request, &object.stored) {
         return true;
     }
-    let length = object.length().filter(|_| object.meta().extent.is_none());
-    let selection = length.map(|length| ranges(request, &object.stored, length, cache.hash()));
+    let length = object.length().filter(|_| object.meta().stored_range.is_none());
+    let selection =
+        length.map(|length| select_ranges(request, &object.stored, length, cache.hash()));
     matches!(selection, Some(Selection::Part(_) | Selection::Unsatisfiable))
 }
 
@@ -187,13 +193,17 @@ fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<
     let object = caching.object.clone().expect("the stored part to complete is set");
     let stored = combine(&context.received(request, response), &object.stored);
     let is_certain = matches!(transaction.framing, Framing::Length(_));
-    let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
-        (stored, extent_of(response), object.meta().extent, object.body.bytes(), is_certain)
-    else {
+    let (Ok(stored), Ok(new), Some(old), Some(bytes), true) = (
+        stored,
+        parse_content_range(response),
+        object.meta().stored_range,
+        object.body.bytes(),
+        is_certain,
+    ) else {
         return false;
     };
     // The client requested the whole representation.
-    if stored.meta.extent.is_some() || bytes.len() != old.last - old.first + 1 {
+    if stored.meta.stored_range.is_some() || bytes.len() != old.last - old.first + 1 {
         return false;
     }
     let first = old.first.min(new.first);
@@ -227,12 +237,12 @@ fn drop_part(exchange: &Exchange, StoreContext { cache, route, cache_key, .. }: 
 fn new_entry(
     exchange: &Exchange,
     StoreContext { cache, route, .. }: StoreContext<'_>,
-    stored: Stored,
+    stored: CachedHeader,
     declared: Option<u64>,
 ) -> NewEntry {
     let Exchange { request, response, caching, .. } = exchange;
     let sent = &exchange.origin_request();
-    let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, response));
+    let variant = stored.vary.as_ref().map(|it| it.response_key(cache.hash(), sent, response));
     let space = &route.key.space;
     let old = caching.object.as_deref().filter(|_| caching.remainder.is_some());
     let tags = match old {
@@ -319,9 +329,9 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
 /// Whether the stored object is a part that the client did not request. The lookup found it to be
 /// the requested part, but `If-Range` may not match the `Last-Modified` of the 304.
 fn is_unrequested_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
-    object.meta().extent.is_some()
+    object.meta().stored_range.is_some()
         && !is_not_modified(request, &object.stored)
-        && ranges(request, &object.stored, 0, cache.hash()) == Selection::Absent
+        && select_ranges(request, &object.stored, 0, cache.hash()) == Selection::Absent
 }
 
 /// Ends the upload. The origin may have responded before the engine reported that the whole request
@@ -351,7 +361,7 @@ fn refuse_to_store<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     StoreContext { cache, route, cache_key, .. }: StoreContext<'_>,
-    refusal: Refusal,
+    refusal: NotStored,
 ) {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchange(key);
@@ -368,7 +378,7 @@ fn refuse_to_store<E: Engine>(
     // another, or all of them would be sent one after the other. A status about conditions also
     // concerns this request alone: the conditions are the client's own, since the proxy sent none.
     let is_passing = is_personal
-        || refusal.is_of_request()
+        || refusal.concerns_request()
         || matches!(status, 304 | 412 | 416)
         || status >= 500;
     let pass_ms = if is_passing { pass_ms.min(UNCOLLAPSED_MS) } else { pass_ms };
@@ -386,16 +396,16 @@ fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };
-    let site = Site { scheme: Scheme::Http, authority };
+    let site = UriOrigin { scheme: Scheme::Http, authority };
     let is_normalised = snapshot
         .route_of(*service, *plan)
         .is_some_and(|route| route.path_forward == PathForward::Normalised);
-    for mut path in invalidated(request, response, &site) {
+    for mut path in invalidated_paths(request, response, &site) {
         if is_normalised {
             let (bare, query) = path::split_query(&path);
             path = [&path::normalise(bare), query].concat();
         }
-        let key = CacheKey::of(cache.hash(), &site, &path, &sent, &route.key);
+        let key = CacheKey::from_request(cache.hash(), &site, &path, &sent, &route.key);
         let number = cache.invalidate(key, caching.invalidation_seq.max(caching.own_invalidation));
         if caching.key == Some(key) {
             caching.own_invalidation = number;
@@ -411,7 +421,7 @@ fn object_name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
     if let Ok(destination) = destination(request.head())
         && let Some(authority) = destination.authority
     {
-        let site = Site { scheme: Scheme::Http, authority };
+        let site = UriOrigin { scheme: Scheme::Http, authority };
         CacheKey::write(&mut name, &site, destination.path_and_query, request, &route.key);
     }
     name.into()

@@ -2,7 +2,9 @@
 //! and bodies that are delimited by the end of the connection.
 
 use millrace_engine::Key;
-use millrace_http1::{Framing, HeadScan, Http1Header, Method, Name, Version, connection_options};
+use millrace_http1::{
+    FieldName, Framing, HeadScan, Http1Header, Method, Version, connection_options,
+};
 
 use crate::exchange::{Abort, AfterExchange, Exchange};
 
@@ -70,7 +72,7 @@ pub(crate) fn allows_pipelining(exchange: &Exchange) -> bool {
         && exchange.is_persistent
         && exchange.framing == Framing::None
         && exchange.request.method().is_safe()
-        && exchange.request.find(Name::Upgrade).is_none()
+        && exchange.request.find(FieldName::Upgrade).is_none()
 }
 
 /// Whether the client lets its connection stay open after this request (RFC 9112 section 9.3).

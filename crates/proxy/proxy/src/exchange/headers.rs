@@ -6,10 +6,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use millrace_http_cache::write_validation;
-use millrace_http1::text::{write_ip_host, write_number, write_port};
+use millrace_http1::format::{write_ip_host, write_number, write_port};
 use millrace_http1::{
-    Framing, HeaderWriter, Http1Header, Method, Name, NameSet, OriginRequest, RequestHead, Run,
-    Version, decimal, declared_length, destination, forwarded_runs, upgrade_protocols,
+    FieldName, FieldRun, Framing, HeaderWriter, Http1Header, Method, NameSet, OriginRequest,
+    RequestHead, Version, declared_length, destination, forwarded_runs, parse_decimal,
+    upgrade_protocols,
 };
 use millrace_store::Object;
 
@@ -47,21 +48,21 @@ pub(crate) fn write_request(
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
     let mut omitted = NameSet::default();
     if is_unconditional {
-        omitted = omitted.with(&CONDITIONS);
-        if exchange.is_refresh() || request.find(Name::Range).is_none() {
+        omitted = omitted.union(&CONDITIONS);
+        if exchange.is_refresh() || request.find(FieldName::Range).is_none() {
             // A refresh has no client, and without Range the field means nothing.
-            omitted = omitted.with(&NameSet::of(&[Name::IfRange]));
+            omitted = omitted.union(&NameSet::new(&[FieldName::IfRange]));
         }
     }
     if counts_hops {
-        omitted = omitted.with(&NameSet::of(&[Name::MaxForwards]));
+        omitted = omitted.union(&NameSet::new(&[FieldName::MaxForwards]));
     }
-    sent.lines(omitted).for_each(|run| out.run(run));
-    if let Some(hops) = request.find(Name::MaxForwards).filter(|_| counts_hops) {
-        let left = decimal(request.value_of(hops)).map_or(0, |count| count.saturating_sub(1));
+    sent.lines(omitted).for_each(|run| out.field_run(run));
+    if let Some(hops) = request.find(FieldName::MaxForwards).filter(|_| counts_hops) {
+        let left = parse_decimal(request.value_of(hops)).map_or(0, |count| count.saturating_sub(1));
         out.number(b"Max-Forwards", left);
     }
-    sent.write_added(out, destination.authority.as_ref());
+    sent.write_forwarding(out, destination.authority.as_ref());
     let rest = exchange.caching.remainder.as_ref();
     if let Some(rest) = rest {
         out.field(b"Range", &rest.range);
@@ -72,7 +73,7 @@ pub(crate) fn write_request(
     write_via(out, request.version(), snapshot);
     out.framing(exchange.framing, exchange.framing == Framing::Chunked);
     let upgrade = upgrade_to_send(exchange);
-    match (upgrade, sent.takes_trailers()) {
+    match (upgrade, sent.accepts_trailers()) {
         (true, _) => out.upgrade(upgrade_protocols(request)),
         (false, true) => out.accepts_trailers(),
         (false, false) => {}
@@ -85,7 +86,7 @@ pub(crate) fn write_request(
 
 /// Conditions of a client that has the response already. `Range` is always forwarded, so that the
 /// origin sends no more than the client requests.
-const CONDITIONS: NameSet = NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince]);
+const CONDITIONS: NameSet = NameSet::new(&[FieldName::IfNoneMatch, FieldName::IfModifiedSince]);
 
 fn write_host(host: &mut Vec<u8>, place: &OriginAddress) {
     match place {
@@ -133,8 +134,8 @@ pub(crate) fn write_response(
 ) {
     let response = &exchange.response;
     out.response(response.status(), response.reason());
-    forwarded_runs(response, |_| true).for_each(|run| out.run(run));
-    if response.find(Name::Date).is_none() {
+    forwarded_runs(response, |_| true).for_each(|run| out.field_run(run));
+    if response.find(FieldName::Date).is_none() {
         out.field(b"Date", dates.at(now).http_date());
     }
     let snapshot = exchange.snapshot();
@@ -175,7 +176,7 @@ pub(crate) fn write_response(
 pub(crate) fn write_interim(out: &mut impl HeaderWriter, exchange: &Exchange) {
     let response = &exchange.response;
     out.response(response.status(), response.reason());
-    forwarded_runs(response, |_| true).for_each(|run| out.run(run));
+    forwarded_runs(response, |_| true).for_each(|run| out.field_run(run));
     out.end();
 }
 
@@ -240,8 +241,10 @@ fn trace_body(request: &RequestHead) -> Vec<u8> {
     let mut echo = Http1Header::new(&mut bytes);
     echo.request_line(request.method_bytes(), request.target(), request.version());
     for field in request.fields() {
-        let is_secret =
-            matches!(field.known, Name::Authorization | Name::Cookie | Name::ProxyAuthorization);
+        let is_secret = matches!(
+            field.known,
+            FieldName::Authorization | FieldName::Cookie | FieldName::ProxyAuthorization
+        );
         if !is_secret {
             echo.field(request.name_of(field), request.value_of(field));
         }
@@ -251,7 +254,7 @@ fn trace_body(request: &RequestHead) -> Vec<u8> {
 }
 
 pub(crate) fn write_via(out: &mut impl HeaderWriter, received: Version, snapshot: &Snapshot) {
-    out.run(Run::Lines(match received {
+    out.field_run(FieldRun::Lines(match received {
         Version::Http10 => &snapshot.via[0],
         Version::Http11 => &snapshot.via[1],
     }));

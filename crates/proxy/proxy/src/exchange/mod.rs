@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use millrace_engine::{Charge, Engine, Instant, Key};
 use millrace_http1::{
-    AnswerHead, Expectation, Forwarding, Framing, OriginRequest, RequestHead, expectation,
+    Expectation, Forwarding, Framing, OriginRequest, RequestHead, ResponseHead, expectation,
 };
 
 use millrace_splice::Pipes;
@@ -48,7 +48,7 @@ pub(crate) struct Exchange {
     /// Whether `request` holds a valid header. False if the header was refused.
     pub(crate) has_request: bool,
     pub(crate) framing: Framing,
-    pub(crate) response: AnswerHead,
+    pub(crate) response: ResponseHead,
     pub(crate) transaction: Transaction,
     pub(crate) upload: Transfer,
     pub(crate) download: Transfer,

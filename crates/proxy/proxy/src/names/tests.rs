@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_dns::{Found, NameError, Sources};
+use millrace_dns::{LookupResult, NameError, ResolverConfig};
 use millrace_engine::{
     Address, Clock, CompletionEvent, Engine, EngineOptions, EpollEngine, Instant, TokenKind, Wake,
 };
@@ -204,7 +204,7 @@ struct Worker {
     names: Resolver<u32>,
     /// The names to look up in the next turn, and their waiters.
     wanted: Vec<(&'static str, u32)>,
-    results: BTreeMap<u32, (Instant, Found)>,
+    results: BTreeMap<u32, (Instant, LookupResult)>,
     finished: Rc<Cell<usize>>,
 }
 
@@ -233,7 +233,7 @@ impl SimWorker for Worker {
 }
 
 impl Worker {
-    fn finish(&mut self, waiter: u32, found: Found) {
+    fn finish(&mut self, waiter: u32, found: LookupResult) {
         let before = self.results.insert(waiter, (self.engine.now(), found));
         assert!(before.is_none(), "a waiter gets one result");
         self.finished.set(self.results.len());
@@ -255,7 +255,7 @@ impl Scene {
         let world = World::new(seed, faults);
         let addresses = [FIRST, SECOND].map(|text| text.parse::<SocketAddr>().unwrap());
         let addresses = &addresses[..scripts.len()];
-        let sources = Sources::parse(b"10.0.0.1 known", resolv.as_bytes(), addresses);
+        let sources = ResolverConfig::parse(b"10.0.0.1 known", resolv.as_bytes(), addresses);
         let engine = world.engine(1 << 20);
         let names = Resolver::new(Arc::new(sources), &Limits::default(), engine.now());
         let servers = addresses
@@ -308,7 +308,7 @@ impl Scene {
         run(&self.world, &mut [&mut self.worker], &mut actors, limit, done)
     }
 
-    fn result(&self, waiter: u32) -> &Found {
+    fn result(&self, waiter: u32) -> &LookupResult {
         &self.worker.results[&waiter].1
     }
 
@@ -337,7 +337,7 @@ impl Actor for Alarm {
     }
 }
 
-fn found(texts: &[&str]) -> Found {
+fn found(texts: &[&str]) -> LookupResult {
     Ok(texts.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
 }
 
@@ -543,7 +543,7 @@ fn a_long_response_is_received_over_tcp_in_any_number_of_segments() {
         scene.world.set_plan(WorldPlan { syn_loss: 0, ..scene.world.plan() });
         // In some of these worlds each byte takes milliseconds.
         let server = [FIRST.parse().unwrap()];
-        let sources = Sources::parse(b"", b"options timeout:30", &server);
+        let sources = ResolverConfig::parse(b"", b"options timeout:30", &server);
         let limits = Limits { name_ms: 120_000, ..Limits::default() };
         scene.worker.names = Resolver::new(Arc::new(sources), &limits, Instant::default());
         scene.look_up(&[("www.example", 1)]);
@@ -688,7 +688,7 @@ fn real(server: SocketAddr) -> (EpollEngine, Resolver<u32>) {
     let engine =
         EpollEngine::new(EngineOptions { budget_bytes: 1 << 20, log: None, clock }).unwrap();
     let limits = Limits { name_ms: 600_000, ..Limits::default() };
-    let sources = Arc::new(Sources::parse(b"", b"options timeout:30", &[server]));
+    let sources = Arc::new(ResolverConfig::parse(b"", b"options timeout:30", &[server]));
     let names = Resolver::new(sources, &limits, engine.now());
     (engine, names)
 }

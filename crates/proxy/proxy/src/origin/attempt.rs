@@ -28,7 +28,7 @@ impl Dial {
     pub(super) fn record_failure(&mut self, reason: Reason) {
         self.failure = reason;
         if let Some(race) = &mut self.race {
-            race.failed();
+            race.record_failure();
         }
     }
 }

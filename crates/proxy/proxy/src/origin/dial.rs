@@ -16,7 +16,7 @@ use crate::origin::attempt::{ConnectAttempt, Dial};
 use crate::origin::{ConnectionUser, OriginConn, Phase, close::close};
 use crate::overload::capacity;
 use millrace_config::ServiceRole;
-use millrace_dns::{Attempt as NextAttempt, Race};
+use millrace_dns::{NextAttempt, Race};
 
 /// Starts to race `addresses` to open a connection for the exchange.
 ///

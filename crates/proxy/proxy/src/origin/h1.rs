@@ -2,7 +2,8 @@
 //! request may be repeated, and how a response header continues the exchange.
 
 use millrace_http1::{
-    Fields, Framing, Http1Header, Name, answer_framing, connection_options, items, upgrade_accepted,
+    FieldName, Fields, Framing, Http1Header, connection_options, is_upgrade_accepted,
+    response_framing, split_list,
 };
 
 use crate::exchange::{Exchange, Reason};
@@ -22,10 +23,10 @@ pub(crate) enum HeaderOutcome {
 /// The reason why the response cannot be used.
 pub(crate) fn classify_header(exchange: &mut Exchange) -> Result<HeaderOutcome, Reason> {
     let Exchange { transaction, response, request, .. } = exchange;
-    let framing =
-        answer_framing(response, request.method()).map_err(|_| Reason::MalformedResponseFraming)?;
+    let framing = response_framing(response, request.method())
+        .map_err(|_| Reason::MalformedResponseFraming)?;
     match response.status() {
-        101 if transaction.upgrade_sent && upgrade_accepted(request, response) => {
+        101 if transaction.upgrade_sent && is_upgrade_accepted(request, response) => {
             Ok(HeaderOutcome::Final(Framing::None))
         }
         101 => Err(Reason::UpgradeUnrequested),
@@ -73,12 +74,12 @@ pub(crate) fn may_repeat(exchange: &Exchange) -> bool {
 /// Returns whether a message binds its connection to the sender by a scheme that authenticates the
 /// connection rather than the request (RFC 4559 section 6).
 fn authenticates_connection(fields: &Fields) -> bool {
-    let names = [Name::Authorization, Name::WwwAuthenticate];
+    let names = [FieldName::Authorization, FieldName::WwwAuthenticate];
     if names.iter().all(|&name| fields.find(name).is_none()) {
         return false;
     }
     names.into_iter().flat_map(|name| fields.values(name)).any(|value| {
-        items(value).any(|challenge| {
+        split_list(value).any(|challenge| {
             let mut words = challenge.split(|byte| byte.is_ascii_whitespace());
             let scheme = words.next().unwrap_or_default();
             scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")

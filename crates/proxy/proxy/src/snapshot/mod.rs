@@ -285,5 +285,5 @@ fn by_number(listeners: &[Listener]) -> Box<[u16]> {
 const ABSENT: u16 = u16::MAX;
 
 fn via(version: &str, pseudonym: &str) -> Box<[u8]> {
-    Http1Header::line(b"Via", format!("{version} {pseudonym}").as_bytes())
+    Http1Header::field_line(b"Via", format!("{version} {pseudonym}").as_bytes())
 }

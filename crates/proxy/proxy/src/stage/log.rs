@@ -1,7 +1,7 @@
 //! Stage log: records an exchange that has ended and recycles its memory.
 
 use millrace_engine::{Engine, Key};
-use millrace_http1::Name;
+use millrace_http1::FieldName;
 
 use crate::auth::Access;
 use crate::cached::{ResponseSource, waiting};
@@ -80,9 +80,9 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
             ResponseSource::Filled => exchange.download.accepted(),
             ResponseSource::Origin | ResponseSource::Stored => 0,
         },
-        host: field(Name::Host),
-        referer: field(Name::Referer),
-        user_agent: field(Name::UserAgent),
+        host: field(FieldName::Host),
+        referer: field(FieldName::Referer),
+        user_agent: field(FieldName::UserAgent),
         duration,
         origin: origin_tried(origins, exchange),
         origin_first_byte: exchange

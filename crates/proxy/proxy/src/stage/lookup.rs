@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, Key, TokenKind};
 use millrace_http_cache::{
-    Bypass, Flags, Forward, Meta, RequestDirectives, Selection, bypass, may_claim, ranges,
-    remainder,
+    Bypass, Flags, Forward, Meta, RequestDirectives, Selection, bypass, may_collapse, remainder,
+    select_ranges,
 };
-use millrace_http1::{Method, Name, RequestHead, has_token};
+use millrace_http1::{FieldName, Method, RequestHead, has_token};
 use millrace_store::{Cache, FetchLease, LookupRequest, LookupResult, Object, WaiterId};
 
 use crate::cached::{key_of, now_ms, refresh, waiting};
@@ -142,7 +142,7 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> 
 /// Returns why a stored response has to be validated: it is stale, or the request demands
 /// validation although it is fresh (RFC 9211 section 2.2).
 fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
-    let is_good = meta.is_fresh(now_ms) && !meta.flags.has(Flags::NO_CACHE);
+    let is_good = meta.is_fresh(now_ms) && !meta.flags.contains(Flags::NO_CACHE);
     if is_good { Forward::Request } else { Forward::Stale }
 }
 
@@ -191,15 +191,15 @@ fn look_up(
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
         return None;
     }
-    let directives = match route.policy.heeds_requests {
-        true => RequestDirectives::of(request),
+    let directives = match route.policy.applies_request_directives {
+        true => RequestDirectives::parse(request),
         false => RequestDirectives::default(),
     };
     let refreshes = request.method() == Method::Get && !is_pinned;
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
     // Nor may other requests wait for an exchange that itself waits for its turn.
     let is_for_others = refreshes && !wants_range(request) && is_first;
-    let takes_lease = is_for_others && may_claim(request, &directives, &route.policy);
+    let takes_lease = is_for_others && may_collapse(request, &directives, &route.policy);
     let asks_disks = !caching.has_queried_disks;
     let directives = &directives;
     Some(cache.lookup(&LookupRequest {
@@ -216,26 +216,26 @@ fn look_up(
 
 /// Whether the request asks for a range. The Range field is always passed to the origin.
 fn wants_range(request: &RequestHead) -> bool {
-    request.find(Name::Range).is_some() && request.method() == Method::Get
+    request.find(FieldName::Range).is_some() && request.method() == Method::Get
 }
 
 /// Whether the stored object lacks the bytes that the request asks for: it is another part, or the
 /// bytes have not arrived and are not about to.
 #[inline(always)]
 fn lacks_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
-    let is_of_part = object.meta().extent.is_some() || wants_range(request);
+    let is_of_part = object.meta().stored_range.is_some() || wants_range(request);
     is_of_part && lacks_part_slow(request, object, cache)
 }
 
 #[inline(never)]
 fn lacks_part_slow(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
-    let extent = object.meta().extent;
+    let extent = object.meta().stored_range;
     let is_arriving = object.body.bytes().is_none();
     if extent.is_none() && !(is_arriving && !object.is_from_disk && accepts_ranges(object)) {
         return false;
     }
     let Some(length) = extent.map_or(object.length(), |_| Some(0)) else { return false };
-    match ranges(request, &object.stored, length, cache.hash()) {
+    match select_ranges(request, &object.stored, length, cache.hash()) {
         Selection::Absent => true,
         // A multipart response is made only of a body that has arrived whole.
         Selection::Parts(_) => is_arriving,
@@ -251,7 +251,7 @@ fn lacks_part_slow(request: &RequestHead, object: &Object, cache: &Cache) -> boo
 /// would send the whole response again.
 fn accepts_ranges(object: &Object) -> bool {
     let mut lines = object.stored.lines();
-    lines.any(|line| line.known == Name::AcceptRanges && has_token(line.value, b"bytes"))
+    lines.any(|line| line.known == FieldName::AcceptRanges && has_token(line.value, b"bytes"))
 }
 
 /// The proxy waits for a range that begins at most this far behind the bytes that have arrived. It
@@ -263,7 +263,7 @@ const NEAR_BYTES: u64 = 64 * 1024;
 /// them serves no other request. A reverse proxy fetches the whole response instead, for which
 /// others may wait.
 fn has_conditions(request: &RequestHead, plan: RequestPlan) -> bool {
-    let conditions = [Name::IfNoneMatch, Name::IfModifiedSince];
+    let conditions = [FieldName::IfNoneMatch, FieldName::IfModifiedSince];
     !matches!(plan, RequestPlan::Route(_))
         && conditions.into_iter().any(|name| request.find(name).is_some())
 }

@@ -2,8 +2,8 @@
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{
-    Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
-    destination, expectation, items, path,
+    Destination, Expectation, FieldName, Framing, Host, Method, TargetError, TargetForm,
+    destination, expectation, parse_decimal, path, split_list,
 };
 
 use crate::admission;
@@ -170,14 +170,14 @@ fn own_response(exchange: &Exchange) -> Option<OwnResponse> {
         Method::Trace if exchange.framing == Framing::None => OwnResponse::Trace,
         _ => return None,
     };
-    let field = request.find(Name::MaxForwards)?;
-    (decimal(request.value_of(field)) == Some(0)).then_some(own)
+    let field = request.find(FieldName::MaxForwards)?;
+    (parse_decimal(request.value_of(field)) == Some(0)).then_some(own)
 }
 
 /// Whether the request has passed this proxy before: its Via field has our own pseudonym (RFC 9110
 /// section 7.6.3).
 fn is_loop(exchange: &Exchange, pseudonym: &str) -> bool {
-    let hops = || exchange.request.values(Name::Via).flat_map(items);
+    let hops = || exchange.request.values(FieldName::Via).flat_map(split_list);
     let is_ours = |hop: &[u8]| {
         let mut words = hop.split(|byte| byte.is_ascii_whitespace());
         words.nth(1) == Some(pseudonym.as_bytes())

@@ -32,7 +32,7 @@ use crate::shared::SharedState;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
 use crate::worker::message::WorkerMessage;
 use millrace_config::Config;
-use millrace_dns::Sources;
+use millrace_dns::ResolverConfig;
 
 /// The parts of a worker besides its engine.
 pub struct Setup<E: Engine> {
@@ -49,7 +49,7 @@ pub struct Setup<E: Engine> {
     /// The state that all workers share.
     pub shared: Arc<SharedState>,
     /// The sources of name lookups: hosts file and name servers.
-    pub names: Arc<Sources>,
+    pub names: Arc<ResolverConfig>,
     /// The queue of the password verifier.
     pub desk: VerifierHandle<E::Waker>,
     /// The number of descriptors that this worker may open. Clients and origins use them first

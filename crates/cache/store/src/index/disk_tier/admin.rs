@@ -56,7 +56,7 @@ impl Cache {
         match selector {
             // A tag names the responses whose keys have more than the URL.
             Selector::Url(url) => vec![
-                PurgeTarget::Key(Key::of_text(&self.hash, url)),
+                PurgeTarget::Key(Key::from_text(&self.hash, url)),
                 PurgeTarget::Tag(url_tag(&self.hash, url)),
             ],
             Selector::Prefix(prefix) => vec![PurgeTarget::Prefix(prefix[..].into())],

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use millrace_body::Body;
 use millrace_disk::{ResponseId, StoredHeader, StoredResponse};
-use millrace_http_cache::{HashKey, Key, Meta, Stored, TagHash, VariantKey, VaryNames, tag_hash};
+use millrace_http_cache::{
+    CachedHeader, HashKey, Key, Meta, TagHash, VariantKey, VaryNames, tag_hash,
+};
 
 use crate::object::Object;
 
@@ -28,7 +30,7 @@ fn url_tag_of(hash: &HashKey, name: &[u8]) -> Option<TagHash> {
 
 /// Converts an object for writing; `None` if it is not whole.
 pub(super) fn to_disk(key: Key, object: &Object, hash: &HashKey) -> Option<StoredResponse> {
-    let body = object.body.bytes().filter(|_| object.meta().extent.is_none())?.clone();
+    let body = object.body.bytes().filter(|_| object.meta().stored_range.is_none())?.clone();
     let tags = match url_tag_of(hash, &object.name) {
         Some(tag) => object.tags.iter().copied().chain([tag]).collect(),
         None => object.tags.clone(),
@@ -52,7 +54,7 @@ pub(super) fn from_disk(header: &StoredHeader, body: Arc<Body>, hash: &HashKey) 
         [] => None,
         names => Some(VaryNames::from_bytes(names)?),
     };
-    if vary.is_some() != header.variant.is_some() || meta.extent.is_some() {
+    if vary.is_some() != header.variant.is_some() || meta.stored_range.is_some() {
         return None;
     }
     let mut tags = &*header.tags;
@@ -62,7 +64,7 @@ pub(super) fn from_disk(header: &StoredHeader, body: Arc<Body>, hash: &HashKey) 
         tags = others;
     }
     Some(Object {
-        stored: Stored { meta, head: header.header.to_vec(), vary },
+        stored: CachedHeader { meta, head: header.header.to_vec(), vary },
         variant: header.variant,
         declared: Some(header.body_bytes),
         body,

@@ -111,7 +111,7 @@ impl Cache {
         }
         let (Some(names), Some(variant)) = (&found.vary, &found.variant) else { return true };
         let names = VaryNames::from_bytes(names);
-        names.is_some_and(|names| variant.fits(&names.key(&self.hash, lookup.request)))
+        names.is_some_and(|names| variant.matches(&names.key(&self.hash, lookup.request)))
     }
 
     pub(super) fn is_loading(&self, number: u64) -> bool {

@@ -1,6 +1,6 @@
 //! Operators' commands, and invalidations by tags of clients' requests.
 
-use millrace_http_cache::{tag_hash, written_site};
+use millrace_http_cache::{parse_uri_origin, tag_hash};
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn named(name: &str, tags: &[TagHash], since: u64) -> NewEntry {
 
 /// Stores a response under the key of its name.
 fn put_named(cache: &Arc<Cache>, name: &str, tags: &[TagHash]) -> Key {
-    let key = Key::of_text(&HASH, name.as_bytes());
+    let key = Key::from_text(&HASH, name.as_bytes());
     put_draft(cache, key, None, named(name, tags, cache.invalidation_seq()));
     key
 }
@@ -162,7 +162,7 @@ fn a_cut_response_that_was_purged_softly_is_not_stored() {
 #[test]
 fn a_group_is_invalidated_in_its_site_once_rfc_9875_section_3() {
     let cache = cache();
-    let group = |site: &str| tag_hash(&HASH, written_site(site.as_bytes()).as_ref(), b"g");
+    let group = |site: &str| tag_hash(&HASH, parse_uri_origin(site.as_bytes()).as_ref(), b"g");
     let keys = ["a", "b"].map(|site| {
         let name = format!("http://{site}/");
         put_named(&cache, &name, &[tag("t"), group(site)])

@@ -91,7 +91,7 @@ impl DiskTest {
         uses_disks: bool,
     ) -> LookupResult {
         let request = request(fields);
-        let directives = RequestDirectives::of(&request);
+        let directives = RequestDirectives::parse(&request);
         let (key, waiter) = (key(number), Some(who));
         let request = &OriginRequest::as_received(&request);
         let (directives, now_ms) = (&directives, NOW_MS);
@@ -368,7 +368,7 @@ fn purges_and_invalidations_apply_to_disks() {
         may_refresh: true,
         uses_disks: true,
     };
-    let plain = Key::of_text(&HASH, b"http://a/");
+    let plain = Key::from_text(&HASH, b"http://a/");
     type Act = fn(&Cache);
     let acts: [(&str, Act); 6] = [
         ("prefix", |it| _ = it.purge(&Selector::Prefix(b"http://a".to_vec()), false, NOW_MS)),
@@ -409,9 +409,9 @@ fn a_purge_by_url_finds_longer_keys() {
     let name = b"http://a/\nx:1";
     let mut it = entry("", "", Some(0));
     it.name = name[..].into();
-    let key = Key::of_text(&HASH, name);
+    let key = Key::from_text(&HASH, name);
     let _ = test.cache.publish(key, None, it, NOW_MS).0.unwrap().finish(NOW_MS);
-    put(&test.cache, Key::of_text(&HASH, b"http://a/"), "", "", b"plain");
+    put(&test.cache, Key::from_text(&HASH, b"http://a/"), "", "", b"plain");
     let test = test.restart();
     assert_eq!(test.cache.list_disks(&Selector::All, 9).0[0].tags.len(), 0);
     assert_eq!(test.cache.list_disks(&Selector::Url(b"http://a/".to_vec()), 9).0.len(), 2);

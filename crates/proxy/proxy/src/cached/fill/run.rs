@@ -82,7 +82,7 @@ fn new_fill<E: Engine>(
     let snapshot = exchange.snapshot().clone();
     let finishes_fetch =
         snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.finishes_fetch);
-    let is_part = filling.object().meta().extent.is_some();
+    let is_part = filling.object().meta().stored_range.is_some();
     let continues_unread = (finishes_fetch && !is_part) || exchange.is_refresh();
     let ahead_max = is_part.then_some(PART_AHEAD_BYTES);
     Fill {

@@ -2,26 +2,26 @@
 
 use memchr::memchr3;
 
-use crate::class::trim;
+use crate::byte_class::trim;
 
 /// The members of a comma-separated list of tokens, trimmed, without the empty ones (RFC 9110
 /// section 5.6.1). For fields whose members may be quoted there is [`items`].
-pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    members(value).filter(|member| !member.is_empty())
+pub fn split_tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    split_members(value).filter(|member| !member.is_empty())
 }
 
 /// The members of a comma-separated list of tokens, trimmed, with the empty ones.
-pub(crate) fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn split_members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim)
 }
 
 /// The members of a comma-separated list, trimmed, without the empty ones. A comma in a quoted
 /// string ends nothing; a string that is not closed reaches to the end of the value.
-pub fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(value);
     std::iter::from_fn(move || {
         let value = rest?;
-        let end = item_end(value);
+        let end = member_end(value);
         rest = value.get(end + 1..);
         Some(trim(&value[..end]))
     })
@@ -29,7 +29,7 @@ pub fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Where the comma is that ends the first member, or the length.
-fn item_end(value: &[u8]) -> usize {
+fn member_end(value: &[u8]) -> usize {
     let mut is_quoted = false;
     let mut at = 0;
     while let Some(found) = value.get(at..).and_then(|rest| memchr3(b',', b'"', b'\\', rest)) {
@@ -47,12 +47,12 @@ fn item_end(value: &[u8]) -> usize {
 
 /// Whether a list of tokens has this one, in whatever case.
 pub fn has_token(value: &[u8], token: &[u8]) -> bool {
-    tokens(value).any(|member| member.eq_ignore_ascii_case(token))
+    split_tokens(value).any(|member| member.eq_ignore_ascii_case(token))
 }
 
 /// Reads plain decimal digits: no sign, no space; `None` for anything else and for overflow.
 /// Leading zeros are read.
-pub fn decimal(digits: &[u8]) -> Option<u64> {
+pub fn parse_decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn lists_are_split_at_commas_outside_quotes() {
-        let split = |value| tokens(value).collect::<Vec<_>>();
+        let split = |value| split_tokens(value).collect::<Vec<_>>();
         assert_eq!(split(b" a ,, b\t,"), [b"a", b"b"]);
         assert!(split(b", ,").is_empty() && split(b"").is_empty());
-        let split = |value| items(value).collect::<Vec<_>>();
+        let split = |value| split_list(value).collect::<Vec<_>>();
         assert_eq!(split(b"a=\"x,y\", b"), [&b"a=\"x,y\""[..], b"b"]);
         assert_eq!(split(br#""\",", c,,"#), [&br#""\",""#[..], b"c"]);
         assert_eq!(split(b"\"open, d"), [b"\"open, d"]);
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn decimal_is_digits_only() {
-        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(decimal(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
-        assert_eq!(decimal(b"0000000000000000000042"), Some(42));
+        assert_eq!(parse_decimal(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_decimal(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
+        assert_eq!(parse_decimal(b"0000000000000000000042"), Some(42));
         for bytes in [&b"18446744073709551616"[..], b"", b"+1", b"-1", b" 1", b"1 ", b"0x1", b"1_0"]
         {
-            assert_eq!(decimal(bytes), None);
+            assert_eq!(parse_decimal(bytes), None);
         }
     }
 }

@@ -2,53 +2,53 @@
 
 /// A set of byte classes, one bit each.
 #[derive(Clone, Copy)]
-pub(crate) struct Class(u8);
+pub(crate) struct ByteClass(u8);
 
 /// RFC 9110 section 5.6.2: methods, field names, list members.
-pub(crate) const TOKEN: Class = Class(1);
+pub(crate) const TOKEN: ByteClass = ByteClass(1);
 /// RFC 9110 section 5.5: field values and reason phrases. Bytes above 127 are opaque data.
-pub(crate) const VALUE: Class = Class(2);
+pub(crate) const VALUE: ByteClass = ByteClass(2);
 /// A request target before its first `?`; see [`crate::target`] for the choice.
-pub(crate) const PATH: Class = Class(4);
+pub(crate) const PATH: ByteClass = ByteClass(4);
 /// A request target after its first `?`.
-pub(crate) const QUERY: Class = Class(8);
+pub(crate) const QUERY: ByteClass = ByteClass(8);
 /// A host that is a name.
-pub(crate) const HOST: Class = Class(16);
+pub(crate) const HOST: ByteClass = ByteClass(16);
 /// The bytes of a token that servers with CGI variables keep in names (letters and digits), and
 /// `-`.
-pub(crate) const PLAIN: Class = Class(32);
+pub(crate) const ALNUM_OR_HYPHEN: ByteClass = ByteClass(32);
 
-static CLASSES: [u8; 256] = classes();
+static CLASSES: [u8; 256] = build_classes();
 
-impl Class {
+impl ByteClass {
     /// Whether the byte is in the class.
     #[inline]
-    pub(crate) fn has(self, byte: u8) -> bool {
+    pub(crate) fn contains(self, byte: u8) -> bool {
         CLASSES[byte as usize] & self.0 != 0
     }
 
     /// How many bytes there are before the first that is not.
     #[inline]
-    pub(crate) fn span(self, bytes: &[u8]) -> usize {
+    pub(crate) fn prefix_len(self, bytes: &[u8]) -> usize {
         let has_eight = |eight: &&[u8; 8]| {
             let common = eight.iter().fold(u8::MAX, |all, &byte| all & CLASSES[byte as usize]);
             common & self.0 != 0
         };
         let at = bytes.as_chunks().0.iter().take_while(has_eight).count() * 8;
-        at + bytes[at..].iter().take_while(|&&byte| self.has(byte)).count()
+        at + bytes[at..].iter().take_while(|&&byte| self.contains(byte)).count()
     }
 
     /// Whether all bytes are.
     #[inline]
-    pub(crate) fn has_all(self, bytes: &[u8]) -> bool {
-        self.span(bytes) == bytes.len()
+    pub(crate) fn contains_all(self, bytes: &[u8]) -> bool {
+        self.prefix_len(bytes) == bytes.len()
     }
 }
 
 /// Whether the bytes are a token: at least one, all in [`TOKEN`].
 #[inline(always)]
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && TOKEN.has_all(bytes)
+    !bytes.is_empty() && TOKEN.contains_all(bytes)
 }
 
 /// The bytes without leading and trailing spaces and tabs, the only ones that RFC 9110
@@ -63,7 +63,7 @@ pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-const fn classes() -> [u8; 256] {
+const fn build_classes() -> [u8; 256] {
     let mut table = [0; 256];
     let mut byte: u8 = b'!';
     while byte <= b'~' {
@@ -83,7 +83,7 @@ const fn classes() -> [u8; 256] {
             class |= HOST.0;
         }
         if alphanumeric || byte == b'-' {
-            class |= PLAIN.0;
+            class |= ALNUM_OR_HYPHEN.0;
         }
         table[byte as usize] = class;
         byte += 1;
@@ -115,24 +115,34 @@ mod tests {
 
     #[test]
     fn each_class_holds_what_its_grammar_says() {
-        let count = |class: Class| (0..=255).filter(|&byte| class.has(byte)).count();
+        let count = |class: ByteClass| (0..=255).filter(|&byte| class.contains(byte)).count();
         assert_eq!(count(TOKEN), 62 + 15);
         assert_eq!(count(VALUE), 95 + 1 + 128);
         assert_eq!(count(HOST), 62 + 3);
         for byte in [b'\r', b'\n', 0, 0x7f, 0x0b] {
-            assert!(!VALUE.has(byte) && !QUERY.has(byte) && !TOKEN.has(byte));
+            assert!(!VALUE.contains(byte) && !QUERY.contains(byte) && !TOKEN.contains(byte));
         }
-        assert!(!PATH.has(b'?') && !PATH.has(b'\\') && QUERY.has(b'\\') && !QUERY.has(b'#'));
-        assert!(!QUERY.has(b'"') && !QUERY.has(b'<') && !QUERY.has(b' ') && !QUERY.has(0x80));
+        assert!(
+            !PATH.contains(b'?')
+                && !PATH.contains(b'\\')
+                && QUERY.contains(b'\\')
+                && !QUERY.contains(b'#')
+        );
+        assert!(
+            !QUERY.contains(b'"')
+                && !QUERY.contains(b'<')
+                && !QUERY.contains(b' ')
+                && !QUERY.contains(0x80)
+        );
     }
 
     #[test]
     fn a_span_ends_at_the_first_other_byte() {
         for len in 0..20 {
             let bytes = [&vec![b'a'; len][..], b" a"].concat();
-            assert_eq!((TOKEN.span(&bytes), HOST.span(&bytes[..len])), (len, len));
-            assert_eq!((VALUE.span(&bytes), VALUE.has_all(&bytes)), (len + 2, true));
-            assert!(!TOKEN.has_all(&bytes));
+            assert_eq!((TOKEN.prefix_len(&bytes), HOST.prefix_len(&bytes[..len])), (len, len));
+            assert_eq!((VALUE.prefix_len(&bytes), VALUE.contains_all(&bytes)), (len + 2, true));
+            assert!(!TOKEN.contains_all(&bytes));
         }
     }
 

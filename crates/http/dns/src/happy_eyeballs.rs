@@ -22,7 +22,7 @@ pub struct Race {
 
 /// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Attempt {
+pub enum NextAttempt {
     /// Connect to this address, and ask again.
     Start(IpAddr),
     /// Ask again at this instant, or when an attempt fails.
@@ -44,16 +44,16 @@ impl Race {
     }
 
     /// What to do at `now`. An address that was given counts as under way until it has failed.
-    pub fn next_attempt(&mut self, now: Instant) -> Attempt {
+    pub fn next_attempt(&mut self, now: Instant) -> NextAttempt {
         let under_way = self.started - self.failed;
         match self.candidates.get(self.started) {
-            None if under_way == 0 => Attempt::Exhausted,
-            None => Attempt::Wait,
-            Some(_) if under_way > 0 && now < self.next_at => Attempt::WaitUntil(self.next_at),
+            None if under_way == 0 => NextAttempt::Exhausted,
+            None => NextAttempt::Wait,
+            Some(_) if under_way > 0 && now < self.next_at => NextAttempt::WaitUntil(self.next_at),
             Some(candidate) => {
                 self.started += 1;
                 self.next_at = now + Self::DELAY;
-                Attempt::Start(*candidate)
+                NextAttempt::Start(*candidate)
             }
         }
     }
@@ -63,7 +63,7 @@ impl Race {
     ///
     /// # Panics
     /// When no attempt is under way.
-    pub fn failed(&mut self) {
+    pub fn record_failure(&mut self) {
         assert!(self.failed < self.started, "an attempt fails once");
         self.failed += 1;
         self.next_at = Instant::default();
@@ -86,29 +86,29 @@ mod tests {
     fn attempts_follow_each_other_by_time_or_by_failure() {
         let [a, b, c] = addresses(["2001:db8::1", "192.0.2.1", "2001:db8::2"]);
         let mut race = Race::new([a, b, c].into());
-        assert_eq!(race.next_attempt(at(1000)), Attempt::Start(a));
-        assert_eq!(race.next_attempt(at(1000)), Attempt::WaitUntil(at(1250)));
-        assert_eq!(race.next_attempt(at(1249)), Attempt::WaitUntil(at(1250)));
-        assert_eq!(race.next_attempt(at(1250)), Attempt::Start(b));
-        assert_eq!(race.next_attempt(at(1260)), Attempt::WaitUntil(at(1500)));
-        race.failed();
-        assert_eq!(race.next_attempt(at(1260)), Attempt::Start(c));
-        assert_eq!(race.next_attempt(at(9999)), Attempt::Wait);
-        race.failed();
-        assert_eq!(race.next_attempt(at(9999)), Attempt::Wait);
-        race.failed();
-        assert_eq!(race.next_attempt(at(9999)), Attempt::Exhausted);
+        assert_eq!(race.next_attempt(at(1000)), NextAttempt::Start(a));
+        assert_eq!(race.next_attempt(at(1000)), NextAttempt::WaitUntil(at(1250)));
+        assert_eq!(race.next_attempt(at(1249)), NextAttempt::WaitUntil(at(1250)));
+        assert_eq!(race.next_attempt(at(1250)), NextAttempt::Start(b));
+        assert_eq!(race.next_attempt(at(1260)), NextAttempt::WaitUntil(at(1500)));
+        race.record_failure();
+        assert_eq!(race.next_attempt(at(1260)), NextAttempt::Start(c));
+        assert_eq!(race.next_attempt(at(9999)), NextAttempt::Wait);
+        race.record_failure();
+        assert_eq!(race.next_attempt(at(9999)), NextAttempt::Wait);
+        race.record_failure();
+        assert_eq!(race.next_attempt(at(9999)), NextAttempt::Exhausted);
     }
 
     #[test]
     fn a_race_without_candidates_or_with_instant_failures_ends() {
-        assert_eq!(Race::new([].into()).next_attempt(at(0)), Attempt::Exhausted);
+        assert_eq!(Race::new([].into()).next_attempt(at(0)), NextAttempt::Exhausted);
         let list = addresses(["192.0.2.1", "192.0.2.2"]);
         let mut race = Race::new(list.into());
         for address in list {
-            assert_eq!(race.next_attempt(at(0)), Attempt::Start(address));
-            race.failed();
+            assert_eq!(race.next_attempt(at(0)), NextAttempt::Start(address));
+            race.record_failure();
         }
-        assert_eq!(race.next_attempt(at(0)), Attempt::Exhausted);
+        assert_eq!(race.next_attempt(at(0)), NextAttempt::Exhausted);
     }
 }

@@ -1,21 +1,21 @@
-//! The head of an answer: its status line, and the fields after it.
+//! The head of a response: its status line, and the fields after it.
 
-use crate::class::VALUE;
+use crate::byte_class::VALUE;
+use crate::byte_search;
 use crate::error::HeadError;
 use crate::field::Span;
 use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
-use crate::line::{bare_cr_or, version};
+use crate::line_parser::{bare_cr_or, parse_version};
 use crate::method::Version;
-use crate::scan;
 
-/// The head of an answer.
+/// The head of a response.
 ///
 /// As strict as a request head, with no empty line before it. One thing is accepted beyond RFC 9112
 /// section 4, since it can be read in one way only and origins send it: a status line that ends
 /// after the status, without the space.
-pub type AnswerHead = Head<StatusLine>;
+pub type ResponseHead = Head<StatusLine>;
 
-/// What the status line of an answer says.
+/// What the status line of a response says.
 #[derive(Clone, Debug, Default)]
 pub struct StatusLine {
     version: Version,
@@ -27,7 +27,7 @@ pub struct StatusLine {
 impl StatusLine {
     /// Reads the status line that begins a head, if it is whole and right, and has no tab. Gives
     /// where the first field begins.
-    fn plain_line(&mut self, head: &[u8]) -> Option<usize> {
+    fn parse_plain_line(&mut self, head: &[u8]) -> Option<usize> {
         let (start, rest) = head.split_first_chunk::<13>()?;
         let [version @ .., b' ', a, b, c, b' '] = start else { return None };
         self.version = match version {
@@ -35,18 +35,18 @@ impl StatusLine {
             b"HTTP/1.0" => Version::Http10,
             _ => return None,
         };
-        self.status = status(&[*a, *b, *c]).ok()?;
-        let reason_len = scan::find_control(rest);
+        self.status = parse_status(&[*a, *b, *c]).ok()?;
+        let reason_len = byte_search::find_control(rest);
         self.reason = Span::new(start.len()..start.len() + reason_len);
         let is_whole = rest[reason_len..].starts_with(b"\r\n");
         is_whole.then_some(start.len() + reason_len + 2)
     }
 
     /// RFC 9112 section 4.
-    fn status_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
+    fn parse_status_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
         let version_len = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
         let (version_bytes, rest) = line.split_at(version_len);
-        self.version = version(version_bytes)?;
+        self.version = parse_version(version_bytes)?;
         let (digits, rest) = match rest {
             [b' ', digits @ ..] if digits.len() == 3 => (digits, &[][..]),
             [b' ', a, b, c, b' ', ..] if [a, b, c].iter().all(|byte| byte.is_ascii_digit()) => {
@@ -54,8 +54,8 @@ impl StatusLine {
             }
             _ => return Err(bare_cr_or(rest, HeadError::StatusInvalid)),
         };
-        self.status = status(digits)?;
-        if !VALUE.has_all(rest) {
+        self.status = parse_status(digits)?;
+        if !VALUE.contains_all(rest) {
             return Err(bare_cr_or(rest, HeadError::ReasonInvalid));
         }
         self.reason = Span::new(line.len() - rest.len()..line.len());
@@ -63,7 +63,7 @@ impl StatusLine {
     }
 }
 
-impl AnswerHead {
+impl ResponseHead {
     /// The version.
     pub fn version(&self) -> Version {
         self.line.version
@@ -76,21 +76,21 @@ impl AnswerHead {
 
     /// The reason as received; may be empty. No control bytes but tabs.
     pub fn reason(&self) -> &[u8] {
-        self.line.reason.of(&self.fields.bytes)
+        self.line.reason.slice(&self.fields.bytes)
     }
 }
 
 impl StartLine for StatusLine {
-    fn read(
+    fn parse(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<bool, HeadError> {
-        if let Some(input) = scan.untouched(input, limits)
-            && let Some(len) = self.plain_line(input)
+        if let Some(input) = scan.unscanned(input, limits)
+            && let Some(len) = self.parse_plain_line(input)
         {
-            scan.read_to(len);
+            scan.advance_to(len);
             return Ok(true);
         }
         // What does not begin like this is not HTTP/1, and may never send a line end.
@@ -98,7 +98,7 @@ impl StartLine for StatusLine {
             return Err(HeadError::VersionInvalid);
         }
         let Some(line) = scan.next_line(input, limits)? else { return Ok(false) };
-        self.status_line(&input[line])?;
+        self.parse_status_line(&input[line])?;
         Ok(true)
     }
 
@@ -106,7 +106,7 @@ impl StartLine for StatusLine {
 }
 
 /// RFC 9110 section 15: three digits from 100 to 599; clients take others as they like.
-fn status(digits: &[u8]) -> Result<u16, HeadError> {
+fn parse_status(digits: &[u8]) -> Result<u16, HeadError> {
     match digits {
         [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
             let digit = |byte: &u8| u16::from(byte - b'0');
@@ -120,17 +120,17 @@ fn status(digits: &[u8]) -> Result<u16, HeadError> {
 mod tests {
     use super::*;
     use crate::corpus;
-    use crate::fuzz::fuzz_answer_head;
-    use crate::samples::{LIMITS, answer};
+    use crate::fuzz::fuzz_response_head;
+    use crate::test_heads::{LIMITS, response};
 
     #[test]
     fn a_status_line_gives_version_status_and_reason() {
-        let head = answer("HTTP/1.0 404 Not  Found \r\nServer: x\r\n\r\nrest").unwrap();
+        let head = response("HTTP/1.0 404 Not  Found \r\nServer: x\r\n\r\nrest").unwrap();
         assert_eq!((head.version(), head.status()), (Version::Http10, 404));
         assert_eq!(head.reason(), b"Not  Found ");
         assert_eq!(head.bytes(), b"HTTP/1.0 404 Not  Found \r\nServer: x\r\n\r\n");
         for reason in ["", " ", " \u{e9}\t"] {
-            let head = answer(format!("HTTP/1.1 599{reason}\r\n\r\n")).unwrap();
+            let head = response(format!("HTTP/1.1 599{reason}\r\n\r\n")).unwrap();
             assert_eq!(head.reason(), reason.strip_prefix(' ').unwrap_or("").as_bytes());
         }
     }
@@ -168,13 +168,13 @@ mod tests {
             ("\r\nHTTP/1.1 200 x\r\n", VersionInvalid),
             ("\nHTTP/1.1 200 x\r\n", VersionInvalid),
         ] {
-            assert_eq!(answer(format!("{line}\r\n")).err(), Some(error), "{line:?}");
+            assert_eq!(response(format!("{line}\r\n")).err(), Some(error), "{line:?}");
         }
     }
 
     #[test]
     fn another_protocol_is_refused_at_its_first_byte() {
-        let mut head = AnswerHead::default();
+        let mut head = ResponseHead::default();
         let mut scan = HeadScan::default();
         assert_eq!(head.parse(b"HTTP", &mut scan, &LIMITS), Ok(None));
         assert_eq!(head.parse(b"HTTPS", &mut scan, &LIMITS), Err(HeadError::VersionInvalid));
@@ -182,6 +182,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        corpus::run("answer_head", 40, corpus::change_bytes, fuzz_answer_head);
+        corpus::run("response_head", 40, corpus::mutate_bytes, fuzz_response_head);
     }
 }

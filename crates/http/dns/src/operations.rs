@@ -10,7 +10,7 @@ use super::error::NameError;
 /// What is to be done for the socket of one question, which its token names. A question has one
 /// socket at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum SocketOperation {
     /// Open a socket that is connected to this name server over UDP.
     OpenUdp(SocketAddr),
     /// Open a connection to this name server.
@@ -25,7 +25,7 @@ pub enum Order {
 
 /// What became of an [`Order`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event<'a> {
+pub enum SocketEvent<'a> {
     /// The socket is open.
     Opened,
     /// The bytes of the last send are the kernel's.
@@ -39,16 +39,16 @@ pub enum Event<'a> {
 }
 
 /// What a question works with for the time of one call.
-pub(super) struct Desk<'a> {
+pub(super) struct LookupContext<'a> {
     pub(super) now: Instant,
     /// Gives a new number at each call, which nobody can foretell.
     pub(super) random: &'a mut dyn FnMut() -> u64,
     /// Orders that nobody has carried out yet.
-    pub(super) orders: &'a mut VecDeque<(Token, Order)>,
+    pub(super) operations: &'a mut VecDeque<(Token, SocketOperation)>,
 }
 
-impl Desk<'_> {
-    pub(super) fn order(&mut self, token: Token, order: Order) {
-        self.orders.push_back((token, order));
+impl LookupContext<'_> {
+    pub(super) fn queue(&mut self, token: Token, order: SocketOperation) {
+        self.operations.push_back((token, order));
     }
 }

@@ -1,6 +1,6 @@
 //! What the tests share: heads in one call.
 
-use crate::{AnswerHead, HeadError, HeadLimits, HeadScan, RequestHead};
+use crate::{HeadError, HeadLimits, HeadScan, RequestHead, ResponseHead};
 
 pub(crate) const LIMITS: HeadLimits =
     HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
@@ -14,8 +14,8 @@ pub(crate) fn request(bytes: impl AsRef<[u8]>) -> Result<RequestHead, HeadError>
 }
 
 /// A head that is whole, or its error.
-pub(crate) fn answer(bytes: impl AsRef<[u8]>) -> Result<AnswerHead, HeadError> {
-    let mut head = AnswerHead::default();
+pub(crate) fn response(bytes: impl AsRef<[u8]>) -> Result<ResponseHead, HeadError> {
+    let mut head = ResponseHead::default();
     let used = head.parse(bytes.as_ref(), &mut HeadScan::default(), &LIMITS)?;
     assert!(used.is_some(), "the head is whole");
     Ok(head)

@@ -4,36 +4,36 @@
 
 use memchr::memchr;
 
-use crate::class::{TOKEN, VALUE, trim};
+use crate::byte_class::{TOKEN, VALUE, trim};
+use crate::byte_search;
 use crate::error::HeadError;
-use crate::field::{Field, Span};
+use crate::field::{FieldLine, Span};
 use crate::method::Version;
-use crate::name::Name;
-use crate::scan;
+use crate::name::FieldName;
 
 /// Reads the field line that begins at `start` of a head, in one pass, if it is whole and right,
 /// has at most one space around its value, before it, and no tab. Gives with it where the next line
 /// begins.
 #[inline]
-pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {
+pub(crate) fn parse_plain_field(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
     let line = head.get(start..)?;
     // The empty line ends the head: what follows is a body, in which no colon is looked for.
     if line.first() == Some(&b'\r') {
         return None;
     }
-    let name_len = scan::find(line, b':');
+    let name_len = byte_search::find(line, b':');
     let (name, after_name) = line.split_at(name_len);
-    let known = Name::of_token(name)?;
+    let known = FieldName::from_token(name)?;
     let [_, rest @ ..] = after_name else { return None };
     let is_canonical = rest.starts_with(b" ");
     let rest = if is_canonical { &rest[1..] } else { rest };
-    let value_len = scan::find_control(rest);
+    let value_len = byte_search::find_control(rest);
     let (value, after) = rest.split_at(value_len);
     if !after.starts_with(b"\r\n") || value.starts_with(b" ") || value.ends_with(b" ") {
         return None;
     }
     let value_start = start + name_len + 1 + usize::from(is_canonical);
-    let field = Field {
+    let field = FieldLine {
         name: Span { start: start as u32, len: name_len as u32 },
         value: Span { start: value_start as u32, len: value_len as u32 },
         known,
@@ -44,7 +44,7 @@ pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {
 }
 
 /// Reads one field line, RFC 9112 section 5. `offset` is where it begins in its head.
-pub(crate) fn field(line: &[u8], offset: usize) -> Result<Field, HeadError> {
+pub(crate) fn parse_field(line: &[u8], offset: usize) -> Result<FieldLine, HeadError> {
     // RFC 9112 section 5.2: a folded line may be refused; section 2.2: so may white space before
     // the first field.
     if matches!(line[0], b' ' | b'\t') {
@@ -55,22 +55,22 @@ pub(crate) fn field(line: &[u8], offset: usize) -> Result<Field, HeadError> {
     if name.is_empty() {
         return Err(HeadError::NameEmpty);
     }
-    if !TOKEN.has_all(name) {
-        let is_space = matches!(name[colon - 1], b' ' | b'\t') && TOKEN.has_all(trim(name));
+    if !TOKEN.contains_all(name) {
+        let is_space = matches!(name[colon - 1], b' ' | b'\t') && TOKEN.contains_all(trim(name));
         let error = if is_space { HeadError::SpaceBeforeColon } else { HeadError::NameInvalid };
         return Err(bare_cr_or(name, error));
     }
     let rest = &line[colon + 1..];
     let value = trim(rest);
-    if !VALUE.has_all(value) {
+    if !VALUE.contains_all(value) {
         return Err(bare_cr_or(value, HeadError::ValueInvalid));
     }
     let leading = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let value_start = offset + colon + 1 + leading;
-    Ok(Field {
+    Ok(FieldLine {
         name: Span::new(offset..offset + colon),
         value: Span::new(value_start..value_start + value.len()),
-        known: Name::of(name),
+        known: FieldName::from_bytes(name),
         is_canonical: rest.starts_with(b" ") && value.len() + 1 == rest.len(),
         is_nominated: false,
     })
@@ -83,7 +83,7 @@ pub(crate) fn bare_cr_or(bytes: &[u8], error: HeadError) -> HeadError {
 
 /// Reads `HTTP/1.0` and `HTTP/1.1`, RFC 9112 section 2.3: case-sensitive, one digit each. Other
 /// minor versions of 1 are refused as well: nobody sends them, and origins differ about them.
-pub(crate) fn version(bytes: &[u8]) -> Result<Version, HeadError> {
+pub(crate) fn parse_version(bytes: &[u8]) -> Result<Version, HeadError> {
     match bytes {
         b"HTTP/1.1" => Ok(Version::Http11),
         b"HTTP/1.0" => Ok(Version::Http10),
@@ -100,10 +100,10 @@ mod tests {
     use crate::corpus::Random;
 
     /// What the quick reader has to give: one search for the line's end, then the careful reader.
-    fn read_slowly(head: &[u8], start: usize) -> Option<(Field, usize)> {
+    fn read_slowly(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
         let line_feed = start + head[start..].iter().position(|&byte| byte == b'\n')?;
         let line = head[start..line_feed].strip_suffix(b"\r").filter(|line| !line.is_empty())?;
-        Some((field(line, start).ok()?, line_feed + 1))
+        Some((parse_field(line, start).ok()?, line_feed + 1))
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         const NAMES: [&str; 6] = ["Host", "x-own", "Content-Length", "CONNECTION", "te", "x_own"];
         const VALUES: [&str; 5] = ["", "1", "chunked", "a, b", "longer than sixteen bytes: yes"];
         const ODD: &[u8] = b"\r\n\0\t \x1f\x7f\x80\xff:_-(/a";
-        let mut random = Random::seeded();
+        let mut random = Random::from_clock();
         let mut read = 0;
         for _ in 0..200_000 {
             let name = NAMES[random.below(NAMES.len())];
@@ -127,8 +127,8 @@ mod tests {
             }
             head.truncate(head.len() - random.below(8));
             let start = random.below(2);
-            let (field, slowly) = (plain_field(&head, start), read_slowly(&head, start));
-            let is_plain = |&(field, end): &(Field, usize)| {
+            let (field, slowly) = (parse_plain_field(&head, start), read_slowly(&head, start));
+            let is_plain = |&(field, end): &(FieldLine, usize)| {
                 let rest = &head[(field.name.start + field.name.len) as usize + 1..end - 2];
                 let value = rest.strip_prefix(b" ").unwrap_or(rest);
                 value == trim(value) && !value.contains(&b'\t')

@@ -3,7 +3,7 @@
 
 /// Names of fields, in two pieces of memory however many they are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Names {
+pub(super) struct FieldNames {
     /// All of them in lower case, one after the other.
     text: Vec<u8>,
     /// Where each one is in `text`, as start and end. Sorted by the names once [`Names::sort`] was
@@ -11,9 +11,9 @@ pub(super) struct Names {
     places: Vec<(u32, u32)>,
 }
 
-impl Names {
+impl FieldNames {
     /// The names in sorted order.
-    pub(super) fn of<'a>(names: impl Iterator<Item = &'a [u8]>) -> Self {
+    pub(super) fn new<'a>(names: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut set = Self::default();
         names.for_each(|name| set.add(name));
         set.sort();
@@ -34,7 +34,7 @@ impl Names {
     }
 
     /// Whether this name is among them, in whatever case.
-    pub(super) fn has(&self, name: &[u8]) -> bool {
+    pub(super) fn contains(&self, name: &[u8]) -> bool {
         let found = self.places.binary_search_by(|&(start, end)| {
             let known = &self.text[start as usize..end as usize];
             known.iter().copied().cmp(name.iter().map(u8::to_ascii_lowercase))
@@ -49,9 +49,9 @@ mod tests {
 
     #[test]
     fn names_are_found_without_case_and_whole() {
-        let names = Names::of([&b"b"[..], b"A-Long", b"b", b"c"].into_iter());
-        assert!(names.has(b"B") && names.has(b"a-long") && names.has(b"C"));
-        assert!(!names.has(b"a") && !names.has(b"a-longer") && !names.has(b""));
-        assert!(!Names::default().has(b"a"));
+        let names = FieldNames::new([&b"b"[..], b"A-Long", b"b", b"c"].into_iter());
+        assert!(names.contains(b"B") && names.contains(b"a-long") && names.contains(b"C"));
+        assert!(!names.contains(b"a") && !names.contains(b"a-longer") && !names.contains(b""));
+        assert!(!FieldNames::default().contains(b"a"));
     }
 }

@@ -1,10 +1,10 @@
-//! Why an answer is not stored.
+//! Why a response is not stored.
 
-/// Why an answer is not stored. All of them are ordinary; what has to be done is to pass the answer
+/// Why a response is not stored. All of them are ordinary; what has to be done is to pass the response
 /// on, and to drop what was stored before where [`Refusal::drops_stored`] says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// The method's answers are not stored, RFC 9111 section 3.
+pub enum NotStored {
+    /// The method's responses are not stored, RFC 9111 section 3.
     Method,
     /// The request had a body, which is in no key.
     RequestBody,
@@ -14,7 +14,7 @@ pub enum Refusal {
     RequestField,
     /// `no-store` in the request, section 5.2.1.5.
     RequestNoStore,
-    /// The answer is interim, or says something of this one request only.
+    /// The response is interim, or says something of this one request only.
     Status,
     /// `must-understand` with a status that is not understood, section 5.2.2.3.
     MustUnderstand,
@@ -44,8 +44,8 @@ pub enum Refusal {
     TooLong,
 }
 
-impl Refusal {
-    /// Whether what is stored under the same key must not be used any more, after an answer of this
+impl NotStored {
+    /// Whether what is stored under the same key must not be used any more, after a response of this
     /// status that is not stored: it tells of the resource, and not of one request or a failure,
     /// and says that it is not to be cached, or is another one than what is stored.
     pub fn drops_stored(self, status: u16) -> bool {
@@ -62,9 +62,9 @@ impl Refusal {
         is_of_resource && is_final
     }
 
-    /// Whether it is about this one request or its answer's arrival: another request for the same
-    /// may well have an answer that is stored.
-    pub fn is_of_request(self) -> bool {
+    /// Whether it is about this one request or its response's arrival: another request for the same
+    /// may well have a response that is stored.
+    pub fn concerns_request(self) -> bool {
         matches!(
             self,
             Self::Method
@@ -108,11 +108,11 @@ mod tests {
 
     #[test]
     fn a_failure_drops_nothing() {
-        assert!(Refusal::NoStore.drops_stored(200) && Refusal::Useless.drops_stored(404));
+        assert!(NotStored::NoStore.drops_stored(200) && NotStored::Useless.drops_stored(404));
         for status in [400, 403, 429, 500, 503] {
-            assert!(!Refusal::NoStore.drops_stored(status), "{status}");
+            assert!(!NotStored::NoStore.drops_stored(status), "{status}");
         }
-        for refusal in [Refusal::RequestNoStore, Refusal::Authorization, Refusal::Range] {
+        for refusal in [NotStored::RequestNoStore, NotStored::Authorization, NotStored::Range] {
             assert!(!refusal.drops_stored(200), "{refusal:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! [`Meta`] as bytes, for the disk: numbers from least significant byte on, each at its place.
 
-use super::meta::{EtagAt, Extent, Flags, Meta};
+use super::meta::{EtagSpan, Flags, Meta, StoredRange};
 
 /// Bytes of a [`Meta`].
 pub const META_BYTES: usize = 88;
@@ -16,13 +16,13 @@ impl Meta {
     /// Everything, as bytes that [`Meta::from_bytes`] reads. The tag of a range is a hash: the key
     /// of the process that wrote it has to be kept as well.
     pub fn to_bytes(&self) -> [u8; META_BYTES] {
-        let etag = self.etag.unwrap_or(EtagAt { start: 0, len: 0, is_strong: false });
-        let extent = self.extent.unwrap_or(Extent { first: 0, last: 0, complete: None });
+        let etag = self.etag.unwrap_or(EtagSpan { start: 0, len: 0, is_strong: false });
+        let extent = self.stored_range.unwrap_or(StoredRange { first: 0, last: 0, complete: None });
         let bit = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
         let present = bit(HAS_MODIFIED, self.last_modified_s.is_some())
             | bit(HAS_ETAG, self.etag.is_some())
             | bit(ETAG_IS_STRONG, etag.is_strong)
-            | bit(HAS_EXTENT, self.extent.is_some())
+            | bit(HAS_EXTENT, self.stored_range.is_some())
             | bit(HAS_COMPLETE, extent.complete.is_some());
         let mut bytes = [0; META_BYTES];
         let mut at = 0;
@@ -53,7 +53,7 @@ impl Meta {
     /// Reads what [`Meta::to_bytes`] wrote, for a head of so many bytes. `None` where it cannot be
     /// of such a head, or was written by nothing that we know: what is read from a disk is input.
     pub fn from_bytes(bytes: &[u8; META_BYTES], head_len: usize) -> Option<Self> {
-        let mut read = Reader(bytes);
+        let mut read = NumberReader(bytes);
         let (response_ms, date_s, modified_s) = (read.u64(), read.u64(), read.u64());
         let (lifetime_s, initial_age_s) = (read.u32(), read.u32());
         let (stale_while_revalidate_s, stale_if_error_s) = (read.u32(), read.u32());
@@ -63,7 +63,7 @@ impl Meta {
         let status = u16::from_le_bytes(read.take());
         let [flags, present] = read.take();
         let has = |bit: u8| present & bit != 0;
-        let etag = EtagAt { start, len, is_strong: has(ETAG_IS_STRONG) };
+        let etag = EtagSpan { start, len, is_strong: has(ETAG_IS_STRONG) };
         let complete = has(HAS_COMPLETE).then_some(complete);
         let meta = Self {
             response_ms,
@@ -77,7 +77,7 @@ impl Meta {
             status,
             flags: Flags::from_bits(flags)?,
             lines_at,
-            extent: has(HAS_EXTENT).then_some(Extent { first, last, complete }),
+            stored_range: has(HAS_EXTENT).then_some(StoredRange { first, last, complete }),
             range_tag,
         };
         (meta.is_sound(head_len) && meta.to_bytes() == *bytes).then_some(meta)
@@ -85,7 +85,7 @@ impl Meta {
 
     fn is_sound(&self, head_len: usize) -> bool {
         let is_in_head = |at: u32, len: u32| u64::from(at) + u64::from(len) <= head_len as u64;
-        let is_part = |extent: Extent| {
+        let is_part = |extent: StoredRange| {
             extent.first <= extent.last
                 && extent.last < u64::MAX
                 && extent.complete.is_none_or(|length| extent.last < length)
@@ -93,14 +93,14 @@ impl Meta {
         (200..600).contains(&self.status)
             && is_in_head(self.lines_at, 0)
             && self.etag.is_none_or(|etag| is_in_head(etag.start, etag.len))
-            && self.extent.is_none_or(is_part)
+            && self.stored_range.is_none_or(is_part)
     }
 }
 
 /// Reads numbers one after the other; there are as many as are asked for.
-struct Reader<'a>(&'a [u8]);
+struct NumberReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl NumberReader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let (number, rest) = self.0.split_first_chunk().expect("each byte has its number");
         self.0 = rest;
@@ -118,25 +118,26 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{DATE, kept};
+    use super::super::test_messages::{DATE, stored_response};
     use super::*;
 
     fn whole() -> (Meta, usize) {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
         let directives = "Cache-Control: max-age=1, stale-while-revalidate=2, stale-if-error=3\r\n";
-        let stored =
-            kept(&format!("{DATE}{directives}{modified}ETag: \"a\"\r\nAge: 4\r\nVary: a\r\n"));
+        let stored = stored_response(&format!(
+            "{DATE}{directives}{modified}ETag: \"a\"\r\nAge: 4\r\nVary: a\r\n"
+        ));
         (stored.meta, stored.head.len())
     }
 
     #[test]
     fn what_was_written_is_read() {
         let (meta, head_len) = whole();
-        let part = Extent { first: 3, last: 9, complete: Some(10) };
+        let part = StoredRange { first: 3, last: 9, complete: Some(10) };
         for meta in [
             meta,
-            Meta { extent: Some(part), range_tag: u64::MAX, ..meta },
-            Meta { extent: Some(Extent { complete: None, ..part }), ..meta },
+            Meta { stored_range: Some(part), range_tag: u64::MAX, ..meta },
+            Meta { stored_range: Some(StoredRange { complete: None, ..part }), ..meta },
             Meta { etag: None, last_modified_s: None, ..meta },
         ] {
             assert_eq!(Meta::from_bytes(&meta.to_bytes(), head_len), Some(meta));
@@ -153,8 +154,8 @@ mod tests {
             assert_eq!(read(Meta { status, ..meta }, head_len), None);
         }
         for (first, last, complete) in [(5, 4, None), (0, 9, Some(9)), (0, u64::MAX, None)] {
-            let extent = Some(Extent { first, last, complete });
-            assert_eq!(read(Meta { extent, ..meta }, head_len), None);
+            let stored_range = Some(StoredRange { first, last, complete });
+            assert_eq!(read(Meta { stored_range, ..meta }, head_len), None);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The head of a stored answer: its status line and its end-to-end fields in canonical form, ready
+//! The head of a stored response: its status line and its end-to-end fields in canonical form, ready
 //! to be sent. The empty line, `Content-Length` and `Age` are not in it: whoever sends it writes
 //! them, with `Cache-Status` and `Via`.
 
@@ -6,17 +6,17 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use memchr::{memchr, memmem};
 use millrace_http1::{
-    AnswerHead, HeadLimits, HeadScan, HeaderWriter, Http1Header, Name, forwarded_fields,
+    FieldName, HeadLimits, HeadScan, HeaderWriter, Http1Header, ResponseHead, forwarded_fields,
 };
 
-use super::directives::AnswerDirectives;
+use super::directives::ResponseDirectives;
 use super::etag::Etag;
-use super::meta::EtagAt;
-use super::received::Received;
+use super::meta::EtagSpan;
+use super::received::ReceivedResponse;
 
 /// A field line of a stored head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Line<'a> {
+pub struct StoredFieldLine<'a> {
     /// With its line end.
     pub bytes: &'a [u8],
     /// As received.
@@ -24,11 +24,11 @@ pub struct Line<'a> {
     /// As received, without blanks around it.
     pub value: &'a [u8],
     /// The name by its meaning.
-    pub known: Name,
+    pub known: FieldName,
 }
 
 /// The field lines of a stored head, which begin at [`Meta::lines_at`](super::Meta::lines_at).
-pub fn lines(lines: &[u8]) -> impl Iterator<Item = Line<'_>> {
+pub fn field_lines(lines: &[u8]) -> impl Iterator<Item = StoredFieldLine<'_>> {
     let mut rest = lines;
     std::iter::from_fn(move || {
         let end = memmem::find(rest, b"\r\n")? + 2;
@@ -37,12 +37,12 @@ pub fn lines(lines: &[u8]) -> impl Iterator<Item = Line<'_>> {
         let colon = memchr(b':', bytes)?;
         let name = &bytes[..colon];
         let value = bytes[colon + 1..].trim_ascii();
-        Some(Line { bytes, name, value, known: Name::of(name) })
+        Some(StoredFieldLine { bytes, name, value, known: FieldName::from_bytes(name) })
     })
 }
 
-/// Writes the fields of an answer that are stored. What is for one hop only is left out, and
-/// what `Connection` names, RFC 9111 section 3.1. An answer without `Date` gets the time of its
+/// Writes the fields of a response that are stored. What is for one hop only is left out, and
+/// what `Connection` names, RFC 9111 section 3.1. A response without `Date` gets the time of its
 /// receipt as one, RFC 9110 section 6.6.1.
 ///
 /// `Age` is written anew at each use; trailers are not stored; the place of a part is in its
@@ -51,34 +51,34 @@ pub fn lines(lines: &[u8]) -> impl Iterator<Item = Line<'_>> {
 /// Gives where the entity tag is; `None` where there is none, or more than one.
 pub(super) fn write_lines(
     out: &mut Http1Header<'_>,
-    received: &Received<'_>,
-    directives: &AnswerDirectives,
-) -> Option<EtagAt> {
-    let answer = received.answer;
+    received: &ReceivedResponse<'_>,
+    directives: &ResponseDirectives,
+) -> Option<EtagSpan> {
+    let response = received.response;
     let (mut etag, mut etags) = (None, 0);
-    for field in forwarded_fields(answer) {
-        let name = answer.name_of(field);
+    for field in forwarded_fields(response) {
+        let name = response.name_of(field);
         let is_stored = match field.known {
-            Name::Age | Name::Trailer => false,
-            Name::ContentRange => answer.status() != 206,
+            FieldName::Age | FieldName::Trailer => false,
+            FieldName::ContentRange => response.status() != 206,
             _ => !directives.omits(name),
         };
         if !is_stored {
             continue;
         }
-        let value = answer.value_of(field);
+        let value = response.value_of(field);
         let start = out.field_with(name, |stored| {
             let start = stored.len() as u32;
             stored.extend_from_slice(value);
             start
         });
-        if field.known == Name::Etag && !value.is_empty() {
-            let is_strong = Etag::of(value).is_strong();
-            etag = Some(EtagAt { start, len: value.len() as u32, is_strong });
+        if field.known == FieldName::Etag && !value.is_empty() {
+            let is_strong = Etag::parse(value).is_strong();
+            etag = Some(EtagSpan { start, len: value.len() as u32, is_strong });
             etags += 1;
         }
     }
-    if answer.find(Name::Date).is_none() {
+    if response.find(FieldName::Date).is_none() {
         let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received.time_s()));
         out.field(b"Date", date.as_bytes());
     }
@@ -86,11 +86,11 @@ pub(super) fn write_lines(
 }
 
 /// A head that is stored, or made of lines that were: without the empty line.
-pub(super) fn read_again(lines: &[u8]) -> AnswerHead {
+pub(super) fn reparse_lines(lines: &[u8]) -> ResponseHead {
     let bytes = [lines, b"\r\n"].concat();
     let limits =
         HeadLimits { bytes_max: bytes.len(), fields_max: bytes.len(), target_bytes_max: 0 };
-    let mut head = AnswerHead::default();
+    let mut head = ResponseHead::default();
     let used = head.parse(&bytes, &mut HeadScan::default(), &limits);
     assert_eq!(used, Ok(Some(bytes.len())), "lines that were read once are read again");
     head
@@ -98,11 +98,13 @@ pub(super) fn read_again(lines: &[u8]) -> AnswerHead {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{DATE, kept};
+    use super::super::test_messages::{DATE, stored_response};
 
     fn head(fields: &str) -> String {
-        String::from_utf8(kept(&format!("{DATE}Cache-Control: max-age=9\r\n{fields}")).head)
-            .unwrap()
+        String::from_utf8(
+            stored_response(&format!("{DATE}Cache-Control: max-age=9\r\n{fields}")).head,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -140,19 +142,19 @@ mod tests {
 
     #[test]
     fn a_head_without_date_gets_one_rfc_9110_section_6_6_1() {
-        let stored = kept("Cache-Control: max-age=9\r\n");
+        let stored = stored_response("Cache-Control: max-age=9\r\n");
         assert!(String::from_utf8(stored.head).unwrap().ends_with(&format!("\r\n{DATE}")));
     }
 
     #[test]
     fn the_entity_tag_is_found_again() {
-        let stored = kept("Cache-Control: max-age=9\r\nETag:W/\"a\"\r\nX: y\r\n");
+        let stored = stored_response("Cache-Control: max-age=9\r\nETag:W/\"a\"\r\nX: y\r\n");
         assert_eq!(stored.etag_bytes(), Some(&b"W/\"a\""[..]));
         assert!(!stored.meta.has_strong_validator());
-        let strong = kept("ETag: \"a\"\r\n");
+        let strong = stored_response("ETag: \"a\"\r\n");
         assert_eq!(strong.etag_bytes(), Some(&b"\"a\""[..]));
         assert!(strong.meta.has_strong_validator());
-        let two = kept("Cache-Control: max-age=9\r\nETag: \"a\"\r\nETag: \"b\"\r\n");
+        let two = stored_response("Cache-Control: max-age=9\r\nETag: \"a\"\r\nETag: \"b\"\r\n");
         assert_eq!(two.meta.etag, None);
     }
 }

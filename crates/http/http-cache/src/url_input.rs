@@ -3,13 +3,13 @@
 use millrace_http1::Authority;
 use millrace_http1::target::push_encoded;
 
-use super::key::{Scheme, Site};
+use super::key::{Scheme, UriOrigin};
 
 /// The text that the keys of a URL begin with, up to the line of their first part: the host in
 /// lower case, without the port that goes without saying, and with a path, in which bytes from 0x80
 /// are percent-encoded. Without a scheme, `http` is meant. `None` where it is no URL of a site.
-pub fn written_url(text: &[u8]) -> Option<Vec<u8>> {
-    let (site, local) = split(text)?;
+pub fn normalise_url(text: &[u8]) -> Option<Vec<u8>> {
+    let (site, local) = split_url(text)?;
     let mut url = Vec::new();
     site.put(&mut url);
     if !local.starts_with(b"/") {
@@ -20,12 +20,12 @@ pub fn written_url(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The site of a URL, of which nothing but the host needs to be there. `None` where it is none.
-pub fn written_site(text: &[u8]) -> Option<Site<'_>> {
-    split(text).map(|(site, _)| site)
+pub fn parse_uri_origin(text: &[u8]) -> Option<UriOrigin<'_>> {
+    split_url(text).map(|(site, _)| site)
 }
 
 /// Its site, and the path and query as they are written, without a fragment.
-fn split(text: &[u8]) -> Option<(Site<'_>, &[u8])> {
+fn split_url(text: &[u8]) -> Option<(UriOrigin<'_>, &[u8])> {
     if text.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
         return None;
     }
@@ -34,7 +34,7 @@ fn split(text: &[u8]) -> Option<(Site<'_>, &[u8])> {
     let (authority, local) = rest.split_at(length);
     let length = local.iter().position(|byte| *byte == b'#').unwrap_or(local.len());
     let authority = Authority::parse(authority).ok()?;
-    Some((Site { scheme, authority }, &local[..length]))
+    Some((UriOrigin { scheme, authority }, &local[..length]))
 }
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     fn url(text: &str) -> Option<String> {
-        written_url(text.as_bytes()).map(|url| String::from_utf8(url).unwrap())
+        normalise_url(text.as_bytes()).map(|url| String::from_utf8(url).unwrap())
     }
 
     #[test]
@@ -63,6 +63,8 @@ mod tests {
         {
             assert_eq!(url(text), None, "{text:?}");
         }
-        assert!(written_site(b"a").unwrap().is_same(&written_site(b"http://A:80/x").unwrap()));
+        assert!(
+            parse_uri_origin(b"a").unwrap().is_same(&parse_uri_origin(b"http://A:80/x").unwrap())
+        );
     }
 }

@@ -5,26 +5,26 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::name::Name;
+use super::name::DomainName;
 
 /// The contents of `/etc/hosts` and `/etc/resolv.conf`, parsed once and shared by all workers.
 #[derive(Clone, Debug)]
-pub struct Sources {
+pub struct ResolverConfig {
     /// Addresses by bare name, in the order of the file.
     hosts: BTreeMap<Box<[u8]>, Arc<[IpAddr]>>,
     /// Name servers in the order in which they are asked; at least one.
     pub(super) servers: Vec<SocketAddr>,
     /// Domains that a short name may be in.
-    search: Vec<Name>,
+    search: Vec<DomainName>,
     /// A name with fewer dots than this is tried in the search list first.
-    dots: usize,
+    ndots: usize,
     /// How long a server may take to answer.
     pub(super) timeout: Duration,
     /// How often each server is asked; at least 1.
     pub(super) attempts: usize,
 }
 
-impl Sources {
+impl ResolverConfig {
     /// Name servers that are used of a resolv.conf, as in the C library; more are left out.
     const SERVERS_MAX: usize = 3;
     /// Domains that are used of a search list; more are left out.
@@ -41,7 +41,7 @@ impl Sources {
             hosts: parse_hosts(hosts),
             servers: Vec::new(),
             search: Vec::new(),
-            dots: 1,
+            ndots: 1,
             timeout: Duration::from_secs(5),
             attempts: 2,
         };
@@ -67,7 +67,7 @@ impl Sources {
             }
             // The last of these lines counts.
             Some(b"search" | b"domain") => {
-                self.search = words.filter_map(Name::parse).take(Self::SEARCH_MAX).collect();
+                self.search = words.filter_map(DomainName::parse).take(Self::SEARCH_MAX).collect();
             }
             Some(b"options") => {
                 for option in words {
@@ -84,7 +84,7 @@ impl Sources {
         let Ok(value) = value.parse::<u32>() else { return };
         // The bounds are those of resolv.conf(5).
         match name {
-            "ndots" => self.dots = value.min(15) as usize,
+            "ndots" => self.ndots = value.min(15) as usize,
             "timeout" => self.timeout = Duration::from_secs(u64::from(value.clamp(1, 30))),
             "attempts" => self.attempts = value.clamp(1, 5) as usize,
             _ => {}
@@ -93,8 +93,8 @@ impl Sources {
 
     /// The addresses that this machine knows by itself: for `localhost` and names below it always
     /// loopback ones, whatever anybody says (RFC 6761 section 6.3), else those of the hosts file.
-    pub(super) fn known(&self, name: &Name) -> Option<Arc<[IpAddr]>> {
-        let hosts = self.hosts.get(name.bare());
+    pub(super) fn local_addresses(&self, name: &DomainName) -> Option<Arc<[IpAddr]>> {
+        let hosts = self.hosts.get(name.without_final_dot());
         if !name.is_within(b"localhost") {
             return hosts.cloned();
         }
@@ -106,13 +106,13 @@ impl Sources {
 
     /// The names to ask for, one after the other until one has an address: as it is first when it
     /// has `ndots` dots, last when it has fewer; only as it is when it is absolute.
-    pub(super) fn candidates(&self, name: &Name) -> Vec<Name> {
+    pub(super) fn candidates(&self, name: &DomainName) -> Vec<DomainName> {
         if name.is_absolute() {
             return vec![name.clone()];
         }
-        let mut names: Vec<Name> =
-            self.search.iter().filter_map(|domain| name.below(domain)).collect();
-        let first = if name.dots() >= self.dots { 0 } else { names.len() };
+        let mut names: Vec<DomainName> =
+            self.search.iter().filter_map(|domain| name.append_domain(domain)).collect();
+        let first = if name.dot_count() >= self.ndots { 0 } else { names.len() };
         names.insert(first, name.clone());
         names
     }
@@ -138,8 +138,8 @@ fn parse_hosts(text: &[u8]) -> BTreeMap<Box<[u8]>, Arc<[IpAddr]>> {
         let mut words = words(content);
         let address = words.next().and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
         let Some(address) = address else { continue };
-        for name in words.filter_map(Name::parse) {
-            let addresses = hosts.entry(name.bare().into()).or_default();
+        for name in words.filter_map(DomainName::parse) {
+            let addresses = hosts.entry(name.without_final_dot().into()).or_default();
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
@@ -152,12 +152,12 @@ fn parse_hosts(text: &[u8]) -> BTreeMap<Box<[u8]>, Arc<[IpAddr]>> {
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> Name {
-        Name::parse(text.as_bytes()).unwrap()
+    fn name(text: &str) -> DomainName {
+        DomainName::parse(text.as_bytes()).unwrap()
     }
 
-    fn known(sources: &Sources, text: &str) -> Option<Vec<String>> {
-        let addresses = sources.known(&name(text))?;
+    fn known(sources: &ResolverConfig, text: &str) -> Option<Vec<String>> {
+        let addresses = sources.local_addresses(&name(text))?;
         Some(addresses.iter().map(ToString::to_string).collect())
     }
 
@@ -166,7 +166,7 @@ mod tests {
         let hosts = b"127.0.0.1\tlocalhost\n# 10.0.0.1 commented\n::1 localhost ip6-localhost\n\
             10.0.0.2  Build.Example build # the farm\n10.0.0.3 build\n10.0.0.2 build\n\
             not-an-address name\n10.0.0.4\nfe80::1%eth0 zoned\n\xff\xfe odd\n2001:db8::5 five";
-        let sources = Sources::parse(hosts, b"", &[]);
+        let sources = ResolverConfig::parse(hosts, b"", &[]);
         let addresses = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect());
         assert_eq!(known(&sources, "localhost"), addresses(&["127.0.0.1", "::1"]));
         assert_eq!(known(&sources, "BUILD"), addresses(&["10.0.0.2", "10.0.0.3"]));
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn localhost_is_loopback_whatever_the_hosts_file_says() {
         for hosts in ["", "192.0.2.1 localhost a.localhost"] {
-            let sources = Sources::parse(hosts.as_bytes(), b"", &[]);
+            let sources = ResolverConfig::parse(hosts.as_bytes(), b"", &[]);
             for text in ["localhost", "LocalHost.", "a.localhost", "a.b.localhost."] {
                 let both = Some(vec!["::1".to_owned(), "127.0.0.1".to_owned()]);
                 assert_eq!(known(&sources, text), both, "{text}");
@@ -195,29 +195,30 @@ mod tests {
             nameserver nonsense\nnameserver fe80::1%2\nnameserver 192.0.2.9\n\
             domain old.example\nsearch corp.example. lab.example\n\
             options rotate timeout:2 attempts:99 ndots:2 edns0 ndots:x\n";
-        let sources = Sources::parse(b"", resolv, &[]);
+        let sources = ResolverConfig::parse(b"", resolv, &[]);
         let servers: Vec<String> = sources.servers.iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["192.0.2.1:53", "[2001:db8::1]:53", "[fe80::1%2]:53"]);
         assert_eq!(sources.search, [name("corp.example."), name("lab.example")]);
-        assert_eq!((sources.dots, sources.attempts), (2, 5));
+        assert_eq!((sources.ndots, sources.attempts), (2, 5));
         assert_eq!(sources.timeout, Duration::from_secs(2));
 
         let local = ["127.0.0.1:53".parse().unwrap()];
-        assert_eq!(Sources::parse(b"", b"", &[]).servers, local);
+        assert_eq!(ResolverConfig::parse(b"", b"", &[]).servers, local);
         let given = ["127.0.0.1:5300".parse().unwrap()];
-        assert_eq!(Sources::parse(b"", resolv, &given).servers, given);
+        assert_eq!(ResolverConfig::parse(b"", resolv, &given).servers, given);
     }
 
     #[test]
     fn short_names_are_searched_first_and_long_ones_last() {
-        let sources = Sources::parse(b"", b"search a.example b.example\noptions ndots:2", &[]);
+        let sources =
+            ResolverConfig::parse(b"", b"search a.example b.example\noptions ndots:2", &[]);
         for (text, candidates) in [
             ("x", &["x.a.example", "x.b.example", "x"][..]),
             ("x.y", &["x.y.a.example", "x.y.b.example", "x.y"]),
             ("x.y.z", &["x.y.z", "x.y.z.a.example", "x.y.z.b.example"]),
             ("x.", &["x."]),
         ] {
-            let candidates: Vec<Name> = candidates.iter().map(|text| name(text)).collect();
+            let candidates: Vec<DomainName> = candidates.iter().map(|text| name(text)).collect();
             assert_eq!(sources.candidates(&name(text)), candidates, "{text}");
         }
         let long = ["a".repeat(49).as_str(); 5].join(".");

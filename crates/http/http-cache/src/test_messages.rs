@@ -1,8 +1,10 @@
 //! What the tests share: heads in one call, and what is stored of them.
 
-use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
+use millrace_http1::{HeadLimits, HeadScan, RequestHead, ResponseHead};
 
-use super::{HashKey, Policy, Receipt, Received, Refusal, Scheme, Stored, store};
+use super::{
+    CachePolicy, CachedHeader, HashKey, NotStored, Receipt, ReceivedResponse, Scheme, store,
+};
 
 const LIMITS: HeadLimits =
     HeadLimits { bytes_max: 16_384, fields_max: 100, target_bytes_max: 4096 };
@@ -29,14 +31,14 @@ pub(super) fn request(line: &str, fields: &str) -> RequestHead {
     head
 }
 
-/// An answer with this status and these field lines.
-pub(super) fn answer(status: u16, fields: &str) -> AnswerHead {
-    answer_of(format!("HTTP/1.1 {status} Reason\r\n{fields}\r\n").as_bytes())
+/// A response with this status and these field lines.
+pub(super) fn response(status: u16, fields: &str) -> ResponseHead {
+    parse_response(format!("HTTP/1.1 {status} Reason\r\n{fields}\r\n").as_bytes())
 }
 
-/// An answer of these bytes.
-pub(super) fn answer_of(bytes: &[u8]) -> AnswerHead {
-    let mut head = AnswerHead::default();
+/// A response of these bytes.
+pub(super) fn parse_response(bytes: &[u8]) -> ResponseHead {
+    let mut head = ResponseHead::default();
     let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
     assert_eq!(used, Ok(Some(bytes.len())), "{}", bytes.escape_ascii());
     head
@@ -46,21 +48,21 @@ pub(super) fn answer_of(bytes: &[u8]) -> AnswerHead {
 pub(super) const RECEIPT: Receipt =
     Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
 
-/// What a policy makes of an answer that came now.
+/// What a policy makes of a response that came now.
 pub(super) fn store_by(
-    policy: &Policy,
+    policy: &CachePolicy,
     request: &RequestHead,
-    answer: &AnswerHead,
-) -> Result<Stored, Refusal> {
-    store(&Received { request, answer, receipt: &RECEIPT, policy })
+    response: &ResponseHead,
+) -> Result<CachedHeader, NotStored> {
+    store(&ReceivedResponse { request, response: response, receipt: &RECEIPT, policy })
 }
 
-/// What the default policy makes of an answer of status 200 to `GET /`.
-pub(super) fn stored(fields: &str) -> Result<Stored, Refusal> {
-    store_by(&Policy::default(), &get(""), &answer(200, fields))
+/// What the default policy makes of a response of status 200 to `GET /`.
+pub(super) fn stored(fields: &str) -> Result<CachedHeader, NotStored> {
+    store_by(&CachePolicy::default(), &get(""), &response(200, fields))
 }
 
-/// A stored answer of status 200.
-pub(super) fn kept(fields: &str) -> Stored {
+/// A stored response of status 200.
+pub(super) fn stored_response(fields: &str) -> CachedHeader {
     stored(fields).expect("it may be stored")
 }

@@ -14,13 +14,13 @@ pub(crate) const NUMBER_BYTES: usize = 20;
 #[inline]
 pub fn write_number(out: &mut Vec<u8>, number: u64) {
     let mut digits = [0; NUMBER_BYTES];
-    let start = put_number(&mut digits, number);
+    let start = format_number(&mut digits, number);
     out.extend_from_slice(&digits[start..]);
 }
 
 /// Writes a number in decimal to the end of `text`, which has room for it. Returns where it begins.
 #[inline]
-pub(crate) fn put_number(text: &mut [u8], mut number: u64) -> usize {
+pub(crate) fn format_number(text: &mut [u8], mut number: u64) -> usize {
     let mut start = text.len();
     loop {
         start -= 1;
@@ -65,7 +65,7 @@ pub fn write_authority(out: &mut Vec<u8>, authority: &Authority<'_>) {
 
 /// Appends an authority in its normal form: the host in lower case, the port unless it is the
 /// default one (RFC 9110 section 4.2.3). Cache keys have the same form.
-pub fn write_normal_authority(out: &mut Vec<u8>, authority: &Authority<'_>, default_port: u16) {
+pub fn write_normalised_authority(out: &mut Vec<u8>, authority: &Authority<'_>, default_port: u16) {
     let start = out.len();
     let port = authority.port.filter(|&port| port != default_port);
     write_authority(out, &Authority { port, ..*authority });
@@ -137,7 +137,7 @@ mod tests {
             ("127.0.0.1", "127.0.0.1"),
         ] {
             let mut out = b"Host: A".to_vec();
-            write_normal_authority(&mut out, &Authority::parse(text.as_bytes()).unwrap(), 80);
+            write_normalised_authority(&mut out, &Authority::parse(text.as_bytes()).unwrap(), 80);
             assert_eq!(String::from_utf8(out).unwrap(), format!("Host: A{expected}"));
         }
     }

@@ -21,14 +21,16 @@ use std::time::Duration;
 use millrace_engine::{Instant, Token};
 
 use super::error::NameError;
-use super::message::{Answer, Family, Query, Reading, read_answer, write_query};
-use super::name::Name;
-use super::orders::{Desk, Event, Order};
+use super::message::{
+    AddressFamily, Answer, QueryMessage, ResponseKind, parse_response, write_query,
+};
+use super::name::DomainName;
+use super::operations::{LookupContext, SocketEvent, SocketOperation};
 
 /// Whom to ask, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan<'a> {
-    pub(super) name: &'a Name,
+pub(super) struct QueryOptions<'a> {
+    pub(super) name: &'a DomainName,
     /// At least one. A server that fails or cannot be reached is not asked twice.
     pub(super) servers: &'a [SocketAddr],
     /// Tries over all servers, in their order and then again, while nobody answers.
@@ -38,23 +40,23 @@ pub(super) struct Plan<'a> {
 }
 
 /// What came of a question.
-pub(super) type Outcome = Result<Answer, NameError>;
+pub(super) type QueryResult = Result<Answer, NameError>;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Question {
-    family: Family,
+pub(super) struct QueryTask {
+    family: AddressFamily,
     token: Token,
     /// Tries begun; `tries <= plan.tries_max`.
     tries: usize,
     /// `None` before the question is asked and once it has its outcome.
-    current: Option<Try>,
-    outcome: Option<Outcome>,
+    current: Option<QueryAttempt>,
+    outcome: Option<QueryResult>,
 }
 
 #[derive(Debug)]
-struct Try {
-    query: Query,
+struct QueryAttempt {
+    query: QueryMessage,
     server: SocketAddr,
     until: Instant,
     transport: Transport,
@@ -70,7 +72,7 @@ enum Transport {
     Tcp,
 }
 
-impl Question {
+impl QueryTask {
     /// Datagrams to one socket that may be no answer before it is given up: somebody is guessing.
     const STRAYS_MAX: usize = 8;
     /// The longest datagram that is received whole; what a query without EDNS gets has 512 bytes.
@@ -79,12 +81,12 @@ impl Question {
     /// for each alias of a chain stays a matter of milliseconds.
     const ANSWER_MAX: usize = 8 * 1024;
 
-    pub(super) fn new(family: Family, token: Token) -> Self {
+    pub(super) fn new(family: AddressFamily, token: Token) -> Self {
         Self { family, token, tries: 0, current: None, outcome: None }
     }
 
     /// What came of it, once it is over.
-    pub(super) fn outcome(&self) -> Option<&Outcome> {
+    pub(super) fn outcome(&self) -> Option<&QueryResult> {
         self.outcome.as_ref()
     }
 
@@ -94,30 +96,30 @@ impl Question {
     }
 
     /// Asks anew. What was asked before must be over.
-    pub(super) fn ask(&mut self, desk: &mut Desk, plan: Plan) {
+    pub(super) fn start(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
         assert!(self.current.is_none(), "a question is asked once at a time");
         (self.tries, self.outcome) = (0, None);
         self.open_next(desk, plan);
     }
 
     /// Ends the question with `error` unless it is over.
-    pub(super) fn end(&mut self, desk: &mut Desk, error: NameError) {
+    pub(super) fn end(&mut self, desk: &mut LookupContext, error: NameError) {
         if self.outcome.is_none() {
             self.finish(desk, Err(error));
         }
     }
 
     /// Gives the current try up if its time is over.
-    pub(super) fn expire(&mut self, desk: &mut Desk, plan: Plan) {
+    pub(super) fn expire(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
         let over = self.deadline().is_some_and(|deadline| deadline <= desk.now);
-        if over && !self.repeat(desk, plan) {
-            self.fail(desk, plan, NameError::TimedOut);
+        if over && !self.retransmit(desk, plan) {
+            self.fail_attempt(desk, plan, NameError::TimedOut);
         }
     }
 
     /// Asks the only server once more over the socket that is there, if it is asked over UDP.
-    fn repeat(&mut self, desk: &mut Desk, plan: Plan) -> bool {
-        let Some(Try { query, until, transport: Transport::Udp { sent, .. }, .. }) =
+    fn retransmit(&mut self, desk: &mut LookupContext, plan: QueryOptions) -> bool {
+        let Some(QueryAttempt { query, until, transport: Transport::Udp { sent, .. }, .. }) =
             &mut self.current
         else {
             return false;
@@ -129,49 +131,55 @@ impl Question {
         *until = desk.now + plan.wait;
         // One send at a time: what the kernel has not taken by now is the query of this try.
         if std::mem::replace(sent, false) {
-            desk.order(self.token, Order::Send(query.as_ref().into()));
+            desk.queue(self.token, SocketOperation::Send(query.as_ref().into()));
         }
         true
     }
 
     /// Takes what became of this question's socket.
-    pub(super) fn handle(&mut self, desk: &mut Desk, plan: Plan, event: Event) {
+    pub(super) fn handle(
+        &mut self,
+        desk: &mut LookupContext,
+        plan: QueryOptions,
+        event: SocketEvent,
+    ) {
         match event {
-            Event::Opened => self.send(desk),
-            Event::Sent => self.sent(),
-            Event::Received(bytes) => {
+            SocketEvent::Opened => self.send(desk),
+            SocketEvent::Sent => self.sent(),
+            SocketEvent::Received(bytes) => {
                 let reading = self.read(desk, bytes);
-                self.handle_reading(desk, plan, reading);
+                self.handle_response(desk, plan, reading);
             }
-            Event::Ended => self.fail(desk, plan, NameError::ServerFailed),
-            Event::Failed(error) => self.fail(desk, plan, error),
+            SocketEvent::Ended => self.fail_attempt(desk, plan, NameError::ServerFailed),
+            SocketEvent::Failed(error) => self.fail_attempt(desk, plan, error),
         }
     }
 
     fn sent(&mut self) {
-        if let Some(Try { transport: Transport::Udp { sent, .. }, .. }) = &mut self.current {
+        if let Some(QueryAttempt { transport: Transport::Udp { sent, .. }, .. }) = &mut self.current
+        {
             *sent = true;
         }
     }
 
-    fn send(&mut self, desk: &mut Desk) {
-        let Some(Try { query, transport, .. }) = &self.current else { return };
+    fn send(&mut self, desk: &mut LookupContext) {
+        let Some(QueryAttempt { query, transport, .. }) = &self.current else { return };
         let length = (query.len() as u16).to_be_bytes();
         let bytes = match transport {
             Transport::Udp { .. } => query.as_ref().into(),
             Transport::Tcp => [&length, query.as_ref()].concat().into(),
         };
-        desk.order(self.token, Order::Send(bytes));
-        desk.order(self.token, Order::Receive(Self::DATAGRAM_MAX));
+        desk.queue(self.token, SocketOperation::Send(bytes));
+        desk.queue(self.token, SocketOperation::Receive(Self::DATAGRAM_MAX));
     }
 
     /// What the bytes that came are; `None` when more are needed, or none of this try's.
-    fn read(&mut self, desk: &mut Desk, bytes: &[u8]) -> Option<Reading> {
-        let Some(Try { query, transport, .. }) = &mut self.current else { return None };
+    fn read(&mut self, desk: &mut LookupContext, bytes: &[u8]) -> Option<ResponseKind> {
+        let Some(QueryAttempt { query, transport, .. }) = &mut self.current else { return None };
         let reading = match transport {
             Transport::Udp { strays, .. } => {
-                let reading = read_answer(bytes, query, false);
-                let is_passed_over = reading == Reading::Stray && *strays < Self::STRAYS_MAX;
+                let reading = parse_response(bytes, query, false);
+                let is_passed_over = reading == ResponseKind::Stray && *strays < Self::STRAYS_MAX;
                 *strays += usize::from(is_passed_over);
                 (!is_passed_over).then_some(reading)
             }
@@ -181,36 +189,42 @@ impl Question {
                     _ => 0,
                 };
                 if length > Self::ANSWER_MAX {
-                    return Some(Reading::Failed);
+                    return Some(ResponseKind::Failed);
                 }
                 let message = bytes.get(2..2 + length).filter(|_| bytes.len() > 2);
-                message.map(|message| read_answer(message, query, true))
+                message.map(|message| parse_response(message, query, true))
             }
         };
         if reading.is_none() {
-            desk.order(self.token, Order::Receive(Self::DATAGRAM_MAX));
+            desk.queue(self.token, SocketOperation::Receive(Self::DATAGRAM_MAX));
         }
         reading
     }
 
-    fn handle_reading(&mut self, desk: &mut Desk, plan: Plan, reading: Option<Reading>) {
+    fn handle_response(
+        &mut self,
+        desk: &mut LookupContext,
+        plan: QueryOptions,
+        reading: Option<ResponseKind>,
+    ) {
         match reading {
             None => {}
-            Some(Reading::Answer(answer)) => self.finish(desk, Ok(answer)),
-            Some(Reading::OverTcp) => {
-                let Some(Try { server, query, .. }) = self.close(desk) else { return };
-                desk.order(self.token, Order::OpenTcp(server));
+            Some(ResponseKind::Answer(answer)) => self.finish(desk, Ok(answer)),
+            Some(ResponseKind::OverTcp) => {
+                let Some(QueryAttempt { server, query, .. }) = self.close(desk) else { return };
+                desk.queue(self.token, SocketOperation::OpenTcp(server));
                 let until = desk.now + plan.wait;
-                self.current = Some(Try { query, server, until, transport: Transport::Tcp });
+                self.current =
+                    Some(QueryAttempt { query, server, until, transport: Transport::Tcp });
             }
-            Some(Reading::Stray | Reading::Failed) => {
-                self.fail(desk, plan, NameError::ServerFailed);
+            Some(ResponseKind::Stray | ResponseKind::Failed) => {
+                self.fail_attempt(desk, plan, NameError::ServerFailed);
             }
         }
     }
 
     /// The current try came to nothing: begins the next one, or ends the question.
-    fn fail(&mut self, desk: &mut Desk, plan: Plan, error: NameError) {
+    fn fail_attempt(&mut self, desk: &mut LookupContext, plan: QueryOptions, error: NameError) {
         // What is told of a question that is over is of a socket that is closed.
         if self.close(desk).is_none() {
             return;
@@ -227,24 +241,24 @@ impl Question {
         }
     }
 
-    fn open_next(&mut self, desk: &mut Desk, plan: Plan) {
+    fn open_next(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
         let server = plan.servers[self.tries % plan.servers.len()];
         self.tries += 1;
         let query = write_query(plan.name, self.family, &mut *desk.random);
-        desk.order(self.token, Order::OpenUdp(server));
+        desk.queue(self.token, SocketOperation::OpenUdp(server));
         let transport = Transport::Udp { strays: 0, sent: false };
-        self.current = Some(Try { query, server, until: desk.now + plan.wait, transport });
+        self.current = Some(QueryAttempt { query, server, until: desk.now + plan.wait, transport });
     }
 
-    fn finish(&mut self, desk: &mut Desk, outcome: Outcome) {
+    fn finish(&mut self, desk: &mut LookupContext, outcome: QueryResult) {
         self.close(desk);
         self.outcome = Some(outcome);
     }
 
     /// Ends the current try and its socket. Gives what a further one needs: server and query.
-    fn close(&mut self, desk: &mut Desk) -> Option<Try> {
+    fn close(&mut self, desk: &mut LookupContext) -> Option<QueryAttempt> {
         let current = self.current.take()?;
-        desk.order(self.token, Order::Close);
+        desk.queue(self.token, SocketOperation::Close);
         Some(current)
     }
 }

@@ -5,17 +5,17 @@ use std::hash::Hasher;
 use siphasher::sip128::SipHasher13;
 
 /// Where the text of a key goes.
-pub(super) trait Sink {
+pub(super) trait KeySink {
     fn put(&mut self, bytes: &[u8]);
 }
 
-impl Sink for Vec<u8> {
+impl KeySink for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
 }
 
-impl Sink for SipHasher13 {
+impl KeySink for SipHasher13 {
     fn put(&mut self, bytes: &[u8]) {
         self.write(bytes);
     }
