@@ -1,4 +1,4 @@
-//! Name lookups over sockets of the worker's engine. [`Names`] has the protocol; this module
+//! Name lookups over sockets of the worker's engine. [`DnsResolver`] has the protocol; this module
 //! executes its orders and returns the results of these to it.
 
 use std::sync::Arc;
@@ -82,7 +82,8 @@ impl<W: Copy + PartialEq> Resolver<W> {
         self.names.take_finished(waiter).map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Handles a completion whose token is of [`TokenKind::Name`](millrace_engine::TokenKind::Name).
+    /// Handles a completion whose token is of
+    /// [`TokenKind::Name`](millrace_engine::TokenKind::Name).
     pub(crate) fn handle<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -153,8 +154,8 @@ impl<W: Copy + PartialEq> Resolver<W> {
         self.names.handle(token, event, now, &mut || engine.random());
     }
 
-    /// Passes received bytes to [`Names`]. Bytes of a stream are held, and all of them are passed
-    /// each time, until the message is complete.
+    /// Passes received bytes to [`DnsResolver`]. Bytes of a stream are held, and all of them are
+    /// passed each time, until the message is complete.
     fn notify_received<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -178,7 +179,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
         self.names.handle(token, event, now, &mut || engine.random());
     }
 
-    /// Executes the orders of [`Names`]. In nearly every turn there are none.
+    /// Executes the operations of [`DnsResolver`]. In nearly every turn there are none.
     #[inline]
     fn execute_orders<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         while let Some((token, order)) = self.names.next_operation() {
