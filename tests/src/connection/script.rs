@@ -21,7 +21,7 @@ use crate::corpus::literal::{Place, Role, Step, fill};
 /// Where the origin listens.
 pub const HOST: &str = "127.0.0.1:8000";
 /// Where the proxy listens.
-pub const OWN: &str = "127.0.0.1:8000";
+pub const OWN: &str = "127.0.0.1:8001";
 
 const MARK: u8 = 0xf5;
 

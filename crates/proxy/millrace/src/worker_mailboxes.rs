@@ -11,7 +11,7 @@ pub(crate) type SocketMessage = WorkerMessage<OwnedFd>;
 /// The mailboxes of all workers.
 #[derive(Default)]
 pub(crate) struct WorkerMailboxes {
-    /// One for each worker; empty after [`WorkerMailboxes::stop`].
+    /// One for each worker; empty after [`WorkerMailboxes::abort_workers`].
     pub(crate) outboxes: Vec<MailboxSender<SocketMessage, EventWaker>>,
 }
 
