@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use crate::defect::Defect;
 use crate::tree::Tree;
 
+/// Files that name documents which are not in the tree: examples in the tests of this program,
+/// documents of the past, and documents of other projects.
+const UNCHECKED: [&str; 3] = ["xtask/", "CHANGELOG.md", "STYLE.md"];
+
 /// Returns the links whose file or heading does not exist.
 pub(super) fn check(tree: &Tree) -> Vec<Defect> {
     let mut defects = Vec::new();
@@ -13,8 +17,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Defect> {
         if path.ends_with(".md") {
             check_links(tree, path, text, &mut defects);
         }
-        // Names of files that are only examples stand in the tests of this program.
-        if !path.starts_with("xtask/") && path != "CHANGELOG.md" {
+        if !UNCHECKED.iter().any(|unchecked| path.starts_with(unchecked)) {
             check_paths(tree, path, text, &mut defects);
         }
     }
@@ -49,6 +52,8 @@ fn check_links(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
 fn check_paths(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
     let is_of_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     for (number, line) in text.lines().enumerate() {
+        // Man pages escape hyphens.
+        let line = line.replace("\\-", "-");
         for (at, _) in line.match_indices("docs/") {
             // `../docs/…` and `](docs/…)` are links of documents.
             let before = line[..at].chars().next_back();
@@ -117,6 +122,7 @@ mod tests {
             ("\n[x](b.md#no)", "link to b.md#no, a heading that does not exist"),
             ("[x](../docs/c.md)", "link to ../docs/c.md, which does not exist"),
             ("see docs/c.md.", "docs/c.md does not exist"),
+            (r"see docs/c\-d.md.", "docs/c-d.md does not exist"),
         ] {
             let found = defects(text);
             assert_eq!(found.len(), 1, "{text}: {found:?}");
