@@ -1,11 +1,11 @@
-# The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
+# The menu of the project: `make help`. Each entry installs what it needs, and prints that.
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run libs package check test build cargo-test lint icount interop preload cpython \
 	conformance bench lab attack sim soak fuzz clean
 
-# What is linted and tested: the lab too where Rust is as new as its peers want (1.91), else all but
-# the lab, which is what cargo takes when it is told nothing.
+# The packages that are linted and tested: the whole workspace if Rust is at least 1.91, which the
+# lab's peers need; otherwise cargo's default members, which leave out the lab.
 PACKAGES = $(shell rustc --version | \
 	awk '{ split($$2, version, "."); if (version[1] > 1 || version[2] >= 91) print "--workspace" }')
 
@@ -15,24 +15,24 @@ RULES = cycles,groups,driver,sizes,lines
 help: ## Print this menu.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what run, test and bench need and this machine lacks.
+setup: ## Install the missing packages that run, test and bench need.
 	@scripts/setup build test bench
 
-run: ## Build millrace and start its demo: a booster before a small built-in site.
+run: ## Build millrace and start its demo: a reverse proxy before a small built-in site.
 	@scripts/setup build
 	@echo 'building; the first time takes up to ten minutes on two cores'
 	@cargo run --quiet --release -p millrace -- demo
 
 libs: ## Build libmrsplice and libuselect for C; PREFIX=/usr/local installs them, below DESTDIR.
 	@scripts/setup build
-# Only what this command line says is installed to; from there make puts it into the environment.
+# Only a PREFIX of this command line counts; make passes it on in the environment.
 	@scripts/libs $(if $(filter command,$(origin PREFIX)),"$$PREFIX")
 
 package: ## Package the libraries for crates.io and the crates they need, and build each package.
 	@scripts/setup build
 	@scripts/package
 
-check: ## In two minutes: format, structure, clippy, unit tests, some seeds of each scenario.
+check: ## In two minutes: format, structure, clippy, unit tests, a few seeds of each scenario.
 	@scripts/step format cargo fmt --all --check
 	@scripts/step structure cargo xtask tidy --only $(RULES)
 	@scripts/step clippy cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
@@ -66,39 +66,39 @@ lint: ## Formatting, clippy and rustdoc, each warning an error; structure, langu
 	@scripts/step structure cargo xtask tidy --only $(RULES)
 	@scripts/step 'planted faults apply' tests/faults/play --check
 	@scripts/step clippy cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
-# The documentation is for those who work on millrace: private items are in it, and may be linked to.
+# The documentation is for developers of millrace, so it contains and links to private items.
 	@RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' scripts/step rustdoc \
 		cargo doc --quiet $(PACKAGES) --no-deps --document-private-items
 
-icount: ## Instructions per request against the committed baseline; ACCEPT=1 writes that anew.
+icount: ## Compare instructions per request with the committed baseline; ACCEPT=1 rewrites it.
 	@scripts/setup build test
 	@scripts/step icount \
 		cargo bench --quiet -p millrace-tests --bench icount -- $(if $(ACCEPT),--accept)
 
-interop: ## Only the programs that users have, through millrace; NAMES="chromium git" chooses.
+interop: ## Run real programs through millrace; NAMES="chromium git" selects some.
 	@scripts/setup build test
 	cargo build --quiet $(PACKAGES)
 	tests/interop/run $(NAMES)
 
-preload: ## Only unmodified programs under the preload of uselect; NAMES="lighttpd redis" chooses.
+preload: ## Run unmodified programs under the preload of uselect; NAMES="lighttpd redis".
 	@scripts/setup build test
 	cargo build --quiet $(PACKAGES)
 	tests/preload/run $(NAMES)
 
-cpython: ## CPython's own tests of waiting and sockets, with the preload and without.
+cpython: ## Run CPython's own tests of waiting and sockets, with the preload and without.
 	@scripts/setup build test
 	scripts/cpython-tests $(NAMES)
 
-conformance: ## The public HTTP caching suite: SUBJECTS="boost forward nginx", OPTIONS for millrace.
+conformance: ## Run the public HTTP caching suite: SUBJECTS="boost forward nginx" OPTIONS="...".
 	@scripts/setup build conformance $(if $(filter-out boost forward,$(SUBJECTS)),bench)
 	python3 -B -m unittest discover -s tests/conformance
 	cargo build --quiet -p millrace
 	tests/conformance/run $(SUBJECTS) --options="$(OPTIONS)"
 
-bench: ## Measure beside peers, and judge: CASES="R1-8k idle" REPS=5 SECS=1. Miss ratios: make lab.
+bench: ## Measure beside peers: CASES="reverse-miss-8k idle" REPS=5 SECS=1. Miss ratios: make lab.
 	@scripts/bench
 
-lab: ## Judge miss ratios: OBJECTS=100000 TRACE="Zipf 0.8"; or FIGURE="000.7 004.cpu" of the papers.
+lab: ## Compare miss ratios: OBJECTS=100000 TRACE="Zipf 0.8"; or FIGURE="kernel-support-fig7".
 ifdef FIGURE
 	@scripts/setup build lab
 	cargo build --quiet --release -p millrace
@@ -119,17 +119,17 @@ else
 	cargo run --quiet --release -p millrace-lab -- $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")
 endif
 
-attack: ## Hostile messages and cache poisoning, on both engines: MUTANTS=100000 SEED=1.
+attack: ## Send hostile messages and try cache poisoning, on both engines: MUTANTS=100000 SEED=1.
 	@scripts/setup build
 	cargo build --quiet -p millrace
 	MUTANTS=$(or $(MUTANTS),100000) SEED=$(or $(SEED),1) scripts/attack
 
-sim: ## Play stories that seeds invent: SEEDS=2000 FIRST=0 many of them; SEED=n one, and tell it.
+sim: ## Play random scenarios: SEEDS=2000 FIRST=0, or SEED=n for one with its event log.
 	@scripts/setup build
 	SEEDS=$(or $(SEEDS),2000) cargo test --quiet -p millrace-tests --test sim stories \
 		-- --nocapture
 
-soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=10000 DISK_KILLS=200.
+soak: ## Run many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 DISK_KILLS=200.
 	@scripts/setup build
 	cargo build --quiet -p millrace
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios

@@ -1,4 +1,4 @@
-"""What the points of a figure come to: its picture, its table, its place in the page."""
+"""The picture and the table of a figure about splicing, and their place in the page."""
 import csv
 import os
 import re
@@ -6,6 +6,7 @@ import statistics
 import textwrap
 from dataclasses import dataclass
 
+import names
 from figures import KINDS, KIB, MIB, VALUES, bar, base
 from plot import Axis, Curve, HEIGHT, Panel, WIDTH, svg
 from results import interval, spread, table
@@ -17,17 +18,17 @@ JUDGED = "plan"
 
 
 def read(path):
-    """(what the head of a CSV says, its rows with numbers as numbers)."""
-    said, lines = {}, []
+    """Returns the notes at the start of a CSV, and its rows with numbers as numbers."""
+    notes, lines = {}, []
     with open(path, newline="") as file:
         for text in file:
             if text.startswith("# "):
                 key, value = text[2:].rstrip("\n").split(": ", 1)
-                said[key] = value
+                notes[key] = value
             else:
                 lines.append(text)
     rows = [{key: number(value) for key, value in row.items()} for row in csv.DictReader(lines)]
-    return said, rows
+    return notes, rows
 
 
 def number(text):
@@ -41,6 +42,7 @@ def number(text):
 
 
 def size(count):
+    """Returns a number of bytes as text."""
     return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
 
 
@@ -59,14 +61,14 @@ class Points:
         return cls(found)
 
     def ratios(self, kind, program, x):
-        """What the program took beside copying, within each round; nothing for who copies."""
+        """Returns the program's value divided by copying's, for each round; [] if it copies."""
         own, other = (self.found.get((kind, name), {}).get(x, {})
                       for name in (program, base(program)))
         return [own[key] / other[key] for key in sorted(own) if other.get(key)]
 
 
 def picture(figure, rows):
-    """The SVG: what was measured, and beside it the same in parts of what copying takes."""
+    """Returns the SVG: the values, and beside them the values divided by copying's."""
     points = Points.of(figure, rows)
     kinds = list(dict.fromkeys(kind for kind, _ in points.found))
     curves, ratios = [], []
@@ -81,13 +83,13 @@ def picture(figure, rows):
                                                      for x, values in beside.items()]))
     panels = [panel(figure, curves, VALUES[figure.value], figure.value != "cpu_share", None)]
     if ratios:
-        panels.append(panel(figure, ratios, "the same, divided by what copying takes", False, 1))
+        panels.append(panel(figure, ratios, "the same, divided by copying", False, 1))
     return svg(f"{figure.title}; mean and 90 % confidence interval", panels)
 
 
 def panel(figure, curves, title, log, level):
     xs = sorted({x for curve in curves for x, _, _ in curve.points})
-    # A wide interval is cut off rather than make all else small.
+    # A wide interval is cut off, as it would make everything else small.
     ys = [min(y + half, 1.5 * y) for curve in curves for _, y, half in curve.points]
     ys += [max(y - half, y / 1.5) for curve in curves for _, y, half in curve.points]
     x = Axis("requests per second" if figure.rates else "bytes of the response",
@@ -99,7 +101,7 @@ def panel(figure, curves, title, log, level):
 
 
 def rows_of(figure, rows):
-    """The table: a line for each kind and point, with the verdict on the plan's CPU time."""
+    """Returns a row for each kind and point, with the verdict on the plan's CPU time."""
     points = Points.of(figure, rows)
     programs = list(dict.fromkeys(program for _, program in points.found))
     others = [program for program in programs if base(program) in programs]
@@ -127,21 +129,21 @@ def cell(values):
 
 
 def verdict(most, ratios):
-    """The bar, and whether the median of the rounds is within it."""
+    """Returns the bar, and whether the median of the rounds is within it."""
     if not ratios:
         return ["-", "-"]
     return [f"{most:.2f}", "met" if statistics.median(ratios) <= most else "**missed**"]
 
 
-def section(name, figure, said, rows):
-    """What the page says of a figure."""
+def section(name, figure, notes, rows):
+    """Returns the text of a figure for the page."""
     lines = rows_of(figure, rows)
     noisy = sum(row["noisy"] for row in rows)
     rounds = len({row["round"] for row in rows})
     about = (f"{VALUES[figure.value]}; {rounds} rounds, mean ± half of the 90 % confidence "
              f"interval; ratios are medians [least-greatest] of those within a round; of "
-             f"{len(rows)} windows, strangers used the core in {noisy}. "
-             f"{said['system']}; millrace at {said['commit']}. Command: `{said['command']}`.")
+             f"{len(rows)} windows, other programs used the core in {noisy}. "
+             f"{notes['system']}; millrace at {notes['commit']}. Command: `{notes['command']}`.")
     if lines[0][-1] == "verdict":
         missed = sum(line[-1] == "**missed**" for line in lines)
         about += f" Bars missed: {missed} of {len(lines) - 1}."
@@ -149,11 +151,20 @@ def section(name, figure, said, rows):
     return f"### {name}: {figure.title}\n\n{about}\n\n{table(lines)}\n"
 
 
+def marker_lines(name):
+    return [f"<!-- figure {name}: {word} -->" for word in ("begin", "end")]
+
+
 def put(path, name, text):
-    """Puts a figure's section between its two marker lines of the page."""
-    begin, end = (f"<!-- figure {name}: {word} -->" for word in ("begin", "end"))
+    """Puts a figure's section between its two marker lines of the page.
+
+    Marker lines with the name that the figure had before are replaced.
+    """
+    begin, end = marker_lines(name)
     with open(path) as file:
         old = file.read()
+    for line, before in zip((begin, end), marker_lines(names.old_figure(name))):
+        old = old.replace(before, line)
     if begin not in old or end not in old:
         raise SystemExit(f"figure: {path} has no marker lines for {name}")
     folder = os.path.splitext(os.path.basename(path))[0]
@@ -164,8 +175,8 @@ def put(path, name, text):
 
 
 def write(folder, name, figure):
-    """Draws a figure from its CSV in the folder; gives its section."""
-    said, rows = read(f"{folder}/{name}.csv")
+    """Draws a figure from its CSV in the folder and returns its section."""
+    notes, rows = read(f"{folder}/{name}.csv")
     with open(f"{folder}/{name}.svg", "w") as file:
         file.write(picture(figure, rows))
-    return section(name, figure, said, rows)
+    return section(name, figure, notes, rows)

@@ -1,17 +1,17 @@
-"""Draws curves with intervals as SVG, one panel beside the other: what `figure` needs, and no more.
+"""Draws curves with confidence intervals as SVG, in panels side by side.
 
-An axis is linear or logarithmic; a point is (x, y, half of its interval); a curve has a colour and
-a dash, and the legend is written once, under the panels. All lengths are pixels.
+An axis is linear or logarithmic. A point is (x, y, half of its interval). A curve has a colour and
+a dash. One legend is under all panels. All lengths are in pixels.
 """
 import math
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 460, 320  # of a panel's plane
+WIDTH, HEIGHT = 460, 320  # of the plane of a panel
 LEFT, RIGHT, TOP, BOTTOM = 70, 24, 56, 56  # around it
 LEGEND_ROW, LEGEND_COLUMN = 18, 235
-LABEL_GAP = 34  # between the middles of two labels of the x axis
-TICKS = 6  # at most so many on a linear axis, or about
+LABEL_GAP = 34  # between the centres of two labels of the x axis
+TICKS = 6  # on a linear axis, about
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass
 class Axis:
-    """Where values go on the screen: `low` to `high` over `length` pixels."""
+    """An axis that maps `low` to `high` to `length` pixels."""
 
     title: str
     log: bool
@@ -36,7 +36,7 @@ class Axis:
     labels: list = field(default_factory=list)  # of (value, text)
 
     def fit(self, values):
-        """Sets the bounds by what is to be seen; a linear axis begins at 0."""
+        """Sets the bounds so that all values are visible. A linear axis starts at 0."""
         least, most = min(values), max(values)
         if self.log:
             self.low, self.high = least / 1.25, most * 1.25
@@ -45,6 +45,7 @@ class Axis:
         return self
 
     def at(self, value):
+        """Returns the pixels from the start of the axis to a value."""
         if self.log:
             part = math.log(value / self.low) / math.log(self.high / self.low)
         else:
@@ -52,7 +53,7 @@ class Axis:
         return self.length * min(max(part, 0), 1)
 
     def ticks(self):
-        """(value, text) of each line across the panel."""
+        """Returns (value, text) of each line across the panel."""
         if self.labels:
             return self.labels
         if self.log:
@@ -66,7 +67,7 @@ class Axis:
 
 
 def step_of(span):
-    """The least of 1, 2, 5 and their tenfolds that gives no more than TICKS."""
+    """Returns the least step of 1, 2 or 5 times a power of ten with at most TICKS steps."""
     power = 10.0 ** math.floor(math.log10(span / TICKS))
     return next(part * power for part in (1, 2, 5, 10) if span / (part * power) <= TICKS)
 
@@ -79,7 +80,7 @@ class Panel:
     x: Axis
     y: Axis
     curves: list
-    level: float = None  # a line across at this y, of what the curves are compared with
+    level: float = None  # y of a horizontal line that the curves are compared with
 
 
 def text(x, y, words, anchor="middle", more=""):
@@ -91,7 +92,7 @@ def line(x1, y1, x2, y2, style):
 
 
 def grid(panel):
-    """The lines of both axes and what stands at them."""
+    """Returns the lines of both axes and their labels."""
     parts, last = [], -LABEL_GAP
     for value, label in panel.x.ticks():
         x = panel.x.at(value)
@@ -112,7 +113,7 @@ def grid(panel):
 
 
 def drawn(panel, curve):
-    """The line of a curve, its points, and their intervals."""
+    """Returns the line of a curve, its points and their intervals."""
     style = f'stroke="{curve.colour}"'
     places = [(panel.x.at(x), HEIGHT - panel.y.at(y)) for x, y, _ in curve.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
@@ -128,7 +129,7 @@ def drawn(panel, curve):
 
 
 def plane(panel, left, top):
-    """A panel at its place."""
+    """Returns a panel at its position."""
     parts = [f'<g transform="translate({left} {top})">', *grid(panel)]
     if panel.level is not None:
         y = HEIGHT - panel.y.at(panel.level)
@@ -139,7 +140,7 @@ def plane(panel, left, top):
 
 
 def legend(curves, top, columns):
-    """A short line and a name for each curve."""
+    """Returns a short line and a name for each curve."""
     parts = []
     for number, curve in enumerate(curves):
         x = LEFT + number % columns * LEGEND_COLUMN
@@ -151,7 +152,7 @@ def legend(curves, top, columns):
 
 
 def svg(title, panels):
-    """The whole picture. The legend is that of the first panel, which has every curve."""
+    """Returns the whole picture. The legend has the curves of the first panel."""
     step = LEFT + WIDTH + RIGHT
     width, columns = step * len(panels), max(1, step * len(panels) // LEGEND_COLUMN)
     names = panels[0].curves

@@ -1,10 +1,12 @@
-"""Reads the result lines of run-case and mem-idle; shared by `ratios`, `verdict`, `figure`."""
+"""Reads the result lines of run-case and mem-idle, and prints their figures."""
 import json
 import re
 import statistics
 import subprocess
 
-# How each peer says its version; the first number with a dot in what it says is it.
+import names
+
+# The command that prints a peer's version, which is the first number with a dot in its output.
 VERSIONS = {
     "nginx": ["nginx", "-v"],
     "haproxy": ["haproxy", "-v"],
@@ -17,14 +19,14 @@ VERSIONS = {
 
 
 def cost(row, key="proxy_us"):
-    """Microseconds per request, or per MiB where a request outlasts the window."""
-    if row["case"] == "F2-64m":
+    """Returns microseconds per request, or per MiB where a request outlasts the window."""
+    if row["case"] == "tunnel-64m":
         return row[key] * row["total"] / (row["bytes"] / 2**20)
     return row[key]
 
 
 def spread(values, digits):
-    """`median [least-greatest]`."""
+    """Returns `median [least-greatest]`."""
     numbers = (statistics.median(values), min(values), max(values))
     return "{:.{d}f} [{:.{d}f}-{:.{d}f}]".format(*numbers, d=digits)
 
@@ -35,7 +37,7 @@ T90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.7
 
 
 def interval(values):
-    """(mean, half of the 90 % confidence interval); of one value nobody knows an interval."""
+    """Returns the mean and half of the 90 % confidence interval (0 for a single value)."""
     if len(values) < 2:
         return values[0], 0.0
     t = T90[min(len(values) - 1, len(T90)) - 1]
@@ -43,29 +45,30 @@ def interval(values):
 
 
 def version(peer):
-    """What the peer's program says of itself."""
+    """Returns the version that the peer's program prints."""
     if peer.startswith("floor"):
         return "peers/tools/pbfloor.c, a bare relay"
     command = VERSIONS.get(peer.split("-")[0])
     if not command:
         return "this tree"
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except OSError:
         return "not found"
-    found = re.search(r"\d+\.\d+[\w.+-]*", said.stdout + said.stderr)
+    found = re.search(r"\d+\.\d+[\w.+-]*", done.stdout + done.stderr)
     return found[0] if found else "unknown"
 
 
 def read(path):
-    """({(case, mode): {peer: {round: row}}}, [failed rows]), cases in the order of the file.
+    """Returns {(case, mode): {peer: {round: row}}} in the order of the file, and the failed rows.
 
-    What failed once in a case counts in none of its rounds.
+    A peer that failed once in a case and mode is left out of all rounds of it.
     """
     cases, failed = {}, []
     with open(path) as lines:
         for line in lines:
             row = json.loads(line)
+            row.update(case=names.case(row["case"]), mode=names.mode(row["mode"]))
             peers = cases.setdefault((row["case"], row["mode"]), {})
             if "failed" in row:
                 failed.append(row)
@@ -76,7 +79,7 @@ def read(path):
 
 
 def table(rows):
-    """A Markdown table whose columns are aligned; the first row is the head."""
+    """Returns a Markdown table with aligned columns; the first row is the heading."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")

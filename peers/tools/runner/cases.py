@@ -1,0 +1,160 @@
+"""The cases: which requests each one makes, which peers can serve it, and its usual modes."""
+import re
+import resource
+from dataclasses import dataclass, field
+
+import names
+from runner.settings import PEERS, PORT, SIZES
+
+FULL = 1 << 30  # bytes: more than fits into any of the caches
+OBJECTS = 10000  # as in tools/pbsurge.h
+VARIANTS = {"browser": "-B", "unique-urls": "-U"}  # options of pbload
+RATES = {"1k": 5000, "8k": 5000, "64k": 1000, "1m": 100}  # requests per second
+ORIGIN = f"127.0.0.1:{PORT}"
+HITS = ("reverse-hit", "forward-hit", "static-file", "tls-", "many-connections-hit")
+
+
+@dataclass
+class Spec:
+    """The requests of a case, as one peer gets them."""
+
+    offset: int  # of the peer's port
+    path: str
+    size: str = ""  # a key of SIZES
+    bytes: int = 0  # of a response, where it is not one of SIZES
+    flags: list = field(default_factory=list)  # more options of pbload
+    set_up: list = field(default_factory=list)  # options of pbload for the first requests
+    has_mixed_sizes: bool = False
+    objects: int = 0  # distinct ones that are requested; 0: one, or one for each request
+    checked: int = 0  # requests of the byte check; 0: by size
+    closes: bool = False  # a new connection for each request
+    absolute: str = ""  # the origin in an absolute-form target
+    tunnel: str = ""  # the origin that CONNECT names
+    tls: str = ""  # h1, h2 or hs (one handshake for each request)
+    connections: int = 0  # 0: those of the options
+    rate: float = 0.0  # requests per second; 0: by size or by the options
+    seconds: float = 0.0  # of a window; 0: those of the options
+    client: list = field(default_factory=list)  # a command that replaces pbload
+
+    def length(self):
+        """Returns the bytes of a response."""
+        return self.bytes or SIZES[self.size]
+
+
+def is_hit(case):
+    """Returns whether the origin must see none of the requests."""
+    return case.startswith(HITS)
+
+
+def split_variants(case):
+    """Returns a case without its variants, and these: reverse-miss-8k and [browser]."""
+    variants = []
+    while True:
+        found = next((name for name in VARIANTS if case.endswith("-" + name)), None)
+        if not found:
+            return case, variants
+        case = case.removesuffix("-" + found)
+        variants.insert(0, found)
+
+
+def services(peer):
+    """Returns the services that a start script names in its line `# cases:`."""
+    with open(f"{PEERS}/start/{peer}") as file:
+        line = re.search(r"^# cases: (.*)$", file.read(), re.MULTILINE)
+    return [names.service(word) for word in line[1].split()]
+
+
+def has_few_descriptors(idle):
+    """Returns whether the bare relay, with two sockets a connection, may open too few of them."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * idle + 100
+
+
+def spec(case, peer, idle=10000):
+    """Returns the Spec of a case for a peer, or None if the peer cannot serve it."""
+    plain, variants = split_variants(case)
+    found = plain_spec(plain, peer, services(peer), idle)
+    if found and not found.tls:
+        found.flags = found.flags + [VARIANTS[name] for name in variants]
+    return found
+
+
+def plain_spec(case, peer, served, idle):
+    """Returns the Spec of a case without variants."""
+    is_floor = peer.startswith("floor")
+    family, _, size = case.rpartition("-")
+    if family == "reverse-miss" and "reverse-miss" in served:
+        if size == "polymix":
+            return Spec(1, "/n/8k", "8k", has_mixed_sizes=True, flags=["-M"])
+        return Spec(1, "/n/" + size, size)
+    if case == "many-connections-miss":
+        can = "reverse-miss" in served and not (is_floor and has_few_descriptors(idle))
+        return Spec(1, "/n/8k", "8k", set_up=["-e", "8192"]) if can else None
+    if case == "many-connections-hit" and "many-connections" in served:
+        return Spec(2, "/c/8k", "8k")
+    if case == "reverse-hit-8k-new-connection":
+        return Spec(2, "/c/8k", "8k", closes=True) if "new-connection" in served else None
+    if family == "reverse-hit" and "reverse-hit" in served:
+        if size == "surge":
+            return surge(Spec(2, "/c/8k", "8k"))
+        return Spec(2, "/c/" + size, size)
+    if case in ("uncacheable-one-url", "uncacheable-64-urls") and "uncacheable" in served:
+        return Spec(2, "/n/8k", "8k", flags=["-D", "1" if "one" in case else "64"])
+    if family == "reverse-store" and "reverse-hit" in served and not is_floor:
+        return Spec(2, "/c/" + size, size, flags=["-U"], checked=FULL // SIZES[size])
+    if family == "static-file" and "static-file" in served:
+        return Spec(4, "/c/" + size, size)
+    if case.startswith("forward-"):
+        return forward_spec(case, is_floor, served)
+    if family == "tunnel":
+        return tunnel_spec(size, served)
+    if case.startswith("tls-") and "tls" in served:
+        return Spec(7, "/c/8k", "8k", tls="hs" if case == "tls-handshake" else size)
+    return None
+
+
+def surge(found):
+    """Returns the Spec with objects of SURGE's sizes and popularity."""
+    found.has_mixed_sizes, found.objects, found.flags = True, OBJECTS, ["-Z"]
+    return found
+
+
+def forward_spec(case, is_floor, served):
+    """Returns the Spec of GET requests with an absolute-form target, or None."""
+    closes = case == "forward-miss-8k-new-connection"
+    if "forward" not in served and not ("forward-close" in served and closes):
+        return None
+    offset = (2 if is_hit(case) else 1) if is_floor else 5
+    if case == "forward-hit-surge":
+        return surge(Spec(offset, "/c/8k", "8k", absolute=ORIGIN))
+    path = "/c/8k" if is_hit(case) else "/n/8k"
+    return Spec(offset, path, "8k", absolute=ORIGIN, closes=closes)
+
+
+def tunnel_spec(size, served):
+    """Returns the Spec of tunnels by CONNECT, or of a TCP relay where a peer has no CONNECT."""
+    if "tunnel" in served:
+        found = Spec(5, "/n/" + size, size, tunnel=ORIGIN)
+    elif "tcp-relay" in served:
+        found = Spec(6, "/n/" + size, size)
+    else:
+        return None
+    found.closes = size == "64k"
+    found.connections = 16 if found.closes else 2
+    return found
+
+
+def default_modes(case):
+    """Returns the modes in which a case is measured unless the command line names some."""
+    closed, closed_apart = "closed-loop-1core", "closed-loop-2cores"
+    rate, rate_apart = "fixed-rate-1core", "fixed-rate-2cores"
+    if case.startswith("many-connections-"):
+        return [rate]
+    if split_variants(case)[1] or case.startswith(("tls-", "reverse-store-", "tunnel-")):
+        return [closed]
+    if case in ("reverse-miss-8k", "reverse-hit-8k"):
+        return [closed, closed_apart, rate, rate_apart]
+    if case in ("reverse-miss-1k", "reverse-hit-1k"):
+        return [closed, closed_apart, rate]
+    if case.startswith("forward-") or case == "reverse-hit-8k-new-connection":
+        return [closed, rate]
+    return [closed, closed_apart]

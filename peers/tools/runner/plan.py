@@ -1,0 +1,223 @@
+"""Which cases are measured with which peers and modes, and the order of the windows."""
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+import names
+from runner import cases, checks, lock, report
+from runner.client import Failed, Wrong, from_origin
+from runner.process import Process, is_listening
+from runner.settings import BIN, FILES, PEERS, PORT, WORK, peer_env, prepare
+from runner.windows import Bench, commands, has_two_cores, many_command, measure, measure_many
+
+CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
+
+
+@dataclass
+class Entry:
+    """One case of the command line with its own modes and peers."""
+
+    case: str
+    modes: list
+    peers: list
+
+
+def parse(text, peers, modes):
+    """Returns the entries of CASE[/MODE+MODE][@PEER+PEER],... ; the rest has default values."""
+    entries = []
+    for word in text.split(","):
+        found = re.fullmatch(r"([\w-]+)(?:/([\w+-]+))?(?:@([\w+-]+))?", word)
+        if not found:
+            raise SystemExit(f'run-case: invalid case "{word}" (expected: '
+                             "CASE[/MODE+MODE][@PEER+PEER])")
+        case = names.case(found[1])
+        chosen = found[2].split("+") if found[2] else modes or cases.default_modes(case)
+        entries.append(Entry(case, [names.mode(mode) for mode in chosen],
+                             found[3].split("+") if found[3] else peers))
+    return entries
+
+
+def print_commands(entries, peers, options):
+    """Prints the client's command of each window instead of making it."""
+    for entry in entries:
+        for mode in entry.modes:
+            for peer in entry.peers:
+                spec = cases.spec(entry.case, peer, options.idle)
+                base = PORT + 100 * (peers.index(peer) + 1)
+                if not spec:
+                    command = ["not served"]
+                elif entry.case.startswith("many-connections-"):
+                    command = many_command(spec, base, options)
+                else:
+                    command = commands(spec, base, mode, options)
+                print(entry.case, mode, peer, *command)
+
+
+class congestion_control:
+    """Sets the TCP congestion control of all programs and restores it afterwards.
+
+    The kernel's default is cubic. With bbr, which paces, a request costs 1.4 to 5 times the CPU
+    time on the loopback interface.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        with open(CONGESTION) as file:
+            self.before = file.read().strip()
+
+    def set(self, name):
+        if self.name != self.before:
+            with open(CONGESTION, "w") as file:
+                file.write(name)
+
+    def __enter__(self):
+        self.set(self.name)
+
+    def __exit__(self, *_):
+        self.set(self.before)
+
+
+class Run:
+    """The origin and all peers of one run, and the result lines so far."""
+
+    def __init__(self, entries, peers, options):
+        self.entries, self.peers, self.options = entries, peers, options
+        self.bases = {peer: PORT + 100 * number for number, peer in enumerate(peers, 1)}
+        self.processes = {}
+        self.specs = {}  # {(case, peer): spec} of those that passed the checks
+        self.rows = []
+        self.has_failed = False
+
+    def start(self):
+        """Starts the origin, writes the static files and starts the peers."""
+        self.processes["origin"] = Process("origin", [BIN + "/pborigin", str(PORT)], core=1)
+        if not is_listening(PORT):
+            raise SystemExit(f"run-case: the origin does not start; see {WORK}/origin.log")
+        for size in ("1k", "8k", "64k", "1m"):
+            with open(f"{FILES}/c/{size}", "wb") as file:
+                file.write(from_origin("/n/" + size))
+        for peer, base in self.bases.items():
+            folder = f"{WORK}/run-{peer}"
+            shutil.rmtree(folder, ignore_errors=True)
+            os.makedirs(folder)
+            self.processes[peer] = Process(peer, [f"{PEERS}/start/{peer}"],
+                                           env=peer_env(folder, base))
+
+    def stop(self):
+        for process in self.processes.values():
+            process.stop()
+
+    def check(self):
+        """Checks each peer in each of its cases. One that fails is left out of the case."""
+        pairs = {(entry.case, peer): None for case in dict.fromkeys(e.case for e in self.entries)
+                 for entry in self.entries if entry.case == case for peer in entry.peers}
+        failures = []
+        for case, peer in pairs:
+            spec = cases.spec(case, peer, self.options.idle)
+            if not spec:
+                continue
+            base = self.bases[peer]
+            if not is_listening(base + spec.offset):
+                raise SystemExit(f"run-case: {peer} does not listen on port +{spec.offset}; see "
+                                 f"{WORK}/{peer}.log")
+            time.sleep(0.05)
+            try:
+                checks.check(case, peer, spec, base, self.options)
+                self.specs[case, peer] = spec
+            except (Failed, Wrong) as error:
+                self.has_failed = True
+                failures.append({"case": case, "peer": peer, "mode": "check", "rep": 0,
+                                 "failed": str(error)[:300]})
+                print("FAILED", error, flush=True)
+        print("responses checked:", *(f"{case}/{peer}" for case, peer in self.specs), flush=True)
+        return failures
+
+    def measure(self, out):
+        """Makes all windows, round after round; every other round in reverse order of peers."""
+        # Again, as some peers set their own affinity while they start.
+        for peer in self.peers:
+            self.processes[peer].pin({0})
+        for entry in self.entries:
+            able = [peer for peer in entry.peers if (entry.case, peer) in self.specs]
+            for number in range(self.options.reps):
+                for mode in entry.modes:
+                    for peer in able[:: 1 if number % 2 == 0 else -1]:
+                        self.window(out, entry.case, mode, peer, number)
+
+    def window(self, out, case, mode, peer, number):
+        """Makes one window, again if it failed or was disturbed, and keeps its result lines."""
+        bench = Bench(case, peer, self.specs[case, peer], self.bases[peer], self.processes[peer],
+                      self.processes["origin"], self.options)
+        failure = {"case": case, "peer": peer, "mode": mode, "rep": number}
+        rows = []
+        for attempt in range(1, self.options.tries + 1):
+            try:
+                is_many = case.startswith("many-connections-")
+                rows = measure_many(bench) if is_many else [measure(bench, mode)]
+            except Wrong as error:
+                print(f"FAILED {mode} {error}", flush=True)
+                self.fail(out, failure | {"failed": str(error)})
+                return
+            except Exception as error:  # whatever it was: the other peers are measured
+                print(f"FAILED {case} {peer} {mode}: {str(error)[:300]}", flush=True)
+                rows = []
+                if attempt == self.options.tries:
+                    self.fail(out, failure | {"failed": str(error)[:300]})
+                continue
+            if foreign(rows, mode) <= self.options.maxforeign:
+                break
+        for row in rows:
+            row["rep"] = number
+            row["noisy"] = foreign(rows, mode) > self.options.maxforeign
+            self.rows.append(row)
+            write_line(out, row)
+
+    def fail(self, out, row):
+        self.has_failed = True
+        write_line(out, row)
+
+
+def foreign(rows, mode):
+    """Returns the greatest part of a measured core that other programs used."""
+    cores = ("foreign0", "foreign1") if has_two_cores(mode) else ("foreign0",)
+    return max(row[core] for row in rows for core in cores)
+
+
+def write_line(out, row):
+    out.write(json.dumps(row) + "\n")
+    out.flush()
+
+
+def execute(entries, peers, options, path):
+    """Checks and measures all entries. Returns the exit status."""
+    os.makedirs(WORK, exist_ok=True)
+    # One run at a time: ports and cgroups are shared.
+    alone = open(WORK + "/run-case.lock", "w")
+    lock.wait_for(alone)
+    prepare()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    run = Run(entries, peers, options)
+    try:
+        with congestion_control(os.environ.get("PB_CC", "cubic")):
+            try:
+                run.start()
+                failures = run.check()
+                if options.reps == 0:
+                    return int(run.has_failed)
+                time.sleep(0.5)
+                with open(path, "a") as out:
+                    for row in failures:
+                        write_line(out, row)
+                    run.measure(out)
+            finally:
+                lock.BENCH_LOCK.close()
+                run.stop()
+    finally:
+        alone.close()
+    report.print_table(run.rows)
+    return int(run.has_failed)
