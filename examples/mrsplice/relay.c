@@ -63,8 +63,7 @@ static int connect_to(const struct addrinfo *address) {
   return -1;
 }
 
-// Prints the byte counts of a pair and closes it: by a reset unless both connections have closed,
-// because a close would look like the end of the data.
+// Prints the byte counts of a pair and closes it; by a reset if its data is incomplete.
 static void close_pair(struct pair *pair, const struct mrsplice_released *released) {
   struct linger reset = {.l_onoff = released->end != MRSPLICE_END_CLOSED};
   printf("%llu bytes from the client, %llu bytes to it%s%s\n",

@@ -1,4 +1,4 @@
-//! Gives the shared library its soname: the part of the version that a change of the ABI changes.
+//! Sets the soname of the shared library: the part of the version that changes with the ABI.
 
 fn main() {
     let major = env!("CARGO_PKG_VERSION_MAJOR");

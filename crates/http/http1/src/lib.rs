@@ -72,7 +72,7 @@ pub use response::ResponseHead;
 pub use target::{Authority, Destination, Host, TargetError, TargetForm};
 pub use upgrade::{is_upgrade_accepted, is_websocket_upgrade, upgrade_protocols};
 
-/// The example of README.md, as a test of the documentation.
+/// The example of README.md, compiled as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct ReadmeExample;
+struct Http1Readme;

@@ -61,7 +61,7 @@ pub use slice::Slice;
 pub use slice_id::SliceId;
 pub use stats::SlabStats;
 
-/// The example of README.md, as a test of the documentation.
+/// The example of README.md, compiled as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct ReadmeExample;
+struct IoliteReadme;

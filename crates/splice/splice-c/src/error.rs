@@ -1,4 +1,4 @@
-//! Errors as C has them: negative numbers of errno(3), and their words.
+//! Errors for C: negative numbers of errno(3), and their texts.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -6,16 +6,16 @@ use std::io;
 
 use millrace_splice::{Errno, Error};
 
-/// What a function of the library comes to: 0 or more, or a negative error number.
+/// The result of a function of the library: 0 or more, or a negative error number.
 pub(crate) type Result<T> = std::result::Result<T, c_int>;
 
-/// The set was left in pieces by a bug of ours; it can only be freed.
+/// A panic left the set in an unknown state. It can only be freed.
 pub(crate) const BROKEN: c_int = -Errno::NOTRECOVERABLE.raw_os_error();
 /// An argument that the man pages do not allow.
 pub(crate) const INVALID: c_int = -Errno::INVAL.raw_os_error();
 
-/// The number of an error of the splicer: the kernel's as it is, and for a refusal of its own that
-/// of a call that refuses for a like reason.
+/// Returns the number for an error of the splicer: an error of the kernel unchanged, and for any
+/// other error the number of a system call's similar error.
 pub(crate) fn c_error(error: Error) -> c_int {
     let errno = match error {
         Error::Request(_) => Errno::INVAL,
@@ -31,29 +31,29 @@ pub(crate) fn c_error(error: Error) -> c_int {
     -errno.raw_os_error()
 }
 
-/// What `error`, one of the numbers above, means here.
+/// Returns the text of an error of the library; `None` for errors of the kernel.
 fn describe(error: c_int) -> Option<&'static CStr> {
     const TABLE: [(Errno, &CStr); 9] = [
-        (Errno::INVAL, c"no such request: see mrsplice_splice(3)"),
-        (Errno::NOTCONN, c"no TCP connection in ESTABLISHED or CLOSE_WAIT"),
-        (Errno::BADFD, c"the connection blocks: O_NONBLOCK is not set"),
-        (Errno::BUSY, c"the connection is spliced already"),
-        (Errno::NOSPC, c"the set has as many splices as it may"),
-        (Errno::NOENT, c"no such splice: it was released"),
-        (Errno::PERM, c"the splice does not let the application do that"),
-        (Errno::AGAIN, c"nothing can be read or written yet"),
+        (Errno::INVAL, c"invalid argument (see mrsplice_splice(3))"),
+        (Errno::NOTCONN, c"not a TCP connection in ESTABLISHED or CLOSE_WAIT"),
+        (Errno::BADFD, c"the connection is blocking (expected: O_NONBLOCK)"),
+        (Errno::BUSY, c"the connection is part of another splice"),
+        (Errno::NOSPC, c"the set has the maximum number of splices"),
+        (Errno::NOENT, c"no such splice, or it was released"),
+        (Errno::PERM, c"the splice does not allow the application to do this"),
+        (Errno::AGAIN, c"no byte can be read or written now"),
         (Errno::NOTRECOVERABLE, c"a bug in libmrsplice; the set can only be freed"),
     ];
-    TABLE.iter().find(|(errno, _)| -errno.raw_os_error() == error).map(|(_, words)| *words)
+    TABLE.iter().find(|(errno, _)| -errno.raw_os_error() == error).map(|(_, text)| *text)
 }
 
 thread_local! {
-    /// What [`mrsplice_strerror`] gave last, where its words are not constant.
-    static WORDS: RefCell<CString> = RefCell::default();
+    /// The last text of [`mrsplice_strerror`] that was not constant.
+    static TEXT: RefCell<CString> = RefCell::default();
 }
 
-/// mrsplice_strerror(3): what a negative error number means, in words that stay until the calling
-/// thread asks again; it takes the positive number as well. Never null.
+/// mrsplice_strerror(3): describes a negative error number, or its positive value. The text is
+/// valid until the next call of the thread. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn mrsplice_strerror(error: c_int) -> *const c_char {
     let error = error.saturating_abs().saturating_neg();
@@ -61,14 +61,14 @@ pub extern "C" fn mrsplice_strerror(error: c_int) -> *const c_char {
         return words.as_ptr();
     }
     let text = io::Error::from_raw_os_error(-error).to_string();
-    // Rust puts the number behind the words of strerror(3).
+    // Rust appends the number to the text of strerror(3).
     let text = text.strip_suffix(&format!(" (os error {})", -error)).unwrap_or(&text);
-    let keep = |words: &RefCell<CString>| {
-        words.replace(CString::new(text).unwrap_or_default());
-        words.borrow().as_ptr()
+    let keep = |text_cell: &RefCell<CString>| {
+        text_cell.replace(CString::new(text).unwrap_or_default());
+        text_cell.borrow().as_ptr()
     };
-    // A thread that is about to end has no words any more.
-    WORDS.try_with(keep).unwrap_or(c"see errno(3)".as_ptr())
+    // The thread is ending, and its thread-local text was destroyed.
+    TEXT.try_with(keep).unwrap_or(c"see errno(3)".as_ptr())
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_has_words_of_its_own_and_a_number_of_the_kernel_the_kernels() {
+    fn own_errors_have_texts_and_kernel_errors_keep_their_numbers() {
         let refusals = [
             Error::Request("what"),
             Error::NotConnected(Side::Fd0),

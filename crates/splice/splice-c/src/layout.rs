@@ -1,6 +1,6 @@
-//! The structures of `include/mrsplice.h`, which describes each field. C and Rust have to agree on
-//! them byte by byte: the header asserts the sizes of its side, this module those of ours, and the
-//! places of the fields that only padding could move.
+//! The structures of `include/mrsplice.h`, which describes each field. Their layout must be the
+//! same in C and Rust. The header asserts its sizes; this module asserts the same sizes, and the
+//! offsets of fields that only padding could move.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -20,7 +20,8 @@ pub(crate) const AUTO_RELEASE: u32 = 8;
 const READABLE: u32 = 1;
 const ENDED: u32 = 2;
 
-/// `struct mrsplice_direction`. Its pointers are lent: see [`crate::mrsplice_unsplice`].
+/// `struct mrsplice_direction`. The set owns the memory of its pointers; see
+/// [`crate::mrsplice_unsplice`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CDirection {
@@ -88,7 +89,7 @@ const _: () = {
     assert!(offset_of!(CNotice, forwarded) == 32);
 };
 
-/// `MRSPLICE_END_*`, and the error number that belongs to it.
+/// Returns `MRSPLICE_END_*` and the error number for an end.
 fn end_code(end: Option<End>) -> (i32, c_int) {
     let code = match end {
         None => 0,
@@ -102,7 +103,7 @@ fn end_code(end: Option<End>) -> (i32, c_int) {
     (code, error)
 }
 
-/// Where bytes begin; null when there are none, so that nobody looks at them.
+/// Returns the address of bytes; null if there are none, so that C does not read there.
 fn start(bytes: &[u8]) -> *const c_void {
     if bytes.is_empty() { ptr::null() } else { bytes.as_ptr().cast() }
 }
@@ -121,7 +122,7 @@ impl CDirection {
 }
 
 impl CReleased {
-    /// As `released`, whose bytes it points to.
+    /// Converts `released`. The pointers refer to its bytes.
     pub(crate) fn new(released: &Released) -> Self {
         let (end, error) = end_code(released.end);
         Self { end, error, directions: released.directions.each_ref().map(CDirection::new) }
@@ -129,9 +130,9 @@ impl CReleased {
 }
 
 impl CNotice {
-    /// As `notice`, of a splice that was begun with `data`.
+    /// Converts `notice`, of a splice that was started with `user_data`.
     pub(crate) fn new(notice: Notice, user_data: *mut c_void) -> Self {
-        let mut told = Self {
+        let mut c_notice = Self {
             splice: notice.handle().to_bits(),
             user_data,
             event: READABLE,
@@ -141,11 +142,11 @@ impl CNotice {
             forwarded: [0; 2],
         };
         if let Notice::Ended { end: how, forwarded, .. } = notice {
-            told.event = ENDED;
-            (told.end, told.error) = end_code(Some(how));
-            told.forwarded = forwarded;
+            c_notice.event = ENDED;
+            (c_notice.end, c_notice.error) = end_code(Some(how));
+            c_notice.forwarded = forwarded;
         }
-        told
+        c_notice
     }
 }
 

@@ -1,11 +1,11 @@
-//! libmrsplice: the `splice` crate for C. `include/mrsplice.h` is what C sees, and the man pages
-//! `mrsplice(7)` and `mrsplice_*(3)` say what each function does; here stands what it does with
+//! libmrsplice: the crate `millrace-splice` for C. `include/mrsplice.h` is the interface, and the
+//! man pages `mrsplice(7)` and `mrsplice_*(3)` describe each function. The comments here concern
 //! pointers.
 //!
-//! This crate translates: C's requests, names and errors into the splicer's, and back. It decides
-//! nothing about a transfer, and forwards no byte itself. What C breaks of its side (a pointer that
-//! is none, a set used by two threads) cannot be noticed here; whatever can be is refused with a
-//! negative error number. No panic reaches C: it makes the set refuse every further call.
+//! This crate translates requests, handles and errors between C and the splicer. It decides nothing
+//! about a transfer and forwards no byte itself. It cannot detect invalid pointers or concurrent
+//! use of a set; all other misuse returns a negative error number. No panic reaches C: after one,
+//! the set refuses every call.
 
 mod error;
 mod layout;
@@ -24,109 +24,109 @@ pub use crate::error::mrsplice_strerror;
 pub use crate::layout::{CDirection, CNotice, CReleased, CRequest};
 pub use crate::set::SpliceSet;
 
-/// mrsplice_new(3): puts a set into `*set`, which is C's until [`mrsplice_free`].
+/// mrsplice_new(3): stores a new set in `*set`, which C owns until [`mrsplice_free`].
 ///
 /// # Safety
-/// `set` is null, or has room for a pointer.
+/// `set` is null or has room for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_new(set: *mut *mut SpliceSet, pipes_max: usize) -> c_int {
     if set.is_null() {
         return INVALID;
     }
     match catch_unwind(|| SpliceSet::new(pipes_max)).unwrap_or(Err(BROKEN)) {
-        Ok(made) => {
-            // SAFETY: it is not null, and has room by this function's contract.
-            unsafe { set.write(Box::into_raw(Box::new(made))) };
+        Ok(new_set) => {
+            // SAFETY: `set` is not null and has room, by this function's contract.
+            unsafe { set.write(Box::into_raw(Box::new(new_set))) };
             0
         }
         Err(error) => error,
     }
 }
 
-/// mrsplice_new(3): ends a set, with its splices.
+/// mrsplice_new(3): frees a set and ends its splices.
 ///
 /// # Safety
-/// `set` is null, or a set of [`mrsplice_new`], which nobody uses any more.
+/// `set` is null or a set from [`mrsplice_new`] that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_free(set: *mut SpliceSet) {
     if set.is_null() {
         return;
     }
-    // SAFETY: it was made of a box in mrsplice_new and was not freed, by this function's contract.
+    // SAFETY: mrsplice_new made it from a box, and it was not freed, by this function's contract.
     let set = unsafe { Box::from_raw(set) };
-    // After a panic even the end of a splicer may panic; what it holds is lost then.
+    // After a panic, dropping the splicer may panic too; then its memory and descriptors leak.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(set)));
 }
 
-/// mrsplice_new(3): the descriptor to wait for.
+/// mrsplice_new(3): returns the descriptor for poll(2).
 ///
 /// # Safety
-/// As [`mrsplice_forward`].
+/// As for [`mrsplice_forward`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_fd(set: *const SpliceSet) -> c_int {
-    // SAFETY: as for mrsplice_forward; nothing is changed.
+    // SAFETY: as for mrsplice_forward; the call only reads.
     unsafe { set.as_ref() }.map_or(INVALID, SpliceSet::fd)
 }
 
-/// mrsplice_splice(3): begins a splice, and puts what came of it into `request`.
+/// mrsplice_splice(3): starts a splice and stores the result in `request`.
 ///
 /// # Safety
-/// As [`mrsplice_forward`]; `request` is null or a request whose pointers are null or have as many
-/// bytes as it says, which do not overlap; and its descriptors stay open until the splice is
-/// released.
+/// As for [`mrsplice_forward`]. `request` is null or a request. Each of its pointers is null or has
+/// the stated number of bytes, and the two areas do not overlap. Its descriptors stay open until
+/// the splice is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_splice(set: *mut SpliceSet, request: *mut CRequest) -> c_int {
     let call = |set: &mut SpliceSet| {
-        // SAFETY: null, or a request, by this function's contract.
+        // SAFETY: null or a request, by this function's contract.
         let request = unsafe { request.as_mut() }.ok_or(INVALID)?;
-        // SAFETY: the request says how many bytes there are, by this function's contract.
-        let first = unsafe { bytes(request.prefix, request.prefix_bytes) }?;
-        // SAFETY: as for `first`; the two do not overlap.
+        // SAFETY: the pointer has the stated number of bytes, by this function's contract.
+        let prefix = unsafe { bytes(request.prefix, request.prefix_bytes) }?;
+        // SAFETY: as for `prefix`, and the two do not overlap.
         let input = unsafe { bytes_mut(request.input, request.input_bytes) }?;
-        // SAFETY: they stay open while the set has them, by this function's contract.
+        // SAFETY: it stays open while the set uses it, by this function's contract.
         let fd0 = unsafe { borrow_fd(request.fd0) }?;
         // SAFETY: as for fd0.
         let fd1 = unsafe { borrow_fd(request.fd1) }?;
-        set.splice(request, [fd0, fd1], first, input)
+        set.splice(request, [fd0, fd1], prefix, input)
     };
     // SAFETY: as for mrsplice_forward.
     to_c_int(unsafe { with_set(set, call) })
 }
 
-/// mrsplice_forward(3): moves bytes.
+/// mrsplice_forward(3): forwards bytes.
 ///
 /// # Safety
-/// `set` is null, or a set of [`mrsplice_new`] that was not freed, and that no other thread uses
+/// `set` is null or a set from [`mrsplice_new`] that was not freed, and no other thread uses it
 /// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_forward(set: *mut SpliceSet, wait_ms: c_int) -> c_int {
-    // SAFETY: what this function's contract says is what `with_set` asks for.
+    // SAFETY: this function has the same contract as `with_set`.
     to_c_int(unsafe { with_set(set, |set| set.forward(wait_ms)) }.map(|()| 0))
 }
 
 /// mrsplice_forward(3): takes a notice.
 ///
 /// # Safety
-/// As [`mrsplice_forward`]; `notice` is null, or has room for one.
+/// As for [`mrsplice_forward`]. `notice` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_next_notice(set: *mut SpliceSet, notice: *mut CNotice) -> c_int {
     let call = |set: &mut SpliceSet| {
         if notice.is_null() {
             return Err(INVALID);
         }
-        let Some(told) = set.next_notice() else { return Ok(0) };
-        // SAFETY: it is not null, and has room by this function's contract.
-        unsafe { notice.write(told) };
+        let Some(next) = set.next_notice() else { return Ok(0) };
+        // SAFETY: `notice` is not null and has room, by this function's contract.
+        unsafe { notice.write(next) };
         Ok(1)
     };
     // SAFETY: as for mrsplice_forward.
     to_c_int(unsafe { with_set(set, call) })
 }
 
-/// mrsplice_read(3): reads from a side of a splice.
+/// mrsplice_read(3): reads from one side of a splice.
 ///
 /// # Safety
-/// As [`mrsplice_forward`]; `bytes` is null, or has room for `max`.
+/// As for [`mrsplice_forward`]. `bytes` is null or has room for `max` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_read(
     set: *mut SpliceSet,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn mrsplice_read(
     max: usize,
 ) -> isize {
     let call = |set: &mut SpliceSet| {
-        // SAFETY: null, or room for so many, by this function's contract.
+        // SAFETY: null or room for `max` bytes, by this function's contract.
         let bytes = unsafe { bytes_mut(bytes, max) }?;
         set.read(splice, parse_side(side)?, bytes)
     };
@@ -144,10 +144,10 @@ pub unsafe extern "C" fn mrsplice_read(
     to_ssize(unsafe { with_set(set, call) })
 }
 
-/// mrsplice_read(3): writes to a side of a splice.
+/// mrsplice_read(3): writes to one side of a splice.
 ///
 /// # Safety
-/// As [`mrsplice_forward`]; `from` is null, or has `max` bytes.
+/// As for [`mrsplice_forward`]. `from` is null or has `max` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_write(
     set: *mut SpliceSet,
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn mrsplice_write(
     max: usize,
 ) -> isize {
     let call = |set: &mut SpliceSet| {
-        // SAFETY: null, or so many bytes, by this function's contract.
+        // SAFETY: null or `max` bytes, by this function's contract.
         let from = unsafe { bytes(from, max) }?;
         set.write(splice, parse_side(side)?, from)
     };
@@ -165,11 +165,11 @@ pub unsafe extern "C" fn mrsplice_write(
     to_ssize(unsafe { with_set(set, call) })
 }
 
-/// mrsplice_unsplice(3): releases a splice. What `released` points to then is the set's, and stays
-/// until the next call of this function, [`mrsplice_splice`] or [`mrsplice_free`] with it.
+/// mrsplice_unsplice(3): releases a splice. The set owns the memory that `released` points to,
+/// until the next call of this function, [`mrsplice_splice`] or [`mrsplice_free`] for the set.
 ///
 /// # Safety
-/// As [`mrsplice_forward`]; `released` is null, or has room.
+/// As for [`mrsplice_forward`]. `released` is null or has room for the structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_unsplice(
     set: *mut SpliceSet,
@@ -177,10 +177,10 @@ pub unsafe extern "C" fn mrsplice_unsplice(
     released: *mut CReleased,
 ) -> c_int {
     let call = |set: &mut SpliceSet| {
-        let told = set.unsplice(splice)?;
+        let result = set.unsplice(splice)?;
         if !released.is_null() {
-            // SAFETY: it is not null, and has room by this function's contract.
-            unsafe { released.write(told) };
+            // SAFETY: `released` is not null and has room, by this function's contract.
+            unsafe { released.write(result) };
         }
         Ok(0)
     };
@@ -188,43 +188,44 @@ pub unsafe extern "C" fn mrsplice_unsplice(
     to_c_int(unsafe { with_set(set, call) })
 }
 
-/// Does `call` with the set that C means.
+/// Calls `call` with the set.
 ///
 /// # Safety
-/// `set` is null, or a set that was made, not freed, and that nobody else uses meanwhile.
+/// `set` is null or a set that was not freed, and nothing else uses it during the call.
 unsafe fn with_set<T>(
     set: *mut SpliceSet,
     call: impl FnOnce(&mut SpliceSet) -> Result<T>,
 ) -> Result<T> {
-    // SAFETY: by this function's contract it is null or a set, and we alone have it.
+    // SAFETY: null or a set that only this call uses, by this function's contract.
     unsafe { set.as_mut() }.ok_or(INVALID)?.guarded(call)
 }
 
-/// C's bytes.
+/// Returns a slice of C's bytes.
 ///
 /// # Safety
-/// `start` is null, or `count` bytes are there while the slice is, and nobody changes them.
+/// `start` is null or has `count` bytes, which stay valid and unchanged for the lifetime of the
+/// slice.
 unsafe fn bytes<'a>(start: *const c_void, count: usize) -> Result<&'a [u8]> {
     if is_empty(start, count)? {
         return Ok(&[]);
     }
-    // SAFETY: not null, of a size that memory can have, and there by this function's contract.
+    // SAFETY: not null, of a possible size, and valid by this function's contract.
     Ok(unsafe { slice::from_raw_parts(start.cast(), count) })
 }
 
-/// C's room for bytes; what is in it is overwritten and never looked at.
+/// Returns a mutable slice of C's bytes, which is written and not read.
 ///
 /// # Safety
-/// As [`bytes`], and nobody else looks at them.
+/// As for [`bytes`], and nothing else reads the bytes.
 unsafe fn bytes_mut<'a>(start: *mut c_void, count: usize) -> Result<&'a mut [u8]> {
     if is_empty(start, count)? {
         return Ok(&mut []);
     }
-    // SAFETY: not null, of a size that memory can have, and there by this function's contract.
+    // SAFETY: not null, of a possible size, and valid by this function's contract.
     Ok(unsafe { slice::from_raw_parts_mut(start.cast(), count) })
 }
 
-/// Whether there is no byte; an error if there cannot be so many.
+/// Returns whether there are no bytes; an error if the pointer or the count is impossible.
 fn is_empty(start: *const c_void, count: usize) -> Result<bool> {
     match count {
         0 => Ok(true),
@@ -233,15 +234,15 @@ fn is_empty(start: *const c_void, count: usize) -> Result<bool> {
     }
 }
 
-/// C's descriptor. One that is not open is found out by the first call on it.
+/// Borrows C's descriptor. The first call on the descriptor detects whether it is open.
 ///
 /// # Safety
-/// If it is open, it stays so while a set has it.
+/// If the descriptor is open, it stays open while a set uses it.
 unsafe fn borrow_fd(fd: c_int) -> Result<BorrowedFd<'static>> {
     if fd < 0 {
         return Err(-Errno::BADF.raw_os_error());
     }
-    // SAFETY: it is not -1, and open by this function's contract, or refused before it is kept.
+    // SAFETY: it is not -1. It stays open by this function's contract, or the set refuses it.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -253,13 +254,13 @@ fn parse_side(side: c_int) -> Result<Side> {
     }
 }
 
-/// As C has it: the value, or the negative error number.
+/// Returns the value or the negative error number.
 fn to_c_int(result: Result<c_int>) -> c_int {
     result.unwrap_or_else(|error| error)
 }
 
-/// As C has it: how many bytes, or the negative error number.
+/// Returns the number of bytes or the negative error number.
 fn to_ssize(result: Result<usize>) -> isize {
-    // No slice has more bytes than an isize can tell.
+    // A slice has at most isize::MAX bytes.
     result.map_or_else(|error| error as isize, |count| count as isize)
 }

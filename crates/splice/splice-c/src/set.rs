@@ -1,4 +1,4 @@
-//! A set of splices: the splicer, what C wants to have back in notices, and what is lent to C.
+//! A set of splices: the splicer, the `user_data` of its splices, and the memory that C may read.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -13,18 +13,18 @@ use millrace_splice::{
 use crate::error::{BROKEN, INVALID, Result, c_error};
 use crate::layout::{AUTO_RELEASE, CNotice, CReleased, CRequest, KEEP_COPY, LIMIT, UNIDIRECTIONAL};
 
-/// `struct mrsplice`, whose inside C does not see.
+/// `struct mrsplice`, which is opaque to C.
 pub struct SpliceSet {
     splicer: Splicer<Linux<BorrowedFd<'static>>>,
-    /// Of each splice whose notices may still come.
+    /// The splices that may still have notices.
     started: HashMap<Handle, StartedSplice>,
-    /// What C was given pointers into last.
+    /// The result whose memory C may read.
     lent: Option<Released>,
-    /// A call is under way, or a panic ended one: what it left may be half done.
+    /// A call is running, or a panic ended one and may have left the splicer in an invalid state.
     is_broken: bool,
 }
 
-/// What is remembered of a splice for C.
+/// The part of a request that notices need.
 struct StartedSplice {
     user_data: *mut c_void,
     auto_release: bool,
@@ -38,8 +38,8 @@ impl SpliceSet {
         Ok(Self { splicer, started: HashMap::new(), lent: None, is_broken: false })
     }
 
-    /// Does `call`, unless a bug of ours ended one before. A panic must not unwind into C, and
-    /// nothing can be said of what it leaves behind: from then on every call is refused.
+    /// Calls `call`, unless a panic has occurred before. A panic must not unwind into C, and the
+    /// state that it leaves is unknown, so every later call is refused.
     pub(crate) fn guarded<T>(&mut self, call: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.is_broken {
             return Err(BROKEN);
@@ -50,24 +50,23 @@ impl SpliceSet {
         result.unwrap_or(Err(BROKEN))
     }
 
-    /// The descriptor to wait for.
+    /// Returns the descriptor for poll(2).
     pub(crate) fn fd(&self) -> RawFd {
         self.splicer.fd().as_raw_fd()
     }
 
-    /// Begins what `request` describes between `fds`; 1 if it ended at once, else 0. The results are
-    /// put into `request`.
+    /// Starts the splice of `request` between `fds`, and stores the results in `request`. Returns 1
+    /// if the splice ended at once, otherwise 0.
     pub(crate) fn splice(
         &mut self,
         request: &mut CRequest,
         [fd0, fd1]: [BorrowedFd<'static>; 2],
-        first: &[u8],
+        prefix: &[u8],
         input: &mut [u8],
     ) -> Result<c_int> {
-        let (kind, keep) = parse_flags(request)?;
+        let (mode, keep_copy) = parse_flags(request)?;
         let auto_release = request.flags & AUTO_RELEASE != 0;
-        let splice_request =
-            Request { fd0, fd1, mode: kind, keep_copy: keep, auto_release, prefix: first, input };
+        let splice_request = Request { fd0, fd1, mode, keep_copy, auto_release, prefix, input };
         match self.splicer.splice(splice_request).map_err(c_error)? {
             SpliceOutcome::Started { handle, input } => {
                 self.started
@@ -84,31 +83,31 @@ impl SpliceSet {
         }
     }
 
-    /// Waits up to `wait_ms` (negative: for ever), then moves bytes.
+    /// Waits up to `wait_ms` (negative: without limit), then forwards bytes.
     pub(crate) fn forward(&mut self, wait_ms: c_int) -> Result<()> {
         let wait_ms_max = u32::try_from(wait_ms).ok();
         self.splicer.forward(wait_ms_max).map_err(|errno| c_error(errno.into()))
     }
 
-    /// The next notice.
+    /// Returns the next notice.
     pub(crate) fn next_notice(&mut self) -> Option<CNotice> {
         let notice = self.splicer.next_notice()?;
         let handle = notice.handle();
-        let started = self.started.get(&handle).expect("notices come of what was begun");
-        let told = CNotice::new(notice, started.user_data);
-        // An end that released the splice is the last that is heard of it.
+        let started = self.started.get(&handle).expect("a notice belongs to a started splice");
+        let c_notice = CNotice::new(notice, started.user_data);
+        // An end that released the splice is its last notice.
         if started.auto_release && matches!(notice, Notice::Ended { .. }) {
             self.started.remove(&handle);
         }
-        Some(told)
+        Some(c_notice)
     }
 
-    /// Reads from a side of a splice.
+    /// Reads from one side of a splice.
     pub(crate) fn read(&mut self, splice: u64, side: Side, bytes: &mut [u8]) -> Result<usize> {
         self.splicer.read(Handle::from_bits(splice), side, bytes).map_err(c_error)
     }
 
-    /// Writes to a side of a splice.
+    /// Writes to one side of a splice.
     pub(crate) fn write(&mut self, splice: u64, side: Side, bytes: &[u8]) -> Result<usize> {
         self.splicer.write(Handle::from_bits(splice), side, bytes).map_err(c_error)
     }
@@ -121,18 +120,20 @@ impl SpliceSet {
         Ok(self.lend(released))
     }
 
-    /// Keeps what C is about to be given pointers into; what it was lent before goes.
+    /// Keeps the memory of a result for C, and frees that of the previous one.
     fn lend(&mut self, released: Released) -> CReleased {
         CReleased::new(self.lent.insert(released))
     }
 }
 
-/// What the flags of a request say. A field that is set and that no flag asks for is refused: who
-/// set it expects something of it. Which bounds KeepCopy may have, the splicer judges.
+/// Parses the flags of a request. A field that is set without its flag is an error, because the
+/// caller expects an effect. The splicer checks the bounds of KeepCopy.
 fn parse_flags(request: &CRequest) -> Result<(SpliceMode, Option<KeepCopy>)> {
     let has = |flag| request.flags & flag != 0;
-    let known = UNIDIRECTIONAL | LIMIT | KEEP_COPY | AUTO_RELEASE;
-    if request.flags & !known != 0 || request.reserved != 0 || (has(LIMIT) && !has(UNIDIRECTIONAL))
+    let all_flags = UNIDIRECTIONAL | LIMIT | KEEP_COPY | AUTO_RELEASE;
+    if request.flags & !all_flags != 0
+        || request.reserved != 0
+        || (has(LIMIT) && !has(UNIDIRECTIONAL))
     {
         return Err(INVALID);
     }
@@ -143,12 +144,12 @@ fn parse_flags(request: &CRequest) -> Result<(SpliceMode, Option<KeepCopy>)> {
     if (request.limit != 0 && !has(LIMIT)) || (is_copy_described && !has(KEEP_COPY)) {
         return Err(INVALID);
     }
-    let kind = match has(UNIDIRECTIONAL) {
+    let mode = match has(UNIDIRECTIONAL) {
         true => SpliceMode::Unidirectional { limit: has(LIMIT).then_some(request.limit) },
         false => SpliceMode::Bidirectional,
     };
-    let keep = KeepCopy { min2read: request.min2read, max2cache: request.max2cache };
-    Ok((kind, has(KEEP_COPY).then_some(keep)))
+    let keep_copy = KeepCopy { min2read: request.min2read, max2cache: request.max2cache };
+    Ok((mode, has(KEEP_COPY).then_some(keep_copy)))
 }
 
 #[cfg(test)]
@@ -156,10 +157,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_stays_here_and_the_set_refuses_everything_from_then_on() {
+    fn a_panic_is_caught_and_the_set_refuses_later_calls() {
         let mut set = SpliceSet::new(1).unwrap();
         assert_eq!(set.guarded(|_| Err::<(), _>(INVALID)), Err(INVALID));
-        assert_eq!(set.guarded(|set| set.forward(0)), Ok(()), "a refusal breaks nothing");
+        assert_eq!(set.guarded(|set| set.forward(0)), Ok(()), "an error does not break the set");
         assert_eq!(set.guarded(|_| -> Result<()> { panic!("on purpose") }), Err(BROKEN));
         assert_eq!(set.guarded(|set| set.forward(0)), Err(BROKEN));
     }

@@ -1,4 +1,4 @@
-//! libmrsplice as `make libs` installs it: built by the release profile, found by pkg-config.
+//! libmrsplice as installed by `make libs`: in the release profile, found by pkg-config.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "../../../uselect/uselect-c/tests/c/mod.rs"]
@@ -16,14 +16,14 @@ use installed::{flags, make, valgrind};
 const CALLER: &str = "crates/splice/splice-c/tests/caller.c";
 
 #[test]
-fn a_prefix_that_pkg_config_cannot_carry_is_refused_before_anything_is_written() {
+fn a_prefix_with_characters_special_to_pkg_config_is_refused() {
     let destination = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nowhere");
     for prefix in ["/pre fix", "/a&b", "/a|b", "/a:b", "/größe", "relative", "~/mr", "/a\n/b"] {
         let mut refused = make();
         refused.arg(format!("PREFIX={prefix}")).arg(format!("DESTDIR={}", destination.display()));
         let output = refused.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("PREFIX"), "{prefix}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains("PREFIX"), "{prefix}: {stderr}");
     }
     let two = Command::new(format!("{ROOT}/scripts/libs")).args(["/a", "/b"]).output().unwrap();
     assert_eq!(two.status.code(), Some(2));
@@ -31,7 +31,7 @@ fn a_prefix_that_pkg_config_cannot_carry_is_refused_before_anything_is_written()
 }
 
 #[test]
-fn a_package_is_made_below_destdir_and_an_environment_installs_nothing() {
+fn destdir_is_honoured_and_environment_variables_are_ignored() {
     let (destination, prefix) = (Path::new(env!("CARGO_TARGET_TMPDIR")).join("package"), "/a,b@c");
     let _ = fs::remove_dir_all(&destination);
     run(make().env("PREFIX", prefix).env("DESTDIR", &destination));
@@ -57,7 +57,7 @@ fn the_static_library_is_linked_into_static_programs_and_others() {
 }
 
 #[test]
-fn memory_is_used_as_it_should_be() {
+fn valgrind_finds_no_memory_error() {
     let program = compile(CALLER, "caller-shared", &flags("mrsplice", &[]));
     valgrind(&program, "all").iter_mut().for_each(|command| _ = run(command));
 }

@@ -1,5 +1,5 @@
-//! libmrsplice as C programs see it: compiled by the C compiler against the header, linked with the
-//! libraries that cargo built for this test, and run.
+//! libmrsplice as C programs use it: compiled against the header, linked with the libraries that
+//! cargo built for this test, and run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "../../../uselect/uselect-c/tests/c/mod.rs"]
@@ -21,25 +21,25 @@ use documented::Library;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Where cargo puts the libraries of this package: beside its tests.
+/// Returns the folder of this package's libraries, in which cargo also puts its tests.
 fn libraries() -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().to_path_buf()
 }
 
-/// What cc needs for the libraries that cargo built, and for `library` of them.
+/// Returns the arguments of cc for one of the libraries that cargo built.
 fn flags(library: &str) -> Vec<String> {
     let (include, folder) = (format!("-I{CRATE}/include"), format!("-L{}", libraries().display()));
     [include, folder].into_iter().chain(library.split(' ').map(str::to_owned)).collect()
 }
 
 #[test]
-fn a_c_program_finds_what_the_man_pages_say() {
+fn a_c_program_behaves_as_the_man_pages_say() {
     let flags = flags("-l:libmrsplice.a -lpthread -ldl -lm");
     run(&mut Command::new(compile("crates/splice/splice-c/tests/caller.c", "caller", &flags)));
 }
 
-/// The example, compiled once.
+/// Returns the command of the example, which is compiled once.
 fn relay(arguments: &[&str]) -> Command {
     static COMPILED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     let (program, libraries) = COMPILED.get_or_init(|| {
@@ -53,11 +53,11 @@ fn relay(arguments: &[&str]) -> Command {
     command
 }
 
-/// The example, between clients and an origin.
+/// The running example.
 struct Relay {
     process: Child,
-    said: BufReader<ChildStdout>,
-    complained: BufReader<ChildStderr>,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
     address: SocketAddr,
 }
 
@@ -65,24 +65,24 @@ impl Relay {
     fn start(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        let mut said = BufReader::new(process.stdout.take().unwrap());
-        let complained = BufReader::new(process.stderr.take().unwrap());
-        let line = line_of(&mut said);
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let line = line_of(&mut stdout);
         let address = line.strip_prefix("listening at ").unwrap().parse().unwrap();
-        Self { process, said, complained, address }
+        Self { process, stdout, stderr, address }
     }
 
-    /// What it says next.
+    /// Returns the next line of standard output.
     fn line(&mut self) -> String {
-        line_of(&mut self.said)
+        line_of(&mut self.stdout)
     }
 
-    /// What went wrong next.
-    fn complaint(&mut self) -> String {
-        line_of(&mut self.complained)
+    /// Returns the next line of standard error.
+    fn error_line(&mut self) -> String {
+        line_of(&mut self.stderr)
     }
 
-    /// Lets it open so many descriptors besides those that are open.
+    /// Sets the descriptor limit to `count` above the open descriptors.
     fn allow_more_descriptors(&self, count: usize) {
         let process = self.process.id();
         let open = PathBuf::from(format!("/proc/{process}/fd"));
@@ -93,9 +93,9 @@ impl Relay {
     }
 }
 
-fn line_of(said: &mut impl BufRead) -> String {
+fn line_of(stdout: &mut impl BufRead) -> String {
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
+    stdout.read_line(&mut line).unwrap();
     line.trim().to_owned()
 }
 
@@ -106,7 +106,7 @@ impl Drop for Relay {
     }
 }
 
-/// A folder with the shared library under the name that programs were linked with.
+/// Returns a folder with the shared library under its soname.
 fn with_soname() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lib");
     fs::create_dir_all(&folder).unwrap();
@@ -115,13 +115,13 @@ fn with_soname() -> PathBuf {
     folder
 }
 
-/// Bytes of which no stretch is like another one.
+/// Returns bytes without repetition.
 fn pattern(count: usize) -> Vec<u8> {
     (0..count as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
-/// Answers what was asked, backwards, when all of it was: the close of one direction has to come
-/// through before.
+/// Receives until the end of the stream and sends the bytes back in reverse order. So the close of
+/// one direction must be forwarded before the other direction has data.
 fn answer_backwards(mut connection: TcpStream) {
     let mut asked = Vec::new();
     connection.read_to_end(&mut asked).unwrap();
@@ -129,7 +129,7 @@ fn answer_backwards(mut connection: TcpStream) {
     connection.write_all(&asked).unwrap();
 }
 
-/// Has `count` bytes come back.
+/// Sends `count` bytes and checks the bytes that come back.
 fn ask(relay: SocketAddr, count: usize) {
     let mut client = TcpStream::connect(relay).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -143,7 +143,7 @@ fn ask(relay: SocketAddr, count: usize) {
 }
 
 #[test]
-fn the_example_relays_many_at_once_and_counts() {
+fn the_example_relays_concurrent_connections_and_counts_bytes() {
     let sizes = || (0..16).map(|client| 20_011_usize << (client % 8));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
@@ -174,42 +174,42 @@ fn the_example_relays_many_at_once_and_counts() {
 }
 
 #[test]
-fn the_example_says_what_failed_and_why() {
+fn the_example_reports_errors() {
     for (port, host_port) in [("abc", "80"), ("99999999", "80"), ("-1", "80"), ("0", "65616")] {
         let output = relay(&[port, "127.0.0.1", host_port]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("invalid port"), "{port}: {said}");
+        let stdout = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stdout.contains("invalid port"), "{port}: {stdout}");
     }
-    // Port 1, tcpmux, has had no service for decades.
+    // Port 1 (tcpmux) has no service.
     let mut relay = Relay::start(relay(&["0", "127.0.0.1", "1"]));
     let refused = "relay: cannot connect to 127.0.0.1:1: Connection refused";
     let mut client = TcpStream::connect(relay.address).unwrap();
-    assert_eq!(relay.complaint(), refused);
+    assert_eq!(relay.error_line(), refused);
     assert_eq!(relay.line(), "0 bytes from the client, 0 bytes to it");
     assert!(client.read(&mut [0]).is_err(), "a client that got no origin is reset");
     relay.allow_more_descriptors(1);
     let mut client = TcpStream::connect(relay.address).unwrap();
-    assert_eq!(relay.complaint(), "relay: cannot connect to 127.0.0.1:1: Too many open files");
+    assert_eq!(relay.error_line(), "relay: cannot connect to 127.0.0.1:1: Too many open files");
     assert!(client.read(&mut [0]).is_err(), "reset as well");
     relay.allow_more_descriptors(0);
     let _client = TcpStream::connect(relay.address).unwrap();
     let waits = "relay: cannot accept a client; trying again in a second: Too many open files";
-    assert_eq!(relay.complaint(), waits);
+    assert_eq!(relay.error_line(), waits);
     relay.allow_more_descriptors(2);
-    assert_eq!(relay.complaint(), refused, "who waited is served");
+    assert_eq!(relay.error_line(), refused, "the waiting client is served");
 }
 
-fn described() -> Library {
+fn library() -> Library {
     Library { header: Path::new(CRATE).join("include/mrsplice.h"), prefix: "mrsplice_" }
 }
 
 #[test]
-fn each_structure_is_in_a_man_page_as_in_the_header() {
-    assert_eq!(described().assert_structures(), 4, "structures in the header");
+fn structures_in_the_man_pages_match_the_header() {
+    assert_eq!(library().assert_structures(), 4, "structures in the header");
 }
 
 #[test]
-fn each_function_is_exported_and_has_a_man_page() {
-    assert!(described().functions().contains("mrsplice_splice"));
-    described().assert_functions(&libraries().join("libmrsplice.so"));
+fn functions_are_exported_and_have_man_pages() {
+    assert!(library().functions().contains("mrsplice_splice"));
+    library().assert_functions(&libraries().join("libmrsplice.so"));
 }

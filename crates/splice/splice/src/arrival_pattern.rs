@@ -1,38 +1,39 @@
-//! Whether the next bytes of a body are copied or spliced: a pure function of what is still to come
-//! and how the body came so far.
+//! The choice between copying and splicing the next bytes of a body: a pure function of the
+//! remaining bytes and of how the body arrived so far.
 
 use crate::Thresholds;
 use crate::limits::PIPE_BYTES;
 
-/// How the next bytes of a body are to be moved.
+/// The way to move the next bytes of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MoveMethod {
     /// By a receive and a send.
     Copy,
-    /// Through a pipe, up to `max` bytes: exactly so many still belong to the body, or chunk.
+    /// Through a pipe, up to `max` bytes. At least this many belong to the body or chunk.
     Splice {
         /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
 }
 
-/// How a body comes. The marks are those of [`Thresholds`].
+/// How the bytes of a body arrive. The labels are fields of [`Thresholds`].
 ///
 /// ```text
 ///            a receive of `bulk_min`, `bulk_after` in all
 ///   Sparse ──────────────────────────────────────────────> Bulk
 ///     ^ <───────────────────────────────────────────────── ^
 ///     │              a fill below `fill_min`               │
-///  a length is not known                              it is known
+///  length unknown                                      length known
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArrivalPattern {
-    /// Little at a time, or nobody knows yet.
+    /// Few bytes at a time, or not known yet.
     Sparse {
-        /// Bytes that were received so far; all that counts once it was [`Course::Bulk`] before.
+        /// Bytes received so far. After [`ArrivalPattern::Bulk`], it is the maximum, so that one
+        /// large receive suffices to return there.
         received: u64,
     },
-    /// Much at a time.
+    /// Many bytes at a time.
     Bulk,
 }
 
@@ -43,14 +44,14 @@ impl Default for ArrivalPattern {
 }
 
 impl ArrivalPattern {
-    /// A body of a known length is expected to come as fast as it can be taken; anything else has
-    /// to show that it does.
+    /// Returns the initial pattern. A body of known length is expected to arrive as fast as it is
+    /// read. Any other body must show this first.
     pub fn new(length_is_known: bool) -> Self {
         if length_is_known { Self::Bulk } else { Self::default() }
     }
 
-    /// What to do with the bytes that come next; `rest` are those still to come of what has a
-    /// length, `None` where that is not known. `behind`: something is to be sent before them.
+    /// Returns how to move the next bytes. `rest` is the number of remaining bytes, `None` if
+    /// unknown. `behind`: other bytes are sent before them.
     pub fn choose_method(
         self,
         rest: Option<u64>,
@@ -59,7 +60,7 @@ impl ArrivalPattern {
     ) -> MoveMethod {
         let rest = rest.unwrap_or(u64::MAX);
         match self {
-            // Where no receive has to show that it is worth it, any body is.
+            // With `bulk_min` 0, a body need not show that it is large.
             Self::Sparse { .. } if thresholds.bulk_min > 0 => MoveMethod::Copy,
             _ if thresholds.is_worth_pipe(rest, behind) => {
                 MoveMethod::Splice { max: rest.min(PIPE_BYTES as u64) as usize }
@@ -68,7 +69,7 @@ impl ArrivalPattern {
         }
     }
 
-    /// Notes how much one receive brought.
+    /// Records the size of a receive.
     pub fn note_received(&mut self, bytes: usize, thresholds: &Thresholds) {
         let Self::Sparse { received } = self else { return };
         *received = received.saturating_add(bytes as u64);
@@ -77,7 +78,7 @@ impl ArrivalPattern {
         }
     }
 
-    /// Notes how much of the `max` bytes that were asked for went into a pipe.
+    /// Records how many of at most `max` bytes were moved into a pipe.
     pub fn note_filled(&mut self, bytes: usize, max: usize, thresholds: &Thresholds) {
         if bytes < thresholds.fill_min.min(max) {
             *self = Self::Sparse { received: u64::MAX };
@@ -92,7 +93,7 @@ mod tests {
     const FIXED: &Thresholds = &Thresholds::FIXED;
 
     #[test]
-    fn a_large_rest_is_spliced_to_its_last_byte_and_no_further() {
+    fn a_large_body_is_spliced_exactly_to_its_last_byte() {
         let course = ArrivalPattern::new(true);
         for (behind, min) in [(false, FIXED.alone_min), (true, FIXED.behind_min)] {
             assert_eq!(course.choose_method(Some(min - 1), behind, FIXED), MoveMethod::Copy);
@@ -106,17 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_spliced_while_it_brings_much() {
+    fn a_stream_is_spliced_while_its_receives_are_large() {
         let mut course = ArrivalPattern::new(false);
         assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy);
         course.note_received(FIXED.bulk_min - 1, FIXED);
         assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy);
         course.note_received(FIXED.bulk_min, FIXED);
-        assert_eq!(
-            course.choose_method(None, false, FIXED),
-            MoveMethod::Copy,
-            "it may be over soon"
-        );
+        assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy, "it may end soon");
         course.note_received(FIXED.bulk_after as usize, FIXED);
         assert_eq!(
             course.choose_method(None, false, FIXED),
@@ -127,18 +124,18 @@ mod tests {
         course.note_filled(FIXED.fill_min - 1, PIPE_BYTES, FIXED);
         assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy);
         course.note_received(FIXED.bulk_min, FIXED);
-        assert_eq!(course, ArrivalPattern::Bulk, "it is known to be long");
+        assert_eq!(course, ArrivalPattern::Bulk, "the body is known to be large");
     }
 
     #[test]
-    fn a_short_end_that_came_whole_is_no_sign() {
+    fn a_complete_short_fill_does_not_change_the_pattern() {
         let mut course = ArrivalPattern::Bulk;
         course.note_filled(100, 100, FIXED);
         assert_eq!(course, ArrivalPattern::Bulk);
     }
 
     #[test]
-    fn nothing_is_spliced_by_copy_however_much_it_is() {
+    fn copy_thresholds_never_splice() {
         let copy = &Thresholds::COPY;
         for length_is_known in [true, false] {
             let mut course = ArrivalPattern::new(length_is_known);
@@ -151,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_to_come_is_spliced_by_splice_and_none_where_none_is() {
+    fn splice_thresholds_splice_every_byte() {
         let splice = &Thresholds::SPLICE;
         for length_is_known in [true, false] {
             let mut course = ArrivalPattern::new(length_is_known);

@@ -1,5 +1,5 @@
-//! Carries one direction of a transfer: does what its flow says to do next, and tells it what came
-//! of that.
+//! Moves the bytes of one direction: performs the actions of its [`DirectionState`] and records
+//! their results there.
 
 use std::collections::VecDeque;
 
@@ -11,24 +11,24 @@ use crate::limits::PIPE_BYTES;
 use crate::pool::PipePool;
 use crate::request::DirectionResult;
 
-/// What all transfers of a splicer share.
+/// The resources that all transfers of a splicer share.
 pub(crate) struct Resources<K: SystemCalls> {
     pub(crate) kernel: K,
     pub(crate) pool: PipePool<K::Pipe>,
-    /// Where bytes are copied through; nothing stays in it from one call to the next.
+    /// A buffer for copying. Its content is used within one call only.
     pub(crate) scratch: Box<[u8]>,
 }
 
-/// One direction: its numbers, and the bytes that are on their way.
+/// One direction of a transfer: its state, and the bytes in flight.
 pub(crate) struct Direction<K: SystemCalls> {
     pub(crate) state: DirectionState,
-    /// The first bytes; its last `state.prefix` have not been sent.
+    /// The prefix. Its last `state.prefix` bytes are not sent yet.
     prefix: Vec<u8>,
     /// Held only while bytes are in them.
     pipes: Option<PipePair<K::Pipe>>,
-    /// Kept bytes that came without a pipe: older than those in one.
+    /// Kept payload that was copied without a pipe. It is older than the payload in a pipe.
     kept_in_memory: VecDeque<u8>,
-    /// Whether the source was said to have urgent data since it was last looked for.
+    /// The source reported urgent data since the last check for it.
     is_urgent: bool,
 }
 
@@ -36,13 +36,13 @@ pub(crate) struct Direction<K: SystemCalls> {
 struct PipePair<P> {
     /// From the source to the sink; has `state.piped()` bytes.
     main: P,
-    /// With KeepCopy: what the application reads.
+    /// With KeepCopy: the payload for the application.
     kept: Option<P>,
 }
 
 impl<K: SystemCalls> Direction<K> {
     pub(crate) fn new(state: DirectionState, first: Vec<u8>) -> Self {
-        assert_eq!(state.prefix, first.len(), "the flow counts what there is");
+        assert_eq!(state.prefix, first.len(), "the state counts the prefix");
         Self {
             state,
             prefix: first,
@@ -52,21 +52,21 @@ impl<K: SystemCalls> Direction<K> {
         }
     }
 
-    /// The source may have something, and `is_urgent` data among it.
+    /// Records that the source may have bytes, and whether urgent data is among them.
     pub(crate) fn note_source_ready(&mut self, is_urgent: bool) {
         self.is_urgent |= is_urgent;
         self.state.note_source_ready();
     }
 
-    /// Moves bytes from the first connection to the second until somebody has to be waited for, or
-    /// [`PIPE_BYTES`] were taken from the source: then more is to be done at once.
+    /// Moves bytes from the source to the sink. Returns `false` if it has to wait, `true` if it
+    /// took [`PIPE_BYTES`] from the source and can continue.
     pub(crate) fn run(
         &mut self,
-        tools: &mut Resources<K>,
+        resources: &mut Resources<K>,
         [source, sink]: [&K::Socket; 2],
     ) -> bool {
         let mut budget = PIPE_BYTES;
-        let is_paused = loop {
+        let has_more = loop {
             let before = self.state.taken;
             match self.state.next_action() {
                 Action::Wait(_) | Action::Done => break false,
@@ -75,52 +75,52 @@ impl<K: SystemCalls> Direction<K> {
                 {
                     break true;
                 }
-                Action::Fill { max } => self.fill(tools, source, max.min(budget)),
-                Action::Copy { max } => self.copy(tools, [source, sink], max.min(budget)),
-                Action::Receive { max } => self.receive(tools, source, max.min(budget)),
-                step => self.perform(tools, sink, step),
+                Action::Fill { max } => self.fill(resources, source, max.min(budget)),
+                Action::Copy { max } => self.copy(resources, [source, sink], max.min(budget)),
+                Action::Receive { max } => self.receive(resources, source, max.min(budget)),
+                action => self.perform(resources, sink, action),
             }
             budget -= (self.state.taken - before) as usize;
         };
-        self.release_empty_pipes(&mut tools.pool);
-        is_paused
+        self.release_empty_pipes(&mut resources.pool);
+        has_more
     }
 
-    /// A step that takes nothing from the source.
-    fn perform(&mut self, tools: &mut Resources<K>, sink: &K::Socket, step: Action) {
-        match step {
-            Action::SendPrefix { more } => self.send_prefix(&mut tools.kernel, sink, more),
+    /// Performs an action that takes no bytes from the source.
+    fn perform(&mut self, resources: &mut Resources<K>, sink: &K::Socket, action: Action) {
+        match action {
+            Action::SendPrefix { more } => self.send_prefix(&mut resources.kernel, sink, more),
             Action::Drain { max } => {
-                let result = tools.kernel.splice_out(&self.pipe_pair().main, sink, max);
+                let result = resources.kernel.splice_out(&self.pipe_pair().main, sink, max);
                 self.handle_sink_result(result, DirectionState::note_drained);
             }
             Action::Tee { max } => {
                 let (main, kept) = self.pipe_pair().both();
-                let result = tools.kernel.tee(main, kept, max);
+                let result = resources.kernel.tee(main, kept, max);
                 self.handle_copy_result(result, DirectionState::note_teed);
             }
             Action::MoveToCopy { max } => {
                 let (main, kept) = self.pipe_pair().both();
-                let result = tools.kernel.splice_between(main, kept, max);
+                let result = resources.kernel.splice_between(main, kept, max);
                 self.handle_copy_result(result, DirectionState::note_moved_to_copy);
             }
             Action::Discard { max } => {
-                let max = max.min(tools.scratch.len());
+                let max = max.min(resources.scratch.len());
                 read_exact_from_pipe(
-                    &mut tools.kernel,
+                    &mut resources.kernel,
                     &self.pipe_pair().main,
-                    &mut tools.scratch[..max],
+                    &mut resources.scratch[..max],
                 );
                 self.state.note_discarded(max);
             }
-            Action::ShutdownWrite => match tools.kernel.shutdown_write(sink) {
+            Action::ShutdownWrite => match resources.kernel.shutdown_write(sink) {
                 Ok(()) => self.state.note_shutdown(),
                 Err(error) => self.state.note_sink_failed(error),
             },
             Action::Fill { .. } | Action::Copy { .. } | Action::Receive { .. } => {
-                unreachable!("it takes from the source")
+                unreachable!("the caller handles these actions")
             }
-            Action::Wait(_) | Action::Done => unreachable!("nothing is to be done"),
+            Action::Wait(_) | Action::Done => unreachable!("the caller handles these actions"),
         }
     }
 
@@ -156,8 +156,8 @@ impl<K: SystemCalls> Direction<K> {
         }
     }
 
-    /// No other error than EAGAIN and a want of memory is possible between two pipes (tee(2),
-    /// splice(2)).
+    /// Handles the result of a call between two pipes. Only EAGAIN and lack of memory are possible
+    /// (tee(2), splice(2)).
     fn handle_copy_result(
         &mut self,
         result: Result<usize, Errno>,
@@ -170,30 +170,30 @@ impl<K: SystemCalls> Direction<K> {
         }
     }
 
-    fn fill(&mut self, tools: &mut Resources<K>, source: &K::Socket, max: usize) {
+    fn fill(&mut self, resources: &mut Resources<K>, source: &K::Socket, max: usize) {
         if self.pipes.is_none() {
-            self.pipes = PipePair::take(tools, self.state.has_copy());
+            self.pipes = PipePair::take(resources, self.state.has_copy());
         }
         let Some(held) = &self.pipes else { return self.state.set_use_pipe(false) };
-        match tools.kernel.splice_in(source, &held.main, max) {
-            Ok(0) => self.check_stream_end(tools, source),
+        match resources.kernel.splice_in(source, &held.main, max) {
+            Ok(0) => self.check_stream_end(resources, source),
             Ok(count) => self.state.note_filled(count),
             Err(Errno::AGAIN) if std::mem::take(&mut self.is_urgent) => {
-                self.check_stream_end(tools, source)
+                self.check_stream_end(resources, source)
             }
             Err(error) => self.handle_source_error(error),
         }
     }
 
-    /// Urgent data ends a splice as the end of the stream does, where that comes behind it, and else
-    /// as if nothing had come (`tcp_splice_read`, Linux 6.18). A receive tells these apart, and gets
-    /// past the urgent data.
-    fn check_stream_end(&mut self, tools: &mut Resources<K>, source: &K::Socket) {
-        match tools.kernel.peek(source, &mut tools.scratch[..1]) {
+    /// Finds out why a splice got no bytes. At urgent data, splice(2) reports the end of the stream
+    /// if the stream ends behind it, and otherwise that no bytes have arrived (`tcp_splice_read`,
+    /// Linux 6.18). A receive distinguishes these cases and reads past the urgent data.
+    fn check_stream_end(&mut self, resources: &mut Resources<K>, source: &K::Socket) {
+        match resources.kernel.peek(source, &mut resources.scratch[..1]) {
             Ok(0) => self.state.note_source_end(),
             Ok(_) => self.state.set_use_pipe(false),
             Err(error) => {
-                // After a pause there is still to be looked.
+                // The check has to be repeated after the pause.
                 self.is_urgent |= is_shortage(error);
                 self.handle_source_error(error);
             }
@@ -208,27 +208,27 @@ impl<K: SystemCalls> Direction<K> {
         }
     }
 
-    /// Without a pipe nothing may be taken that the sink has not: what was looked at and sent is
-    /// taken off the source afterwards.
-    fn copy(&mut self, tools: &mut Resources<K>, [source, sink]: [&K::Socket; 2], max: usize) {
-        let max = max.min(tools.scratch.len());
-        let count = match tools.kernel.peek(source, &mut tools.scratch[..max]) {
+    /// Copies bytes without a pipe. Bytes may leave the source only after they were sent, so they
+    /// are peeked, sent, and then discarded from the source.
+    fn copy(&mut self, resources: &mut Resources<K>, [source, sink]: [&K::Socket; 2], max: usize) {
+        let max = max.min(resources.scratch.len());
+        let count = match resources.kernel.peek(source, &mut resources.scratch[..max]) {
             Ok(0) => return self.state.note_source_end(),
             Ok(count) => count,
             Err(error) => return self.handle_source_error(error),
         };
-        let sent = match tools.kernel.send(sink, &tools.scratch[..count], false) {
+        let sent = match resources.kernel.send(sink, &resources.scratch[..count], false) {
             Ok(0) | Err(Errno::AGAIN) => return self.state.note_sink_full(),
             Ok(sent) => sent,
             Err(error) => return self.handle_sink_error(error),
         };
         if self.state.has_copy() {
-            self.store_copied(tools, sent);
+            self.store_copied(resources, sent);
         }
         self.state.note_sent(sent);
         let mut left = sent;
         while left > 0 {
-            match tools.kernel.discard(source, &mut tools.scratch[..left]) {
+            match resources.kernel.discard(source, &mut resources.scratch[..left]) {
                 Ok(0) => return self.state.note_source_end(),
                 Ok(count) => left -= count,
                 Err(error) => return self.state.note_source_failed(error),
@@ -236,30 +236,30 @@ impl<K: SystemCalls> Direction<K> {
         }
     }
 
-    fn receive(&mut self, tools: &mut Resources<K>, source: &K::Socket, max: usize) {
-        let max = max.min(tools.scratch.len());
-        match tools.kernel.receive(source, &mut tools.scratch[..max]) {
+    fn receive(&mut self, resources: &mut Resources<K>, source: &K::Socket, max: usize) {
+        let max = max.min(resources.scratch.len());
+        match resources.kernel.receive(source, &mut resources.scratch[..max]) {
             Ok(0) => self.state.note_source_end(),
             Ok(count) => {
-                self.store_copied(tools, count);
+                self.store_copied(resources, count);
                 self.state.note_received(count);
             }
             Err(error) => self.handle_source_error(error),
         }
     }
 
-    /// Keeps the first `count` bytes of the scratch memory, behind those that a pipe has.
-    fn store_copied(&mut self, tools: &mut Resources<K>, count: usize) {
+    /// Keeps the first `count` bytes of the scratch buffer, after the bytes of the pipe.
+    fn store_copied(&mut self, resources: &mut Resources<K>, count: usize) {
         if let Some(PipePair { kept: Some(kept), .. }) = &self.pipes {
             let mut older = vec![0; self.state.copied - self.kept_in_memory.len()];
-            read_exact_from_pipe(&mut tools.kernel, kept, &mut older);
+            read_exact_from_pipe(&mut resources.kernel, kept, &mut older);
             self.kept_in_memory.extend(older);
         }
-        self.kept_in_memory.extend(&tools.scratch[..count]);
+        self.kept_in_memory.extend(&resources.scratch[..count]);
     }
 
-    /// Reads kept bytes for the application, and gives how many.
-    pub(crate) fn read(&mut self, tools: &mut Resources<K>, bytes: &mut [u8]) -> usize {
+    /// Reads kept payload for the application and returns its length.
+    pub(crate) fn read(&mut self, resources: &mut Resources<K>, bytes: &mut [u8]) -> usize {
         let count = bytes.len().min(self.state.readable_bytes());
         let older = count.min(self.kept_in_memory.len());
         for (place, byte) in bytes.iter_mut().zip(self.kept_in_memory.drain(..older)) {
@@ -267,10 +267,10 @@ impl<K: SystemCalls> Direction<K> {
         }
         if count > older {
             let (_, kept) = self.pipe_pair().both();
-            read_exact_from_pipe(&mut tools.kernel, kept, &mut bytes[older..count]);
+            read_exact_from_pipe(&mut resources.kernel, kept, &mut bytes[older..count]);
         }
         self.state.note_read(count);
-        self.release_empty_pipes(&mut tools.pool);
+        self.release_empty_pipes(&mut resources.pool);
         count
     }
 
@@ -283,14 +283,18 @@ impl<K: SystemCalls> Direction<K> {
         }
     }
 
-    /// Ends the direction: writes on what the sink takes at once, and hands out the rest. The pipes
-    /// go back empty.
-    pub(crate) fn release(mut self, tools: &mut Resources<K>, sink: &K::Socket) -> DirectionResult {
+    /// Ends the direction: sends what does not wait, and returns the rest. The pipes return to the
+    /// pool empty.
+    pub(crate) fn release(
+        mut self,
+        resources: &mut Resources<K>,
+        sink: &K::Socket,
+    ) -> DirectionResult {
         self.state.stop();
-        while let step @ (Action::SendPrefix { .. } | Action::Drain { .. } | Action::Tee { .. }) =
+        while let action @ (Action::SendPrefix { .. } | Action::Drain { .. } | Action::Tee { .. }) =
             self.state.next_action()
         {
-            self.perform(tools, sink, step);
+            self.perform(resources, sink, action);
         }
         let first_unsent = self.state.prefix;
         let mut unsent = self.prefix.split_off(self.prefix.len() - first_unsent);
@@ -298,11 +302,11 @@ impl<K: SystemCalls> Direction<K> {
         let (piped, ahead) = self.state.piped();
         if let Some(held) = self.pipes.take() {
             if let Some(pipe) = held.kept {
-                append_from_pipe(&mut tools.kernel, &pipe, &mut copy, self.state.copied);
-                tools.pool.release(pipe);
+                append_from_pipe(&mut resources.kernel, &pipe, &mut copy, self.state.copied);
+                resources.pool.release(pipe);
             }
-            append_from_pipe(&mut tools.kernel, &held.main, &mut unsent, first_unsent + piped);
-            tools.pool.release(held.main);
+            append_from_pipe(&mut resources.kernel, &held.main, &mut unsent, first_unsent + piped);
+            resources.pool.release(held.main);
         }
         if self.state.has_copy() && self.state.is_sink_failed() {
             copy.extend(unsent.drain(first_unsent..).skip(ahead));
@@ -319,36 +323,36 @@ impl<K: SystemCalls> Direction<K> {
 }
 
 impl<P> PipePair<P> {
-    /// One pipe or, to keep a copy, two; none if there are not enough.
-    fn take<K: SystemCalls<Pipe = P>>(tools: &mut Resources<K>, is_kept: bool) -> Option<Self> {
-        let main = tools.pool.acquire(|| tools.kernel.pipe())?;
+    /// Acquires one pipe, or two to keep a copy; `None` if there are not enough.
+    fn take<K: SystemCalls<Pipe = P>>(resources: &mut Resources<K>, is_kept: bool) -> Option<Self> {
+        let main = resources.pool.acquire(|| resources.kernel.pipe())?;
         if !is_kept {
             return Some(Self { main, kept: None });
         }
-        let Some(kept) = tools.pool.acquire(|| tools.kernel.pipe()) else {
-            tools.pool.release(main);
+        let Some(kept) = resources.pool.acquire(|| resources.kernel.pipe()) else {
+            resources.pool.release(main);
             return None;
         };
         Some(Self { main, kept: Some(kept) })
     }
 
     fn both(&self) -> (&P, &P) {
-        (&self.main, self.kept.as_ref().expect("a copy is kept in a pipe of its own"))
+        (&self.main, self.kept.as_ref().expect("KeepCopy has a pipe of its own"))
     }
 }
 
-/// Fills `bytes` from a pipe, which has so many.
+/// Fills `bytes` from a pipe, which has at least as many.
 fn read_exact_from_pipe<K: SystemCalls>(kernel: &mut K, pipe: &K::Pipe, bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
         match kernel.read_pipe(pipe, &mut bytes[filled..]) {
             Ok(count) if count > 0 => filled += count,
-            other => panic!("a pipe gives what was put into it: {other:?}"),
+            other => panic!("the pipe has fewer bytes than it was given: {other:?}"),
         }
     }
 }
 
-/// Reads from a pipe until `bytes` has `length`.
+/// Reads from a pipe until `bytes` has the length `length`.
 fn append_from_pipe<K: SystemCalls>(
     kernel: &mut K,
     pipe: &K::Pipe,

@@ -1,21 +1,21 @@
-//! One direction of a transfer as numbers: what has been taken from the source, what the sink has
-//! been given, what the application has still to read, and what is to be done next.
+//! The state machine of one direction: the bytes taken from the source, sent to the sink and left
+//! for the application, and the next action.
 //!
-//! A flow has no descriptor and calls no kernel: it says a [`Step`], and is told what came of it.
-//! So every order in which a source, a sink and a reader can be ready, slow or gone is played in
-//! tests from seeds.
+//! It has no descriptor and makes no system call: it returns an [`Action`], and the caller records
+//! the result. So tests can play every order in which source, sink and reader become ready, slow or
+//! fail.
 
 use millrace_sys::Errno;
 
 use crate::limits::PIPE_BYTES;
 use crate::request::{End, HalfClose, KeepCopy, Side};
 
-/// What is to be done next.
+/// The next operation of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
-    /// Send what is left of the first bytes; `more`: what is in the pipe goes right behind them.
+    /// Send the rest of the prefix.
     SendPrefix {
-        /// Whether the pipe holds something.
+        /// Whether the bytes in the pipe follow immediately.
         more: bool,
     },
     /// Move up to `max` bytes from the source into the pipe, which is empty.
@@ -23,64 +23,64 @@ pub(crate) enum Action {
         /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
-    /// Send up to `max` bytes of the source by copy, and take from it what the sink took.
+    /// Send up to `max` bytes of the source by copying, and remove the sent ones from the source.
     Copy {
-        /// As for [`Step::Fill`].
+        /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
     /// Receive up to `max` bytes for the application alone.
     Receive {
-        /// As for [`Step::Fill`].
+        /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
-    /// Repeat up to `max` bytes of the pipe for the application: all that it holds.
+    /// Duplicate up to `max` bytes of the pipe, which is all of them, for the application.
     Tee {
         /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
     /// Move up to `max` bytes from the pipe to the sink.
     Drain {
-        /// As for [`Step::Tee`].
+        /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
-    /// Throw `max` bytes of the pipe away: the application has them, and the sink is gone.
+    /// Drop `max` bytes of the pipe: the application has them, and the sink failed.
     Discard {
-        /// As for [`Step::Tee`].
+        /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
-    /// Move up to `max` bytes from the pipe to those for the application: the sink is gone.
+    /// Move up to `max` bytes from the pipe to the application's copy: the sink failed.
     MoveToCopy {
-        /// As for [`Step::Tee`].
+        /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
-    /// Shut the sink's write side.
+    /// Shut down the write side of the sink.
     ShutdownWrite,
-    /// Nothing before somebody else does something.
+    /// Wait for an event.
     Wait(WaitFor),
-    /// Nothing ever again.
+    /// Nothing; the direction has ended.
     Done,
 }
 
-/// Who has to do something.
+/// The event that a direction waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitFor {
-    /// The source has to bring something.
+    /// The source has bytes.
     Source,
-    /// The sink has to take something.
+    /// The sink has room.
     Sink,
-    /// The application has to read.
+    /// The application reads.
     Reader,
-    /// The kernel had no memory: there has to be a pause.
+    /// A pause is over, after the kernel had no memory.
     Memory,
 }
 
-/// Where bytes come from.
+/// The state of the source.
 ///
 /// ```text
-///          nothing there            the end
-///   Ready ───────────────> Waits    Ready ──────> Ended
-///         <───────────────          Ready ──────> Broken
-///          it became ready               an error
+///         no bytes                 end of stream
+///  Ready ───────────────> Empty    Ready ──────> Ended
+///        <───────────────          Ready ──────> Failed
+///         readable                      error
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SourceState {
@@ -90,13 +90,13 @@ enum SourceState {
     Failed(Errno),
 }
 
-/// Where bytes go.
+/// The state of the sink.
 ///
 /// ```text
-///          took nothing             all was sent, and close is forwarded
-///   Ready ───────────────> Waits    Ready, Waits ──────> Shut
-///         <───────────────          Ready, Waits ──────> Gone
-///          it became ready                      an error
+///         no room                  all was sent, and the close is forwarded
+///  Ready ───────────────> Full     Ready, Full ──────> Shut
+///        <───────────────          Ready, Full ──────> Failed
+///         writable                            error
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SinkState {
@@ -106,42 +106,42 @@ enum SinkState {
     Failed(Errno),
 }
 
-/// One direction, from its source to its sink.
+/// The state of one direction, from its source to its sink.
 #[derive(Debug)]
 pub(crate) struct DirectionState {
     side: Side,
     source: SourceState,
-    /// Why the source has broken, where somebody else was told: behind what it still has, the
-    /// kernel says nothing but that it ended.
+    /// The error of the source that the kernel reported to the application. Behind the remaining
+    /// bytes, the kernel reports only an end of the stream.
     pending_error: Option<Errno>,
     sink: SinkState,
     half_close: HalfClose,
     keep_copy: Option<KeepCopy>,
-    /// Payload that is still to be taken from the source; `None`: all until its close.
+    /// Payload bytes still to be taken from the source; `None`: until its close.
     remaining: Option<u64>,
-    /// Payload that was taken; `forwarded <= taken`.
+    /// Payload bytes taken from the source; `forwarded <= taken`.
     pub(crate) taken: u64,
-    /// Bytes that have to go before the payload.
+    /// Prefix bytes still to be sent before the payload.
     pub(crate) prefix: usize,
-    /// Payload in the pipe; `piped <= PIPE_BYTES`.
+    /// Payload bytes in the pipe; `piped <= PIPE_BYTES`.
     piped: usize,
-    /// Payload that the sink took.
+    /// Payload bytes sent to the sink.
     pub(crate) forwarded: u64,
-    /// Payload that was put aside for the application and not read; `copied <= max2cache`.
+    /// Payload bytes copied for the application and not read; `copied <= max2cache`.
     pub(crate) copied: usize,
-    /// How much of both `piped` and `copied` is the same: put aside, and not forwarded yet.
+    /// Payload bytes that are in both `piped` and `copied`: copied and not yet forwarded.
     copied_ahead: usize,
-    /// Nothing more can be put aside before the application reads.
+    /// The copy has no room until the application reads.
     is_copy_full: bool,
-    /// Whether the source's bytes are to be moved by a pipe.
+    /// Whether bytes of the source go through a pipe.
     has_pipe: bool,
-    /// The kernel had no memory for a step: nothing is done before a pause.
+    /// The kernel had no memory for an action. The direction waits for a pause.
     lacks_memory: bool,
 }
 
 impl DirectionState {
-    /// A direction in which nothing has moved: `prefix` bytes are to go before a payload of `limit`
-    /// bytes, or of all until the source closes.
+    /// Creates the state of a direction that has moved no byte. It sends `prefix` bytes, and then
+    /// `limit` bytes of payload, or all payload until the source closes.
     pub(crate) fn new(
         side: Side,
         prefix: usize,
@@ -169,7 +169,7 @@ impl DirectionState {
         }
     }
 
-    /// What to do next. Whoever asks does it, and tells what came of it before asking again.
+    /// Returns the next action. The caller performs it and records the result before the next call.
     pub(crate) fn next_action(&self) -> Action {
         if self.end().is_some() {
             return Action::Done;
@@ -192,7 +192,7 @@ impl DirectionState {
         }
     }
 
-    /// What to do with what has been taken while there is somebody to send it to.
+    /// Returns the next action while the sink is open.
     fn action_for_sink(&self) -> Action {
         if self.prefix == 0 && self.piped > 0 && self.keep_copy.is_some() && self.copied_ahead == 0
         {
@@ -223,7 +223,7 @@ impl DirectionState {
         }
     }
 
-    /// What to do with what has been taken when only the application wants it.
+    /// Returns the next action after the sink failed: the application alone gets the payload.
     fn action_for_reader(&self) -> Action {
         match (self.copied_ahead, self.piped) {
             (0, 0) if self.source == SourceState::Empty && self.intake_max() > 0 => {
@@ -236,7 +236,7 @@ impl DirectionState {
         }
     }
 
-    /// How the direction ended, once nothing of it is left to be done.
+    /// Returns how the direction ended, after the last action.
     pub(crate) fn end(&self) -> Option<End> {
         let is_gone = matches!(self.sink, SinkState::Failed(_));
         let is_sent = self.prefix == 0 && self.piped == 0;
@@ -258,7 +258,7 @@ impl DirectionState {
         }
     }
 
-    /// Whether the source has nothing more for this transfer.
+    /// Returns whether all payload was taken from the source.
     fn has_taken_all(&self) -> bool {
         self.remaining == Some(0)
             || matches!(self.source, SourceState::Ended | SourceState::Failed(_))
@@ -270,14 +270,14 @@ impl DirectionState {
             && self.sink != SinkState::Shut
     }
 
-    /// How much may be taken from the source at once.
+    /// Returns how many bytes may be taken from the source at once.
     fn intake_max(&self) -> usize {
         let kept = self.keep_copy.map_or(PIPE_BYTES, |keep| keep.max2cache - self.copied);
         let rest = self.remaining.unwrap_or(u64::MAX);
         if self.has_taken_all() { 0 } else { rest.min(PIPE_BYTES.min(kept) as u64) as usize }
     }
 
-    /// Bytes that the application may read: forwarded, or not to be forwarded any more.
+    /// Returns how many bytes the application may read: those that were forwarded or cannot be.
     pub(crate) fn readable_bytes(&self) -> usize {
         if matches!(self.sink, SinkState::Failed(_)) {
             self.copied
@@ -286,8 +286,8 @@ impl DirectionState {
         }
     }
 
-    /// Whether the application is to be told to read: as much as it asked for is there, or no more
-    /// will come before it does.
+    /// Returns whether the application can be notified: `min2read` bytes can be read, or no more
+    /// arrive before a read.
     pub(crate) fn is_readable(&self) -> bool {
         let Some(keep) = self.keep_copy else { return false };
         let enough =
@@ -295,119 +295,119 @@ impl DirectionState {
         self.readable_bytes() > 0 && enough
     }
 
-    /// Whether the kept bytes are the last ones.
+    /// Returns whether no payload will be added to the copy.
     pub(crate) fn has_forwarded_all(&self) -> bool {
         self.has_taken_all() && self.piped == 0
     }
 
-    /// Payload in the pipe, and how much of it is put aside as well.
+    /// Returns the payload bytes in the pipe, and how many of them are also copied.
     pub(crate) fn piped(&self) -> (usize, usize) {
         (self.piped, self.copied_ahead)
     }
 
-    /// Whether the application reads the payload too.
+    /// Returns whether the application reads the payload too.
     pub(crate) fn has_copy(&self) -> bool {
         self.keep_copy.is_some()
     }
 
-    /// Whether something can still be sent to the sink.
+    /// Returns whether bytes can still be sent to the sink.
     pub(crate) fn is_sink_open(&self) -> bool {
         matches!(self.sink, SinkState::Ready | SinkState::Full)
     }
 
-    /// Whether it goes on after a pause.
+    /// Returns whether the direction waits for a pause.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.lacks_memory && self.end().is_none()
     }
 
-    /// Whether the sink is gone.
+    /// Returns whether the sink failed.
     pub(crate) fn is_sink_failed(&self) -> bool {
         matches!(self.sink, SinkState::Failed(_))
     }
 }
 
-/// What came of a step, or of waiting.
+/// Results of actions and of waits.
 impl DirectionState {
-    /// Whether the source's bytes are moved by a pipe from now on; they are not while none is free.
+    /// Records whether a pipe is available for the bytes of the source.
     pub(crate) fn set_use_pipe(&mut self, has_pipe: bool) {
         self.has_pipe = has_pipe;
     }
 
-    /// The kernel had no memory for the step, and did nothing.
+    /// Records that the kernel had no memory for the action and did nothing.
     pub(crate) fn note_out_of_memory(&mut self) {
         self.lacks_memory = true;
     }
 
-    /// There was a pause: there may be memory again.
+    /// Records the end of a pause.
     pub(crate) fn note_pause_end(&mut self) {
         self.lacks_memory = false;
     }
 
-    /// The source may have something.
+    /// Records that the source may have bytes.
     pub(crate) fn note_source_ready(&mut self) {
         if self.source == SourceState::Empty {
             self.source = SourceState::Ready;
         }
     }
 
-    /// The source has nothing.
+    /// Records that the source has no bytes.
     pub(crate) fn note_source_empty(&mut self) {
         self.source = SourceState::Empty;
     }
 
-    /// The source closed, as far as the kernel says.
+    /// Records that the kernel reported the end of the stream.
     pub(crate) fn note_source_end(&mut self) {
         self.source = self.pending_error.map_or(SourceState::Ended, SourceState::Failed);
     }
 
-    /// Somebody who sent to the source was told that it broke.
+    /// Records an error of the source that the kernel reported to the application.
     pub(crate) fn set_source_error(&mut self, error: Errno) {
         self.pending_error = Some(error);
     }
 
-    /// The source's connection was aborted, or failed.
+    /// Records that the connection of the source failed.
     pub(crate) fn note_source_failed(&mut self, error: Errno) {
         self.source = SourceState::Failed(error);
     }
 
-    /// The sink may take something.
+    /// Records that the sink may have room.
     pub(crate) fn note_sink_ready(&mut self) {
         if self.sink == SinkState::Full {
             self.sink = SinkState::Ready;
         }
     }
 
-    /// The sink takes nothing.
+    /// Records that the sink has no room.
     pub(crate) fn note_sink_full(&mut self) {
         self.sink = SinkState::Full;
     }
 
-    /// The sink's connection was aborted, or failed. The first error says why.
+    /// Records that the connection of the sink failed. Only the first error counts.
     pub(crate) fn note_sink_failed(&mut self, error: Errno) {
         if self.is_sink_open() {
             self.sink = SinkState::Failed(error);
         }
     }
 
-    /// The sink's write side was shut.
+    /// Records that the write side of the sink was shut down.
     pub(crate) fn note_shutdown(&mut self) {
         self.sink = SinkState::Shut;
     }
 
-    /// So many of the first bytes were sent.
+    /// Records that prefix bytes were sent.
     pub(crate) fn note_prefix_sent(&mut self, bytes: usize) {
-        assert!(bytes <= self.prefix, "no more is sent than there is");
+        assert!(bytes <= self.prefix, "at most the prefix is sent");
         self.prefix -= bytes;
     }
 
-    /// So many bytes, at least one, went from the source into the pipe.
+    /// Records that bytes, at least one, went from the source into the pipe.
     pub(crate) fn note_filled(&mut self, bytes: usize) {
         self.count_taken(bytes);
         self.piped += bytes;
     }
 
-    /// So many bytes, at least one, went from the source to the sink and, if they are kept, to the
-    /// application's.
+    /// Records that bytes, at least one, were copied from the source to the sink and, with
+    /// KeepCopy, to the application.
     pub(crate) fn note_sent(&mut self, bytes: usize) {
         self.count_taken(bytes);
         self.forwarded += bytes as u64;
@@ -415,68 +415,68 @@ impl DirectionState {
         self.has_pipe = true;
     }
 
-    /// So many bytes, at least one, went from the source to the application's alone.
+    /// Records that bytes, at least one, went from the source to the application alone.
     pub(crate) fn note_received(&mut self, bytes: usize) {
         self.count_taken(bytes);
         self.copied += bytes;
         self.has_pipe = true;
     }
 
-    /// So many bytes of the pipe were put aside as well.
+    /// Records that bytes of the pipe were duplicated for the application.
     pub(crate) fn note_teed(&mut self, bytes: usize) {
         assert!(
             self.copied_ahead == 0 && bytes <= self.piped,
-            "no more is repeated than was there"
+            "at most the bytes of the pipe are duplicated"
         );
         self.copied_ahead = bytes;
         self.copied += bytes;
     }
 
-    /// Nothing more can be put aside before the application reads.
+    /// Records that the copy has no room.
     pub(crate) fn note_copy_full(&mut self) {
         self.is_copy_full = true;
     }
 
-    /// So many bytes went from the pipe to the sink.
+    /// Records that bytes went from the pipe to the sink.
     pub(crate) fn note_drained(&mut self, bytes: usize) {
         self.count_removed(bytes);
         self.forwarded += bytes as u64;
         self.copied_ahead -= if self.keep_copy.is_some() { bytes } else { 0 };
     }
 
-    /// So many bytes of the pipe, all put aside before, were thrown away.
+    /// Records that bytes of the pipe, all copied before, were dropped.
     pub(crate) fn note_discarded(&mut self, bytes: usize) {
         self.count_removed(bytes);
         self.copied_ahead -= bytes;
     }
 
-    /// So many bytes went from the pipe to the application's.
+    /// Records that bytes went from the pipe to the application's copy.
     pub(crate) fn note_moved_to_copy(&mut self, bytes: usize) {
         self.count_removed(bytes);
         self.copied += bytes;
     }
 
-    /// The application read so many of the kept bytes.
+    /// Records that the application read kept bytes.
     pub(crate) fn note_read(&mut self, bytes: usize) {
-        assert!(bytes <= self.readable_bytes(), "no more is read than was kept");
+        assert!(bytes <= self.readable_bytes(), "at most the kept bytes are read");
         self.copied -= bytes;
         self.is_copy_full = false;
     }
 
-    /// Takes nothing more from the source. What is left to be done is tried once more.
+    /// Takes no more bytes from the source. The remaining actions are tried once more.
     pub(crate) fn stop(&mut self) {
         self.lacks_memory = false;
         self.remaining = Some(0);
     }
 
     fn count_taken(&mut self, bytes: usize) {
-        assert!((1..=self.intake_max()).contains(&bytes), "no more is taken than was asked for");
+        assert!((1..=self.intake_max()).contains(&bytes), "at most the requested bytes are taken");
         self.taken += bytes as u64;
         self.remaining = self.remaining.map(|rest| rest - bytes as u64);
     }
 
     fn count_removed(&mut self, bytes: usize) {
-        assert!(bytes <= self.piped, "no more leaves a pipe than was in it");
+        assert!(bytes <= self.piped, "a pipe loses at most its bytes");
         self.piped -= bytes;
     }
 }

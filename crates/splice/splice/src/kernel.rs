@@ -1,4 +1,5 @@
-//! What transfers ask of a kernel, and Linux as one: in tests a model is another.
+//! The system calls that transfers need, and their implementation for Linux. Tests implement them
+//! by a model.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -6,143 +7,147 @@ use millrace_sys::{Errno, EventFd, Events, Poller, Shutdown, TcpState, Timer};
 
 use crate::limits::{EVENTS_PER_CALL, PIPE_BYTES, PIPE_BYTES_MIN};
 
-/// What a call gives: a value, or the kernel's error number (errno(3)); EAGAIN where it would wait.
+/// The result of a call: a value, or the error number of the kernel (errno(3)); EAGAIN if the call
+/// would wait.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// Whether the kernel had no memory for a call: nothing was done, and that says nothing of the
-/// connection. No wait would find that there is memory again.
+/// Returns whether the kernel lacked memory for a call. The call did nothing, and the connection is
+/// unharmed. No readiness event reports that memory is available again.
 pub(crate) fn is_shortage(error: Errno) -> bool {
     matches!(error, Errno::NOBUFS | Errno::NOMEM)
 }
 
-/// The calls that move a transfer. None of them waits but [`Kernel::wait`]. Where one that moves
-/// bytes gives ENOBUFS or ENOMEM, nothing has moved, and it is tried again after a pause.
+/// The system calls that move the bytes of a transfer. Only [`SystemCalls::wait`] waits. After
+/// ENOBUFS or ENOMEM no byte has moved, and the splicer repeats the call after a pause.
 pub trait SystemCalls {
     /// A connection.
     type Socket;
-    /// A pipe, both ends. Dropping it closes it.
+    /// Both ends of a pipe. Dropping the value closes it.
     type Pipe;
 
-    /// An empty pipe, for [`PIPE_BYTES`] if there is memory.
+    /// Opens a pipe, of [`PIPE_BYTES`] if memory allows.
     ///
     /// # Errors
-    /// EMFILE, ENFILE; ENOMEM if one that is worth while cannot be had.
+    /// EMFILE, ENFILE; ENOMEM if the pipe would be too small to be useful.
     fn pipe(&mut self) -> Result<Self::Pipe>;
-    /// Moves up to `max` bytes that have come into a pipe (splice(2)). 0: there is no more, or not
-    /// in this way; a receive tells.
+    /// Moves up to `max` received bytes of a connection into a pipe (splice(2)). 0 means the end of
+    /// the stream or a byte that cannot be spliced; a receive shows which.
     ///
     /// # Errors
-    /// EAGAIN, also where urgent data hides what is behind it ([`Found::urgent`]); those of recv(2).
+    /// EAGAIN, also if urgent data hides the bytes behind it ([`SocketEvent::urgent`]); those of
+    /// recv(2).
     fn splice_in(&mut self, from: &Self::Socket, into: &Self::Pipe, max: usize) -> Result<usize>;
     /// Moves up to `max` bytes of a pipe to a connection (splice(2)).
     ///
     /// # Errors
     /// EAGAIN; those of send(2).
     fn splice_out(&mut self, from: &Self::Pipe, into: &Self::Socket, max: usize) -> Result<usize>;
-    /// Repeats up to `max` bytes at the beginning of a pipe behind those of another (tee(2)).
+    /// Duplicates up to `max` bytes at the start of a pipe at the end of another (tee(2)).
     ///
     /// # Errors
-    /// EAGAIN when the other has no room.
+    /// EAGAIN if the other pipe has no room.
     fn tee(&mut self, from: &Self::Pipe, into: &Self::Pipe, max: usize) -> Result<usize>;
     /// Moves up to `max` bytes of a pipe into another (splice(2)).
     ///
     /// # Errors
-    /// As [`Kernel::tee`].
+    /// As for [`SystemCalls::tee`].
     fn splice_between(&mut self, from: &Self::Pipe, into: &Self::Pipe, max: usize)
     -> Result<usize>;
-    /// Takes bytes out of a pipe, which has some.
+    /// Reads bytes from a pipe.
     ///
     /// # Errors
-    /// EAGAIN if it has none.
+    /// EAGAIN if the pipe is empty.
     fn read_pipe(&mut self, from: &Self::Pipe, bytes: &mut [u8]) -> Result<usize>;
-    /// Receives; 0 is the end of the stream.
+    /// Receives from a connection. 0 is the end of the stream.
     ///
     /// # Errors
     /// EAGAIN; those of recv(2).
     fn receive(&mut self, from: &Self::Socket, bytes: &mut [u8]) -> Result<usize>;
-    /// As [`Kernel::receive`], but the bytes stay where they are.
+    /// Like [`SystemCalls::receive`], but leaves the bytes in the socket.
     ///
     /// # Errors
-    /// As [`Kernel::receive`].
+    /// As for [`SystemCalls::receive`].
     fn peek(&mut self, from: &Self::Socket, bytes: &mut [u8]) -> Result<usize>;
-    /// Takes as many bytes as `room` is long, which have come, off a connection.
+    /// Removes up to `room.len()` received bytes from a connection.
     ///
     /// # Errors
-    /// As [`Kernel::receive`], but no want of memory: it copies nothing, and takes none.
+    /// As for [`SystemCalls::receive`], but not for lack of memory: the call copies nothing.
     fn discard(&mut self, from: &Self::Socket, room: &mut [u8]) -> Result<usize>;
-    /// Sends; `more`: other bytes follow at once.
+    /// Sends to a connection. `more` announces that other bytes follow immediately.
     ///
     /// # Errors
     /// EAGAIN; those of send(2).
     fn send(&mut self, into: &Self::Socket, bytes: &[u8], more: bool) -> Result<usize>;
-    /// Shuts the write side of a connection.
+    /// Shuts down the write side of a connection.
     ///
     /// # Errors
-    /// ENOTCONN if it was aborted.
+    /// ENOTCONN if the connection was aborted.
     fn shutdown_write(&mut self, socket: &Self::Socket) -> Result<()>;
-    /// The state of a connection.
+    /// Returns the state of a connection.
     ///
     /// # Errors
-    /// EBADF or ENOTSOCK if it is no socket; others say that it is none of TCP.
+    /// EBADF; ENOTSOCK; others if the socket is not TCP.
     fn tcp_state(&self, socket: &Self::Socket) -> Result<TcpState>;
-    /// Whether calls on the descriptor never wait.
+    /// Returns whether the descriptor is non-blocking.
     ///
     /// # Errors
     /// EBADF.
     fn is_nonblocking(&self, socket: &Self::Socket) -> Result<bool>;
-    /// The error that a connection has to tell, which is told once.
+    /// Returns and clears the pending error of a connection.
     fn take_error(&mut self, socket: &Self::Socket) -> Option<Errno>;
-    /// A number that no other open connection has.
+    /// Returns a number that no other open connection has.
     fn socket_id(&self, socket: &Self::Socket) -> u64;
 
-    /// Has [`Kernel::wait`] find each change of a connection from now on, and what it is now.
+    /// Reports each later change of a connection, and its present state, by [`SystemCalls::wait`].
     ///
     /// # Errors
     /// ENOMEM, ENOSPC.
     fn watch(&mut self, socket: &Self::Socket, token: u64) -> Result<()>;
-    /// Ends that, if it was so. What was found before may still be given.
+    /// Stops the reports of a connection, if there are any. A change that was found before may
+    /// still be reported.
     fn unwatch(&mut self, socket: &Self::Socket);
-    /// Finds what changed, for which it waits at most `wait_ms_max` (`None`: for ever).
+    /// Waits at most `wait_ms_max` (`None`: without limit) and appends the changes to `found`.
     ///
     /// # Errors
-    /// None that is to be expected; EINTR is no error.
+    /// None is expected. EINTR is not an error.
     fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<SocketEvent>) -> Result<()>;
-    /// Ends the wait that is under way, or the next one.
+    /// Ends the current wait, or the next one.
     fn wake(&mut self);
-    /// Begins a pause of `ms` (at least 1), which ends a wait when it is over. No other one goes on.
+    /// Starts a pause of `ms` milliseconds (at least 1), whose end ends a wait. No other pause is
+    /// running.
     fn start_pause(&mut self, ms: u32);
-    /// Whether a wait found that the pause is over; said once.
+    /// Returns whether a wait found the end of the pause, and resets this.
     fn take_pause_end(&mut self) -> bool;
 }
 
-/// A change of a connection that was watched.
+/// A change of a watched connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketEvent {
-    /// The number that it is watched under.
+    /// The token under which the connection is watched.
     pub token: u64,
     /// A receive would not wait.
     pub readable: bool,
-    /// Urgent data is there, and perhaps bytes behind it, which a receive finds and no fill.
+    /// Urgent data has arrived. A receive may find bytes behind it that a splice does not.
     pub urgent: bool,
     /// A send would not wait.
     pub writable: bool,
-    /// It has an error to tell.
+    /// The connection has a pending error.
     pub failed: bool,
-    /// It is closed in both directions.
+    /// The connection is closed in both directions.
     pub hung_up: bool,
 }
 
-/// The tokens of [`Kernel::wake`] and of [`Kernel::pause`] within this kernel.
+/// The epoll tokens of the waker and of the pause timer.
 const WAKE: u64 = u64::MAX;
 const PAUSE_END: u64 = u64::MAX - 1;
 
-/// The kernel that runs this program. SIGPIPE has to be ignored, as in Rust programs it is from
-/// their start: splice(2) has no flag that says so.
+/// The kernel that runs this program. The program must ignore SIGPIPE, as Rust programs do by
+/// default, because splice(2) has no flag against it.
 pub struct Linux<S> {
     poller: Poller,
     events: Events,
     waker: EventFd,
-    /// The waker was used, and no wait has found that.
+    /// The waker was signalled, and no wait has found it yet.
     is_awake: bool,
     timer: Timer,
     has_paused: bool,
@@ -150,7 +155,7 @@ pub struct Linux<S> {
 }
 
 impl<S: AsFd> Linux<S> {
-    /// An epoll instance of its own, and nothing watched.
+    /// Creates an epoll instance that watches no connection.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
@@ -169,7 +174,8 @@ impl<S: AsFd> Linux<S> {
         })
     }
 
-    /// Readable (poll(2)) when a wait would find something, and once more for each change (EPOLLET).
+    /// Returns a descriptor that is readable (poll(2)) when a wait would return, with one edge for
+    /// each change (EPOLLET).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -254,7 +260,7 @@ impl<S: AsFd> SystemCalls for Linux<S> {
     }
 
     fn unwatch(&mut self, socket: &S) {
-        // There is none if registering failed, or if the descriptor was closed against the rules.
+        // The descriptor is not registered if adding it failed, or if it was closed too early.
         let _ = self.poller.delete(socket.as_fd());
     }
 
@@ -277,7 +283,8 @@ impl<S: AsFd> SystemCalls for Linux<S> {
                 }),
             }
         }
-        // What did not fit is another change for whoever waits for edges of this descriptor.
+        // Events that did not fit need another edge for a caller that watches this descriptor with
+        // EPOLLET.
         if self.events.is_full() {
             self.is_awake = true;
             self.waker.signal();

@@ -1,21 +1,20 @@
-//! Bodies that move through pipes instead of user memory: when that pays, the pipes, and the
-//! splicing of connections as an interface of its own.
+//! Splicing of TCP connections and of message bodies: moving bytes through pipes instead of user
+//! memory.
 //!
-//! A body is spliced a pipe at a time: what its source has goes into an empty pipe at once
-//! ([`Pipe::fill`]), and from there to its sink, behind whatever head or chunk size has to go first
-//! ([`Pipe::drain_after`]). So a pipe is held only while bytes are in it: who waits for a slow
-//! source holds none. Bytes in a pipe have left the origin and not reached the client; nothing can
-//! be taken back, and a transfer that breaks off closes its pipe with what is in it.
+//! A body is spliced one pipe at a time. [`Pipe::fill`] moves the bytes that have arrived into an
+//! empty pipe. [`Pipe::drain_after`] sends a header or chunk size, and then the bytes of the pipe.
+//! So a connection uses a pipe only while bytes are in it, and none while its source is slow. Bytes
+//! in a pipe have left the source and not reached the sink, and cannot be put back. A transfer that
+//! fails closes its pipe together with these bytes.
 //!
-//! [`Splicer`] is the data-stream splicing of the paper that docs/papers.md names, section 3, for
-//! any program: connections are spliced one way or both ways, with or without a copy for the
-//! application, until a limit or a close, and unspliced with exact counts. Ours is the paper's
-//! interface and its avoidance of copies over splice(2) and tee(2). The paper forwarded in
-//! interrupt context, from a kernel module; here the application drives every transfer, with about
-//! two system calls for a pipe full of bytes.
+//! [`Splicer`] implements data-stream splicing, section 3 of the paper "Kernel Support for Faster
+//! Web Proxies" (docs/papers.md), for any program. It splices connections in one direction or both,
+//! with or without a copy for the application, until a limit or a close. An unsplice returns exact
+//! counts. In the paper, a kernel module forwards in interrupt context. Here, the application
+//! drives every transfer by splice(2) and tee(2), with about two system calls for a full pipe.
 //!
-//! This crate owns the thresholds, the choice and the pipes. It never looks at a byte of a body,
-//! and does not know what a message is: that stays with the transfers of the proxy.
+//! This crate owns the thresholds, the choice between copying and splicing, and the pipes. It never
+//! reads a body and knows no messages; the transfers of the proxy do.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +43,7 @@ pub use request::{
 pub use splicer::Splicer;
 pub use thresholds::{NEVER, Thresholds};
 
-/// The example of README.md, as a test of the documentation.
+/// The example of README.md, compiled as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct ReadmeExample;
+struct SpliceReadme;

@@ -1,36 +1,37 @@
-//! The pipes of a worker: opened as they are needed, kept for the next body, bounded.
+//! The pipes of a worker, over its engine.
 
 use millrace_engine::{Engine, Error, Fd, Token};
 
 use crate::Thresholds;
 use crate::pool::PipePool;
 
-/// A pipe in use. It goes back by [`Pipes::give`]; dropping it would lose its descriptors.
+/// A pipe in use. Return it by [`Pipes::release`]; dropping it would leak its descriptors.
 #[derive(Debug)]
 pub struct Pipe {
     out: Fd,
     into: Fd,
-    /// Bytes in it.
+    /// Bytes in the pipe.
     filled: usize,
 }
 
-/// What [`Pipe::fill`] found.
+/// The result of [`Pipe::fill`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FillResult {
-    /// So many bytes, at least one, are in the pipe now.
+    /// This many bytes, at least one, are in the pipe now.
     Bytes(usize),
-    /// Nothing yet.
+    /// No byte has arrived.
     WouldBlock,
-    /// A pipe gets no further: a receive tells whether that is the end of the stream.
+    /// The pipe gets no more bytes. A receive shows whether this is the end of the stream.
     End,
-    /// The connection broke; a receive may tell that as an end now.
+    /// The connection failed. A later receive may report this as an end of the stream.
     Failed(Error),
 }
 
 impl Pipe {
-    /// Moves what a stream has at once, up to `max` bytes, into the pipe, which is empty.
+    /// Moves the bytes of a stream that have arrived, up to `max`, into the pipe, which must be
+    /// empty.
     pub fn fill<E: Engine>(&mut self, engine: &mut E, from: &Fd, max: usize) -> FillResult {
-        assert_eq!(self.filled, 0, "a pipe is filled when it is empty");
+        assert_eq!(self.filled, 0, "only an empty pipe is filled");
         match engine.try_splice_in(from, &self.into, max) {
             Some(Ok(0)) => FillResult::End,
             Some(Ok(count)) => {
@@ -42,23 +43,25 @@ impl Pipe {
         }
     }
 
-    /// Copies everything in the pipe to the beginning of `memory`, by way of `aside`, an empty one.
-    /// `true`: it is in the pipe as well, for [`Pipe::drain_after`]. `false`: it is in memory only
-    /// and the pipe is empty, as `aside` had no room for it; how much that is, is no matter of bytes
-    /// but of the pages and parts of pages that they came in (tee(2)).
+    /// Copies the bytes of the pipe to the start of `memory`, by way of `aside`, an empty pipe.
+    /// Returns `true` if they are still in the pipe as well, for [`Pipe::drain_after`]. Returns
+    /// `false` if they are only in memory and the pipe is empty, because `aside` had no room for
+    /// them. The room depends on the pages and fragments in which the bytes arrived, not on their
+    /// number (tee(2)).
     ///
     /// # Errors
-    /// Those of the kernel: then nobody knows what is where, and both pipes are to be given up.
+    /// Those of the kernel. Then the place of the bytes is unknown, and both pipes have to be
+    /// discarded.
     ///
     /// # Panics
-    /// When `memory` is too short, or `aside` is not empty.
+    /// If `memory` is too short or `aside` is not empty.
     pub fn copy_out<E: Engine>(
         &mut self,
         engine: &mut E,
         aside: &mut Self,
         memory: &mut [u8],
     ) -> Result<bool, Error> {
-        assert_eq!(aside.filled, 0, "what is beside is empty");
+        assert_eq!(aside.filled, 0, "`aside` is empty");
         let memory = &mut memory[..self.filled];
         aside.filled = engine.tee(&self.out, &aside.into, self.filled)?;
         let is_whole = aside.filled == self.filled;
@@ -69,10 +72,10 @@ impl Pipe {
         Ok(is_whole)
     }
 
-    /// Moves everything in the pipe to the beginning of `memory`.
+    /// Moves the bytes of the pipe to the start of `memory`.
     ///
     /// # Errors
-    /// As for [`Pipe::copy`].
+    /// As for [`Pipe::copy_out`].
     pub(crate) fn read<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -81,24 +84,24 @@ impl Pipe {
         let mut at = 0;
         while self.filled > 0 {
             let count = engine.read_pipe(&self.out, &mut memory[at..at + self.filled])?;
-            assert!(count > 0, "a pipe has what was counted into it");
+            assert!(count > 0, "the pipe has the counted bytes");
             self.filled -= count;
             at += count;
         }
         Ok(())
     }
 
-    /// Sends `parts` and then everything in the pipe; one completion of a splice, which is to be
-    /// given to [`Pipe::drained`], follows.
+    /// Sends `parts` and then the bytes of the pipe. One splice completion follows; pass it to
+    /// [`Pipe::continue_drain`].
     pub fn drain_after<E: Engine>(&self, engine: &mut E, parts: &[&[u8]], sink: &Fd, token: Token) {
         engine.send_then_splice(parts, &self.out, sink, self.filled, token);
     }
 
-    /// Notes that `count` bytes have gone to the sink, and sends what is left, if anything is:
-    /// another completion follows then.
+    /// Records that `count` bytes were sent, and sends the rest. If there is a rest, another
+    /// completion follows.
     ///
     /// # Panics
-    /// When there were not so many.
+    /// If the pipe had fewer bytes.
     pub fn continue_drain<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -112,13 +115,13 @@ impl Pipe {
         }
     }
 
-    /// Notes that `count` bytes have gone to the sink, and leaves what is left where it is.
+    /// Records that `count` bytes were sent, and leaves the rest in the pipe.
     pub(crate) fn note_drained(&mut self, count: usize) {
-        assert!(count <= self.filled, "no more leaves a pipe than was in it");
+        assert!(count <= self.filled, "a pipe loses at most its bytes");
         self.filled -= count;
     }
 
-    /// Bytes in it.
+    /// Returns the number of bytes in the pipe.
     pub fn filled(&self) -> usize {
         self.filled
     }
@@ -129,27 +132,28 @@ impl Pipe {
     }
 }
 
-/// A worker's pipes, and what they are taken for.
+/// The pipes of a worker, with the thresholds for their use.
 #[derive(Debug)]
 pub struct Pipes {
     thresholds: Thresholds,
     pool: PipePool<Pipe>,
-    /// Requests that got none.
+    /// Requests that got no pipe.
     refused: u64,
 }
 
 impl Pipes {
-    /// None yet, and at most `max`; to be taken where `thresholds` are reached.
+    /// Creates an empty set of at most `max` pipes, to be used where `thresholds` are reached.
     pub const fn new(max: usize, thresholds: Thresholds) -> Self {
         Self { thresholds, pool: PipePool::new(max), refused: 0 }
     }
 
-    /// From how many bytes on a body is worth one.
+    /// Returns the sizes from which a body is worth a pipe.
     pub fn thresholds(&self) -> &Thresholds {
         &self.thresholds
     }
 
-    /// An empty pipe; `None`, and counted, when all are in use, or the kernel gives no further one.
+    /// Returns an empty pipe; `None`, and counts it, if all are in use or the kernel refuses
+    /// another.
     pub fn acquire<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
         let open = || engine.pipe().map(|(out, into)| Pipe { out, into, filled: 0 });
         let pipe = self.pool.acquire(open);
@@ -157,8 +161,8 @@ impl Pipes {
         pipe
     }
 
-    /// Takes a pipe back. One with bytes in it is closed, whatever it has outstanding: nobody else
-    /// may get them.
+    /// Takes a pipe back. A pipe with bytes is closed, even with operations outstanding, because no
+    /// other transfer may get these bytes.
     pub fn release<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
         if pipe.filled == 0 {
             self.pool.release(pipe);
@@ -168,23 +172,23 @@ impl Pipes {
         }
     }
 
-    /// Closes an eighth of the pipes that nobody needed since this was called last: what a burst
-    /// opened goes back to the kernel in time.
+    /// Closes an eighth of the pipes that were not used since the last call. So the kernel gets
+    /// back the pipes that a burst opened.
     pub fn trim<E: Engine>(&mut self, engine: &mut E) {
         self.pool.trim().into_iter().for_each(|pipe| pipe.close(engine));
     }
 
-    /// Closes those that are not in use.
+    /// Closes the free pipes.
     pub fn close_free<E: Engine>(&mut self, engine: &mut E) {
         self.pool.take_free().into_iter().for_each(|pipe| pipe.close(engine));
     }
 
-    /// Times that [`Pipes::take`] gave none.
+    /// Returns how often [`Pipes::acquire`] returned `None`.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Pipes that are open.
+    /// Returns the number of open pipes.
     pub fn open(&self) -> usize {
         self.pool.open()
     }
@@ -201,7 +205,7 @@ mod tests {
 
     const TOKEN: Token = Token::new(TokenKind::Client, 0, 0);
 
-    /// A stream of the engine's that has `bytes` to be read and takes what is sent to it.
+    /// Opens a stream of the engine from which `bytes` can be read, with its peer.
     fn stream(
         world: &World,
         engine: &mut SimEngine,
@@ -214,7 +218,7 @@ mod tests {
         let (peer, _) = world.accept(listener).expect("it was connected to");
         let mut written = 0;
         while written < bytes.len() {
-            written += world.write(peer, &bytes[written..]).expect("nobody closes it");
+            written += world.write(peer, &bytes[written..]).expect("the stream is open");
             run(world, engine);
         }
         world.close(listener);
@@ -233,7 +237,7 @@ mod tests {
         }
     }
 
-    /// What completes within a virtual minute.
+    /// Returns the completions of the next virtual minute.
     fn run(world: &World, engine: &mut SimEngine) -> Vec<CompletionEvent> {
         engine.waker().wake();
         let mut worker = Worker(engine, Vec::new());
@@ -245,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_was_emptied_serves_again_and_a_dirty_one_never() {
+    fn an_empty_pipe_is_reused_and_one_with_bytes_is_closed() {
         let world = World::new(1, Faults::None);
         let mut engine = world.engine(1 << 20);
         let mut pipes = Pipes::new(1, Thresholds::FIXED);
         let (source, _) = stream(&world, &mut engine, b"bodynext");
         let (sink, reader) = stream(&world, &mut engine, b"");
-        let mut pipe = pipes.acquire(&mut engine).expect("the first is there");
+        let mut pipe = pipes.acquire(&mut engine).expect("a pipe is available");
         assert!(pipes.acquire(&mut engine).is_none());
         assert_eq!((pipes.open(), pipes.refused()), (1, 1));
         assert_eq!(pipe.fill(&mut engine, &source, 4), FillResult::Bytes(4));
@@ -263,7 +267,7 @@ mod tests {
         );
         pipes.release(&mut engine, pipe);
         assert_eq!(pipes.open(), 1);
-        let mut pipe = pipes.acquire(&mut engine).expect("it was given back");
+        let mut pipe = pipes.acquire(&mut engine).expect("the pipe was released");
         assert_eq!(pipe.fill(&mut engine, &source, 100), FillResult::Bytes(4));
         pipes.release(&mut engine, pipe);
         assert_eq!(pipes.open(), 0);
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_out_of_a_pipe_is_there_still_or_nowhere_else() {
+    fn bytes_copied_out_stay_in_the_pipe_or_only_in_memory() {
         let (mut shared, mut taken) = (0, 0);
         for seed in 0..200 {
             let world = World::new(seed, Faults::Benign);
@@ -286,8 +290,7 @@ mod tests {
             let [Some(pipe), Some(aside)] = &mut both else { continue };
             let FillResult::Bytes(filled) = pipe.fill(&mut engine, &source, 4) else { continue };
             let mut memory = [0; 4];
-            let is_in_both =
-                pipe.copy_out(&mut engine, aside, &mut memory).expect("nothing breaks");
+            let is_in_both = pipe.copy_out(&mut engine, aside, &mut memory).expect("no pipe fails");
             assert_eq!(memory[..filled], b"body"[..filled]);
             assert_eq!((pipe.filled(), aside.filled()), (if is_in_both { filled } else { 0 }, 0));
             *(if is_in_both { &mut shared } else { &mut taken }) += 1;
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_needs_goes_back_to_the_kernel() {
+    fn unused_pipes_are_closed() {
         let world = World::new(1, Faults::None);
         let mut engine = world.engine(1 << 20);
         let mut pipes = Pipes::new(20, Thresholds::FIXED);
@@ -304,14 +307,14 @@ mod tests {
         assert_eq!(pipes.open(), 20);
         taken.into_iter().for_each(|pipe| pipes.release(&mut engine, pipe));
         pipes.trim(&mut engine);
-        assert_eq!(pipes.open(), 20, "all were needed since");
+        assert_eq!(pipes.open(), 20, "all were in use");
         let kept = pipes.acquire(&mut engine).expect("one is free");
         pipes.trim(&mut engine);
-        assert_eq!(pipes.open(), 17, "nineteen were not");
+        assert_eq!(pipes.open(), 17, "nineteen were unused");
         for _ in 0..20 {
             pipes.trim(&mut engine);
         }
-        assert_eq!(pipes.open(), 1, "what is in use stays");
+        assert_eq!(pipes.open(), 1, "pipes in use stay open");
         pipes.release(&mut engine, kept);
         pipes.close_free(&mut engine);
     }

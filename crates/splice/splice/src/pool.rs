@@ -1,30 +1,30 @@
-//! Pipes of a worker or a splicer: opened as they are needed, kept for the next transfer, bounded.
-//! Whoever has a pool opens and closes them.
+//! A bounded pool of pipes for a worker or a splicer. Pipes are opened on demand and reused. The
+//! owner of the pool opens and closes them.
 
 use crate::limits::REFUSALS_AFTER_FAILURE;
 
-/// Empty pipes, and how many there may be.
+/// Free pipes, and the number of open ones.
 #[derive(Debug)]
 pub(crate) struct PipePool<P> {
-    /// The one that was used last, whose memory is likely still in the CPU's cache, is the last.
+    /// The pipe used last is at the end: its memory is most likely still in the CPU cache.
     free: Vec<P>,
-    /// Pipes that are open, in use or not; `free.len() <= open <= max`.
+    /// Open pipes, free or in use; `free.len() <= open <= max`.
     open: usize,
     max: usize,
-    /// The fewest that were free at a time since [`Pool::shed`] was called; `spare <= free.len()`.
+    /// The fewest free pipes since the last [`PipePool::trim`]; `unused_min <= free.len()`.
     unused_min: usize,
-    /// Requests left that are refused without asking the kernel.
+    /// Requests that are still refused without a system call.
     refusals: u32,
 }
 
 impl<P> PipePool<P> {
-    /// None yet, and at most `max`.
+    /// Creates an empty pool of at most `max` pipes.
     pub(crate) const fn new(max: usize) -> Self {
         Self { free: Vec::new(), open: 0, max, unused_min: 0, refusals: 0 }
     }
 
-    /// An empty pipe, of those that are kept or by `open`; `None` when all are in use, or the
-    /// kernel gives no further one.
+    /// Returns a free pipe, or one from `open`; `None` if all are in use or the kernel refuses
+    /// another.
     pub(crate) fn acquire<E>(&mut self, open: impl FnOnce() -> Result<P, E>) -> Option<P> {
         if let Some(pipe) = self.free.pop() {
             self.unused_min = self.unused_min.min(self.free.len());
@@ -43,18 +43,18 @@ impl<P> PipePool<P> {
         opened
     }
 
-    /// Takes back a pipe that is empty.
+    /// Returns an empty pipe to the pool.
     pub(crate) fn release(&mut self, pipe: P) {
         self.free.push(pipe);
     }
 
-    /// One that was taken is closed instead of given back.
+    /// Records that an acquired pipe was closed instead of released.
     pub(crate) fn note_closed(&mut self) {
         self.open -= 1;
     }
 
-    /// An eighth of the pipes that nobody needed since this was called last, to be closed: what a
-    /// burst opened goes back to the kernel in time.
+    /// Removes an eighth of the pipes that were not used since the last call, for the caller to
+    /// close. So the kernel gets back the pipes that a burst opened.
     pub(crate) fn trim(&mut self) -> Vec<P> {
         let shed: Vec<P> = self.free.drain(..self.unused_min.div_ceil(8)).collect();
         self.open -= shed.len();
@@ -62,19 +62,19 @@ impl<P> PipePool<P> {
         shed
     }
 
-    /// All that are not in use, to be closed.
+    /// Removes all free pipes, for the caller to close.
     pub(crate) fn take_free(&mut self) -> Vec<P> {
         self.open -= self.free.len();
         self.unused_min = 0;
         std::mem::take(&mut self.free)
     }
 
-    /// Pipes that are open.
+    /// Returns the number of open pipes.
     pub(crate) fn open(&self) -> usize {
         self.open
     }
 
-    /// Of these, the ones that no transfer holds.
+    /// Returns the number of open pipes that are free.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
@@ -88,21 +88,21 @@ mod tests {
     use crate::kernel::{Linux, LinuxPipe, SystemCalls};
 
     #[test]
-    fn pipes_are_shared_bounded_and_given_back_when_nobody_needs_them() {
+    fn pipes_are_reused_bounded_and_closed_when_unused() {
         let mut kernel: Linux<TcpStream> = Linux::new().unwrap();
         let mut pool: PipePool<LinuxPipe> = PipePool::new(20);
         let taken: Vec<_> = std::iter::from_fn(|| pool.acquire(|| kernel.pipe())).collect();
         assert_eq!((taken.len(), pool.open(), pool.free()), (20, 20, 0));
         taken.into_iter().for_each(|pipe| pool.release(pipe));
         pool.trim();
-        assert_eq!(pool.open(), 20, "all were needed since");
+        assert_eq!(pool.open(), 20, "all were in use");
         let kept = pool.acquire(|| kernel.pipe()).unwrap();
         pool.trim();
-        assert_eq!(pool.open(), 17, "nineteen were not");
+        assert_eq!(pool.open(), 17, "nineteen were unused");
         for _ in 0..20 {
             pool.trim();
         }
-        assert_eq!((pool.open(), pool.free()), (1, 0), "what is in use stays");
+        assert_eq!((pool.open(), pool.free()), (1, 0), "pipes in use stay open");
         pool.release(kept);
     }
 }

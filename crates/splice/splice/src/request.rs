@@ -1,23 +1,23 @@
-//! What is asked of a splice and what is told of it, in the words of the paper.
+//! Requests to a splicer and their results. Terms are those of the paper.
 
 use std::fmt;
 
 use millrace_engine::Key;
 use millrace_sys::Errno;
 
-/// A transfer that is under way, or was: no handle names two of them, until 2^32 others have had
-/// the same place.
+/// Identifies a transfer. A handle stays unique until 2^32 further transfers have used the same
+/// slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle(pub(crate) Key);
 
 impl Handle {
-    /// The handle as a number, for callers in other languages.
+    /// Returns the handle as a number, for callers in other languages.
     pub fn to_bits(self) -> u64 {
         u64::from(self.0.generation) << 32 | u64::from(self.0.slot)
     }
 
-    /// The handle that [`Handle::to_bits`] made a number of. Any other number is that of a transfer
-    /// which is not there ([`Error::Stale`]), or of another one.
+    /// Returns the handle for a number from [`Handle::to_bits`]. Any other number identifies
+    /// another transfer or none ([`Error::Stale`]).
     pub fn from_bits(bits: u64) -> Self {
         Self(Key { slot: bits as u32, generation: (bits >> 32) as u32 })
     }
@@ -26,14 +26,14 @@ impl Handle {
 /// One of the two connections of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
-    /// The source of a unidirectional transfer.
+    /// The first connection: the source of a unidirectional transfer.
     Fd0,
-    /// Its destination.
+    /// The second connection: the destination of a unidirectional transfer.
     Fd1,
 }
 
 impl Side {
-    /// The other one.
+    /// Returns the other side.
     pub fn other(self) -> Self {
         match self {
             Self::Fd0 => Self::Fd1,
@@ -42,90 +42,93 @@ impl Side {
     }
 }
 
-/// Which way bytes go, and how long.
+/// The directions of a transfer, and when it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpliceMode {
-    /// Both ways, and so does the close of either connection: for tunnels. Ends when both are
-    /// closed. The application may neither read nor write.
+    /// Forwards both directions and the close of either connection, as a tunnel does. Ends when
+    /// both connections are closed. The application may neither read nor write.
     Bidirectional,
-    /// From `fd0` to `fd1`. Close is not forwarded. What comes from `fd1` is the application's.
+    /// Forwards from `fd0` to `fd1`, without the close. The application receives the data from
+    /// `fd1`.
     Unidirectional {
-        /// Ends after so many bytes of payload; `None`, or if it closes earlier: when `fd0` does.
+        /// Payload bytes after which the transfer ends; `None`: at the close of `fd0`, which also
+        /// ends it before the limit.
         limit: Option<u64>,
     },
 }
 
-/// KeepCopy: the application reads the payload too.
+/// The bounds of KeepCopy: the application reads the payload too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeepCopy {
     /// Bytes that make the source readable; `1 <= min2read <= max2cache`.
     pub min2read: usize,
-    /// Bytes forwarded and not yet read at which forwarding stalls. A pipe holds them, so it also
-    /// stalls when that is full: after 64 pieces as the kernel has them, short segments or 32 KB and
-    /// more each. The source is readable then.
+    /// Most bytes that were forwarded and not read; at this limit forwarding stops. The bytes are
+    /// in a pipe of 64 segments, each from a few bytes to 32 KB or more. If the pipe is full,
+    /// forwarding stops earlier, and the source is readable.
     pub max2cache: usize,
 }
 
-/// What to splice.
+/// A request to splice two connections.
 #[derive(Debug)]
 pub struct Request<'a, S> {
-    /// The first connection: the source, if there is one. Both are kept until the transfer is
-    /// released, and nobody else may end, read or write them meanwhile but through the splicer.
+    /// The first connection: the source, if there is one. The splicer keeps both until the release.
+    /// Until then, only the splicer may close, read or write them.
     pub fd0: S,
     /// The second connection: the destination.
     pub fd1: S,
-    /// Which way, and how long.
+    /// The directions, and when the transfer ends.
     pub mode: SpliceMode,
-    /// KeepCopy, which a unidirectional transfer can have.
+    /// KeepCopy, for a unidirectional transfer only.
     pub keep_copy: Option<KeepCopy>,
-    /// Whether the transfer is released by its end. If not, it has to be unspliced.
+    /// Whether the end of the transfer releases it. Otherwise, the application must call
+    /// `unsplice`.
     pub auto_release: bool,
-    /// What `fd1` is to be sent before anything else: a head, and a first segment.
+    /// Bytes sent to `fd1` before the payload, such as a response header.
     pub prefix: &'a [u8],
-    /// With KeepCopy: filled with what is kept already when the call returns. Empty: nothing is.
+    /// With KeepCopy: a buffer for payload that was forwarded within the call. May be empty.
     pub input: &'a mut [u8],
 }
 
-/// What [`Splicer::splice`](crate::Splicer::splice) came to.
+/// The result of [`Splicer::splice`](crate::Splicer::splice).
 #[derive(Debug)]
 pub enum SpliceOutcome {
-    /// The transfer goes on.
+    /// The transfer continues.
     Started {
-        /// Its name.
+        /// The handle of the transfer.
         handle: Handle,
-        /// Bytes put into the input buffer.
+        /// Bytes written to the input buffer.
         input: usize,
     },
-    /// The transfer is over, and released.
+    /// The transfer ended and was released.
     Ended {
         /// How it ended.
         end: End,
-        /// What was moved, and what is given back.
+        /// The byte counts, and the bytes that were not sent or not read.
         released: Released,
-        /// Bytes put into the input buffer.
+        /// Bytes written to the input buffer.
         input: usize,
     },
 }
 
-/// What happened to a transfer.
+/// An event of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// With KeepCopy: at least `min2read` bytes may be read, or no more will come before they are.
-    /// Comes again after each read that leaves so many.
+    /// With KeepCopy: `min2read` bytes can be read, or no more arrive before a read. Repeated after
+    /// each read that leaves as many bytes.
     Readable(Handle),
-    /// The transfer ended, after all that was kept had been read. Comes once.
+    /// The transfer ended; with KeepCopy, after all kept payload was read. Reported once.
     Ended {
-        /// Which one; stale already if it was to be released by its end.
+        /// The handle of the transfer; no longer valid if its end released it.
         handle: Handle,
         /// How it ended.
         end: End,
-        /// Payload in bytes that went to `fd1`, and to `fd0`.
+        /// Payload bytes sent to `fd1` and to `fd0`.
         forwarded: [u64; 2],
     },
 }
 
 impl Notice {
-    /// Which transfer is meant.
+    /// Returns the handle of the transfer.
     pub fn handle(&self) -> Handle {
         match *self {
             Self::Readable(handle) | Self::Ended { handle, .. } => handle,
@@ -133,27 +136,28 @@ impl Notice {
     }
 }
 
-/// How a transfer ended.
+/// The reason why a transfer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The payload limit was reached.
     Limit,
-    /// The source closed, or both connections.
+    /// The source closed; in both directions, both connections did.
     Closed,
-    /// A connection was aborted, or failed. The source of a unidirectional transfer: what had come
-    /// was forwarded. Its destination, with KeepCopy: the application got the whole payload.
+    /// A connection was aborted or failed. Payload that had arrived from the source was forwarded.
+    /// If the destination of a transfer with KeepCopy failed, the application got the whole
+    /// payload.
     Aborted {
-        /// Which connection.
+        /// The connection that failed.
         side: Side,
-        /// What the kernel said of it.
+        /// The error from the kernel.
         error: Errno,
     },
-    /// The transfer could not be gone on with, for want of memory or registrations.
+    /// The kernel had no memory, or no room for another epoll entry.
     Failed(Errno),
 }
 
 impl End {
-    /// The error of an end that was none of the planned ones.
+    /// Returns the error of an abort or failure.
     pub fn error(self) -> Option<Errno> {
         match self {
             Self::Limit | Self::Closed => None,
@@ -162,59 +166,59 @@ impl End {
     }
 }
 
-/// What is left of a transfer that was released.
+/// The result of a released transfer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Released {
-    /// How it had ended; `None` if it was broken off.
+    /// How the transfer had ended; `None` if it was unspliced before.
     pub end: Option<End>,
     /// From `fd0` to `fd1`, and from `fd1` to `fd0`.
     pub directions: [DirectionResult; 2],
 }
 
-/// What went one way. Payload taken from the source is `forwarded` and, behind the first
-/// `first_unsent`, `unsent`: nothing else, and nothing twice. If it was kept and the destination is
-/// gone, it is what the application read and `kept`.
+/// The bytes of one direction. The payload that was taken from the source is exactly `forwarded`
+/// followed by `unsent` without its first `prefix_unsent` bytes. If the destination failed with
+/// KeepCopy, it is exactly the bytes that the application read followed by `kept`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DirectionResult {
-    /// Payload in bytes that the sink took.
+    /// Payload bytes that were sent to the sink.
     pub forwarded: u64,
-    /// What the sink did not take, in order: the application has to send it. Empty if the sink is
-    /// gone and the payload was kept.
+    /// Bytes that the application has to send, in order. Empty if the sink failed and the payload
+    /// was kept.
     pub unsent: Vec<u8>,
-    /// How many bytes of `unsent` are of the first bytes of the request, and no payload.
+    /// Bytes at the start of `unsent` that belong to the prefix, not to the payload.
     pub prefix_unsent: usize,
-    /// With KeepCopy: what was forwarded, or cannot be any more, and not read. Payload in `unsent`
-    /// is not in it: who stores the payload appends that, from `first_unsent` on.
+    /// With KeepCopy: payload that was not read, but was forwarded or cannot be forwarded. To store
+    /// the whole payload, append `unsent` from `prefix_unsent` on.
     pub kept: Vec<u8>,
 }
 
-/// Whether a direction passes the close of its source on.
+/// Whether a direction forwards the close of its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HalfClose {
     Forwarded,
     NotForwarded,
 }
 
-/// Why something was not done; nothing was.
+/// The reason why a call failed. The call did nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// Caller: a request that means nothing, such as KeepCopy both ways.
+    /// Caller: the request is invalid, such as KeepCopy in both directions.
     Request(&'static str),
-    /// Connection: neither ESTABLISHED nor CLOSE_WAIT, or a socket of another kind.
+    /// Connection: neither ESTABLISHED nor CLOSE_WAIT, or not TCP.
     NotConnected(Side),
-    /// Caller: calls on the descriptor would wait (O_NONBLOCK is not set).
+    /// Caller: the descriptor is blocking (O_NONBLOCK is not set).
     Blocking(Side),
     /// Caller: the connection is part of another transfer of the same splicer.
     Busy(Side),
-    /// Us: as many transfers as are allowed are under way. Sound to try again when one ended.
+    /// Splicer: the maximum number of transfers is reached. Retry after one was released.
     Full,
-    /// Caller: no such transfer; it was released.
+    /// Caller: the handle is not valid; the transfer was released.
     Stale,
-    /// Caller: the transfer does not let the application do that.
+    /// Caller: the transfer does not allow the application to do this.
     NotPermitted,
-    /// Nothing can be read or written yet.
+    /// No byte can be read or written now.
     WouldBlock,
-    /// Connection or kernel: a call failed.
+    /// Connection or kernel: a system call failed.
     Kernel(Errno),
 }
 
@@ -227,16 +231,18 @@ impl From<Errno> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Request(what) => f.write_str(what),
+            Self::Request(what) => write!(f, "invalid request: {what}"),
             Self::NotConnected(side) => {
-                write!(f, "{side:?} is no TCP connection in ESTABLISHED or CLOSE_WAIT")
+                write!(f, "{side:?} is not a TCP connection in ESTABLISHED or CLOSE_WAIT")
             }
-            Self::Blocking(side) => write!(f, "{side:?} blocks"),
-            Self::Busy(side) => write!(f, "{side:?} is spliced already"),
-            Self::Full => f.write_str("as many transfers as are allowed are under way"),
+            Self::Blocking(side) => write!(f, "{side:?} is blocking (expected: O_NONBLOCK)"),
+            Self::Busy(side) => write!(f, "{side:?} is part of another transfer"),
+            Self::Full => f.write_str("the maximum number of transfers is reached"),
             Self::Stale => f.write_str("the transfer was released"),
-            Self::NotPermitted => f.write_str("the transfer does not let the application do that"),
-            Self::WouldBlock => f.write_str("nothing can be read or written yet"),
+            Self::NotPermitted => {
+                f.write_str("the transfer does not allow the application to do this")
+            }
+            Self::WouldBlock => f.write_str("no byte can be read or written now"),
             Self::Kernel(error) => write!(f, "{error}"),
         }
     }

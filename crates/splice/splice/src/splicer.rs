@@ -1,4 +1,4 @@
-//! The paper's interface: splice, be told, read what is kept, unsplice.
+//! The application's interface: splice, take notices, read copies, unsplice.
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,47 +13,47 @@ use crate::pool::PipePool;
 use crate::request::{End, Error, Handle, Notice, Released, Request, Side, SpliceOutcome};
 use crate::transfer::Transfer;
 
-/// Splices connections: holds the transfers that are under way, and moves their bytes when it is
-/// asked to. It has no thread: the application calls [`Splicer::turn`] when [`Splicer::fd`] is
-/// readable, and takes notices afterwards, until there are none.
+/// A set of spliced connections. It has no thread: the application calls [`Splicer::forward`] when
+/// [`Splicer::fd`] is readable, and then takes all notices.
 ///
-/// Connections are whatever `K` takes for one: for [`Linux`] anything that lends a descriptor, such
-/// as an `Rc<TcpStream>` or a borrowed one. A splicer keeps it until the transfer is released.
+/// The type `K` decides what a connection is. With [`Linux`], it is any type that lends a
+/// descriptor, such as `Rc<TcpStream>`. A splicer keeps the connection until the transfer is
+/// released. Dropping a splicer closes its pipes, with the bytes in them, and drops the
+/// connections.
 ///
-/// A splicer that is dropped closes its pipes with what is in them, and drops the connections.
-///
-/// What an application may not do during a transfer is refused by [`Splicer::read`] and
-/// [`Splicer::write`]. Nobody polices calls that pass by these: bytes that such a call reads are
-/// missing in the transfer, and those that it writes land in the middle of it.
+/// [`Splicer::read`] and [`Splicer::write`] refuse what a transfer does not allow. Other calls on a
+/// spliced connection are not detected: the transfer misses the bytes that they read, and the bytes
+/// that they write are mixed with its payload.
 pub struct Splicer<K: SystemCalls> {
     resources: Resources<K>,
     transfers: Table<Transfer<K>>,
-    /// Connections of these transfers.
+    /// The connections of these transfers.
     busy: HashSet<u64>,
-    /// Transfers that can go on at once; each has `is_queued`.
+    /// Transfers that can move bytes now. Each has `is_queued` set.
     queue: VecDeque<Key>,
-    /// Transfers that wait for the end of a pause; each has `is_paused`.
+    /// Transfers that wait for the end of a pause. Each has `is_paused` set.
     paused: Vec<Key>,
-    /// A pause goes on, whether or not somebody still waits for its end.
+    /// A pause is running, even if no transfer waits for its end any more.
     is_pause_running: bool,
     notices: VecDeque<Notice>,
-    /// The application takes notices until there are none: it needs not be woken for more.
+    /// The application is taking notices until there are none, so new ones need no wake-up.
     is_taking_notices: bool,
     calls: u32,
     events: Vec<SocketEvent>,
 }
 
 impl<S: AsFd> Splicer<Linux<S>> {
-    /// A descriptor that is readable (poll(2)) when a [`Splicer::turn`] has something to do. It may
-    /// be waited for by edges (EPOLLET), if each is followed by a turn.
+    /// Returns a descriptor that is readable (poll(2)) when [`Splicer::forward`] has work. It may
+    /// be watched edge-triggered (EPOLLET) if a call of `forward` follows each event.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.resources.kernel.fd()
     }
 }
 
 impl<K: SystemCalls> Splicer<K> {
-    /// A splicer without transfers, which opens up to `pipes_max` pipes of 256 KB. A direction with
-    /// bytes in it holds one, with KeepCopy two; where there is none, bytes are copied.
+    /// Creates a splicer without transfers, which opens up to `pipes_max` pipes of 256 KB. A
+    /// direction with bytes in flight uses one pipe, or two with KeepCopy. Without a free pipe,
+    /// bytes are copied.
     pub fn new(kernel: K, pipes_max: usize) -> Self {
         let (pool, scratch) = (PipePool::new(pipes_max), vec![0; COPY_BYTES].into_boxed_slice());
         Self {
@@ -70,45 +70,46 @@ impl<K: SystemCalls> Splicer<K> {
         }
     }
 
-    /// Splices two connections: sends the first bytes, moves up to 256 KB of what has come already,
-    /// and fills the input buffer. A transfer that is over then is released at once.
+    /// Splices two connections. Sends the prefix, moves up to 256 KB that have arrived, and fills
+    /// the input buffer. If the transfer ends within the call, it is released.
     ///
     /// # Errors
-    /// All but [`Error::Stale`], [`Error::Refused`] and [`Error::WouldBlock`]; no byte has moved.
+    /// All but [`Error::Stale`], [`Error::NotPermitted`] and [`Error::WouldBlock`]. No byte has
+    /// moved.
     pub fn splice(&mut self, mut request: Request<'_, K::Socket>) -> Result<SpliceOutcome, Error> {
         self.validate(&request)?;
         let input = std::mem::take(&mut request.input);
         let mut transfer = Transfer::new(request, !input.is_empty())?;
-        let mut is_paused = transfer.run(&mut self.resources);
+        let mut has_more = transfer.run(&mut self.resources);
         let mut count = 0;
         if !input.is_empty() {
             count = transfer.read_copy(&mut self.resources, input).unwrap_or(0);
-            is_paused |= count > 0 && transfer.run(&mut self.resources);
+            has_more |= count > 0 && transfer.run(&mut self.resources);
         }
         if let Some(end) = transfer.end() {
             let released = transfer.release(&mut self.resources);
             return Ok(SpliceOutcome::Ended { end, released, input: count });
         }
-        let key = self.transfers.insert(transfer).expect("there is room: accept looked");
+        let key = self.transfers.insert(transfer).expect("validate found room");
         if let Err(error) = self.watch(key) {
             let mut released = self.remove(key).release(&mut self.resources);
             let end = End::Failed(error);
             released.end = Some(end);
             return Ok(SpliceOutcome::Ended { end, released, input: count });
         }
-        self.finish_run(key, is_paused);
+        self.finish_run(key, has_more);
         self.wake_if_needed();
         Ok(SpliceOutcome::Started { handle: Handle(key), input: count })
     }
 
-    /// Whether the connections can be spliced, and no other transfer has one of them.
+    /// Checks that the connections can be spliced and are not part of another transfer.
     fn validate(&self, request: &Request<'_, K::Socket>) -> Result<(), Error> {
         if self.transfers.is_full() {
             return Err(Error::Full);
         }
         let numbers = [&request.fd0, &request.fd1].map(|fd| self.resources.kernel.socket_id(fd));
         if numbers[0] == numbers[1] {
-            return Err(Error::Request("two connections are spliced, not one with itself"));
+            return Err(Error::Request("fd0 and fd1 are the same (expected: two connections)"));
         }
         for (side, fd) in [(Side::Fd0, &request.fd0), (Side::Fd1, &request.fd1)] {
             if self.busy.contains(&numbers[side as usize]) {
@@ -126,12 +127,12 @@ impl<K: SystemCalls> Splicer<K> {
         Ok(())
     }
 
-    /// Moves bytes: waits up to `wait_ms_max` (`None`: for ever) for something to move, unless
-    /// there is something already, then gives each transfer that can go on one turn of at most
-    /// 256 KB a direction.
+    /// Waits up to `wait_ms_max` (`None`: without limit) until a transfer can move bytes, then
+    /// moves at most 256 KB for each direction of each such transfer. Does not wait if a notice or
+    /// a queued transfer is left.
     ///
     /// # Errors
-    /// Those of epoll_wait(2) that say that a descriptor was closed against the rules.
+    /// Those of epoll_wait(2) if a descriptor was closed before its transfer was released.
     pub fn forward(&mut self, wait_ms_max: Option<u32>) -> KernelResult<()> {
         let is_idle = self.queue.is_empty() && self.notices.is_empty();
         let mut found = std::mem::take(&mut self.events);
@@ -144,11 +145,11 @@ impl<K: SystemCalls> Splicer<K> {
         result?;
         self.resume_paused();
         for _ in 0..self.queue.len() {
-            let key = self.queue.pop_front().expect("so many are queued");
+            let key = self.queue.pop_front().expect("the queue has this many keys");
             if let Some(transfer) = self.transfers.get_mut(key) {
                 transfer.is_queued = false;
-                let is_paused = transfer.run(&mut self.resources);
-                self.finish_run(key, is_paused);
+                let has_more = transfer.run(&mut self.resources);
+                self.finish_run(key, has_more);
             }
         }
         if !self.queue.is_empty() {
@@ -162,10 +163,10 @@ impl<K: SystemCalls> Splicer<K> {
         Ok(())
     }
 
-    /// What happened, oldest first. After a turn to be called until there is none.
+    /// Returns the oldest notice. Call this after [`Splicer::forward`] until it returns `None`.
     pub fn next_notice(&mut self) -> Option<Notice> {
         while let Some(notice) = self.notices.pop_front() {
-            // What was to be read may have been meanwhile.
+            // The application may have read the bytes since the notice was queued.
             let is_readable = |handle: Handle| {
                 self.transfers.get(handle.0).is_some_and(|transfer| transfer.is_readable())
             };
@@ -179,14 +180,13 @@ impl<K: SystemCalls> Splicer<K> {
         None
     }
 
-    /// Reads: with KeepCopy what is kept of the source, and 0 bytes once that was all; of the
-    /// destination of a unidirectional transfer what its peer sends. Into no room at all it reads 0
-    /// bytes, whatever there is.
+    /// Reads kept payload from the source with KeepCopy (0 bytes after the end), or data from the
+    /// destination of a unidirectional transfer. An empty `bytes` reads 0 bytes.
     ///
     /// # Errors
-    /// [`Error::Refused`] for any other connection of a transfer; [`Error::Stale`],
-    /// [`Error::WouldBlock`], [`Error::Kernel`]; with ENOBUFS or ENOMEM the latter changes nothing,
-    /// and is sound to try again.
+    /// [`Error::NotPermitted`] for any other connection of a transfer; [`Error::Stale`];
+    /// [`Error::WouldBlock`]; [`Error::Kernel`]. After ENOBUFS or ENOMEM the transfer is unchanged,
+    /// and the read may be repeated.
     pub fn read(&mut self, handle: Handle, side: Side, bytes: &mut [u8]) -> Result<usize, Error> {
         let key = handle.0;
         let transfer = self.transfers.get_mut(key).ok_or(Error::Stale)?;
@@ -200,8 +200,8 @@ impl<K: SystemCalls> Splicer<K> {
             }
             Side::Fd0 => {
                 let count = transfer.read_copy(&mut self.resources, bytes)?;
-                let is_paused = transfer.run(&mut self.resources);
-                self.finish_run(key, is_paused);
+                let has_more = transfer.run(&mut self.resources);
+                self.finish_run(key, has_more);
                 self.wake_if_needed();
                 Ok(count)
             }
@@ -211,7 +211,7 @@ impl<K: SystemCalls> Splicer<K> {
     /// Writes to the source of a unidirectional transfer.
     ///
     /// # Errors
-    /// As [`Splicer::read`].
+    /// Those of [`Splicer::read`].
     pub fn write(&mut self, handle: Handle, side: Side, bytes: &[u8]) -> Result<usize, Error> {
         let transfer = self.transfers.get(handle.0).ok_or(Error::Stale)?;
         match side {
@@ -223,7 +223,7 @@ impl<K: SystemCalls> Splicer<K> {
         }
     }
 
-    /// Payload in bytes that went to `fd1`, and to `fd0`, so far.
+    /// Returns the payload bytes sent to `fd1` and to `fd0` so far.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -231,9 +231,9 @@ impl<K: SystemCalls> Splicer<K> {
         self.transfers.get(handle.0).map(Transfer::forwarded_bytes).ok_or(Error::Stale)
     }
 
-    /// Releases a transfer, which may have ended or not. What is on its way is written on as far as
-    /// that does not wait, and else given back; notices of it that were not taken are withdrawn.
-    /// The connections are the application's again.
+    /// Releases a transfer, ended or not. Sends the bytes in flight as far as this does not wait,
+    /// and returns the rest. Discards its notices that were not taken. The application may use the
+    /// connections again.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -244,25 +244,25 @@ impl<K: SystemCalls> Splicer<K> {
         Ok(transfer.release(&mut self.resources))
     }
 
-    /// Transfers that are not released.
+    /// Returns the number of transfers that are not released.
     pub fn transfers(&self) -> usize {
         self.transfers.len()
     }
 
-    /// Pipes that are open, and how many of them no transfer holds.
+    /// Returns the number of open pipes, and how many of them are free.
     pub fn pipes(&self) -> (usize, usize) {
         (self.resources.pool.open(), self.resources.pool.free())
     }
 
-    /// A connection's error is told once: here it was the application who asked, and the transfer
-    /// has to know.
+    /// Passes the result of an application's call on. The kernel reports the error of a connection
+    /// only once, so the transfer has to be informed of it.
     fn report_failure(
         &mut self,
         key: Key,
         side: Side,
         result: KernelResult<usize>,
     ) -> Result<usize, Error> {
-        let transfer = self.transfers.get_mut(key).expect("it was just asked");
+        let transfer = self.transfers.get_mut(key).expect("the caller looked it up");
         if let Err(error) = result
             && error != Errno::AGAIN
             && !is_shortage(error)
@@ -275,7 +275,7 @@ impl<K: SystemCalls> Splicer<K> {
         Ok(result?)
     }
 
-    /// Queues the transfer of a connection that changed.
+    /// Handles a change of a connection and queues its transfer.
     fn handle_event(&mut self, event: SocketEvent) {
         let (key, side) = parse_token(event.token);
         let Some(transfer) = self.transfers.get_mut(key).filter(|it| it.end().is_none()) else {
@@ -285,7 +285,7 @@ impl<K: SystemCalls> Splicer<K> {
         enqueue(&mut self.queue, transfer, key);
     }
 
-    /// Queues those that paused, if the pause is over.
+    /// Queues the paused transfers if the pause is over.
     fn resume_paused(&mut self) {
         if !self.resources.kernel.take_pause_end() {
             return;
@@ -299,10 +299,11 @@ impl<K: SystemCalls> Splicer<K> {
         }
     }
 
-    /// What follows a move of bytes: notices, another turn, a pause, or the release.
-    fn finish_run(&mut self, key: Key, is_paused: bool) {
+    /// Handles the outcome of a run: queues notices, another turn or a pause, or releases the
+    /// transfer.
+    fn finish_run(&mut self, key: Key, has_more: bool) {
         let transfer = self.transfers.get_mut(key).expect("it is in the table");
-        if is_paused {
+        if has_more {
             enqueue(&mut self.queue, transfer, key);
         }
         if transfer.is_out_of_memory() && !transfer.is_paused {
@@ -319,7 +320,7 @@ impl<K: SystemCalls> Splicer<K> {
         let Some(end) = transfer.end().filter(|_| !transfer.is_end_reported) else { return };
         transfer.is_end_reported = true;
         let (mut forwarded, auto_release) = (transfer.forwarded_bytes(), transfer.auto_release);
-        // What changes from now on is for the application alone.
+        // Only the application needs later changes of these connections.
         self.unwatch(key);
         if auto_release {
             let [forth, back] = self.remove(key).release(&mut self.resources).directions;
@@ -328,8 +329,8 @@ impl<K: SystemCalls> Splicer<K> {
         self.notices.push_back(Notice::Ended { handle: Handle(key), end, forwarded });
     }
 
-    /// Makes [`Splicer::fd`] readable if there is something to do or to be told, and the application
-    /// would not come to it in any case.
+    /// Makes [`Splicer::fd`] readable if a transfer or notice is left and the application is not
+    /// taking notices.
     fn wake_if_needed(&mut self) {
         let is_left = !self.queue.is_empty() || !self.notices.is_empty();
         if is_left && !self.is_taking_notices {
@@ -353,7 +354,7 @@ impl<K: SystemCalls> Splicer<K> {
         }
     }
 
-    /// Takes a transfer out of all tables.
+    /// Removes a transfer from all tables.
     fn remove(&mut self, key: Key) -> Transfer<K> {
         let transfer = self.transfers.get(key).expect("it is in the table");
         if !transfer.is_end_reported {
@@ -370,7 +371,7 @@ impl<K: SystemCalls> Splicer<K> {
     }
 }
 
-/// Queues a transfer for the next turn, once.
+/// Queues a transfer for the next turn, unless it is queued.
 fn enqueue<K: SystemCalls>(queue: &mut VecDeque<Key>, transfer: &mut Transfer<K>, key: Key) {
     if !transfer.is_queued {
         transfer.is_queued = true;
@@ -378,7 +379,7 @@ fn enqueue<K: SystemCalls>(queue: &mut VecDeque<Key>, transfer: &mut Transfer<K>
     }
 }
 
-/// The number that a connection is watched under: generation, slot, side.
+/// Packs generation, slot and side into the token of a watched connection.
 fn token(key: Key, side: Side) -> u64 {
     u64::from(key.generation) << 32 | u64::from(key.slot) << 1 | side as u64
 }

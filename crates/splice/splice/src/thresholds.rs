@@ -1,43 +1,40 @@
-//! From how many bytes on a body is spliced, by kind of body.
+//! The sizes from which a body is spliced.
 
 use crate::limits::{
     BEHIND_CLAMP, BULK_AFTER, BULK_MIN, FILL_MIN, SPLICE_BEHIND_MIN, SPLICE_CLAMP, SPLICE_MIN,
     TEE_MIN,
 };
 
-/// Where copying ends and splicing begins. A worker has one for all that it moves.
+/// The boundaries between copying and splicing, for all transfers of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Thresholds {
-    /// Bytes still to come from which a rest of known length is spliced; [`NEVER`]: it is copied,
-    /// however long it is.
+    /// Remaining bytes of known length from which a body is spliced; [`NEVER`]: never.
     pub alone_min: u64,
-    /// The same where something goes before it in any case, the head or what was received with
-    /// it; `behind_min <= alone_min`.
+    /// Like `alone_min`, if a header or received bytes are sent first; `behind_min <= alone_min`.
     pub behind_min: u64,
-    /// Bytes still to come from which a body that is stored goes to who asked for it through a
-    /// pipe, and into memory out of a second one.
+    /// Remaining bytes from which a stored body goes to the client through one pipe and into memory
+    /// out of a second one.
     pub tee_min: u64,
-    /// A receive of so many bytes shows that a source brings much at a time, whose length is not
-    /// known: a body until close, a direction of a tunnel. 0: it need not show that.
+    /// A source of unknown length, such as a body until close or a tunnel, is spliced only after a
+    /// receive of this many bytes. 0: at once.
     pub bulk_min: usize,
-    /// The same source has to have brought so many bytes in all, at least: what is over by then
-    /// is copied to its end.
+    /// Bytes that a source of unknown length must have sent in total before it is spliced. Shorter
+    /// bodies are copied.
     pub bulk_after: u64,
-    /// A pipe that a source filled with less, though more was to come, shows that it brings little
-    /// at a time: it is copied from until it shows the other again.
+    /// If a fill moved fewer bytes although more were expected, the source is slow. It is copied
+    /// until it reaches `bulk_min` again.
     pub fill_min: usize,
-    /// A body below this length is received together with its head if the guess is right that it
-    /// is as short: it is copied in any case. One from this length on is to be in the kernel still
-    /// when its plan is picked, so its head is received alone.
+    /// A body that is expected to be shorter than this is received together with its header, and
+    /// copied. A longer one should still be in the kernel when its method is chosen, so its header
+    /// is received alone.
     pub small_below: u64,
 }
 
-/// A threshold that no body reaches: not even one until close, or one that says it has so many
-/// bytes.
+/// A threshold that no body reaches, not even one until close.
 pub const NEVER: u64 = u64::MAX;
 
 impl Thresholds {
-    /// What docs/design/splice.md has the figures for.
+    /// The defaults; docs/design/splice.md has the measurements.
     pub const FIXED: Self = Self {
         alone_min: SPLICE_MIN,
         behind_min: SPLICE_BEHIND_MIN,
@@ -48,8 +45,8 @@ impl Thresholds {
         small_below: SPLICE_MIN,
     };
 
-    /// Every byte is copied. Heads are received as by [`Thresholds::FIXED`], so that the two
-    /// differ in how bodies are moved and in nothing else.
+    /// Copies every byte. Headers are received as with [`Thresholds::FIXED`], so that the two
+    /// differ only in how bodies are moved.
     pub const COPY: Self = Self {
         alone_min: NEVER,
         behind_min: NEVER,
@@ -60,7 +57,7 @@ impl Thresholds {
         small_below: SPLICE_MIN,
     };
 
-    /// Every byte is spliced that was not received with a head or with the line before a chunk.
+    /// Splices every byte that was not received with a header or chunk size.
     pub const SPLICE: Self = Self {
         alone_min: 1,
         behind_min: 1,
@@ -71,9 +68,10 @@ impl Thresholds {
         small_below: 0,
     };
 
-    /// What was measured on this machine: from where on a splice costs less than a receive and a
-    /// send, alone and behind a head. Both are kept within what is known to be sound elsewhere
-    /// ([`SPLICE_CLAMP`], [`BEHIND_CLAMP`]), as no measurement of a start is good for more.
+    /// Returns thresholds from measurements on this machine: the sizes from which a splice is
+    /// cheaper than a receive and a send, alone and behind a header. A short measurement at start
+    /// is inexact, so both are clamped to ranges that are sound elsewhere ([`SPLICE_CLAMP`],
+    /// [`BEHIND_CLAMP`]).
     pub fn measured(alone_min: u64, behind_min: u64) -> Self {
         let alone_min = alone_min.clamp(*SPLICE_CLAMP.start(), *SPLICE_CLAMP.end());
         let behind_min = behind_min.clamp(*BEHIND_CLAMP.start(), *BEHIND_CLAMP.end());
@@ -88,12 +86,12 @@ impl Thresholds {
         }
     }
 
-    /// Whether `bytes` that are still to come of a body that is stored are worth two pipes.
+    /// Returns whether a stored body with `bytes` remaining is worth two pipes.
     pub fn is_worth_teeing(&self, bytes: u64) -> bool {
         bytes >= self.tee_min && self.tee_min != NEVER
     }
 
-    /// Whether a rest of `bytes` is worth a pipe.
+    /// Returns whether a body with `bytes` remaining is worth a pipe.
     pub(crate) fn is_worth_pipe(&self, bytes: u64, behind: bool) -> bool {
         let min = if behind { self.behind_min } else { self.alone_min };
         bytes >= min.max(1) && min != NEVER
@@ -105,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_measured_is_kept_within_bounds() {
+    fn measured_thresholds_are_clamped() {
         let wild = [(0, 0), (NEVER, NEVER), (20_000, 30_000), (1 << 20, 1)];
         for measured in wild.map(|(alone, behind)| Thresholds::measured(alone, behind)) {
             assert!(SPLICE_CLAMP.contains(&measured.alone_min), "{measured:?}");
@@ -117,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_teed_from_its_own_threshold_on() {
+    fn stored_bodies_are_teed_from_tee_min() {
         assert!(
             Thresholds::FIXED.is_worth_teeing(TEE_MIN)
                 && !Thresholds::FIXED.is_worth_teeing(TEE_MIN - 1)

@@ -1,5 +1,4 @@
-//! One transfer: two connections, a direction or two between them, and what the application was
-//! told.
+//! One transfer: two connections, one or two directions, and the notices that were sent.
 
 use millrace_sys::Errno;
 
@@ -13,21 +12,21 @@ pub(crate) struct Transfer<K: SystemCalls> {
     fds: [K::Socket; 2],
     /// From `fd0` to `fd1`.
     forward: Direction<K>,
-    /// From `fd1` to `fd0`: of a bidirectional transfer.
+    /// From `fd1` to `fd0`, in a bidirectional transfer.
     backward: Option<Direction<K>>,
     pub(crate) auto_release: bool,
-    /// Whether it waits for its turn.
+    /// The transfer is in the queue of the splicer.
     pub(crate) is_queued: bool,
-    /// Whether it waits for the end of a pause.
+    /// The transfer waits for the end of a pause.
     pub(crate) is_paused: bool,
-    /// Whether the application was told to read, and has not since.
+    /// A readable notice was sent, and the application has not read since.
     pub(crate) is_readable_reported: bool,
-    /// Whether the application was told of the end.
+    /// The notice of the end was sent.
     pub(crate) is_end_reported: bool,
 }
 
 impl<K: SystemCalls> Transfer<K> {
-    /// A transfer of which nothing has moved.
+    /// Creates a transfer that has moved no byte.
     ///
     /// # Errors
     /// [`Error::Request`].
@@ -68,27 +67,27 @@ impl<K: SystemCalls> Transfer<K> {
         })
     }
 
-    /// A connection.
+    /// Returns a connection.
     pub(crate) fn fd(&self, side: Side) -> &K::Socket {
         &self.fds[side as usize]
     }
 
-    /// Moves bytes until somebody has to be waited for: `false`; or a direction took as much as it
-    /// may in one turn.
-    pub(crate) fn run(&mut self, tools: &mut Resources<K>) -> bool {
+    /// Moves bytes. Returns `false` if the transfer has to wait, `true` if a direction reached its
+    /// limit for one turn.
+    pub(crate) fn run(&mut self, resources: &mut Resources<K>) -> bool {
         if self.end().is_some() {
             return false;
         }
         let [fd0, fd1] = &self.fds;
-        let mut is_paused = self.forward.run(tools, [fd0, fd1]);
+        let mut has_more = self.forward.run(resources, [fd0, fd1]);
         let is_broken = matches!(self.forward.state.end(), Some(End::Aborted { .. }));
         if let Some(backward) = self.backward.as_mut().filter(|_| !is_broken) {
-            is_paused |= backward.run(tools, [fd1, fd0]);
+            has_more |= backward.run(resources, [fd1, fd0]);
         }
-        is_paused && self.end().is_none()
+        has_more && self.end().is_none()
     }
 
-    /// Notes what became of a connection.
+    /// Handles a change of a connection.
     pub(crate) fn handle_event(&mut self, kernel: &mut K, side: Side, event: SocketEvent) {
         let fd = &self.fds[side as usize];
         let (from_here, to_here) = match side {
@@ -100,7 +99,8 @@ impl<K: SystemCalls> Transfer<K> {
             if event.writable {
                 sink_state.note_sink_ready();
             }
-            // An error is told once. Where nothing is sent any more, who receives is to be told.
+            // The kernel reports an error once. If this direction sends nothing any more, the
+            // direction that receives from the connection must get the error.
             if (event.failed || event.hung_up) && sink_state.is_sink_open() {
                 let error = kernel.take_error(fd).or(event.hung_up.then_some(Errno::PIPE));
                 error.into_iter().for_each(|error| sink_state.note_sink_failed(error));
@@ -111,8 +111,8 @@ impl<K: SystemCalls> Transfer<K> {
         }
     }
 
-    /// Notes an error that the kernel told the application, and tells nobody else, of a connection
-    /// of a unidirectional transfer.
+    /// Records an error of a connection that the kernel reported to the application and will not
+    /// report again. Only for unidirectional transfers.
     pub(crate) fn note_failed(&mut self, side: Side, error: Errno) {
         match side {
             Side::Fd0 => self.forward.state.set_source_error(error),
@@ -120,21 +120,21 @@ impl<K: SystemCalls> Transfer<K> {
         }
     }
 
-    /// Whether a direction goes on after a pause, as the kernel had no memory.
+    /// Returns whether a direction pauses because the kernel had no memory.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let is_backward_short =
             || self.backward.as_ref().is_some_and(|backward| backward.state.is_out_of_memory());
         self.end().is_none() && (self.forward.state.is_out_of_memory() || is_backward_short())
     }
 
-    /// Notes that there was a pause.
+    /// Records the end of a pause.
     pub(crate) fn note_pause_end(&mut self) {
         self.is_paused = false;
         self.forward.state.note_pause_end();
         self.backward.iter_mut().for_each(|backward| backward.state.note_pause_end());
     }
 
-    /// How the transfer ended, if it did: when every direction has, or one by an abort.
+    /// Returns how the transfer ended: after all directions have, or after the abort of one.
     pub(crate) fn end(&self) -> Option<End> {
         let forward = self.forward.state.end();
         let Some(backward) = &self.backward else { return forward };
@@ -147,37 +147,37 @@ impl<K: SystemCalls> Transfer<K> {
         }
     }
 
-    /// Payload in bytes that `fd1`, and `fd0`, took.
+    /// Returns the payload bytes sent to `fd1` and to `fd0`.
     pub(crate) fn forwarded_bytes(&self) -> [u64; 2] {
         let backward = self.backward.as_ref().map_or(0, |backward| backward.state.forwarded);
         [self.forward.state.forwarded, backward]
     }
 
-    /// Whether there is what the application is to be told to read.
+    /// Returns whether a readable notice is due.
     pub(crate) fn is_readable(&self) -> bool {
         self.forward.state.is_readable()
     }
 
-    /// Whether the application reads the payload too.
+    /// Returns whether the application reads the payload too.
     pub(crate) fn has_copy(&self) -> bool {
         self.forward.state.has_copy()
     }
 
-    /// Whether bytes go both ways.
+    /// Returns whether the transfer is bidirectional.
     pub(crate) fn is_bidirectional(&self) -> bool {
         self.backward.is_some()
     }
 
-    /// Reads kept bytes, and gives how many: 0 when there are none and will be none.
+    /// Reads kept payload and returns its length: 0 after the end.
     ///
     /// # Errors
     /// [`Error::WouldBlock`].
     pub(crate) fn read_copy(
         &mut self,
-        tools: &mut Resources<K>,
+        resources: &mut Resources<K>,
         bytes: &mut [u8],
     ) -> Result<usize, Error> {
-        match self.forward.read(tools, bytes) {
+        match self.forward.read(resources, bytes) {
             0 if !self.forward.state.has_forwarded_all() => Err(Error::WouldBlock),
             count => {
                 self.is_readable_reported = false;
@@ -186,27 +186,27 @@ impl<K: SystemCalls> Transfer<K> {
         }
     }
 
-    /// Ends the transfer, and gives what is left of it.
-    pub(crate) fn release(self, tools: &mut Resources<K>) -> Released {
+    /// Ends the transfer and returns the remaining bytes.
+    pub(crate) fn release(self, resources: &mut Resources<K>) -> Released {
         let end = self.end();
         let [fd0, fd1] = &self.fds;
-        let forward = self.forward.release(tools, fd1);
+        let forward = self.forward.release(resources, fd1);
         let backward =
-            self.backward.map(|backward| backward.release(tools, fd0)).unwrap_or_default();
+            self.backward.map(|backward| backward.release(resources, fd0)).unwrap_or_default();
         Released { end, directions: [forward, backward] }
     }
 }
 
-/// Whether a request means something.
+/// Checks the mode and the bounds of a request.
 fn validate(keep: Option<KeepCopy>, kind: SpliceMode, has_input: bool) -> Result<(), Error> {
     match (keep, kind) {
         (Some(_), SpliceMode::Bidirectional) => {
-            Err(Error::Request("a copy is kept of one direction alone"))
+            Err(Error::Request("KeepCopy of both directions (expected: a unidirectional transfer)"))
         }
         (Some(keep), _) if keep.min2read == 0 || keep.min2read > keep.max2cache => {
-            Err(Error::Request("min2read is at least 1, and no more than max2cache"))
+            Err(Error::Request("min2read is out of range (expected: 1 to max2cache)"))
         }
-        (None, _) if has_input => Err(Error::Request("an input buffer wants a copy that is kept")),
+        (None, _) if has_input => Err(Error::Request("input buffer without KeepCopy")),
         _ => Ok(()),
     }
 }

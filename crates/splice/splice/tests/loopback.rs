@@ -1,4 +1,4 @@
-//! Each interaction of the paper over connections of this machine, one at a time.
+//! Each interaction of the paper over loopback connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ const PAPER_COPY: KeepCopy = KeepCopy { min2read: 16 * 1024, max2cache: 64 * 102
 
 const TEN_SECONDS: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// A peer, and our end of its connection.
+/// Opens a connection: the end of a peer and our end.
 fn pair() -> (TcpStream, Connection) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let peer = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
@@ -53,7 +53,7 @@ fn started(outcome: SpliceOutcome) -> Handle {
     }
 }
 
-/// Turns until there is a notice, whenever the descriptor says that there is something to do.
+/// Forwards whenever the descriptor is readable, until there is a notice.
 fn notice(splicer: &mut Splices) -> Notice {
     loop {
         if let Some(notice) = splicer.next_notice() {
@@ -78,7 +78,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_short_transfer_ends_in_the_call_behind_its_head() {
+fn a_short_transfer_ends_within_the_call_and_sends_its_prefix_first() {
     let (mut origin, source) = pair();
     let (mut client, destination) = pair();
     origin.write_all(b"bodynext").unwrap();
@@ -92,12 +92,12 @@ fn a_short_transfer_ends_in_the_call_behind_its_head() {
     let mut bytes = [0; 9];
     client.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"head body");
-    assert_eq!((&*source).read(&mut bytes).unwrap(), 4, "what follows is the application's");
+    assert_eq!((&*source).read(&mut bytes).unwrap(), 4, "the application gets the next bytes");
     assert_eq!((splicer.transfers(), splicer.pipes()), (0, (1, 1)));
 }
 
 #[test]
-fn a_transfer_goes_on_until_its_source_closes_and_leaves_its_destination_open() {
+fn a_transfer_ends_when_its_source_closes_and_leaves_its_destination_open() {
     let (mut origin, source) = pair();
     let (mut client, destination) = pair();
     let mut splicer = splicer();
@@ -116,20 +116,24 @@ fn a_transfer_goes_on_until_its_source_closes_and_leaves_its_destination_open() 
     let (mut client, bytes) = reader.join().unwrap();
     assert!(bytes == body);
     let mut next = [0; 8];
-    assert_eq!(splicer.read(handle, Side::Fd1, &mut next), Ok(3), "requests are the application's");
+    assert_eq!(
+        splicer.read(handle, Side::Fd1, &mut next),
+        Ok(3),
+        "the application reads from the destination"
+    );
     assert_eq!(splicer.read(handle, Side::Fd0, &mut next), Err(Error::NotPermitted));
     assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::NotPermitted));
     assert_eq!(splicer.write(handle, Side::Fd0, b"x"), Ok(1));
     let released = splicer.unsplice(handle).unwrap();
     assert_eq!(released.end, Some(End::Closed));
     assert_eq!(splicer.unsplice(handle), Err(Error::Stale));
-    (&*destination).write_all(b"answer").unwrap();
+    (&*destination).write_all(b"result").unwrap();
     client.read_exact(&mut next[..6]).unwrap();
-    assert_eq!(&next[..6], b"answer");
+    assert_eq!(&next[..6], b"result");
 }
 
 #[test]
-fn a_tunnel_forwards_either_close_and_lets_nobody_in() {
+fn a_tunnel_forwards_closes_and_refuses_reads_and_writes() {
     let (mut client, fd0) = pair();
     let (mut origin, fd1) = pair();
     let mut splicer = splicer();
@@ -151,14 +155,14 @@ fn a_tunnel_forwards_either_close_and_lets_nobody_in() {
     });
     assert_eq!(ended(&mut splicer), (End::Closed, [6, 12]));
     assert_eq!(peer.join().unwrap(), "hello origin");
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
-    assert_eq!(answer, "hello client");
+    let mut response = String::new();
+    client.read_to_string(&mut response).unwrap();
+    assert_eq!(response, "hello client");
     splicer.unsplice(handle).unwrap();
 }
 
 #[test]
-fn a_copy_is_kept_whole_though_the_destination_aborts() {
+fn a_copy_is_complete_after_the_destination_aborts() {
     let (mut origin, source) = pair();
     let (client, destination) = pair();
     let mut splicer = splicer();
@@ -187,7 +191,7 @@ fn a_copy_is_kept_whole_though_the_destination_aborts() {
         let count = splicer.read(handle, Side::Fd0, &mut bytes).unwrap();
         kept.extend(&bytes[..count]);
         if kept.len() > 100_000 {
-            // Unread bytes make the close a reset.
+            // Unread bytes turn the close into a reset.
             drop(client.take());
         }
     };
@@ -198,7 +202,7 @@ fn a_copy_is_kept_whole_though_the_destination_aborts() {
 }
 
 #[test]
-fn an_abort_of_either_side_is_told_though_nothing_moves() {
+fn an_abort_of_either_side_ends_an_idle_transfer() {
     for side in [Side::Fd0, Side::Fd1] {
         let (origin, source) = pair();
         let (client, destination) = pair();
@@ -214,7 +218,7 @@ fn an_abort_of_either_side_is_told_though_nothing_moves() {
 }
 
 #[test]
-fn urgent_data_is_no_end() {
+fn urgent_data_does_not_end_a_transfer() {
     let (mut origin, source) = pair();
     let (mut client, destination) = pair();
     let mut splicer = splicer();
@@ -232,7 +236,7 @@ fn urgent_data_is_no_end() {
 }
 
 #[test]
-fn what_is_behind_urgent_data_waits_for_nothing_more() {
+fn bytes_behind_urgent_data_are_forwarded_at_once() {
     for (came_before, keep) in [(false, None), (true, None), (false, Some(PAPER_COPY))] {
         let (mut origin, source) = pair();
         let (mut client, destination) = pair();
@@ -246,7 +250,7 @@ fn what_is_behind_urgent_data_waits_for_nothing_more() {
             send();
         }
         let request = Request { keep_copy: keep, ..request(&source, &destination, kind) };
-        // Before the connection is watched nobody is told of urgent data.
+        // Urgent data that arrived before the connection was watched causes no event.
         let handle = started(splicer.splice(request).unwrap());
         if !came_before {
             splicer.forward(Some(0)).unwrap();
@@ -264,7 +268,7 @@ fn what_is_behind_urgent_data_waits_for_nothing_more() {
 }
 
 #[test]
-fn what_is_unspliced_is_forwarded_or_given_back() {
+fn unsplice_forwards_or_returns_every_byte() {
     let (mut origin, source) = pair();
     let (mut client, destination) = pair();
     let mut splicer = splicer();
@@ -296,7 +300,7 @@ fn what_is_unspliced_is_forwarded_or_given_back() {
 }
 
 #[test]
-fn requests_that_mean_nothing_and_connections_that_are_none_are_refused() {
+fn invalid_requests_and_connections_are_refused() {
     let (peer, source) = pair();
     let (_client, destination) = pair();
     let mut splicer = splicer();

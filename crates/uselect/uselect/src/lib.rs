@@ -59,7 +59,7 @@ pub use tracker::{Backend, SocketState, Tracker};
 pub use watch_list::DescriptorEvent;
 pub use watcher::Watcher;
 
-/// The example of README.md, as a test of the documentation.
+/// The example of README.md, compiled as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct ReadmeExample;
+struct UselectReadme;

@@ -1,4 +1,4 @@
-//! How the rest of a body goes from the origin to the client.
+//! Moves the rest of a body from the origin to the client.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use millrace_splice::{Handle, KeepCopy, Notice, Request, Side, SpliceMode, Splic
 
 use crate::{COPY_BYTES, Connection, MissState, Proxy};
 
-/// The parameters of the paper's section 4.
+/// The parameters of section 4 of the paper.
 const KEEP: KeepCopy = KeepCopy { min2read: 16 * 1024, max2cache: 64 * 1024 };
-/// What is read of a kept payload at a time: all that there can be.
+/// The size of a read from the copy: the most that it can have.
 const READ_BYTES: usize = KEEP.max2cache;
 
 impl Proxy {
-    /// Splices the rest of a body behind the `first` bytes of the buffer.
+    /// Splices the rest of a body. The first `first` bytes of the buffer are the prefix.
     pub(crate) fn splice(
         &mut self,
         number: usize,
@@ -46,7 +46,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Lets the splicer move bytes, and takes its notices.
+    /// Lets the splicer forward, and handles its notices.
     pub(crate) fn forward(&mut self) -> io::Result<()> {
         self.splicer.forward(Some(0))?;
         while let Some(notice) = self.splicer.next_notice() {
@@ -62,15 +62,15 @@ impl Proxy {
         Ok(())
     }
 
-    /// Stores what is kept of a payload.
+    /// Stores kept payload.
     fn read(&mut self, handle: Handle) {
-        // An error is told by the end of the transfer, too.
+        // The end of the transfer reports the error as well.
         let room = self.store.room(READ_BYTES);
         let count = self.splicer.read(handle, Side::Fd0, room).unwrap_or(0);
         self.store.keep(count);
     }
 
-    /// Goes on with a body that is copied.
+    /// Continues with a body that is copied.
     pub(crate) fn copy(&mut self, number: usize) -> io::Result<()> {
         let Some(client) = &mut self.clients[number] else { return Ok(()) };
         let MissState::Copied(copied) = &mut client.state else { return Ok(()) };

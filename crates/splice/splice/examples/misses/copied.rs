@@ -3,26 +3,26 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// Where a body is.
+/// The progress of a copied body.
 pub(crate) struct Copied {
-    /// Bytes that are still to be received.
+    /// Bytes left to receive.
     pub(crate) rest: u64,
-    /// Whether it is stored.
+    /// Whether the body is stored.
     pub(crate) is_public: bool,
-    /// Bytes that were received and not sent yet.
+    /// Bytes received and not sent yet.
     unsent: Vec<u8>,
 }
 
 impl Copied {
-    /// A body of which so many bytes are still to come.
+    /// Creates the state for a body with `rest` bytes left.
     pub(crate) fn new(rest: u64, is_public: bool) -> Self {
         Self { rest, is_public, unsent: Vec::new() }
     }
 
-    /// Receives what has come, no more than is left; `None` if nothing has.
+    /// Receives bytes of the body; `None` if none have arrived.
     ///
     /// # Errors
-    /// Those of recv(2); an end before that of the body.
+    /// Those of recv(2); an early end of the stream.
     pub(crate) fn receive(
         &mut self,
         from: &TcpStream,
@@ -39,7 +39,7 @@ impl Copied {
         Ok(Some(count))
     }
 
-    /// Sends, behind nothing that is unsent, and keeps what has no room.
+    /// Sends bytes after all unsent ones, and keeps those for which there is no room.
     ///
     /// # Errors
     /// Those of send(2).
@@ -50,7 +50,7 @@ impl Copied {
         Ok(())
     }
 
-    /// Sends what is unsent; whether that was all.
+    /// Sends unsent bytes. Returns whether none are left.
     ///
     /// # Errors
     /// Those of send(2).
@@ -63,7 +63,7 @@ impl Copied {
     }
 }
 
-/// Bytes that a connection took, 0 if it has no room.
+/// Sends bytes and returns how many were taken; 0 if there is no room.
 fn sent(mut into: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     match into.write(bytes) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),

@@ -1,4 +1,4 @@
-//! An exchange: a request, and the answer up to where its body goes on by itself.
+//! An exchange: a request, and the response up to the start of its body.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,11 +10,11 @@ use crate::copied::Copied;
 use crate::messages::{MissRequest, OriginResponse};
 use crate::{COPY_BYTES, MissState, Origin, Proxy, insert, prepare, token};
 
-/// A head of an answer is received with so little, that its body is still in the kernel.
+/// The size of the first receive of a response: small, so that the body stays in the kernel.
 const HEAD_BYTES: usize = 4 * 1024;
 
 impl Proxy {
-    /// Takes a request and passes it on.
+    /// Receives a request and sends it to the origin.
     pub(crate) fn send_request(&mut self, number: usize) -> io::Result<()> {
         let client = self.clients[number].as_ref().ok_or(io::ErrorKind::NotFound)?;
         let count = match (&*client.connection).read(&mut self.buffer) {
@@ -28,7 +28,7 @@ impl Proxy {
             None => self.dial(address)?,
         };
         if let Some(client) = &mut self.clients[number] {
-            (client.state, client.origin) = (MissState::MissRequest, origin);
+            (client.state, client.origin) = (MissState::AwaitsResponse, origin);
         }
         let origin = self.origins[origin].as_mut().ok_or(io::ErrorKind::NotFound)?;
         origin.client = Some(number);
@@ -46,7 +46,7 @@ impl Proxy {
         Ok(number)
     }
 
-    /// Takes the head of an answer, and what came behind it, and begins to move the rest.
+    /// Receives a response header with the first bytes of the body, and starts to move the rest.
     pub(crate) fn start_response(&mut self, number: usize) -> io::Result<()> {
         let client = self.clients[number].as_ref().ok_or(io::ErrorKind::NotFound)?;
         let origin = self.origins[client.origin].as_ref().ok_or(io::ErrorKind::NotFound)?;
@@ -74,7 +74,7 @@ impl Proxy {
         self.copy(number)
     }
 
-    /// An answer ended: both connections are kept if it ended well.
+    /// Ends a response. After a good end, both connections stay open.
     pub(crate) fn finish(&mut self, number: usize, is_good: bool) {
         let Some(client) = self.clients[number].as_mut().filter(|_| is_good) else {
             return self.end(number);
@@ -93,12 +93,12 @@ impl Proxy {
         }
     }
 
-    /// Closes a client's connection and that of its exchange.
+    /// Closes the connection of a client and that of its exchange.
     pub(crate) fn end(&mut self, number: usize) {
         let body = self.bodies.iter().find(|&(_, &client)| client == number);
         if let Some(handle) = body.map(|(&handle, _)| handle) {
             self.bodies.remove(&handle);
-            // One that is over is released already.
+            // It fails if the end has released the transfer.
             let _ = self.splicer.unsplice(handle);
         }
         if let Some(client) = self.clients[number].take()

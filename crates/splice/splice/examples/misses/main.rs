@@ -1,11 +1,11 @@
-//! `misses ADDRESS spliced|copied`: the application of the paper's figures, reduced to what they
-//! measure: a forward proxy that has no hits, over this crate's interface or by read and write.
+//! `misses ADDRESS spliced|copied`: the program of the paper's figures, reduced to what they
+//! measure: a forward proxy without hits, over this crate or by read and write.
 //!
-//! It forwards GET with a target in absolute form, over connections that are kept on both sides.
-//! What is `Cache-Control: public` is stored as it passes: spliced with KeepCopy, with 16 KB
-//! `min2read` and 64 KB `max2cache`, or received where it is kept and sent from there. AutoRelease
-//! is set. Nothing else of HTTP is here, and nothing is checked that a load generator and an origin
-//! of ours do not do: whatever is not as expected ends the connection.
+//! It forwards GET with a target in absolute form, over persistent connections on both sides.
+//! Responses with `Cache-Control: public` are stored: spliced with KeepCopy (16 KB `min2read`, 64
+//! KB `max2cache`, AutoRelease), or received into the store and sent from there. The program
+//! implements only the HTTP that the load generator and the origin of the bench use. Any other
+//! input closes the connection.
 
 mod bodies;
 mod copied;
@@ -27,39 +27,38 @@ use store::Store;
 
 type Connection = Rc<TcpStream>;
 
-/// What is received at a time of a body that is copied.
+/// Bytes received at a time of a copied body.
 const COPY_BYTES: usize = 256 * 1024;
 const STORE_BYTES: usize = 64 << 20;
 const EVENTS: usize = 256;
 
-/// What is watched, as the number of its registration: the first two, then a client and an origin
-/// connection in turn.
+/// Tokens of the poller: these two, then client and origin connections alternately.
 const LISTENER: u64 = 0;
 const SPLICER: u64 = 1;
 
-/// What a client waits for.
+/// The event that a client waits for.
 enum MissState {
-    /// For nothing: it has not asked.
+    /// The next request.
     Idle,
-    /// For the head of an answer.
-    MissRequest,
-    /// For a body that is spliced.
+    /// A response header.
+    AwaitsResponse,
+    /// The end of a spliced body.
     Spliced,
-    /// For a body that is copied.
+    /// The next bytes of a copied body.
     Copied(Copied),
 }
 
 struct Client {
     connection: Connection,
     state: MissState,
-    /// The origin connection of its exchange, in `Proxy::origins`.
+    /// The origin connection of its exchange, an index into `Proxy::origins`.
     origin: usize,
 }
 
 struct Origin {
     connection: Connection,
     address: SocketAddr,
-    /// The client of its exchange, if it is in one.
+    /// The client of its exchange; `None` while the connection is idle.
     client: Option<usize>,
 }
 
@@ -68,11 +67,11 @@ struct Proxy {
     poller: Poller,
     listener: TcpListener,
     splicer: Splicer<Linux<Connection>>,
-    /// Whose body each transfer is.
+    /// The client of each transfer.
     bodies: HashMap<Handle, usize>,
     clients: Vec<Option<Client>>,
     origins: Vec<Option<Origin>>,
-    /// Origin connections that are in no exchange.
+    /// Idle origin connections.
     kept: HashMap<SocketAddr, Vec<usize>>,
     buffer: Box<[u8]>,
     store: Store,
@@ -139,7 +138,7 @@ impl Proxy {
         }
     }
 
-    /// Something became ready; what cannot be gone on with ends.
+    /// Handles an event. Closes the client if that fails.
     fn handle_readiness(&mut self, token: u64, readiness: Readiness) {
         let (number, side) = ((token as usize - 2) / 2, token % 2);
         let client = if side == 0 {
@@ -147,14 +146,16 @@ impl Proxy {
         } else {
             match self.origins[number].as_ref().map(|origin| origin.client) {
                 Some(Some(client)) => client,
-                Some(None) if readiness.is_readable() => return self.read_copies(number),
+                Some(None) if readiness.is_readable() => return self.check_idle_origin(number),
                 _ => return,
             }
         };
         let Some(state) = self.clients[client].as_ref().map(|client| &client.state) else { return };
         let result = match (state, side) {
             (MissState::Idle, 0) if readiness.is_readable() => self.send_request(client),
-            (MissState::MissRequest, 1) if readiness.is_readable() => self.start_response(client),
+            (MissState::AwaitsResponse, 1) if readiness.is_readable() => {
+                self.start_response(client)
+            }
             (MissState::Copied(_), _) => self.copy(client),
             _ => Ok(()),
         };
@@ -163,9 +164,8 @@ impl Proxy {
         }
     }
 
-    /// Closes an origin connection that is in no exchange, unless what became readable of it was
-    /// the end of its last answer.
-    fn read_copies(&mut self, number: usize) {
+    /// Closes an idle origin connection, unless its event was the last bytes of its response.
+    fn check_idle_origin(&mut self, number: usize) {
         let Some(origin) = &self.origins[number] else { return };
         let result = (&*origin.connection).read(&mut self.buffer[..1]);
         if result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
@@ -176,14 +176,14 @@ impl Proxy {
     }
 }
 
-/// A connection as all are here.
+/// Sets the options of a connection.
 fn prepare(stream: TcpStream) -> io::Result<Connection> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     Ok(Rc::new(stream))
 }
 
-/// Puts a value where none is; gives its number.
+/// Inserts a value into a free slot and returns its index.
 fn insert<T>(table: &mut Vec<Option<T>>, value: T) -> usize {
     if let Some(free) = table.iter().position(Option::is_none) {
         table[free] = Some(value);

@@ -1,18 +1,18 @@
-//! The little of HTTP that the load generator and the origin of the bench speak.
+//! The subset of HTTP that the load generator and the origin of the bench use.
 
 use std::net::SocketAddr;
 
-/// A request, as it is passed on.
+/// A request to be forwarded.
 pub(crate) struct MissRequest {
-    /// Whom it is for.
+    /// The address of the origin.
     pub(crate) address: SocketAddr,
-    /// Its head, with the target in origin form.
+    /// Its header, with the target in origin form.
     pub(crate) head: Vec<u8>,
 }
 
 impl MissRequest {
-    /// Reads `GET http://ADDRESS:PORT/PATH HTTP/1.1` and fields; `None` if it is anything else, or
-    /// not all of a head.
+    /// Parses `GET http://ADDRESS:PORT/PATH HTTP/1.1` and fields; `None` for anything else and for
+    /// an incomplete header.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let target = text.strip_prefix("GET http://").filter(|_| text.ends_with("\r\n\r\n"))?;
@@ -21,18 +21,18 @@ impl MissRequest {
     }
 }
 
-/// What is to be known of an answer.
+/// A response header.
 pub(crate) struct OriginResponse {
-    /// Bytes of its head.
+    /// Length of the header in bytes.
     pub(crate) head: usize,
-    /// Bytes of its body.
+    /// Length of the body in bytes.
     pub(crate) length: u64,
-    /// Whether it is to be stored.
+    /// Whether the response is stored.
     pub(crate) is_public: bool,
 }
 
 impl OriginResponse {
-    /// Reads a head with a Content-Length; `None` if there is none, or not all of it.
+    /// Parses a header with a Content-Length; `None` if it has none or is incomplete.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
         let text = std::str::from_utf8(&bytes[..head]).ok()?;

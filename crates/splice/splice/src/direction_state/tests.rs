@@ -1,4 +1,4 @@
-//! What a flow says to do next, and what it makes of what came of it.
+//! Tests of the actions and transitions of a direction.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn one_way(prefix: usize, limit: Option<u64>, keep_copy: Option<KeepCopy>) -> Di
 }
 
 #[test]
-fn a_head_and_the_body_behind_it_go_in_one_segment() {
+fn prefix_and_first_payload_are_sent_together() {
     let mut state = one_way(5, Some(100), None);
     assert_eq!(state.next_action(), Action::Fill { max: 100 });
     state.note_filled(60);
@@ -29,7 +29,7 @@ fn a_head_and_the_body_behind_it_go_in_one_segment() {
 }
 
 #[test]
-fn a_head_waits_for_no_body() {
+fn the_prefix_is_sent_without_payload() {
     let mut state = one_way(5, None, None);
     assert_eq!(state.next_action(), Action::Fill { max: PIPE_BYTES });
     state.note_source_empty();
@@ -42,7 +42,7 @@ fn a_head_waits_for_no_body() {
 }
 
 #[test]
-fn without_a_pipe_bytes_are_copied_behind_the_head_and_a_pipe_is_tried_again() {
+fn without_a_pipe_bytes_are_copied_and_a_pipe_is_tried_again() {
     let mut state = one_way(5, None, None);
     state.set_use_pipe(false);
     assert_eq!(state.next_action(), Action::SendPrefix { more: false });
@@ -56,7 +56,7 @@ fn without_a_pipe_bytes_are_copied_behind_the_head_and_a_pipe_is_tried_again() {
 }
 
 #[test]
-fn what_is_kept_has_a_bound_and_a_read_goes_on_from_there() {
+fn the_copy_is_bounded_and_a_read_restarts_forwarding() {
     let mut state = one_way(0, None, Some(KEEP));
     assert_eq!(state.next_action(), Action::Fill { max: 30 });
     state.note_filled(30);
@@ -81,20 +81,20 @@ fn what_is_kept_has_a_bound_and_a_read_goes_on_from_there() {
 }
 
 #[test]
-fn a_full_pipe_of_kept_bytes_is_for_the_reader_to_empty() {
+fn a_full_copy_is_readable_below_min2read() {
     let mut state = one_way(0, None, Some(KEEP));
     state.note_filled(8);
     state.note_teed(4);
     state.note_drained(4);
     state.note_copy_full();
     assert_eq!(state.next_action(), Action::Wait(WaitFor::Reader));
-    assert!(state.is_readable(), "though it is less than min2read");
+    assert!(state.is_readable(), "below min2read");
     state.note_read(1);
     assert_eq!(state.next_action(), Action::Tee { max: 4 });
 }
 
 #[test]
-fn a_copy_goes_on_when_the_sink_is_gone() {
+fn the_copy_continues_after_the_sink_failed() {
     let mut state = one_way(3, Some(40), Some(KEEP));
     state.note_filled(20);
     state.note_prefix_sent(3);
@@ -120,7 +120,7 @@ fn a_copy_goes_on_when_the_sink_is_gone() {
 }
 
 #[test]
-fn close_goes_on_behind_the_last_byte_if_it_is_forwarded() {
+fn the_close_is_forwarded_behind_the_last_byte() {
     let mut state = DirectionState::new(Side::Fd1, 0, None, None, HalfClose::Forwarded);
     state.note_filled(3);
     state.note_drained(3);
@@ -129,11 +129,11 @@ fn close_goes_on_behind_the_last_byte_if_it_is_forwarded() {
     state.note_shutdown();
     assert_eq!((state.next_action(), state.end()), (Action::Done, Some(End::Closed)));
     state.note_sink_failed(Errno::CONNRESET);
-    assert_eq!(state.end(), Some(End::Closed), "whatever comes later");
+    assert_eq!(state.end(), Some(End::Closed), "a later error does not count");
 }
 
 #[test]
-fn what_came_before_an_abort_is_forwarded_and_an_end_behind_one_is_none() {
+fn bytes_before_an_abort_are_forwarded_and_the_end_is_an_abort() {
     let mut state = one_way(0, Some(9), None);
     state.note_filled(4);
     state.note_source_failed(Errno::CONNRESET);
@@ -150,13 +150,13 @@ fn what_came_before_an_abort_is_forwarded_and_an_end_behind_one_is_none() {
 }
 
 #[test]
-fn without_memory_there_is_a_pause_and_then_the_same_step() {
+fn lack_of_memory_pauses_and_repeats_the_action() {
     let mut state = one_way(0, None, Some(KEEP));
     state.note_out_of_memory();
     assert_eq!(state.next_action(), Action::Wait(WaitFor::Memory));
     state.note_source_ready();
     state.note_sink_ready();
-    assert!(state.is_out_of_memory(), "whatever the connections bring");
+    assert!(state.is_out_of_memory(), "events do not end the pause");
     state.note_pause_end();
     assert_eq!(state.next_action(), Action::Fill { max: 30 });
     state.note_filled(4);
@@ -169,7 +169,7 @@ fn without_memory_there_is_a_pause_and_then_the_same_step() {
 }
 
 #[test]
-fn what_is_stopped_takes_nothing_more() {
+fn a_stopped_direction_takes_no_bytes() {
     let mut state = one_way(0, None, None);
     state.note_filled(4);
     state.stop();

@@ -1,4 +1,4 @@
-//! What must be so in the end, and what was seen on the way there.
+//! The checks after a transfer, and the kinds of transfers that were covered.
 
 use millrace_engine::Engine;
 use millrace_sim::Faults;
@@ -7,7 +7,7 @@ use super::peer::{PeerStream, StreamPeer};
 use super::transfer_driver::{TransferDriver, TransferSpec};
 use crate::request::{End, Side};
 
-/// How many transfers were of a kind: one that never shows is not tested.
+/// The number of transfers of each kind, to prove that the seeds cover all kinds.
 #[derive(Default, Debug)]
 pub(super) struct Coverage {
     pub(super) whole: u64,
@@ -15,16 +15,16 @@ pub(super) struct Coverage {
     kept: u64,
     /// With a copy that was read to its end after the destination aborted.
     copied_after_abort: u64,
-    /// Unspliced, and gone on with by hand to the end.
+    /// Unspliced, and then forwarded by the application to the end.
     unspliced: u64,
-    /// Unspliced when bytes that were taken had not been forwarded.
+    /// Unspliced while payload was taken and not forwarded.
     had_unsent: u64,
-    /// Unspliced when a copy was kept.
+    /// Unspliced with a copy.
     unspliced_kept: u64,
 }
 
 impl Coverage {
-    /// Whether so many transfers were of each kind.
+    /// Returns whether each kind occurred.
     pub(super) fn has_all(&self) -> bool {
         let Self { whole, kept, copied_after_abort, unspliced, had_unsent, unspliced_kept } = *self;
         [whole, kept, copied_after_abort, unspliced, had_unsent, unspliced_kept]
@@ -33,7 +33,7 @@ impl Coverage {
     }
 }
 
-/// Checks a transfer that is over. What is hostile may lose what was sent and not received.
+/// Checks a transfer after its end. Hostile faults may lose bytes that were sent and not received.
 pub(super) fn check<E: Engine, S: PeerStream>(
     spec: &TransferSpec,
     worker: &TransferDriver<E>,
@@ -41,7 +41,7 @@ pub(super) fn check<E: Engine, S: PeerStream>(
     faults: Faults,
     coverage: &mut Coverage,
 ) {
-    assert!(spec.is_bidirectional || peers[0].got == 0, "nothing goes back");
+    assert!(spec.is_bidirectional || peers[0].got == 0, "the destination sends nothing");
     for direction in 0..worker.directions.len() {
         check_bounds(spec, worker, peers, direction);
         check_end(spec, worker, peers, direction, coverage);
@@ -59,8 +59,8 @@ pub(super) fn check<E: Engine, S: PeerStream>(
     coverage.unspliced_kept += u64::from(is_kept && !worker.manual.is_empty());
 }
 
-/// However it ended: nobody got what was not sent, and what was got is right (each peer, and who
-/// reads a copy, has compared it), so it is a beginning of what was sent.
+/// Checks bounds that hold for every end: no peer received bytes that were not sent. Peers and
+/// readers of copies compare the bytes themselves.
 fn check_bounds<E: Engine, S: PeerStream>(
     spec: &TransferSpec,
     worker: &TransferDriver<E>,
@@ -74,13 +74,16 @@ fn check_bounds<E: Engine, S: PeerStream>(
         .manual
         .get(index)
         .map_or(direction.state.taken, |manual_direction| manual_direction.taken as u64);
-    assert!(forwarded <= direction.state.taken && taken <= sent, "nothing comes from nowhere");
+    assert!(forwarded <= direction.state.taken && taken <= sent, "no more is taken than was sent");
     let is_unspliced = !worker.manual.is_empty();
     assert!(is_unspliced || spec.limit.is_none_or(|limit| index > 0 || taken <= limit));
-    assert!(to.got <= prefix(spec, index) + from.sent, "nobody gets what was not sent");
+    assert!(to.got <= prefix(spec, index) + from.sent, "a peer gets no more than was sent");
     if let Some(kept) = &direction.kept {
         let most = if direction.state.is_sink_failed() { direction.state.taken } else { forwarded };
-        assert!(kept.read as u64 <= most, "what is kept was forwarded, or cannot be");
+        assert!(
+            kept.read as u64 <= most,
+            "the copy has only payload that was forwarded or cannot be"
+        );
     }
 }
 
@@ -96,30 +99,34 @@ fn check_end<E: Engine, S: PeerStream>(
     let read = direction.kept.as_ref().map(|kept| kept.read as u64);
     match worker.ends[index] {
         Some(End::Limit) => assert_eq!(spec.limit, Some(forwarded)),
-        // Where the other way broke, its error may have been told there: here it looks like an end.
+        // If the other direction failed, it may have consumed the error of the connection. Then
+        // this direction sees a normal end.
         Some(End::Closed) if worker.is_whole() => assert_eq!(sent as u64, forwarded),
-        // It went on for the application alone.
+        // The transfer continued for the application alone.
         Some(End::Aborted { side: Side::Fd1, .. }) if index == 0 && !direction.is_source_broken => {
             let payload = spec.limit.map_or(sent as u64, |limit| limit.min(sent as u64));
-            assert!(read.is_none_or(|read| read == payload), "the application got all of it");
+            assert!(
+                read.is_none_or(|read| read == payload),
+                "the application got the whole payload"
+            );
             coverage.copied_after_abort += u64::from(read.is_some());
         }
         _ => {}
     }
     if worker.ends[index].is_some_and(|end| end.error().is_none()) {
-        assert!(read.is_none_or(|read| read == forwarded), "what was forwarded was kept");
+        assert!(read.is_none_or(|read| read == forwarded), "the copy is the forwarded payload");
     }
     if let Some(manual_direction) = worker
         .manual
         .get(index)
         .filter(|manual_direction| manual_direction.is_over && !manual_direction.was_over)
     {
-        assert_eq!(manual_direction.taken, sent, "the transfer and the application got all of it");
+        assert_eq!(manual_direction.taken, sent, "all bytes were taken");
     }
 }
 
-/// Of what did not break: all that went on came. Where no peer vanishes, and nothing stops for
-/// longer than is played, it comes in time; elsewhere, if the end of the stream did.
+/// Checks that all forwarded bytes arrived at a peer that did not fail. With hostile faults, only
+/// if the peer also received the end of the stream.
 fn check_arrival<E: Engine, S: PeerStream>(
     spec: &TransferSpec,
     worker: &TransferDriver<E>,
@@ -137,7 +144,7 @@ fn check_arrival<E: Engine, S: PeerStream>(
     }
     let payload = manual_direction
         .map_or(direction.state.forwarded as usize, |manual_direction| manual_direction.taken);
-    assert_eq!(to.got, prefix(spec, index) + payload, "all that was sent came");
+    assert_eq!(to.got, prefix(spec, index) + payload, "all forwarded bytes arrived");
 }
 
 fn prefix(spec: &TransferSpec, direction: usize) -> usize {

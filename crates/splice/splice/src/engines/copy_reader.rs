@@ -1,4 +1,4 @@
-//! What an application keeps of a payload, and how it reads that.
+//! The application of a transfer with KeepCopy: its copy, and how it reads.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,18 @@ use super::peer::byte;
 use crate::direction_state::DirectionState;
 use crate::request::KeepCopy;
 
-/// How an application reads: at once or late, much or little, when it is told to or before.
+/// How an application reads: how soon, how much, and whether it waits for a notice.
 #[derive(Clone, Copy)]
 pub(super) struct ReadPolicy {
     pub(super) keep: KeepCopy,
-    /// One chance in so many is taken.
+    /// The application takes one in this many opportunities.
     one_in: usize,
     bytes_max: usize,
     is_eager: bool,
 }
 
 impl ReadPolicy {
-    /// One for a payload of up to `bytes`, which makes no more than some hundred rounds of it.
+    /// Returns a policy for a payload of up to `bytes`, which needs at most a few hundred reads.
     pub(super) fn new(bytes: usize, below: &mut impl FnMut(usize) -> usize) -> Self {
         let least = 1 + bytes / 256;
         let max2cache = least + below(bytes + 1);
@@ -30,11 +30,11 @@ impl ReadPolicy {
     }
 }
 
-/// What is kept.
+/// The copy of an application, which it reads by a policy.
 pub(super) struct CopyReader {
-    /// What was put aside and not read: as much as the flow counts.
+    /// Bytes copied and not read, as many as the state counts.
     bytes: VecDeque<u8>,
-    /// Bytes that were read, and whose they are.
+    /// Bytes that were read and compared.
     pub(super) read: usize,
     salt: u64,
     policy: ReadPolicy,
@@ -51,19 +51,19 @@ impl CopyReader {
         self.bytes.extend(bytes);
     }
 
-    /// The last `count` bytes.
+    /// Returns the last `count` bytes.
     pub(super) fn last(&self, count: usize) -> Vec<u8> {
         self.bytes.range(self.bytes.len() - count..).copied().collect()
     }
 
-    /// Whether the application would read.
+    /// Returns whether the application would read.
     pub(super) fn is_due(&self, state: &DirectionState) -> bool {
         if self.policy.is_eager { state.readable_bytes() > 0 } else { state.is_readable() }
     }
 
-    /// The application reads something if it likes to. Gives whether it did.
+    /// Lets the application read if its policy says so. Returns whether it did.
     pub(super) fn maybe_read(&mut self, state: &mut DirectionState) -> bool {
-        assert_eq!(self.bytes.len(), state.copied, "the flow counts what there is");
+        assert_eq!(self.bytes.len(), state.copied, "the state counts the copied bytes");
         assert!(self.bytes.len() <= self.policy.keep.max2cache, "max2cache");
         let mut below = |bound: usize| self.random.next_u64() as usize % bound;
         let wants = below(self.policy.one_in) == 0;
@@ -76,8 +76,8 @@ impl CopyReader {
         true
     }
 
-    /// After an unsplice the application takes the rest at once, but for what is handed out as not
-    /// sent: the last `unsent` bytes.
+    /// After an unsplice: reads the whole copy but the last `unsent` bytes, which are in the unsent
+    /// bytes.
     pub(super) fn read_all_but(&mut self, unsent: usize) {
         self.bytes.truncate(self.bytes.len() - unsent);
         self.take(self.bytes.len());

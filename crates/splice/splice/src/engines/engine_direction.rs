@@ -1,5 +1,4 @@
-//! One direction over an engine: what its flow says to do next is queued, and the flow is told what
-//! came of it by the completion.
+//! One direction over an engine: actions are queued, and completions record their results.
 
 use millrace_engine::{CompletionEvent, Engine, Fd, ShutdownHow, Token};
 use millrace_sys::Errno;
@@ -13,33 +12,33 @@ const COPY_BYTES: usize = 16 * 1024;
 
 pub(super) struct EngineDirection {
     pub(super) state: DirectionState,
-    /// With KeepCopy: what the application reads.
+    /// With KeepCopy: the application's copy.
     pub(super) kept: Option<CopyReader>,
     pub(super) prefix: Vec<u8>,
     pub(super) pipe: Option<Pipe>,
     sending: Option<Sending>,
     pub(super) is_watching: bool,
-    /// Nothing more is begun: the transfer is being unspliced.
+    /// The transfer is being unspliced, so no new operation starts.
     is_stopping: bool,
-    /// It is to be, as soon as a sink takes a part of a pipe.
+    /// Stop when a sink takes a part of the bytes of a pipe.
     pub(super) stops_midway: bool,
     pub(super) is_at_end: bool,
     pub(super) is_source_broken: bool,
-    /// What its source sends.
+    /// Identifies the stream of the source.
     pub(super) salt: u64,
-    /// What the source's, and the sink's, operations carry.
+    /// Tokens of the operations at the source and at the sink.
     pub(super) tokens: [Token; 2],
 }
 
-/// What is on its way to the sink.
+/// The operation at the sink.
 enum Sending {
-    /// The first bytes alone.
-    First,
-    /// These bytes of the source, by copy.
+    /// The prefix alone.
+    Prefix,
+    /// Bytes copied from the source.
     Copied(Vec<u8>),
-    /// So many bytes that are kept and in no pipe.
-    CopyReader(usize),
-    /// What is in the pipe, behind so many first bytes.
+    /// This many bytes at the end of the copy, which are in no pipe.
+    FromCopy(usize),
+    /// The bytes of the pipe, behind this many prefix bytes.
     Piped { prefix: usize },
 }
 
@@ -67,7 +66,7 @@ impl EngineDirection {
         }
     }
 
-    /// Queues whatever can be done now.
+    /// Queues all operations that can start now.
     pub(super) fn advance<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -84,13 +83,13 @@ impl EngineDirection {
                     self.drain(engine, sink, self.prefix.len());
                 }
                 Action::SendPrefix { .. } => {
-                    self.sending = Some(Sending::First);
+                    self.sending = Some(Sending::Prefix);
                     engine.send(sink, &[&self.prefix], self.tokens[1]);
                 }
                 Action::Drain { max } => self.send_payload(engine, sink, max),
                 Action::Tee { .. } => self.tee(engine, pipes),
                 Action::MoveToCopy { max } => {
-                    let pipe = self.pipe.take().expect("there is something in it");
+                    let pipe = self.pipe.take().expect("the pipe has bytes");
                     self.kept().push(&read(pipe, engine, pipes));
                     self.state.note_moved_to_copy(max);
                 }
@@ -115,7 +114,7 @@ impl EngineDirection {
     }
 
     fn kept(&mut self) -> &mut CopyReader {
-        self.kept.as_mut().expect("a copy is kept")
+        self.kept.as_mut().expect("KeepCopy is set")
     }
 
     fn fill<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes, source: &Fd, max: usize) {
@@ -127,7 +126,7 @@ impl EngineDirection {
                 return;
             }
             FillResult::WouldBlock => self.state.note_source_empty(),
-            // A receive tells whether that is the end.
+            // A receive shows whether this is the end of the stream.
             FillResult::End => self.state.set_use_pipe(false),
             FillResult::Failed(_) => self.handle_source_failure(),
         }
@@ -139,7 +138,7 @@ impl EngineDirection {
         self.state.note_source_failed(Errno::CONNRESET);
     }
 
-    /// Without a pipe: for the sink or, where that is gone, for the application alone.
+    /// Receives without a pipe: for the sink, or for the application alone if the sink failed.
     fn receive<E: Engine>(&mut self, engine: &mut E, source: &Fd, sink: &Fd, max: usize) {
         let mut bytes = vec![0; max.min(COPY_BYTES)];
         match engine.try_recv_into(source, &mut bytes) {
@@ -165,10 +164,10 @@ impl EngineDirection {
         self.state.note_received(bytes.len());
     }
 
-    /// All that the pipe has, for the application as well. Where that cannot be had in two pipes it
-    /// is sent from memory.
+    /// Copies the bytes of the pipe for the application. Without a second pipe, they are sent from
+    /// memory.
     fn tee<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
-        let mut pipe = self.pipe.take().expect("there is something in it");
+        let mut pipe = self.pipe.take().expect("the pipe has bytes");
         let filled = pipe.filled();
         let Some(mut aside) = pipes.acquire(engine) else {
             self.kept().push(&read(pipe, engine, pipes));
@@ -191,17 +190,17 @@ impl EngineDirection {
             return self.drain(engine, sink, 0);
         }
         let bytes = self.kept().last(max);
-        self.sending = Some(Sending::CopyReader(max));
+        self.sending = Some(Sending::FromCopy(max));
         engine.send(sink, &[&bytes], self.tokens[1]);
     }
 
     fn drain<E: Engine>(&mut self, engine: &mut E, sink: &Fd, prefix: usize) {
-        let pipe = self.pipe.as_ref().expect("there is something in it");
+        let pipe = self.pipe.as_ref().expect("the pipe has bytes");
         self.sending = Some(Sending::Piped { prefix });
         pipe.drain_after(engine, &[&self.prefix[..prefix]], sink, self.tokens[1]);
     }
 
-    /// What an operation of this direction came to.
+    /// Handles a completion.
     pub(super) fn handle_event<E: Engine>(
         &mut self,
         event: &CompletionEvent,
@@ -214,14 +213,14 @@ impl EngineDirection {
             return self.state.note_source_ready();
         }
         match (event, self.sending.take()) {
-            (CompletionEvent::Sent(Ok(())), Some(Sending::First)) => {
+            (CompletionEvent::Sent(Ok(())), Some(Sending::Prefix)) => {
                 self.state.note_prefix_sent(self.prefix.len())
             }
             (CompletionEvent::Sent(Ok(())), Some(Sending::Copied(bytes))) => {
                 self.state.note_sent(bytes.len());
                 self.kept.iter_mut().for_each(|kept| kept.push(&bytes));
             }
-            (CompletionEvent::Sent(Ok(())), Some(Sending::CopyReader(count))) => {
+            (CompletionEvent::Sent(Ok(())), Some(Sending::FromCopy(count))) => {
                 self.state.note_drained(count)
             }
             (CompletionEvent::Spliced(Ok(count)), Some(Sending::Piped { prefix })) => {
@@ -231,18 +230,18 @@ impl EngineDirection {
             }
             (CompletionEvent::Sent(Err(_)) | CompletionEvent::Spliced(Err(_)), Some(sending)) => {
                 self.state.note_sink_failed(Errno::CONNRESET);
-                // It was taken off the source, and the application gets it all the same.
+                // The bytes left the source, so the application still gets them.
                 if let Sending::Copied(bytes) = sending
                     && self.kept.is_some()
                 {
                     self.copy_only(&bytes);
                 }
             }
-            other => panic!("nobody asked for {:?}", other.0),
+            other => panic!("unexpected completion {:?}", other.0),
         }
     }
 
-    /// What is left goes on, or waits to be handed out.
+    /// Continues with the rest, or keeps it for the unsplice.
     fn handle_drained<E: Engine>(
         &mut self,
         count: usize,
@@ -250,7 +249,7 @@ impl EngineDirection {
         pipes: &mut Pipes,
         sink: &Fd,
     ) {
-        let mut pipe = self.pipe.take().expect("it was being emptied");
+        let mut pipe = self.pipe.take().expect("the pipe was being drained");
         self.is_stopping |= self.stops_midway && count < pipe.filled();
         match self.is_stopping {
             true => pipe.note_drained(count),
@@ -263,7 +262,7 @@ impl EngineDirection {
         self.sending = (!self.is_stopping).then_some(Sending::Piped { prefix: 0 });
     }
 
-    /// Begins nothing more.
+    /// Starts no further operation.
     pub(super) fn stop(&mut self) {
         self.is_stopping = true;
     }
@@ -276,17 +275,17 @@ impl EngineDirection {
         self.sending.is_some()
     }
 
-    /// Whether the application would read what is kept.
+    /// Returns whether the application would read its copy.
     pub(super) fn is_read_due(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.is_due(&self.state))
     }
 
-    /// The application reads what is kept, if it likes to. Gives whether it did.
+    /// Lets the application read if its policy says so. Returns whether it did.
     pub(super) fn maybe_read(&mut self) -> bool {
         self.kept.as_mut().is_some_and(|kept| kept.maybe_read(&mut self.state))
     }
 
-    /// Gives the pipe back, whatever is in it.
+    /// Returns the pipe, even with bytes in it.
     pub(super) fn release<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         if let Some(pipe) = self.pipe.take() {
             pipes.release(engine, pipe);
@@ -294,7 +293,7 @@ impl EngineDirection {
     }
 }
 
-/// All that a pipe has, which is given back.
+/// Reads all bytes of a pipe and returns the pipe.
 pub(super) fn read<E: Engine>(mut pipe: Pipe, engine: &mut E, pipes: &mut Pipes) -> Vec<u8> {
     let mut memory = vec![0; pipe.filled()];
     pipe.read(engine, &mut memory).expect("pipes do not break");

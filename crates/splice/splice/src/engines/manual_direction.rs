@@ -1,5 +1,4 @@
-//! A way after its transfer was unspliced: the application receives and sends by itself what the
-//! splicer would have moved, by completions too.
+//! A direction after an unsplice: the application forwards the rest by receives and sends.
 
 use millrace_engine::{Buffer, CompletionEvent, Engine, Fd, ShutdownHow, Token};
 use rand_core::{Rng, SeedableRng};
@@ -10,22 +9,22 @@ use super::peer::byte;
 use crate::pipes::Pipes;
 
 pub(super) struct ManualDirection {
-    /// To be sent: what was handed out, later what was received.
+    /// Bytes to be sent: those from the unsplice, then received ones.
     unsent: Vec<u8>,
     is_sending: bool,
-    /// A receive or, from before, a watch is outstanding.
+    /// A receive is outstanding, or a poll from before the unsplice.
     is_receiving: bool,
     is_at_end: bool,
-    /// Whoever sends there was told that nobody takes it any more: what comes is taken off alone.
+    /// The sink failed. Received bytes are dropped.
     is_sink_gone: bool,
-    /// All that the source sent went on.
+    /// All bytes of the source were forwarded.
     pub(super) is_over: bool,
-    /// It had ended before.
+    /// The direction had ended before the unsplice.
     pub(super) was_over: bool,
     pub(super) is_broken: bool,
-    /// Bytes of the source's stream that the transfer took or that were received since.
+    /// Bytes of the source that the transfer took or that were received since.
     pub(super) taken: usize,
-    /// Whether something that had been taken was handed out.
+    /// Payload was unsent at the unsplice.
     pub(super) had_unsent: bool,
     salt: u64,
     tokens: [Token; 2],
@@ -33,20 +32,20 @@ pub(super) struct ManualDirection {
 }
 
 impl EngineDirection {
-    /// Ends the direction where it is, with nothing outstanding to the sink: what was taken and not
-    /// forwarded is handed out. It is what the source sent, neither more nor less.
+    /// Ends a direction without a pending operation at the sink. Checks that the unsent payload
+    /// continues exactly where the forwarded payload ends.
     pub(super) fn unsplice<E: Engine>(
         &mut self,
         engine: &mut E,
         pipes: &mut Pipes,
     ) -> ManualDirection {
-        assert!(!self.is_sending(), "what is on its way is waited for");
+        assert!(!self.is_sending(), "no operation is pending at the sink");
         let is_over = self.state.end().is_some();
         self.state.stop();
         let (piped, ahead) = self.state.piped();
         let rest = match self.pipe.take() {
             Some(pipe) => super::engine_direction::read(pipe, engine, pipes),
-            // A copy that is on its way has no pipe: it is the last that is kept.
+            // Bytes that are sent from memory are the last ones of the copy.
             None => self.kept.as_ref().map_or(Vec::new(), |kept| kept.last(piped)),
         };
         let taken = self.state.taken as usize;
@@ -57,14 +56,17 @@ impl EngineDirection {
             }
             kept.read_all_but(if is_sink_gone { 0 } else { ahead });
             let wanted = if is_sink_gone { taken } else { self.state.forwarded as usize };
-            assert_eq!(kept.read, wanted, "what is kept was forwarded, or cannot be");
+            assert_eq!(
+                kept.read, wanted,
+                "the copy has only payload that was forwarded or cannot be"
+            );
         }
         let mut unsent = self.prefix[self.prefix.len() - self.state.prefix..].to_vec();
         if is_sink_gone {
             unsent.clear();
         } else {
             let from = self.state.forwarded as usize;
-            assert_eq!(from + rest.len(), taken, "nothing is lost");
+            assert_eq!(from + rest.len(), taken, "no byte is lost");
             compare(&rest, self.salt, from);
             unsent.extend(&rest);
         }
@@ -87,7 +89,7 @@ impl EngineDirection {
 }
 
 impl ManualDirection {
-    /// Queues what is to be done next.
+    /// Queues the next operation.
     pub(super) fn advance<E: Engine>(&mut self, engine: &mut E, [source, sink]: [&Fd; 2]) {
         if self.is_over || self.is_sending {
             return;
@@ -107,7 +109,7 @@ impl ManualDirection {
         }
     }
 
-    /// What an operation came to.
+    /// Handles a completion.
     pub(super) fn handle_event<E: Engine>(&mut self, event: CompletionEvent, engine: &mut E) {
         match event {
             CompletionEvent::Readable => self.is_receiving = false,
@@ -125,12 +127,12 @@ impl ManualDirection {
             CompletionEvent::Received(Err(_)) | CompletionEvent::Sent(Err(_)) => {
                 self.is_broken = true
             }
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("unexpected completion {other:?}"),
         }
     }
 }
 
-/// Whether the bytes are those at `from` of a stream.
+/// Compares bytes with the stream at `from`.
 fn compare(bytes: &[u8], salt: u64, from: usize) {
     for (at, &got) in bytes.iter().enumerate() {
         assert_eq!(got, byte(salt, from + at), "byte {}", from + at);

@@ -1,10 +1,9 @@
-//! Flows over the engines of the proxy, where what moves bytes is queued and completes later: the
-//! same numbers hold over every engine, whatever the order of its completions.
+//! The direction state machine over the engines of the proxy, whose operations complete later. Its
+//! counts must hold over every engine and for every order of completions. The application reads
+//! copies at once or late, and forwards the rest itself after an unsplice.
 //!
-//! An application reads what is kept, at once or late, and goes on by itself after an unsplice.
-//!
-//! SEEDS=20000 plays so many in simulated worlds, half of them hostile, and TRANSFERS=10000 so many
-//! over each real engine; SEED=7 plays one.
+//! SEEDS=20000 runs that many simulated worlds, half of them hostile, and TRANSFERS=10000 that many
+//! transfers over each real engine. SEED=7 runs one seed.
 
 mod check;
 mod copy_reader;
@@ -31,10 +30,10 @@ use transfer_driver::{TransferDriver, TransferSpec};
 const SEEDS: u64 = 200;
 const TRANSFERS: u64 = 200;
 const BUDGET_BYTES: usize = 1 << 20;
-/// What the kernel holds for a destination that is to be slow.
+/// The send buffer of a slow destination.
 const SLOW_BYTES: usize = 16 * 1024;
 
-/// Says which seed failed.
+/// Prints the seed if the test panics.
 struct SeedReport(u64);
 
 impl Drop for SeedReport {
@@ -53,7 +52,7 @@ fn seeds(count: &str, otherwise: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// A peer in a simulated world, once the worker has connected.
+/// A peer in a simulated world that waits for the connection of the worker.
 struct PendingPeer {
     listener: millrace_sim::ActorSocket,
     make: Option<Box<dyn FnOnce(SimulatedStream) -> StreamPeer<SimulatedStream>>>,
@@ -68,8 +67,8 @@ impl Actor for PendingPeer {
             let make = self.make.take().expect("it is there");
             self.peer = Some(make(SimulatedStream(world.clone(), socket)));
         }
-        let goes_on = self.peer.as_mut().is_some_and(StreamPeer::step);
-        goes_on.then(|| world.now() + Duration::from_millis(1))
+        let continues = self.peer.as_mut().is_some_and(StreamPeer::step);
+        continues.then(|| world.now() + Duration::from_millis(1))
     }
 }
 
@@ -83,12 +82,12 @@ impl SimWorker for TransferDriver<SimEngine> {
 }
 
 #[test]
-fn flows_over_simulated_engines() {
+fn transfers_over_simulated_engines() {
     let mut coverage = Coverage::default();
     let seeds = seeds("SEEDS", SEEDS);
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        let _told = SeedReport(seed);
+        let _report = SeedReport(seed);
         play_simulated(seed, &mut coverage);
     }
     let is_enough = coverage.whole > count / 3 && coverage.has_all();
@@ -118,8 +117,8 @@ fn play_simulated(seed: u64, coverage: &mut Coverage) {
         millrace_sim::run(&world, workers, actors, Duration::from_secs(3600), &mut |_| false);
     };
     run(&mut worker);
-    // A peer that vanished lets a transfer stand, until somebody ends it.
-    assert!(faults == Faults::Hostile || worker.is_over(), "it waits for ever");
+    // If a peer vanished, the transfer waits until it is ended here.
+    assert!(faults == Faults::Hostile || worker.is_over(), "the transfer has stalled");
     worker.end();
     worker.engine.waker().wake();
     run(&mut worker);
@@ -129,29 +128,29 @@ fn play_simulated(seed: u64, coverage: &mut Coverage) {
 }
 
 #[test]
-fn flows_over_epoll() {
-    run_all(|| Some(EpollEngine::new(options()).expect("every machine has it")));
+fn transfers_over_epoll() {
+    run_all(|| Some(EpollEngine::new(options()).expect("epoll is available")));
 }
 
 #[test]
-fn flows_over_uring() {
+fn transfers_over_uring() {
     run_all(|| match UringEngine::new(options()) {
         Err(Error::Unsupported(reason)) => {
             println!("skip: uring: {}: {}", reason.feature(), reason.reason());
             None
         }
-        other => Some(other.expect("nothing else is wrong")),
+        other => Some(other.expect("io_uring works")),
     });
 }
 
 #[test]
-fn flows_over_poll() {
-    run_all(|| Some(PollEngine::new(options()).expect("every machine has it")));
+fn transfers_over_poll() {
+    run_all(|| Some(PollEngine::new(options()).expect("poll is available")));
 }
 
 #[test]
-fn flows_over_select() {
-    run_all(|| Some(SelectEngine::new(options()).expect("every machine has it")));
+fn transfers_over_select() {
+    run_all(|| Some(SelectEngine::new(options()).expect("select is available")));
 }
 
 fn options() -> EngineOptions {
@@ -163,7 +162,7 @@ fn run_all<E: Engine<DetachedFd = OwnedFd>>(engine: impl Fn() -> Option<E>) {
     let seeds = seeds("TRANSFERS", TRANSFERS);
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        let _told = SeedReport(seed);
+        let _report = SeedReport(seed);
         let Some(engine) = engine() else { return };
         run_real(seed, engine, &mut coverage);
     }
@@ -184,26 +183,26 @@ fn run_real<E: Engine<DetachedFd = OwnedFd>>(seed: u64, mut engine: E, coverage:
     }
     let [[fd0, peer0], [fd1, peer1]] = streams;
     if spec.is_slow {
-        // So that the worker is stopped in the middle of a pipe.
+        // A small buffer stops the worker in the middle of a pipe.
         set_socket_send_buffer_size(&fd1, SLOW_BYTES).expect("it is a socket");
     }
-    let fds = [fd0, fd1].map(|stream| engine.adopt(stream.into()).expect("there is room"));
+    let fds = [fd0, fd1].map(|stream| engine.adopt(stream.into()).expect("the engine has room"));
     let mut worker = TransferDriver::with(engine, &spec, fds);
     let mut peers =
         [StreamPeer::new(Some(peer0), &spec, 0), StreamPeer::new(Some(peer1), &spec, 1)];
     let since = Instant::now();
     loop {
-        assert!(since.elapsed() < Duration::from_secs(60), "it waits for ever");
-        // It does not wait: the peers are on this thread, too.
+        assert!(since.elapsed() < Duration::from_secs(60), "the transfer has stalled");
+        // The peers are on this thread, so the engine must not wait.
         let now = worker.engine.now();
         worker.engine.submit_and_wait(Some(now));
         worker.handle();
-        let goes_on = peers.iter_mut().fold(false, |goes_on, peer| peer.step() | goes_on);
-        if worker.is_over() && !goes_on {
+        let continues = peers.iter_mut().fold(false, |continues, peer| peer.step() | continues);
+        if worker.is_over() && !continues {
             break;
         }
     }
     let has_reset = peers.iter().any(|peer| peer.has_reset);
-    assert!(has_reset || worker.is_whole(), "nobody aborts: {:?}", worker.ends);
+    assert!(has_reset || worker.is_whole(), "no peer aborts: {:?}", worker.ends);
     check(&spec, &worker, [&peers[0], &peers[1]], Faults::None, coverage);
 }

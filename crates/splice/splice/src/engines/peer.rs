@@ -1,4 +1,4 @@
-//! The other ends of a transfer, in a simulated world or on this machine.
+//! The peers of a transfer, in a simulated world or on this machine.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -10,19 +10,19 @@ use rand_pcg::Pcg64Mcg;
 
 use super::transfer_driver::TransferSpec;
 
-/// A connection from its other end. Nothing waits.
+/// The peer's end of a connection. No function waits.
 pub(super) trait PeerStream {
-    /// How many of `bytes` were taken; `None`: none ever will be.
+    /// Returns how many of `bytes` were sent; `None` if none can be sent any more.
     fn write(&mut self, bytes: &[u8]) -> Option<usize>;
-    /// What has come.
+    /// Returns received bytes.
     fn read(&mut self, max: usize) -> ReadResult;
-    /// Sends nothing more.
+    /// Shuts down the write side.
     fn finish(&mut self);
-    /// Breaks off; nothing is called afterwards.
+    /// Resets the connection. It is not used afterwards.
     fn reset(&mut self);
 }
 
-/// One in a simulated world.
+/// A connection in a simulated world.
 pub(super) struct SimulatedStream(pub(super) World, pub(super) ActorSocket);
 
 impl PeerStream for SimulatedStream {
@@ -63,7 +63,7 @@ impl PeerStream for Option<TcpStream> {
     }
 
     fn finish(&mut self) {
-        // An error: the connection was reset.
+        // It fails if the connection was reset.
         let _ = self.as_ref().expect("it was not reset").shutdown(Shutdown::Write);
     }
 
@@ -73,12 +73,12 @@ impl PeerStream for Option<TcpStream> {
     }
 }
 
-/// The bytes of a peer's stream.
+/// Returns one byte of a peer's stream.
 pub(super) fn byte(salt: u64, at: usize) -> u8 {
     (salt as usize * 37 + at * 7 + at / 251 + at / 65_521) as u8
 }
 
-/// A peer: sends its stream in pieces, then nothing more; compares what it gets.
+/// A peer, which sends its stream in random pieces and compares the bytes that it receives.
 pub(super) struct StreamPeer<S> {
     stream: S,
     salt: u64,
@@ -86,16 +86,16 @@ pub(super) struct StreamPeer<S> {
     pub(super) sent: usize,
     left: usize,
     is_finished: bool,
-    /// What it is to get: these bytes, and then the other peer's stream.
+    /// The expected prefix, before the stream of the other peer.
     prefix: Vec<u8>,
     pub(super) got: usize,
-    /// The other side closed, and nothing broke.
+    /// The other side closed without a failure.
     pub(super) is_at_end: bool,
     pub(super) is_broken: bool,
-    /// Steps before it breaks off, if it is to, and whether it has.
+    /// Steps until the peer resets the connection, if it does.
     resets_after: Option<usize>,
     pub(super) has_reset: bool,
-    /// The most bytes that it reads at a time, and that it does so in one step of how many.
+    /// The most bytes of one read.
     read_max: usize,
     one_in: usize,
 }
@@ -104,7 +104,7 @@ impl<S: PeerStream> StreamPeer<S> {
     pub(super) fn new(stream: S, spec: &TransferSpec, side: usize) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(spec.seed ^ side as u64);
         let size_bits = spec.size_bits;
-        // The slowest takes a thousand reads or two of the largest body.
+        // The slowest peer needs one or two thousand reads for the largest body.
         let read_max = 1 << (size_bits / 2 + random.next_u64() as usize % (size_bits / 2));
         let mut below = |bound: usize| random.next_u64() as usize % bound;
         let most = 1 << below(8);
@@ -132,7 +132,7 @@ impl<S: PeerStream> StreamPeer<S> {
         self.random.next_u64() as usize % bound
     }
 
-    /// Does something; false when nothing is left to be done.
+    /// Performs a step. Returns `false` when nothing is left to do.
     pub(super) fn step(&mut self) -> bool {
         if self.is_broken || (self.is_finished && self.is_at_end) {
             return false;
@@ -162,7 +162,7 @@ impl<S: PeerStream> StreamPeer<S> {
                 self.sent += count;
                 self.left -= count;
             }
-            // Who closed without reading everything still had sent all of its own.
+            // A peer that closed without reading everything had sent its whole stream.
             None => (self.left, self.is_finished) = (0, true),
         }
     }

@@ -1,4 +1,4 @@
-//! A transfer over an engine: opens both connections, moves, is unspliced perhaps, closes.
+//! Runs a transfer over an engine: connects, forwards, unsplices in some cases, and closes.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::direction_state::DirectionState;
 use crate::pipes::Pipes;
 use crate::request::{End, HalfClose, Side};
 
-/// A moment of a transfer.
+/// The time of an unsplice.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UnspliceTime {
-    /// After so many turns.
+    /// After this many turns.
     Turns(usize),
-    /// When a sink has taken a part of what is in a pipe.
+    /// When a sink has taken a part of the bytes of a pipe.
     Midway,
 }
 
-/// What a seed asks for.
+/// The parameters of a transfer, derived from a seed.
 #[derive(Clone)]
 pub(super) struct TransferSpec {
     pub(super) seed: u64,
@@ -33,11 +33,11 @@ pub(super) struct TransferSpec {
     pub(super) is_bidirectional: bool,
     pub(super) limit: Option<u64>,
     pub(super) prefix: Vec<u8>,
-    /// What either peer sends.
+    /// The bytes that each peer sends.
     pub(super) bytes: [usize; 2],
-    /// Much is sent to somebody who reads little.
+    /// Many bytes are sent to a peer that reads slowly.
     pub(super) is_slow: bool,
-    /// How the application reads, where it keeps a copy.
+    /// How the application reads its copy, if there is one.
     keep: Option<ReadPolicy>,
     /// When the transfer is unspliced.
     unsplice: Option<UnspliceTime>,
@@ -45,7 +45,7 @@ pub(super) struct TransferSpec {
 }
 
 impl TransferSpec {
-    /// Bodies of fewer than `2^size_bits` bytes.
+    /// Derives the parameters. Bodies have fewer than `2^size_bits` bytes.
     pub(super) fn new(seed: u64, size_bits: usize) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let mut below = |bound: usize| random.next_u64() as usize % bound;
@@ -53,7 +53,7 @@ impl TransferSpec {
         let size = 1 << if is_slow { size_bits - 1 } else { below(size_bits) };
         let sizes = [size, 1 << below(size_bits)];
         let is_bidirectional = below(2) == 0;
-        // One way, what the destination sends is nobody's here.
+        // In a unidirectional transfer, the destination sends nothing here.
         let bytes = [below(sizes[0] + 1), below(sizes[1] + 1) * usize::from(is_bidirectional)];
         let limit = below(bytes[0] + 1) as u64;
         let limit = (!is_bidirectional && below(2) == 0).then_some(limit);
@@ -81,7 +81,7 @@ impl TransferSpec {
         }
     }
 
-    /// What the bytes are told apart by that the peer of a side sends.
+    /// Identifies the stream of the peer at a side.
     pub(super) fn salt(&self, side: usize) -> u64 {
         2 * self.seed + side as u64
     }
@@ -109,27 +109,27 @@ fn token(slot: u32) -> Token {
     Token::new(TokenKind::Client, slot, 0)
 }
 
-/// Slots of what opens the connections, behind those of two ways.
+/// Token slots of the two connects, behind those of two directions.
 const OPENING: [u32; 2] = [4, 5];
 
-/// Who moves the bytes.
+/// A worker that drives one transfer.
 pub(super) struct TransferDriver<E: Engine> {
     pub(super) engine: E,
     pipes: Pipes,
-    /// Taken when the transfer is over.
+    /// `None` after the end of the transfer.
     fds: Option<[Fd; 2]>,
     opened: usize,
     pub(super) directions: Vec<EngineDirection>,
-    /// After an unsplice: the same ways by hand.
+    /// The directions after an unsplice.
     pub(super) manual: Vec<ManualDirection>,
-    /// Turns to come before the transfer is unspliced.
+    /// Turns until the unsplice.
     turns_left: Option<usize>,
-    /// How each way ended, once the transfer is over; `None`: it was broken off or unspliced.
+    /// How each direction ended; `None` if it was stopped or unspliced.
     pub(super) ends: Vec<Option<End>>,
 }
 
 impl<E: Engine> TransferDriver<E> {
-    /// A worker that begins to connect to both peers.
+    /// Starts to connect to both peers.
     pub(super) fn connecting(
         mut engine: E,
         spec: &TransferSpec,
@@ -143,7 +143,7 @@ impl<E: Engine> TransferDriver<E> {
         Some(Self::new(engine, spec, [fd0, fd1], 0))
     }
 
-    /// A worker that has these connections to both peers.
+    /// Takes over connections to both peers.
     pub(super) fn with(engine: E, spec: &TransferSpec, fds: [Fd; 2]) -> Self {
         let mut worker = Self::new(engine, spec, fds, 2);
         worker.advance_all();
@@ -166,8 +166,8 @@ impl<E: Engine> TransferDriver<E> {
         }
     }
 
-    /// Handles what came, and lets the application read or unsplice; to be called after each turn
-    /// of the engine.
+    /// Handles completions, and lets the application read or unsplice. Call this after each turn of
+    /// the engine.
     pub(super) fn handle(&mut self) {
         while let Some(Completion { token, event }) = self.engine.next_completion() {
             match event {
@@ -188,7 +188,7 @@ impl<E: Engine> TransferDriver<E> {
         }
     }
 
-    /// When the application looks again whether to read, if there is something to be read.
+    /// Returns when the application next considers a read, if a read is due.
     pub(super) fn reads_at(&self) -> Option<Instant> {
         let is_to_be_read = self.manual.is_empty() && self.directions[0].is_read_due();
         let is_waiting = self.fds.is_some() && is_to_be_read;
@@ -204,7 +204,7 @@ impl<E: Engine> TransferDriver<E> {
                 self.manual[index].handle_event(event, &mut self.engine)
             }
             event => {
-                let [fd0, fd1] = self.fds.as_ref().expect("it is not over");
+                let [fd0, fd1] = self.fds.as_ref().expect("the transfer has not ended");
                 let sink = if index == 0 { fd1 } else { fd0 };
                 self.directions[index].handle_event(
                     &event,
@@ -234,8 +234,8 @@ impl<E: Engine> TransferDriver<E> {
         if is_stopping {
             self.directions.iter_mut().for_each(EngineDirection::stop);
         }
-        let [fd0, fd1] = self.fds.as_ref().expect("it is not over");
-        // An error is told once: whoever asks that connection now would take it for closed.
+        let [fd0, fd1] = self.fds.as_ref().expect("the transfer has not ended");
+        // The error of a connection is reported once: the other direction would see a normal end.
         if !is_aborted(&self.directions) {
             for (direction, fds) in self.directions.iter_mut().zip([[fd0, fd1], [fd1, fd0]]) {
                 direction.advance(&mut self.engine, &mut self.pipes, fds);
@@ -254,7 +254,7 @@ impl<E: Engine> TransferDriver<E> {
     }
 
     fn advance_manual(&mut self) {
-        let [fd0, fd1] = self.fds.as_ref().expect("it is not over");
+        let [fd0, fd1] = self.fds.as_ref().expect("the transfer has not ended");
         for (manual_direction, fds) in self.manual.iter_mut().zip([[fd0, fd1], [fd1, fd0]]) {
             if !manual_direction.is_broken {
                 manual_direction.advance(&mut self.engine, fds);
@@ -266,7 +266,7 @@ impl<E: Engine> TransferDriver<E> {
         }
     }
 
-    /// Ends the transfer where it is, and closes everything.
+    /// Ends the transfer and closes all descriptors.
     pub(super) fn end(&mut self) {
         let Some(fds) = self.fds.take() else { return };
         let is_unspliced = !self.manual.is_empty();
@@ -280,7 +280,7 @@ impl<E: Engine> TransferDriver<E> {
         fds.into_iter().for_each(|fd| self.engine.close(fd));
     }
 
-    /// Whether every way came to an end that was planned, or was gone on with by hand to its end.
+    /// Returns whether every direction ended as planned, or was forwarded manually to its end.
     pub(super) fn is_whole(&self) -> bool {
         match self.manual.is_empty() {
             true => self.ends.iter().all(|end| end.is_some_and(|end| end.error().is_none())),

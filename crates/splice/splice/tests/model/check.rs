@@ -1,11 +1,11 @@
-//! What must be so, whatever happened.
+//! Invariants that hold for every seed.
 
 use millrace_splice::{DirectionResult, End, Error, Side, SpliceMode};
 
 use crate::model_run::{ModelPeer, ModelRun, ModelTransfer};
 
 impl ModelRun {
-    /// While it goes on: what is forwarded and not read has its bound.
+    /// During a transfer: the kept payload stays within its bound.
     pub(crate) fn check_bounds(&self, transfer: &ModelTransfer) {
         let (Some(handle), Some(keep)) = (transfer.handle, transfer.keep) else { return };
         if let Ok([forwarded, _]) = self.splicer.forwarded_bytes(handle) {
@@ -13,15 +13,15 @@ impl ModelRun {
             assert!(forwarded <= read + keep.max2cache as u64, "max2cache");
             let client = transfer.peers[1].connection;
             let is_gone = self.world.borrow().connections[client].is_aborted;
-            assert!(read <= forwarded || is_gone, "nothing is read before it went on");
+            assert!(read <= forwarded || is_gone, "nothing is read before it is forwarded");
         }
     }
 
-    /// When nothing moves any more.
+    /// Checks everything after the last event.
     pub(crate) fn check(mut self) {
         for index in 0..self.transfers.len() {
             self.release(index);
-            // The release may have written on.
+            // The release may have sent bytes.
             self.collect_all(index);
             let transfer = &self.transfers[index];
             self.check_end(transfer);
@@ -30,24 +30,24 @@ impl ModelRun {
             self.check_way(transfer, 1);
         }
         let (open, free) = self.splicer.pipes();
-        assert_eq!((self.splicer.transfers(), free), (0, open), "nobody holds a pipe");
+        assert_eq!((self.splicer.transfers(), free), (0, open), "no transfer holds a pipe");
         assert_eq!(self.world.borrow().pipes(), (open, 0), "and all are empty");
-        assert!(!self.world.borrow().is_watched(), "what was released is watched by nobody");
+        assert!(!self.world.borrow().is_watched(), "released connections are not watched");
         drop(self.splicer);
         assert_eq!(self.world.borrow().pipes(), (0, 0));
     }
 
-    /// Whatever was begun has ended, and been released by its end or is now.
+    /// Checks that each transfer ended, and releases it unless its end did.
     fn release(&mut self, index: usize) {
         let transfer = &mut self.transfers[index];
         let Some(handle) = transfer.handle.filter(|_| transfer.released.is_none()) else { return };
-        let (end, forwarded) = transfer.ended.expect("whatever is not broken off ends");
+        let (end, forwarded) = transfer.ended.expect("every transfer ends");
         match self.splicer.unsplice(handle) {
             Err(error) => assert!(error == Error::Stale && transfer.auto_release),
             Ok(released) => {
                 assert!(!transfer.auto_release && released.end == Some(end));
-                let counts = [0, 1].map(|way| released.directions[way].forwarded);
-                // What was written on meanwhile is forwarded too.
+                let counts = [0, 1].map(|direction| released.directions[direction].forwarded);
+                // The unsplice may have forwarded more bytes.
                 assert!(counts[0] >= forwarded[0] && counts[1] >= forwarded[1]);
                 assert!(end.error().is_some() || counts == forwarded);
                 transfer.released = Some(released);
@@ -82,7 +82,7 @@ impl ModelRun {
         }
     }
 
-    /// What is not the transfer's is the application's, untouched.
+    /// Checks that the application alone got the bytes that do not belong to the transfer.
     fn check_application(&self, transfer: &ModelTransfer) {
         if transfer.kind == SpliceMode::Bidirectional {
             return;
@@ -97,50 +97,59 @@ impl ModelRun {
         }
     }
 
-    /// Every byte of one way went on, was kept, is given back, or waits for the application.
-    fn check_way(&self, transfer: &ModelTransfer, way: usize) {
-        if way == 1 && transfer.kind != SpliceMode::Bidirectional {
+    /// Checks that every byte of a direction was forwarded, kept, returned, or left in the source.
+    fn check_way(&self, transfer: &ModelTransfer, direction: usize) {
+        if direction == 1 && transfer.kind != SpliceMode::Bidirectional {
             return;
         }
-        let [from, to] = [&transfer.peers[way], &transfer.peers[1 - way]];
+        let [from, to] = [&transfer.peers[direction], &transfer.peers[1 - direction]];
         let world = self.world.borrow();
         let taken = from.sent - world.connections[from.connection].incoming.len();
         let is_sink_aborted = world.connections[to.connection].is_aborted;
-        let first: &[u8] = if way == 0 { &transfer.first } else { b"" };
+        let first: &[u8] = if direction == 0 { &transfer.first } else { b"" };
         let keep = transfer.keep.is_some();
         match &transfer.released {
             Some(released) => {
-                let direction = &released.directions[way];
+                let direction = &released.directions[direction];
                 check_released(direction, from, first);
                 let sent = first.len() - direction.prefix_unsent;
                 let forwarded = direction.forwarded as usize;
                 check_sent(to, from, &first[..sent], forwarded, is_sink_aborted);
                 let kept = [&transfer.read[..], &direction.kept[..]].concat();
                 let all = if is_sink_aborted { kept.len().max(forwarded) } else { forwarded };
-                assert!(!keep || kept == from.stream(0, all), "kept is what was forwarded");
+                assert!(!keep || kept == from.stream(0, all), "the copy is the forwarded payload");
                 let unsent = direction.unsent.len() - direction.prefix_unsent;
                 let all = if keep { all.max(forwarded + unsent) } else { forwarded + unsent };
-                assert_eq!(all, taken, "nothing is lost");
+                assert_eq!(all, taken, "no byte is lost");
             }
             None => {
                 let (end, forwarded) = transfer.ended.expect("it ended, or was released");
                 let is_lost = matches!(end, End::Aborted { .. });
-                check_sent(to, from, first, forwarded[way] as usize, is_lost || is_sink_aborted);
-                assert!(is_lost || forwarded[way] as usize == taken);
-                assert!(!keep || transfer.read == from.stream(0, taken), "all was read");
+                check_sent(
+                    to,
+                    from,
+                    first,
+                    forwarded[direction] as usize,
+                    is_lost || is_sink_aborted,
+                );
+                assert!(is_lost || forwarded[direction] as usize == taken);
+                assert!(
+                    !keep || transfer.read == from.stream(0, taken),
+                    "the whole payload was read"
+                );
             }
         }
     }
 }
 
-fn check_released(way: &DirectionResult, from: &ModelPeer, first: &[u8]) {
-    let (first_unsent, payload) = way.unsent.split_at(way.prefix_unsent);
+fn check_released(direction: &DirectionResult, from: &ModelPeer, first: &[u8]) {
+    let (first_unsent, payload) = direction.unsent.split_at(direction.prefix_unsent);
     assert!(first.ends_with(first_unsent));
-    let forwarded = way.forwarded as usize;
+    let forwarded = direction.forwarded as usize;
     assert!(payload == from.stream(forwarded, forwarded + payload.len()));
 }
 
-/// The peer got what was sent, or the beginning of it if something was aborted.
+/// Checks that the peer got the sent bytes; after an abort, a part of them from the start.
 fn check_sent(to: &ModelPeer, from: &ModelPeer, first: &[u8], forwarded: usize, is_aborted: bool) {
     let sent = [first, &from.stream(0, forwarded)].concat();
     if is_aborted {

@@ -1,5 +1,5 @@
-//! A kernel in memory: connections whose peers the test plays, pipes of few places, and short
-//! counts, all from one seed.
+//! A model of the kernel: connections with simulated peers, small pipes, and short counts, all from
+//! one seed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,24 +9,24 @@ use millrace_splice::{Errno, Result, SocketEvent, SystemCalls, TcpState};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// One connection: what its peer sent and we have not taken, and the other way.
+/// A connection with its receive and send queues.
 #[derive(Default)]
 pub(crate) struct ModelConnection {
     pub(crate) incoming: VecDeque<u8>,
-    /// The peer's close comes behind what is incoming.
+    /// The peer has closed, behind the incoming bytes.
     pub(crate) is_ended: bool,
     pub(crate) is_aborted: bool,
-    /// There is urgent data in front of what is incoming: a splice gets none of it, a receive does.
+    /// Urgent data precedes the incoming bytes: a splice gets none of them, a receive does.
     is_urgent: bool,
-    /// Told once, behind what is incoming.
+    /// The pending error, reported once behind the incoming bytes.
     error: Option<Errno>,
     pub(crate) outgoing: VecDeque<u8>,
-    /// `outgoing.len() <= room`.
+    /// The size of the send queue; `outgoing.len() <= room`.
     pub(crate) room: usize,
     pub(crate) is_shut: bool,
     watched: Option<u64>,
     is_changed: bool,
-    /// Somebody found no room: room is a change.
+    /// A call found no room, so new room is an event.
     is_full: bool,
 }
 
@@ -42,7 +42,7 @@ impl ModelConnection {
         }
     }
 
-    /// How many bytes may be taken: 0 at the end.
+    /// Returns how many bytes can be received: 0 at the end.
     fn readable(&mut self) -> Result<usize> {
         match (self.incoming.len(), self.error.take_if(|_| self.incoming.is_empty())) {
             (0, Some(error)) => Err(error),
@@ -51,13 +51,13 @@ impl ModelConnection {
         }
     }
 
-    /// A receive took so many bytes, and the urgent data in front of them.
+    /// Removes received bytes and the urgent data before them.
     fn take_off(&mut self, count: usize) {
         self.incoming.drain(..count);
         self.is_urgent = false;
     }
 
-    /// How many bytes may be sent.
+    /// Returns how many bytes can be sent.
     fn writable(&mut self) -> Result<usize> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -75,7 +75,7 @@ impl ModelConnection {
     }
 }
 
-/// Bytes in places, as Linux has them: a place is never shared.
+/// The buffers of a pipe. As in Linux, two writes never share a buffer.
 #[derive(Default)]
 struct PipeBuffers(VecDeque<VecDeque<u8>>);
 
@@ -87,7 +87,7 @@ impl PipeBuffers {
     fn take(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count);
         while bytes.len() < count {
-            let place = self.0.front_mut().expect("no more is taken than was there");
+            let place = self.0.front_mut().expect("the pipe has the bytes");
             let taken = place.len().min(count - bytes.len());
             bytes.extend(place.drain(..taken));
             if place.is_empty() {
@@ -98,7 +98,7 @@ impl PipeBuffers {
     }
 }
 
-/// All that there is.
+/// The whole model.
 pub(crate) struct ModelWorld {
     pub(crate) connections: Vec<ModelConnection>,
     pipes: BTreeMap<usize, PipeBuffers>,
@@ -106,25 +106,25 @@ pub(crate) struct ModelWorld {
     random: Pcg64Mcg,
     is_woken: bool,
     pause: PauseState,
-    /// Places of a pipe.
+    /// Buffers of a pipe.
     buffers: usize,
-    /// The most bytes in a place.
+    /// The most bytes of a buffer.
     buffer_bytes: usize,
-    /// One call in so many finds less than it could; 0: none.
+    /// One in this many calls returns a short count; 0: none.
     short_one_in: u64,
-    /// One call for a pipe in so many fails; 0: none.
+    /// One in this many requests for a pipe fails; 0: none.
     no_pipe_one_in: u64,
-    /// One call that moves bytes in so many finds no memory; 0: none.
+    /// One in this many calls finds no memory; 0: none.
     no_memory_one_in: u64,
 }
 
-/// What [`Kernel::pause`] began.
+/// The pause of [`SystemCalls::start_pause`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PauseState {
-    /// Nothing, or it was said that it is over.
+    /// No pause, or its end was returned.
     None,
     GoesOn,
-    /// No wait has found that.
+    /// The pause is over, and no wait has found this yet.
     Over,
     Found,
 }
@@ -151,7 +151,7 @@ impl ModelWorld {
         }
     }
 
-    /// Fails if a call finds no memory.
+    /// Fails if this call is to find no memory.
     fn find_memory(&mut self) -> Result<()> {
         match (self.chance(self.no_memory_one_in), self.chance(2)) {
             (false, _) => Ok(()),
@@ -160,7 +160,7 @@ impl ModelWorld {
         }
     }
 
-    /// Time passes, if somebody waits for that.
+    /// Ends the pause, if one is running.
     pub(crate) fn pass_time(&mut self) -> bool {
         let goes_on = self.pause == PauseState::GoesOn;
         if goes_on {
@@ -169,12 +169,12 @@ impl ModelWorld {
         goes_on
     }
 
-    /// Whether much can be moved in few steps.
+    /// Returns whether few steps can move many bytes.
     pub(crate) fn is_coarse(&self) -> bool {
         self.buffers * self.buffer_bytes > 10_000
     }
 
-    /// Whether one of so many chances came; of 0 none does.
+    /// Returns true in one of `of` cases; never for 0.
     fn chance(&mut self, of: u64) -> bool {
         of != 0 && self.random.next_u64().is_multiple_of(of)
     }
@@ -187,13 +187,13 @@ impl ModelWorld {
         }
     }
 
-    /// A connection that takes up to `room` bytes before its peer does; its number.
+    /// Adds a connection with a send queue of `room` bytes. Returns its index.
     pub(crate) fn connect(&mut self, room: usize) -> usize {
         self.connections.push(ModelConnection { room, ..ModelConnection::default() });
         self.connections.len() - 1
     }
 
-    /// The peer sends.
+    /// The peer sends bytes.
     pub(crate) fn deliver(&mut self, connection: usize, bytes: &[u8]) {
         let is_urgent = self.chance(16);
         let connection = &mut self.connections[connection];
@@ -202,7 +202,7 @@ impl ModelWorld {
         connection.is_changed = true;
     }
 
-    /// The peer takes what it was sent, up to `max` bytes.
+    /// The peer receives up to `max` bytes.
     pub(crate) fn collect(&mut self, connection: usize, max: usize) -> Vec<u8> {
         let connection = &mut self.connections[connection];
         let count = max.min(connection.outgoing.len());
@@ -210,7 +210,7 @@ impl ModelWorld {
         connection.outgoing.drain(..count).collect()
     }
 
-    /// The peer closes its direction.
+    /// The peer closes its write side.
     pub(crate) fn end(&mut self, connection: usize) {
         let connection = &mut self.connections[connection];
         connection.is_ended = true;
@@ -226,7 +226,7 @@ impl ModelWorld {
         connection.is_changed = true;
     }
 
-    /// What poll(2) would say of the splicer's descriptor.
+    /// Returns whether poll(2) would report the descriptor of the splicer.
     pub(crate) fn is_readable(&self) -> bool {
         let is_found = |it: &ModelConnection| it.is_changed && it.watched.is_some();
         self.is_woken || self.pause == PauseState::Over || self.connections.iter().any(is_found)
@@ -236,7 +236,7 @@ impl ModelWorld {
         self.connections.iter().any(|connection| connection.watched.is_some())
     }
 
-    /// Pipes that are open, and bytes in them.
+    /// Returns the number of open pipes and of the bytes in them.
     pub(crate) fn pipes(&self) -> (usize, usize) {
         (self.pipes.len(), self.pipes.values().map(PipeBuffers::len).sum())
     }
@@ -249,7 +249,7 @@ impl ModelWorld {
         self.buffers - self.buffers(pipe).0.len()
     }
 
-    /// Puts bytes into as many places as they take, and gives how many fitted.
+    /// Puts bytes into as many buffers as they need, and returns how many fitted.
     fn put(&mut self, pipe: &ModelPipe, bytes: impl Iterator<Item = u8>) -> usize {
         let mut bytes = bytes.peekable();
         let mut count = 0;
@@ -263,11 +263,11 @@ impl ModelWorld {
     }
 }
 
-/// The world as a splicer calls it.
+/// The model as the kernel of a splicer.
 #[derive(Clone)]
 pub(crate) struct ModelKernel(pub(crate) Rc<RefCell<ModelWorld>>);
 
-/// A pipe of a world, which it leaves when it is dropped.
+/// A pipe of the model. Dropping it closes it.
 pub(crate) struct ModelPipe {
     number: usize,
     world: Rc<RefCell<ModelWorld>>,
@@ -299,7 +299,8 @@ impl SystemCalls for ModelKernel {
         let mut world = self.0.borrow_mut();
         world.find_memory()?;
         let count = world.connections[*from].readable()?.min(max);
-        // Urgent data looks like the end where that comes behind it, and else like nothing.
+        // At urgent data, a splice reports an end if the stream ends behind it, and otherwise
+        // EAGAIN.
         if world.connections[*from].is_urgent {
             let is_ended = world.connections[*from].is_ended;
             return if is_ended { Ok(0) } else { Err(Errno::AGAIN) };
@@ -433,7 +434,7 @@ impl SystemCalls for ModelKernel {
             world.pause = PauseState::Found;
         }
         for index in 0..world.connections.len() {
-            // What does not fit into one wait is found by the next.
+            // The next wait finds events that did not fit into this one.
             let is_late = world.chance(4);
             let connection = &mut world.connections[index];
             if let Some(token) = connection.watched.filter(|_| connection.is_changed && !is_late) {

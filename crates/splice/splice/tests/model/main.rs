@@ -1,8 +1,8 @@
-//! Whole lives of transfers over a modelled kernel, invented by seeds: whatever peers, readers and
-//! the kernel do, every byte arrives or is given back, once, every end is told, once, and nobody
-//! waits for ever.
+//! Complete transfers over a modelled kernel, random from seeds. For all behaviour of peers,
+//! readers and the kernel, every byte arrives or is returned exactly once, every end is reported
+//! exactly once, and no transfer waits forever.
 //!
-//! SEEDS=20000 plays so many, SEED=7 one.
+//! SEEDS=20000 runs that many seeds, SEED=7 one.
 
 mod check;
 mod kernel;
@@ -20,7 +20,7 @@ fn transfers_over_a_modelled_kernel() {
         None => 0..number("SEEDS").unwrap_or(SEEDS),
     };
     for seed in seeds {
-        let _told = SeedReport(seed);
+        let _report = SeedReport(seed);
         let mut play = ModelRun::new(seed);
         play.run();
         play.finish();
@@ -28,7 +28,7 @@ fn transfers_over_a_modelled_kernel() {
     }
 }
 
-/// Says which seed failed.
+/// Prints the seed if the test panics.
 struct SeedReport(u64);
 
 impl Drop for SeedReport {

@@ -1,5 +1,5 @@
-//! A play: some transfers of one splicer, their peers, and an application that reads when it is
-//! told to, or later.
+//! A run of the model: transfers of one splicer, their peers, and an application that reads after
+//! notices, at once or late.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,38 +13,38 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::kernel::{ModelKernel, ModelWorld};
 
-/// The other end of a connection.
+/// The peer of a connection.
 pub(crate) struct ModelPeer {
     pub(crate) connection: usize,
     pub(crate) sent: usize,
-    /// Bytes that it will still send.
+    /// Bytes left to send.
     left: usize,
     pub(crate) got: Vec<u8>,
 }
 
 impl ModelPeer {
-    /// The bytes of its stream at `from..to`.
+    /// Returns the bytes of its stream at `from..to`.
     pub(crate) fn stream(&self, from: usize, to: usize) -> Vec<u8> {
         (from..to).map(|at| (self.connection * 37 + at * 7 + at / 251) as u8).collect()
     }
 }
 
-/// What was asked of a splicer, and what it did.
+/// A request to the splicer, and its results.
 pub(crate) struct ModelTransfer {
     pub(crate) kind: SpliceMode,
     pub(crate) keep: Option<KeepCopy>,
     pub(crate) auto_release: bool,
     pub(crate) first: Vec<u8>,
     pub(crate) handle: Option<Handle>,
-    /// Of `fd0` and of `fd1`.
+    /// The peers of `fd0` and of `fd1`.
     pub(crate) peers: [ModelPeer; 2],
-    /// Kept bytes that the application read.
+    /// Kept payload that the application read.
     pub(crate) read: Vec<u8>,
-    /// It was told to, and has not yet.
+    /// A readable notice came, and the application has not read since.
     is_read_due: bool,
-    /// What it read of the destination.
+    /// Bytes that the application read from the destination.
     pub(crate) requests: Vec<u8>,
-    /// Bytes that it wrote to the source.
+    /// Bytes that the application wrote to the source.
     pub(crate) written: usize,
     pub(crate) ended: Option<(End, [u64; 2])>,
     pub(crate) released: Option<Released>,
@@ -57,7 +57,7 @@ pub(crate) struct ModelRun {
     pipes_max: usize,
     pub(crate) transfers: Vec<ModelTransfer>,
     aborts: bool,
-    /// Much is moved, by large steps.
+    /// The run moves many bytes in large steps.
     is_large: bool,
 }
 
@@ -85,7 +85,7 @@ impl ModelRun {
         values[self.below(values.len())]
     }
 
-    /// As [`ModelRun::one_of`], but of the large ones if much is moved.
+    /// Like [`ModelRun::one_of`], but takes the last value in a large run.
     fn step(&mut self, values: [usize; 4]) -> usize {
         if self.is_large { values[3] } else { values[self.below(4)] }
     }
@@ -96,7 +96,7 @@ impl ModelRun {
         ModelPeer { connection: world.connect(room), sent: 0, left: bytes, got: Vec::new() }
     }
 
-    /// Asks for a transfer of which something may have come already.
+    /// Starts a transfer for which bytes may have arrived already.
     fn splice(&mut self) {
         let size = if self.is_large { 2 << 20 } else { self.one_of(&[0, 1, 500, 5000, 5000]) };
         let bytes = self.below(size + 1);
@@ -155,14 +155,14 @@ impl ModelRun {
             SpliceOutcome::Ended { end, released, input: count } => {
                 transfer.read.extend(&input[..count]);
                 assert_eq!(released.end, Some(end));
-                let forwarded = [0, 1].map(|way| released.directions[way].forwarded);
+                let forwarded = [0, 1].map(|direction| released.directions[direction].forwarded);
                 transfer.ended = Some((end, forwarded));
                 transfer.released = Some(released);
             }
         }
     }
 
-    /// Things that happen, until most is over.
+    /// Runs random events, until most transfers are over.
     pub(crate) fn run(&mut self) {
         for _ in 0..20 + self.below(200) {
             let index = self.below(self.transfers.len());
@@ -180,10 +180,10 @@ impl ModelRun {
         }
     }
 
-    /// Everybody does all that is left to be done.
+    /// Lets peers, application and splicer finish their work.
     pub(crate) fn finish(&mut self) {
         for round in 0.. {
-            assert!(round < 2_000_000, "it goes on for ever");
+            assert!(round < 2_000_000, "the run does not end");
             let mut is_moved = false;
             for index in 0..self.transfers.len() {
                 is_moved |= self.deliver(index) | self.collect(index);
@@ -194,14 +194,15 @@ impl ModelRun {
                 }
             }
             is_moved |= self.forward();
-            // Only when nothing else is left: who tries again before the pause is over spins.
+            // Let time pass only if nothing else is left, so that a retry before the end of the
+            // pause loops.
             if !is_moved && !self.world.borrow_mut().pass_time() {
                 return;
             }
         }
     }
 
-    /// A peer of either side sends.
+    /// Both peers send, in random order.
     fn deliver(&mut self, index: usize) -> bool {
         let side = self.below(2);
         let other = self.deliver_from(index, 1 - side);
@@ -223,12 +224,12 @@ impl ModelRun {
         true
     }
 
-    /// Both peers take all that they were sent.
+    /// Both peers receive all bytes.
     pub(crate) fn collect_all(&mut self, index: usize) {
         self.collect_up_to(index, usize::MAX);
     }
 
-    /// Both peers take something of what they were sent.
+    /// Both peers receive some bytes.
     fn collect(&mut self, index: usize) -> bool {
         let max = self.step([1, 100, 2000, 1 << 20]);
         self.collect_up_to(index, max)
@@ -244,7 +245,7 @@ impl ModelRun {
         is_moved
     }
 
-    /// Peers that have sent all close, or most of them.
+    /// Peers that have sent everything close.
     fn end(&mut self, index: usize) -> bool {
         let mut is_moved = false;
         for peer in &self.transfers[index].peers {
@@ -276,7 +277,7 @@ impl ModelRun {
         }
     }
 
-    /// Reads what it may and, now and then, tries what it may not.
+    /// Reads if a notice came. Otherwise tries calls that are allowed and calls that are not.
     fn act_as_application(&mut self, index: usize) {
         if self.transfers[index].is_read_due {
             return self.read_kept(index);
@@ -313,15 +314,15 @@ impl ModelRun {
         }
     }
 
-    /// Reads some of what is kept, as it was told.
+    /// Reads kept payload after a notice.
     fn read_kept(&mut self, index: usize) {
         let mut bytes = vec![0; self.step([1, 100, 1000, 400_000])];
         let transfer = &mut self.transfers[index];
-        let handle = transfer.handle.expect("it was told so by its name");
+        let handle = transfer.handle.expect("the notice had its handle");
         transfer.is_read_due = false;
         match self.splicer.read(handle, Side::Fd0, &mut bytes) {
             Ok(count) => {
-                assert!(count > 0, "there is something, or nobody tells");
+                assert!(count > 0, "a notice means that there are bytes");
                 transfer.read.extend(&bytes[..count]);
             }
             Err(Error::Stale) => assert!(transfer.released.is_some()),
@@ -329,12 +330,12 @@ impl ModelRun {
         }
     }
 
-    /// What a loop around poll(2) does.
+    /// Does what a loop around poll(2) does.
     fn forward(&mut self) -> bool {
         if !self.world.borrow().is_readable() {
             return false;
         }
-        self.splicer.forward(Some(0)).expect("it waits for nothing else");
+        self.splicer.forward(Some(0)).expect("no descriptor is closed");
         while let Some(notice) = self.splicer.next_notice() {
             let index = self.handle_notice(notice);
             if self.transfers[index].is_read_due && self.below(2) == 0 {
@@ -348,19 +349,23 @@ impl ModelRun {
         true
     }
 
-    /// Gives which transfer is meant.
+    /// Records a notice and returns the index of its transfer.
     fn handle_notice(&mut self, notice: Notice) -> usize {
         let name = Some(notice.handle());
-        let index = self.transfers.iter().position(|it| it.handle == name).expect("it is named");
+        let index =
+            self.transfers.iter().position(|it| it.handle == name).expect("the handle is known");
         let transfer = &mut self.transfers[index];
-        assert!(transfer.released.is_none() && transfer.ended.is_none(), "that was the last");
+        assert!(
+            transfer.released.is_none() && transfer.ended.is_none(),
+            "the end is the last notice"
+        );
         match notice {
             Notice::Readable(_) => {
-                assert!(transfer.keep.is_some() && !transfer.is_read_due, "it is told once");
+                assert!(transfer.keep.is_some() && !transfer.is_read_due, "a notice is sent once");
                 transfer.is_read_due = true;
             }
             Notice::Ended { end, forwarded, .. } => {
-                assert!(!transfer.is_read_due, "there is something left to be read");
+                assert!(!transfer.is_read_due, "the end comes after the last read");
                 transfer.ended = Some((end, forwarded));
             }
         }

@@ -1,14 +1,14 @@
-//! Random transfers over connections of this machine, sixteen at a time: sizes, limits, pieces,
-//! aborts of either side, half closes, unsplices at any moment, slow readers. Every byte is
-//! compared, also those that the application carries on after an unsplice, and afterwards no
-//! descriptor is open that was not before. The splicer has turns only when poll(2) says that its
-//! descriptor is readable: where that is not said when it should be, a transfer stands for ever.
+//! Random transfers over loopback connections, sixteen at a time, with random sizes, limits,
+//! pieces, aborts, half closes, unsplices and slow readers. Every byte is compared, also those that
+//! the application forwards after an unsplice. At the end, no descriptor may be left open. The
+//! splicer runs only when poll(2) reports its descriptor, so a missing wake-up stalls a transfer
+//! forever.
 //!
-//! With ORIGIN_NAMESPACE and CLIENT_NAMESPACE, files for setns(2), peers are there, from where we are
-//! ORIGIN_SIDE and CLIENT_SIDE.
+//! With ORIGIN_NAMESPACE and CLIENT_NAMESPACE, files for setns(2), the peers are in these network
+//! namespaces and reach this process at ORIGIN_SIDE and CLIENT_SIDE.
 //!
-//! TRANSFERS=10000 plays so many; SEED=7 begins with another seed. What the kernel does between two
-//! calls is not ours to repeat: a seed gives the same questions, not the same answers.
+//! TRANSFERS=10000 runs that many transfers; SEED=7 starts with another seed. A seed determines the
+//! requests, but not the timing of the kernel.
 
 mod peer;
 mod peer_host;
@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stress_transfer::{Splices, StressTransfer};
 
 const TRANSFERS: u64 = 200;
-const AT_A_TIME: usize = 16;
+const CONCURRENT: usize = 16;
 const PIPES_MAX: usize = 8;
 
 #[test]
@@ -30,41 +30,42 @@ fn transfers_over_loopback() {
     };
     let first = number("SEED", 0);
     let mut seeds = first..first + number("TRANSFERS", TRANSFERS);
-    let places = ["ORIGIN", "CLIENT"].map(PeerHost::of);
+    let hosts = ["ORIGIN", "CLIENT"].map(PeerHost::of);
     let before = millrace_sys::descriptor_count().unwrap();
-    // Fewer pipes than could be used: some bytes are copied.
+    // With so few pipes, some bytes are copied.
     let mut splicer: Splices = Splicer::new(Linux::new().unwrap(), PIPES_MAX);
-    let mut lives: Vec<StressTransfer> = Vec::new();
+    let mut transfers: Vec<StressTransfer> = Vec::new();
     loop {
-        while lives.len() < AT_A_TIME {
+        while transfers.len() < CONCURRENT {
             let Some(seed) = seeds.next() else { break };
-            lives.push(StressTransfer::new(seed, &places, &mut splicer));
+            transfers.push(StressTransfer::new(seed, &hosts, &mut splicer));
         }
-        if lives.is_empty() {
+        if transfers.is_empty() {
             break;
         }
-        for life in &mut lives {
-            life.step(&mut splicer);
+        for transfer in &mut transfers {
+            transfer.step(&mut splicer);
         }
-        // The peers are on this thread, too: they cannot be waited for any longer.
-        let wait_ms = i64::from(lives.iter().all(StressTransfer::is_waiting));
+        // The peers are on this thread, so a wait has to be short.
+        let wait_ms = i64::from(transfers.iter().all(StressTransfer::is_waiting));
         if is_readable(&splicer, wait_ms) {
             splicer.forward(Some(0)).unwrap();
             while let Some(notice) = splicer.next_notice() {
-                let life = lives.iter_mut().find(|life| life.has_handle(notice.handle()));
-                life.expect("it is alive").handle_notice(notice);
+                let transfer =
+                    transfers.iter_mut().find(|transfer| transfer.has_handle(notice.handle()));
+                transfer.expect("the transfer is running").handle_notice(notice);
             }
         }
-        lives.retain_mut(|life| !life.finish(&mut splicer));
+        transfers.retain_mut(|transfer| !transfer.finish(&mut splicer));
     }
     let (open, free) = splicer.pipes();
-    assert_eq!((splicer.transfers(), free), (0, open), "nobody holds a pipe");
+    assert_eq!((splicer.transfers(), free), (0, open), "no transfer holds a pipe");
     drop(splicer);
     let after = millrace_sys::descriptor_count().unwrap();
     assert_eq!(after, before, "every descriptor is closed");
 }
 
-/// Whether it is worth a turn, within so many milliseconds.
+/// Returns whether the splicer has work within `wait_ms`.
 fn is_readable(splicer: &Splices, wait_ms: i64) -> bool {
     let fd = splicer.fd();
     let wait = Timespec { tv_sec: 0, tv_nsec: wait_ms * 1_000_000 };

@@ -1,4 +1,4 @@
-//! The other end of a connection: sends its stream piece by piece, and compares what it gets.
+//! The peer of a connection: sends its stream in pieces, and compares the bytes that it receives.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::peer_host::PeerHost;
 
-/// Where bytes come from: each peer sends a stream that no other one does.
+/// A stream of bytes. Each peer sends a different one.
 #[derive(Clone, Copy)]
 pub(crate) struct ByteStream(pub(crate) u64);
 
@@ -21,15 +21,15 @@ impl ByteStream {
     }
 }
 
-/// The other end.
+/// The peer of a connection.
 pub(crate) struct StressPeer {
     stream: ByteStream,
-    /// Gone once it aborted.
+    /// `None` after an abort.
     connection: Option<TcpStream>,
     pub(crate) sent: usize,
     left: usize,
     pub(crate) is_closed: bool,
-    /// What it is to get: some first bytes, then this stream.
+    /// The expected prefix, before the stream `wanted`.
     first: Vec<u8>,
     wanted: ByteStream,
     pub(crate) got: usize,
@@ -38,20 +38,22 @@ pub(crate) struct StressPeer {
 }
 
 impl StressPeer {
-    /// A peer that sends `bytes` bytes and is to get `wanted` behind `first`, and our end.
+    /// Returns a peer that sends `bytes` bytes and expects `first` and then `wanted`, and our end
+    /// of the connection.
     pub(crate) fn new(
-        place: &PeerHost,
+        host: &PeerHost,
         stream: ByteStream,
         bytes: usize,
         first: Vec<u8>,
         wanted: ByteStream,
     ) -> (Self, Rc<TcpStream>) {
-        // One of ours, whose connections take little for a peer that reads nothing.
-        let address = SocketAddr::new(place.address, 0);
+        // This listener's connections have small buffers, so that a peer that does not read fills
+        // them.
+        let address = SocketAddr::new(host.address, 0);
         let listener = millrace_sys::listen_tcp(address, false).expect("a port is free");
         let address = millrace_sys::local_address(listener.as_fd()).expect("it is bound");
-        let connection = place.connect(address.expect("it is TCP")).expect("it listens");
-        // The peer may have heard of it before we do.
+        let connection = host.connect(address.expect("it is TCP")).expect("it listens");
+        // The peer's connect may return before the connection can be accepted.
         let listener = TcpListener::from(listener);
         listener.set_nonblocking(false).expect("it is open");
         let (ours, _) = listener.accept().expect("one was made");
@@ -85,12 +87,12 @@ impl StressPeer {
         self.stream
     }
 
-    /// How many first bytes it is to get.
+    /// Returns the length of the expected prefix.
     pub(crate) fn first(&self) -> usize {
         self.first.len()
     }
 
-    /// Sends up to `max` bytes, if there is room.
+    /// Sends up to `max` bytes, as far as there is room.
     pub(crate) fn send(&mut self, max: usize) {
         let Some(connection) = &mut self.connection else { return };
         let piece = self.stream.bytes(self.sent, self.sent + self.left.min(max));
@@ -103,17 +105,17 @@ impl StressPeer {
         }
     }
 
-    /// Sends nothing more.
+    /// Shuts down the write side.
     pub(crate) fn close(&mut self) {
         self.left = 0;
         self.is_closed = true;
         if let Some(connection) = &self.connection {
-            // An error: the other side has aborted.
+            // It fails if the other side has aborted.
             let _ = connection.shutdown(Shutdown::Write);
         }
     }
 
-    /// Takes up to `max` bytes, and compares them.
+    /// Receives up to `max` bytes and compares them.
     pub(crate) fn take(&mut self, max: usize) {
         let Some(connection) = &mut self.connection else { return };
         let mut bytes = vec![0; max];

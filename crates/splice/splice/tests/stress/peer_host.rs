@@ -1,4 +1,5 @@
-//! Where peers are: here or, for `scripts/lossy.py`, in network namespaces of their own.
+//! The location of peers: this namespace or, for `scripts/lossy.py`, network namespaces of their
+//! own.
 
 use std::fs::File;
 use std::io;
@@ -8,57 +9,58 @@ use std::sync::mpsc;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where the peers of one side are.
+/// The location of the peers of one side.
 pub(crate) struct PeerHost {
-    /// Our address as they see it.
+    /// The address of this process as the peers see it.
     pub(crate) address: IpAddr,
-    /// The thread that connects from there.
+    /// The thread that connects from another namespace.
     there: Option<NamespaceThread>,
 }
 
 struct NamespaceThread {
-    asked: mpsc::Sender<SocketAddr>,
+    addresses: mpsc::Sender<SocketAddr>,
     connected: mpsc::Receiver<io::Result<TcpStream>>,
 }
 
 impl PeerHost {
-    /// The place of a `name`, ORIGIN or CLIENT: the namespace whose file is ORIGIN_NAMESPACE, from
-    /// which we are ORIGIN_SIDE; this one if there is no such variable.
+    /// Returns the location for `name`, ORIGIN or CLIENT: the namespace in ORIGIN_NAMESPACE, which
+    /// reaches this process at ORIGIN_SIDE; this namespace without that variable.
     pub(crate) fn of(name: &str) -> Self {
         let Ok(namespace) = std::env::var(format!("{name}_NAMESPACE")) else {
             return Self { address: IpAddr::from([127, 0, 0, 1]), there: None };
         };
-        let address = std::env::var(format!("{name}_SIDE")).expect("it goes with the namespace");
-        let there = Some(NamespaceThread::enter(&namespace).expect("root may"));
+        let address = std::env::var(format!("{name}_SIDE")).expect("it is set with the namespace");
+        let there = Some(NamespaceThread::enter(&namespace).expect("the test runs as root"));
         Self { address: address.parse().expect("an address"), there }
     }
 
-    /// A connection from there.
+    /// Connects from there.
     pub(crate) fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let Some(there) = &self.there else { return TcpStream::connect(address) };
-        there.asked.send(address).expect("the thread waits");
-        there.connected.recv().expect("the thread answers")
+        there.addresses.send(address).expect("the thread waits");
+        there.connected.recv().expect("the thread replies")
     }
 }
 
 impl NamespaceThread {
-    /// A thread in a namespace: sockets belong to that in which they were made.
+    /// Starts a thread in a namespace. A socket belongs to the namespace of the thread that creates
+    /// it.
     fn enter(namespace: &str) -> io::Result<Self> {
         let namespace = File::open(namespace)?;
-        let (asked, questions) = mpsc::channel();
-        let (answers, connected) = mpsc::channel();
+        let (addresses, requests) = mpsc::channel();
+        let (results, connected) = mpsc::channel();
         let (entered, is_there) = mpsc::channel();
         std::thread::spawn(move || {
             let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(namespace.as_fd(), kind).expect("root may");
+            move_into_link_name_space(namespace.as_fd(), kind).expect("the test runs as root");
             drop(namespace);
-            entered.send(()).expect("somebody waits");
-            for address in questions {
-                let _ = answers.send(TcpStream::connect::<SocketAddr>(address));
+            entered.send(()).expect("the test waits");
+            for address in requests {
+                let _ = results.send(TcpStream::connect::<SocketAddr>(address));
             }
         });
-        // Descriptors are counted from now on.
+        // The test counts open descriptors from here on.
         is_there.recv().expect("the thread gets there");
-        Ok(Self { asked, connected })
+        Ok(Self { addresses, connected })
     }
 }

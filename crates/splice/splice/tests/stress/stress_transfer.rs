@@ -1,4 +1,4 @@
-//! One transfer from its beginning to the end of its connections, and what must be so meanwhile.
+//! One transfer with its connections, and its checks.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,13 +17,13 @@ use crate::peer_host::PeerHost;
 
 pub(crate) type Splices = Splicer<Linux<Rc<TcpStream>>>;
 
-/// After so long something waits for ever, even where packets get lost.
-const FOR_EVER: Duration = Duration::from_secs(120);
+/// A transfer that takes longer has stalled, even with packet loss.
+const STALL_TIME: Duration = Duration::from_secs(120);
 
 pub(crate) struct StressTransfer {
     seed: u64,
     random: Pcg64Mcg,
-    /// Of `fd0`, and of `fd1`.
+    /// The connections `fd0` and `fd1`.
     fds: [Rc<TcpStream>; 2],
     peers: [StressPeer; 2],
     kind: SpliceMode,
@@ -31,13 +31,13 @@ pub(crate) struct StressTransfer {
     auto_release: bool,
     handle: Option<Handle>,
     is_read_due: bool,
-    /// Kept bytes that were read.
+    /// Kept payload that was read.
     read: usize,
     ended: Option<(End, [u64; 2])>,
     released: Option<Released>,
-    /// Steps until everybody does what is left to be done.
+    /// Steps until the peers and the application finish their work.
     steps: usize,
-    /// Until then the peers read little.
+    /// Until then, the peers read slowly.
     is_slow: bool,
     aborts: bool,
     unsplices: bool,
@@ -45,12 +45,12 @@ pub(crate) struct StressTransfer {
 }
 
 impl StressTransfer {
-    pub(crate) fn new(seed: u64, places: &[PeerHost; 2], splicer: &mut Splices) -> Self {
+    pub(crate) fn new(seed: u64, hosts: &[PeerHost; 2], splicer: &mut Splices) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let mut below = |bound: usize| random.next_u64() as usize % bound;
         let size = 1 << below(22);
         let is_slow = below(4) == 0;
-        // So much does not fit between a source and a reader who does not read.
+        // This size does not fit between a source and a reader that does not read.
         let bytes = if is_slow { (1 << 20) + below(1 << 20) } else { below(size + 1) };
         let back_max = 1 << below(18);
         let back = below(back_max);
@@ -59,7 +59,7 @@ impl StressTransfer {
         let kind =
             if is_both { SpliceMode::Bidirectional } else { SpliceMode::Unidirectional { limit } };
         let cache_max = 1 << below(20);
-        // A bound of few bytes makes as many rounds of a large body.
+        // A small bound would need too many rounds for a large body.
         let max2cache = 1 + bytes / 256 + below(cache_max);
         let keep = KeepCopy { min2read: 1 + below(max2cache), max2cache };
         let keep = (!is_both && below(2) == 0).then_some(keep);
@@ -68,9 +68,9 @@ impl StressTransfer {
         let unsplices = is_slow || below(3) == 0;
         let steps = below(300);
         let streams = [ByteStream(2 * seed), ByteStream(2 * seed + 1)];
-        let (peer0, fd0) = StressPeer::new(&places[0], streams[0], bytes, Vec::new(), streams[1]);
-        let (peer1, fd1) = StressPeer::new(&places[1], streams[1], back, first.clone(), streams[0]);
-        let mut life = Self {
+        let (peer0, fd0) = StressPeer::new(&hosts[0], streams[0], bytes, Vec::new(), streams[1]);
+        let (peer1, fd1) = StressPeer::new(&hosts[1], streams[1], back, first.clone(), streams[0]);
+        let mut transfer = Self {
             seed,
             random,
             fds: [fd0, fd1],
@@ -89,8 +89,8 @@ impl StressTransfer {
             unsplices,
             since: Instant::now(),
         };
-        life.splice(&first, splicer);
-        life
+        transfer.splice(&first, splicer);
+        transfer
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -117,7 +117,8 @@ impl StressTransfer {
             }
             SpliceOutcome::Ended { end, released, input: count } => {
                 self.compare_copy(&input[..count]);
-                self.ended = Some((end, [0, 1].map(|way| released.directions[way].forwarded)));
+                self.ended =
+                    Some((end, [0, 1].map(|direction| released.directions[direction].forwarded)));
                 self.released = Some(released);
             }
         }
@@ -133,23 +134,23 @@ impl StressTransfer {
         self.handle == Some(handle)
     }
 
-    /// Whether nothing is left to be done by somebody else than the splicer.
+    /// Returns whether only the splicer can continue.
     pub(crate) fn is_waiting(&self) -> bool {
         self.steps == 0 && !self.is_read_due
     }
 
     pub(crate) fn handle_notice(&mut self, notice: Notice) {
-        assert!(self.ended.is_none(), "that was the last");
+        assert!(self.ended.is_none(), "the end is the last notice");
         match notice {
             Notice::Readable(_) => self.is_read_due = true,
             Notice::Ended { end, forwarded, .. } => self.ended = Some((end, forwarded)),
         }
     }
 
-    /// Something happens; or, after so many steps, all that is left to happen.
+    /// Performs a random step; after the last step, all work that is left.
     pub(crate) fn step(&mut self, splicer: &mut Splices) {
-        let _told = SeedReport(self.seed);
-        assert!(self.since.elapsed() < FOR_EVER, "it waits for ever");
+        let _report = SeedReport(self.seed);
+        assert!(self.since.elapsed() < STALL_TIME, "the transfer has stalled");
         let size = 1 << self.below(18);
         let max = 1 + self.below(size);
         let is_still = self.is_slow && self.below(16) > 0;
@@ -181,7 +182,7 @@ impl StressTransfer {
             return;
         }
         let mut bytes = vec![0; max];
-        let handle = self.handle.expect("it was told by name");
+        let handle = self.handle.expect("the notice had its handle");
         match splicer.read(handle, Side::Fd0, &mut bytes) {
             Ok(count) => self.compare_copy(&bytes[..count]),
             Err(error) => assert!(error == Error::Stale && self.released.is_some(), "{error}"),
@@ -205,7 +206,8 @@ impl StressTransfer {
         }
     }
 
-    /// Ends the life of what was released: compares all, and carries on in user space.
+    /// Ends a released transfer: compares all bytes and forwards the rest. Returns whether it is
+    /// done.
     pub(crate) fn finish(&mut self, splicer: &mut Splices) -> bool {
         let is_due = self.ended.is_some() && (self.auto_release || self.steps == 0);
         if is_due && self.released.is_none() && !self.auto_release {
@@ -216,11 +218,11 @@ impl StressTransfer {
         if !is_due && self.released.is_none() {
             return false;
         }
-        let _told = SeedReport(self.seed);
+        let _report = SeedReport(self.seed);
         self.check_end();
         let [forth, back] = match (self.released.take(), self.ended) {
             (Some(released), _) => released.directions,
-            // What an abort left over was dropped.
+            // The rest was dropped at the abort.
             (None, Some((End::Aborted { .. }, _))) => return true,
             (None, ended) => ended
                 .expect("it ended")
@@ -252,48 +254,49 @@ impl StressTransfer {
         }
     }
 
-    /// What was kept is what was forwarded, or all if the destination is gone.
-    fn check_kept(&mut self, way: &DirectionResult) {
+    /// Checks that the copy is the forwarded payload, or the whole payload if the destination
+    /// failed.
+    fn check_kept(&mut self, direction: &DirectionResult) {
         if self.keep.is_none() {
             return;
         }
-        self.compare_copy(&way.kept);
+        self.compare_copy(&direction.kept);
         let is_gone = self.peers[1].is_aborted();
-        assert!(self.read as u64 == way.forwarded || is_gone, "{} were kept", self.read);
+        assert!(self.read as u64 == direction.forwarded || is_gone, "{} were kept", self.read);
     }
 
-    /// The application does one way what the splicer did: what was not sent, then what is still in
-    /// the connection, goes to the other peer, which has to get the whole stream.
-    fn forward_rest(&mut self, way: usize, direction: DirectionResult) {
-        if self.peers[way].is_aborted() {
+    /// Forwards the rest of a direction: the unsent bytes, and then the bytes that are left in the
+    /// connection. The other peer must get the whole stream.
+    fn forward_rest(&mut self, side: usize, direction: DirectionResult) {
+        if self.peers[side].is_aborted() {
             return;
         }
-        self.peers[way].close();
+        self.peers[side].close();
         let mut bytes = direction.unsent;
-        let rest = read_to_end(&mut &*self.fds[way]);
-        let (from, to) = if way == 0 { (0, 1) } else { (1, 0) };
+        let rest = read_to_end(&mut &*self.fds[side]);
+        let (from, to) = if side == 0 { (0, 1) } else { (1, 0) };
         let stream = self.peers[from].stream();
         let forwarded = direction.forwarded as usize;
-        let kept = if self.keep.is_some() && way == 0 { self.read } else { 0 };
+        let kept = if self.keep.is_some() && side == 0 { self.read } else { 0 };
         let unsent = bytes.len() - direction.prefix_unsent;
         let taken = (forwarded + unsent).max(kept);
         assert!(rest == stream.bytes(taken, self.peers[from].sent), "{} left", rest.len());
         assert!(bytes[direction.prefix_unsent..] == stream.bytes(forwarded, forwarded + unsent));
-        // One way alone, the other connection has nothing of this one but what was forwarded.
-        if self.peers[to].is_aborted() || (way == 1 && self.kind != SpliceMode::Bidirectional) {
+        // In a unidirectional transfer, the other direction forwards nothing.
+        if self.peers[to].is_aborted() || (side == 1 && self.kind != SpliceMode::Bidirectional) {
             return;
         }
         bytes.extend(rest);
         let mut left = &bytes[..];
         while !self.peers[to].is_at_end {
-            assert!(self.since.elapsed() < FOR_EVER, "it waits for ever");
+            assert!(self.since.elapsed() < STALL_TIME, "the transfer has stalled");
             match (&*self.fds[to]).write(left) {
                 Ok(count) => left = &left[count..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => assert!(left.is_empty(), "{error}"),
             }
             if left.is_empty() {
-                // An error: it was shut before.
+                // It fails if the write side was shut down before.
                 let _ = self.fds[to].shutdown(Shutdown::Write);
             }
             self.peers[to].take(1 << 18);
@@ -303,17 +306,17 @@ impl StressTransfer {
     }
 }
 
-/// All that a peer sent that has closed.
+/// Reads all bytes of a peer that has closed.
 fn read_to_end(connection: &mut &TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     connection.set_nonblocking(false).expect("it is open");
-    connection.set_read_timeout(Some(FOR_EVER)).expect("it is open");
+    connection.set_read_timeout(Some(STALL_TIME)).expect("it is open");
     connection.read_to_end(&mut bytes).expect("the peer has closed");
     connection.set_nonblocking(true).expect("it is open");
     bytes
 }
 
-/// Says which seed failed.
+/// Prints the seed if the test panics.
 pub(crate) struct SeedReport(pub(crate) u64);
 
 impl Drop for SeedReport {
