@@ -138,13 +138,13 @@ pub struct Pipes {
     thresholds: Thresholds,
     pool: PipePool<Pipe>,
     /// Requests that got no pipe.
-    refused: u64,
+    refusals: u64,
 }
 
 impl Pipes {
     /// Creates an empty set of at most `max` pipes, to be used where `thresholds` are reached.
     pub const fn new(max: usize, thresholds: Thresholds) -> Self {
-        Self { thresholds, pool: PipePool::new(max), refused: 0 }
+        Self { thresholds, pool: PipePool::new(max), refusals: 0 }
     }
 
     /// Returns the sizes from which a body is worth a pipe.
@@ -157,7 +157,7 @@ impl Pipes {
     pub fn acquire<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
         let open = || engine.pipe().map(|(out, into)| Pipe { out, into, filled: 0 });
         let pipe = self.pool.acquire(open);
-        self.refused += u64::from(pipe.is_none());
+        self.refusals += u64::from(pipe.is_none());
         pipe
     }
 
@@ -184,8 +184,8 @@ impl Pipes {
     }
 
     /// Returns how often [`Pipes::acquire`] returned `None`.
-    pub fn refused(&self) -> u64 {
-        self.refused
+    pub fn refusals(&self) -> u64 {
+        self.refusals
     }
 
     /// Returns the number of open pipes.
@@ -257,7 +257,7 @@ mod tests {
         let (sink, reader) = stream(&world, &mut engine, b"");
         let mut pipe = pipes.acquire(&mut engine).expect("a pipe is available");
         assert!(pipes.acquire(&mut engine).is_none());
-        assert_eq!((pipes.open(), pipes.refused()), (1, 1));
+        assert_eq!((pipes.open(), pipes.refusals()), (1, 1));
         assert_eq!(pipe.fill(&mut engine, &source, 4), FillResult::Bytes(4));
         pipe.drain_after(&mut engine, &[b"head "], &sink, TOKEN);
         assert!(matches!(run(&world, &mut engine)[..], [CompletionEvent::Spliced(Ok(4))]));

@@ -163,7 +163,7 @@ impl<E: Engine> Worker<E> {
         counters.origin_connections.set(core.origins.connections.len() as u64);
         counters.origin_requests_queued.set(core.origins.queued_count() as u64);
         counters.pipes.set(core.pipes.open() as u64);
-        counters.pipes_refused.set(self.pipes_refused_before + core.pipes.refused());
+        counters.pipes_refused.set(self.pipes_refused_before + core.pipes.refusals());
         counters.listeners.set(core.listeners.len() as u64);
         counters.buffered_bytes.set(core.engine.budget().used() as u64);
     }
