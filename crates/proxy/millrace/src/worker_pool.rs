@@ -238,7 +238,7 @@ impl WorkerSlot {
             mail,
             shared: Arc::clone(shared),
             names: Arc::clone(names),
-            desk: verifier.desk(),
+            verifier: verifier.desk(),
             descriptors: self.context.descriptors.saturating_sub(2 * more).max(1),
             thresholds: self.context.thresholds,
         };

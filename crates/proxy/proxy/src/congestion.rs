@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_sets_nothing_for_nearby_peers_and_the_systems_algorithm_for_distant_ones() {
+    fn auto_uses_cubic_for_nearby_peers_and_the_systems_algorithm_for_distant_ones() {
         let bbr: Arc<str> = "bbr".into();
         let auto = CongestionSetting::new(&Congestion::Auto, Some(&bbr));
         assert_eq!(auto.for_listener(), Some(NEARBY));

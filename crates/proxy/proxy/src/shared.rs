@@ -17,8 +17,8 @@ pub struct SharedState {
     pub counters: Vec<Arc<Counters>>,
     /// The name of this process in Via. It should be unique in the network.
     pub pseudonym: Arc<str>,
-    /// The system's congestion control, if `auto` may differ from it: the system does not use
-    /// [`crate::congestion::NEARBY`], and the kernel has that algorithm.
+    /// The system's congestion control algorithm. `None` if it is [`crate::congestion::NEARBY`], or
+    /// if the kernel does not have `NEARBY`; `auto` then sets nothing.
     pub system_congestion: Option<Arc<str>>,
     /// Reports a message to the operator of the process.
     pub notify_operator: fn(&str),
@@ -43,14 +43,14 @@ impl SharedState {
         pseudonym: String,
         system_congestion: Option<Arc<str>>,
         cache: Option<Arc<Cache>>,
-        notice: fn(&str),
+        notify_operator: fn(&str),
         trace: Option<fn(Arguments<'_>)>,
     ) -> Arc<Self> {
         Arc::new(Self {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             pseudonym: pseudonym.into(),
             system_congestion,
-            notify_operator: notice,
+            notify_operator,
             trace,
             health: SharedHealth::new(workers),
             requests: Requests::default(),

@@ -89,7 +89,7 @@ fn single_value(exchange: &Exchange) -> Option<&[u8]> {
 /// arrive later are the next request: a client may send it as soon as it has read the refusal,
 /// before the engine reports that the refusal was sent.
 fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
-    conn.wire.recv_buffer.is_empty() && !conn.wire.is_announced(engine)
+    conn.wire.recv_buffer.is_empty() && !conn.wire.is_recv_ready(engine)
 }
 
 /// Keeps the connection open after a 407 to a CONNECT, so that the client can repeat the request

@@ -43,9 +43,9 @@ impl<W: Wake> VerifierHandle<W> {
 
 /// The most requests of a worker that are outstanding at the verifier. Above it, clients get 503.
 ///
-/// The limit is twice the length of the verifier's queue. So if one worker alone fills the queue,
-/// the queue still decides which request is dropped for a new one. The other half is for results
-/// that the worker has not read yet.
+/// The limit is twice the length of the verifier's queue: as many requests in the queue, and as many
+/// results that the worker has not read yet. So even if one worker alone fills the queue, the queue
+/// rather than this limit decides which request is dropped for a new one.
 pub const VERIFY_RESULTS_MAX: usize = 2 * FairQueue::<()>::MAX;
 /// How long wrong credentials are cached. A program that repeats them with every request costs one
 /// comparison in this time.

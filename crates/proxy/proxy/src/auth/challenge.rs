@@ -5,8 +5,8 @@ use millrace_http1::HeaderWriter;
 
 use crate::exchange::{Exchange, Reason};
 
-/// Writes the Proxy-Authenticate fields of a response that refuses `exchange` for `reason`, if the
-/// status of that is 407.
+/// Writes the Proxy-Authenticate fields of a response that refuses `exchange` for `reason`, if its
+/// status is 407.
 ///
 /// Basic is always offered. A program that supports no other scheme may send the token of a user in
 /// place of the password.

@@ -70,7 +70,7 @@ mod tests {
             password: password.into(),
             is_decoy,
         };
-        let (mut memory, now) = (PasswordCache::new([7; 32]), Instant::default());
+        let (mut cache, now) = (PasswordCache::new([7; 32]), Instant::default());
         let (first, second) = (hash(1), hash(2));
         for (hash, password, is_decoy, wanted, cached) in [
             (&first, "secret", true, VerifyOutcome::Mismatch, 0),
@@ -81,8 +81,8 @@ mod tests {
             (&second, "wrong", false, VerifyOutcome::Mismatch, 1),
             (&second, "secret", false, VerifyOutcome::Match, 2),
         ] {
-            let result = memory.verify(&request(hash, password, is_decoy), now);
-            assert_eq!((result.outcome, memory.matches.len()), (wanted, cached));
+            let result = cache.verify(&request(hash, password, is_decoy), now);
+            assert_eq!((result.outcome, cache.matches.len()), (wanted, cached));
         }
     }
 }

@@ -48,14 +48,15 @@ pub(crate) struct CacheContext {
     pub(crate) is_stale_fallback: bool,
     /// Where the response comes from.
     pub(crate) source: ResponseSource,
-    /// Whether the request went to the origin without the client's own conditions.
-    pub(crate) is_unconditional: bool,
+    /// Whether the request went to the origin without the client's own conditions. It may have
+    /// conditions of the proxy.
+    pub(crate) omits_client_conditions: bool,
     /// Why the request went to the origin (RFC 9211 `fwd`). `None` if it did not.
     pub(crate) forward: Option<Forward>,
     /// The status of the origin's response, if the client gets another one.
     pub(crate) forward_status: Option<u16>,
-    /// Whether the client gets the fields `FOR_ONE_CLIENT` of the origin's 304, which are meant for
-    /// this client alone and are not stored.
+    /// Whether the client gets the fields `FOR_ONE_CLIENT` of the origin's 304 or 206. They are meant
+    /// for this client alone and are not stored.
     pub(crate) adds_client_fields: bool,
     /// Whether a stale response is served.
     pub(crate) is_stale: bool,
@@ -75,12 +76,12 @@ pub(crate) struct CacheContext {
     /// was purged or invalidated after that.
     pub(crate) invalidation_seq: u64,
     /// The sequence number that [`Cache::invalidate`] returned if this unsafe request invalidated
-    /// its own key, so that its response is not discarded for that; 0 otherwise.
+    /// its own key; 0 otherwise. That invalidation does not prevent storing the response.
     pub(crate) own_invalidation: u64,
     /// When the request was sent, in milliseconds since 1970.
     pub(crate) request_ms: u64,
-    /// The reader of the response's body. Until the response is sent, it marks the beginning of the
-    /// body as needed.
+    /// The reader of the response's body. Until the response is sent, it keeps the beginning of the
+    /// body from being discarded.
     pub(crate) reader: Option<CachedReader>,
 }
 
@@ -147,7 +148,8 @@ impl CacheContext {
     }
 }
 
-/// Returns the cache key of a request, as of a GET. `None` if its site is unknown.
+/// Returns the cache key of a GET request for the target of `request`. `None` if the target names no
+/// authority.
 pub(crate) fn key_of(
     hash: &HashKey,
     request: &OriginRequest<'_>,

@@ -1,4 +1,4 @@
-//! The part of the cache in exchanges.
+//! The cache in the request path: serving, storing and refreshing responses, and waiting for them.
 
 mod context;
 pub(crate) mod fill;

@@ -78,10 +78,10 @@ impl CachedReader {
     /// Creates a reader of these parts of a body that is stored.
     pub(crate) fn of_parts(
         body: &Arc<Body>,
-        pieces: VecDeque<ResponsePart>,
+        parts: VecDeque<ResponsePart>,
         waiter: WaiterId,
     ) -> Option<Self> {
-        Some(Self { remaining: 0, parts: pieces, ..Self::new(body, None, waiter)? })
+        Some(Self { remaining: 0, parts, ..Self::new(body, None, waiter)? })
     }
 
     /// Returns the next chunk. A slice of the body has at most `max` bytes.

@@ -45,8 +45,8 @@ pub(crate) fn begin<E: Engine>(
     exchange.started = Some(now);
     exchange.stage = Stage::Fetch;
     exchange.caching = CacheContext {
-        // An object that was purged since the lookup must not be replaced because of a 304. A
-        // response to a request that is sent from now on is newer than the purge.
+        // Read now rather than at the lookup: the response to a request that is sent from now on
+        // is newer than any purge before. After a later purge, it is not stored.
         invalidation_seq: core.cache().invalidation_seq(),
         key: Some(cache_key),
         object: Some(object),

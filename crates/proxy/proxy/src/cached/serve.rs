@@ -26,6 +26,7 @@ enum ResponseForm {
     Head,
     Whole,
     Part(ByteRange),
+    /// A multipart body, and its length.
     Parts(VecDeque<ResponsePart>, u64),
     Unsatisfiable,
 }
@@ -59,7 +60,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
             let (first, last) = (range.first - first, range.last - first);
             CachedReader::new(&object.body, Some(ByteRange { first, last }), waiter)
         }
-        ResponseForm::Parts(pieces, _) => CachedReader::of_parts(&object.body, pieces, waiter),
+        ResponseForm::Parts(parts, _) => CachedReader::of_parts(&object.body, parts, waiter),
     };
     if reader.is_none() && framing != Framing::None {
         // The body was only passed on, and its beginning was discarded while earlier responses were
@@ -161,9 +162,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
                 let place = range.content_range(complete);
                 out.field(b"Content-Range", place.as_bytes());
             }
-            ResponseForm::Parts(pieces, _) => {
+            ResponseForm::Parts(parts, _) => {
                 out.response(206, b"Partial Content");
-                let Some(ResponsePart::Text(first)) = pieces.front() else {
+                let Some(ResponsePart::Text(first)) = parts.front() else {
                     unreachable!("a multipart body begins with text")
                 };
                 for line in field_lines(lines).filter(|line| line.known != FieldName::ContentType) {
@@ -176,8 +177,8 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
             }
             ResponseForm::Unsatisfiable => {
                 out.response(416, b"Range Not Satisfiable");
-                let place = format!("bytes */{}", length.unwrap_or(0));
-                out.field(b"Content-Range", place.as_bytes());
+                let content_range = format!("bytes */{}", length.unwrap_or(0));
+                out.field(b"Content-Range", content_range.as_bytes());
             }
         }
         framing
@@ -225,19 +226,23 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
 
 /// Returns the parts of a multipart response. Byte `first` of the representation is the first byte
 /// of the stored body.
-fn response_parts(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<ResponsePart> {
-    let mut pieces = VecDeque::new();
+fn response_parts(
+    multipart: &Multipart,
+    ranges: &[ByteRange],
+    first: u64,
+) -> VecDeque<ResponsePart> {
+    let mut parts = VecDeque::new();
     for (at, range) in ranges.iter().enumerate() {
         let mut text = Vec::new();
-        parts.write_part_head(&mut text, at);
-        pieces.push_back(ResponsePart::Text(text));
+        multipart.write_part_head(&mut text, at);
+        parts.push_back(ResponsePart::Text(text));
         let (first, last) = (range.first - first, range.last - first);
-        pieces.push_back(ResponsePart::Range(ByteRange { first, last }));
+        parts.push_back(ResponsePart::Range(ByteRange { first, last }));
     }
     let mut end = Vec::new();
-    parts.write_end(&mut end);
-    pieces.push_back(ResponsePart::Text(end));
-    pieces
+    multipart.write_end(&mut end);
+    parts.push_back(ResponsePart::Text(end));
+    parts
 }
 
 /// The length of the boundary of a [`Multipart`], without the two dashes before it.

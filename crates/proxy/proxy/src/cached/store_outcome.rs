@@ -147,8 +147,8 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
         return refuse_to_store(core, key, context, NotStored::TooLong);
     }
-    let draft = new_entry(exchange, context, stored, declared);
-    let Some(filling) = publish(core, key, context, draft) else { return };
+    let entry = new_entry(exchange, context, stored, declared);
+    let Some(filling) = publish(core, key, context, entry) else { return };
     let exchange = core.exchange(key);
     let wants_less = wants_less(exchange, cache);
     exchange.caching.source =
@@ -177,7 +177,7 @@ fn drop_outdated(exchange: &Exchange, part: &CachedHeader, context: StoreContext
 fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
     let Exchange { request, caching, .. } = exchange;
     let Some(object) = &caching.object else { return false };
-    if caching.is_unconditional && is_not_modified(request, &object.stored) {
+    if caching.omits_client_conditions && is_not_modified(request, &object.stored) {
         return true;
     }
     let length = object.length().filter(|_| object.meta().stored_range.is_none());
@@ -211,8 +211,8 @@ fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<
     let before = bytes.slice(0..new.first.saturating_sub(old.first));
     let after = (new.last + 1).saturating_sub(old.first).min(bytes.len());
     let after = bytes.slice(after..bytes.len());
-    let draft = new_entry(exchange, context, stored, Some(declared));
-    let Some(mut filling) = publish(core, key, context, draft) else {
+    let entry = new_entry(exchange, context, stored, Some(declared));
+    let Some(mut filling) = publish(core, key, context, entry) else {
         return false;
     };
     let woken = filling.append(before);
@@ -260,11 +260,11 @@ fn publish<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     StoreContext { cache, receipt, cache_key, .. }: StoreContext<'_>,
-    draft: NewEntry,
+    entry: NewEntry,
 ) -> Option<ObjectFiller> {
     let caching = &mut core.exchange(key).caching;
     let (filling, woken) =
-        cache.publish(cache_key, caching.lease.take(), draft, receipt.response_ms);
+        cache.publish(cache_key, caching.lease.take(), entry, receipt.response_ms);
     core.wake(woken);
     let caching = &mut core.exchange(key).caching;
     let filling = match filling {
@@ -357,6 +357,8 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     serves
 }
 
+/// Records why the response is not stored, removes a stored response that it supersedes, and
+/// releases the lease.
 fn refuse_to_store<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -365,7 +367,7 @@ fn refuse_to_store<E: Engine>(
 ) {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchange(key);
-    let pass_ms = exchange.snapshot().limits().uncacheable_ms;
+    let uncollapsed_ms = exchange.snapshot().limits().uncacheable_ms;
     let Exchange { request, response, caching, .. } = exchange;
     let status = response.status();
     caching.store_refusal = Some(refusal.as_str());
@@ -381,9 +383,12 @@ fn refuse_to_store<E: Engine>(
         || refusal.concerns_request()
         || matches!(status, 304 | 412 | 416)
         || status >= 500;
-    let pass_ms = if is_passing { pass_ms.min(UNCOLLAPSED_MS) } else { pass_ms };
-    let woken =
-        caching.lease.take().map(|lease| lease.release_as_private(now_ms.saturating_add(pass_ms)));
+    let uncollapsed_ms =
+        if is_temporary { uncollapsed_ms.min(UNCOLLAPSED_MS) } else { uncollapsed_ms };
+    let woken = caching
+        .lease
+        .take()
+        .map(|lease| lease.release_as_private(now_ms.saturating_add(uncollapsed_ms)));
     core.wake(woken.into_iter().flatten());
 }
 

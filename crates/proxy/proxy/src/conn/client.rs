@@ -73,9 +73,9 @@ pub(crate) fn handle_completion<E: Engine>(
             conn.wire.complete_send(&result).then_some((EventTarget::Exchange(first?), event))
         }
         Completion::Spliced(result) => {
-            let is_exchanges = conn.wire.complete_send(&result);
+            let is_of_exchange = conn.wire.complete_send(&result);
             let event = result.map_or(Event::ClientFailed, |it| Event::ClientSpliced(it as u32));
-            is_exchanges.then_some((EventTarget::Exchange(first?), event))
+            is_of_exchange.then_some((EventTarget::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
     }
@@ -133,8 +133,8 @@ pub(crate) fn handle_timer<E: Engine>(
     }
 }
 
-/// Checks whether an exchange has waited too long for its client. Returns the event that ends it,
-/// or sets the next timer.
+/// Checks whether an exchange has waited too long for its client or for a body in the cache, or has
+/// been an idle tunnel for too long. If so, returns an event for it; otherwise sets the next timer.
 fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<Event> {
     let latest = now + core.snapshots.client_check;
     let ExchangeParts { engine, timers, exchange, client, .. } = core.parts_with_client(key);
@@ -231,11 +231,11 @@ fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
         (conn.undelivered, conn.since) = (0, now);
     }
     let limits = snapshot.limits();
-    let over = now.since(conn.since);
+    let elapsed = now.since(conn.since);
     let limit = if is_delivered { limits.linger_ms } else { limits.send_ms };
-    if over >= Duration::from_millis(limit) {
+    if elapsed >= Duration::from_millis(limit) {
         let taken = conn.undelivered.saturating_sub(undelivered);
-        if is_delivered || !meets_rate(taken.into(), over, limits.rate_bytes_per_second) {
+        if is_delivered || !meets_rate(taken.into(), elapsed, limits.rate_bytes_per_second) {
             return reset(core, key);
         }
         (conn.undelivered, conn.since) = (undelivered, now);

@@ -131,11 +131,11 @@ impl Listeners {
         let mut index = 0;
         while let Some(listener) = self.listeners.get_mut(index) {
             index += 1;
-            let Some(asked) = &mut listener.retire_checks else { continue };
-            *asked += 1;
+            let Some(checks) = &mut listener.retire_checks else { continue };
+            *checks += 1;
             // A listener that an error disarmed may still have connections in its queue.
             let is_quiet = listener.armed && !std::mem::take(&mut listener.has_accepted);
-            if is_quiet || *asked > CHECKS_MAX {
+            if is_quiet || *checks > CHECKS_MAX {
                 index -= 1;
                 let listener = self.listeners.swap_remove(index);
                 self.retired -= 1;

@@ -50,8 +50,8 @@ pub(crate) struct Conn {
     /// The client's address, from the PROXY header if a trusted peer sent one. `None` for a Unix
     /// socket.
     pub(crate) client_address: Option<SocketAddr>,
-    /// The destination address of the connection from a trusted PROXY header. `None` without one:
-    /// the engine knows the local address.
+    /// The destination address in the PROXY header of a trusted peer. `None` without such a header:
+    /// the destination is the local address then, which the engine knows.
     pub(crate) destination: Option<SocketAddr>,
     /// The address of the peer. `None` for a Unix socket.
     pub(crate) peer: Option<SocketAddr>,

@@ -261,7 +261,7 @@ impl Wire {
     }
 
     /// Whether the engine already knows that the outstanding receive will complete.
-    pub(crate) fn is_announced<E: Engine>(&self, engine: &E) -> bool {
+    pub(crate) fn is_recv_ready<E: Engine>(&self, engine: &E) -> bool {
         engine.is_recv_ready(&self.fd)
     }
 

@@ -160,7 +160,7 @@ pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option
     retries.then(|| retry(core, key, false))
 }
 
-/// Grants one more try if limits and budget allow it. A `is_free` try takes nothing from the
+/// Grants one more try if limits and budget allow it. With `is_free`, the try takes nothing from the
 /// budget.
 fn reserve_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
     let exchange = core.exchange(key);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_outcome_of_each_cell_is_always_possible() {
+    fn the_last_action_of_each_cell_is_always_possible() {
         for &reason in Reason::ALL {
             for cell in row_of(reason) {
                 let is_possible = match cell.last() {

@@ -22,11 +22,11 @@ use crate::origin::OriginAddress;
 use crate::snapshot::Snapshot;
 use millrace_config::HostHeader;
 
-/// Writes the request for the origin at `place`. Returns whether it has an Upgrade field.
+/// Writes the request for the origin at `address`. Returns whether it has an Upgrade field.
 pub(crate) fn write_request(
     out: &mut impl HeaderWriter,
     exchange: &mut Exchange,
-    place: &OriginAddress,
+    address: &OriginAddress,
 ) -> bool {
     let sent = exchange.origin_request();
     let request = sent.head();
@@ -39,12 +39,12 @@ pub(crate) fn write_request(
     out.request(request.method_bytes(), destination.path_and_query, |host| {
         match (host_sent, destination.authority) {
             (HostHeader::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
-            _ => write_host(host, place),
+            _ => write_host(host, address),
         }
     });
     // A reverse proxy fetches the whole response for the requests that wait, even if this client
     // has it already.
-    let is_unconditional = stored.is_some() || (is_reverse && exchange.caching.lease.is_some());
+    let omits_conditions = stored.is_some() || (is_reverse && exchange.caching.lease.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
     let mut omitted = NameSet::default();
     if is_unconditional {
@@ -68,8 +68,8 @@ pub(crate) fn write_request(
         out.field(b"Range", &rest.range);
         out.field(b"If-Range", &rest.if_range);
     }
-    let asks = |stored: Arc<Object>| write_validation(out, request, &stored.stored);
-    let validates = rest.is_none() && stored.is_some_and(asks);
+    let validate = |stored: Arc<Object>| write_validation(out, request, &stored.stored);
+    let is_validating = rest.is_none() && stored.is_some_and(validate);
     write_via(out, request.version(), snapshot);
     out.framing(exchange.framing, exchange.framing == Framing::Chunked);
     let upgrade = upgrade_to_send(exchange);
@@ -79,8 +79,8 @@ pub(crate) fn write_request(
         (false, false) => {}
     }
     out.end();
-    exchange.caching.is_validating = validates;
-    exchange.caching.is_unconditional = is_unconditional;
+    exchange.caching.is_validating = is_validating;
+    exchange.caching.omits_client_conditions = omits_conditions;
     upgrade
 }
 
@@ -88,8 +88,8 @@ pub(crate) fn write_request(
 /// origin sends no more than the client requests.
 const CONDITIONS: NameSet = NameSet::new(&[FieldName::IfNoneMatch, FieldName::IfModifiedSince]);
 
-fn write_host(host: &mut Vec<u8>, place: &OriginAddress) {
-    match place {
+fn write_host(host: &mut Vec<u8>, address: &OriginAddress) {
+    match address {
         OriginAddress::Unix(_) => host.extend_from_slice(b"localhost"),
         OriginAddress::Name(name, 80) => host.extend_from_slice(name),
         OriginAddress::Name(name, port) => {
@@ -105,9 +105,9 @@ fn write_host(host: &mut Vec<u8>, place: &OriginAddress) {
     }
 }
 
-/// Whether the Upgrade field is forwarded. Not with a body, which the origin could read as the
-/// other protocol. Not to h2, h2c or another version of HTTP, whose requests would bypass the
-/// proxy's rules (RFC 9113 section 3.1).
+/// Whether the Upgrade field is forwarded. It is not forwarded with a body, which the origin could
+/// read as the other protocol. It is not forwarded if it offers h2, h2c, another version of HTTP, or
+/// TLS (RFC 2817): requests after such a switch would bypass the proxy's rules.
 fn upgrade_to_send(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     let mut protocols = upgrade_protocols(request).peekable();
@@ -122,8 +122,8 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
         })
 }
 
-/// Writes the final response of an origin, or a 101 to a forwarded Upgrade. The body is sent with
-/// the framing `framing`, in chunks if `chunked`.
+/// Writes the final response of an origin, or a 101 to a forwarded Upgrade. `framing` delimits the
+/// body as it is received. With `chunked`, the body is sent in chunks.
 pub(crate) fn write_response(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
@@ -303,10 +303,10 @@ mod tests {
 
     const REQUEST: &str = "GET /a?b HTTP/1.1\r\nHost: Shop\r\nAccept:*/*\r\nTE: trailers\r\n\
                            Connection: TE\r\n\r\n";
-    const ANSWER: &str = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer:s\r\nConnection: close\r\n\
+    const RESPONSE: &str = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer:s\r\nConnection: close\r\n\
                           Transfer-Encoding: chunked\r\n\r\n";
 
-    /// Returns the header that `write` writes, as HTTP/1 text and as a list of fields.
+    /// Returns the header that `http1` writes as text, and the fields that `other` writes to a list.
     fn both(
         http1: impl FnOnce(&mut Http1Header<'_>),
         other: impl FnOnce(&mut FieldList),
@@ -320,10 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_needs_no_http_1_text() {
+    fn a_request_is_written_in_any_encoding() {
         fn write(out: &mut impl HeaderWriter) {
-            let place = OriginAddress::Name(b"origin"[..].into(), 80);
-            assert!(!write_request(out, &mut exchange(REQUEST, ANSWER), &place));
+            let address = OriginAddress::Name(b"origin"[..].into(), 80);
+            assert!(!write_request(out, &mut exchange(REQUEST, RESPONSE), &address));
         }
         let (text, list) = both(|out| write(out), write);
         let expected = "GET /a?b HTTP/1.1\r\nHost: shop\r\nAccept: */*\r\n\
@@ -348,9 +348,9 @@ mod tests {
     }
 
     #[test]
-    fn a_response_needs_no_http_1_text() {
+    fn a_forwarded_response_is_written_in_any_encoding() {
         fn write(out: &mut impl HeaderWriter) {
-            let (exchange, dates) = (&exchange(REQUEST, ANSWER), &mut Dates::default());
+            let (exchange, dates) = (&exchange(REQUEST, RESPONSE), &mut Dates::default());
             write_response(out, exchange, Framing::Chunked, true, dates, Duration::ZERO);
         }
         let (text, list) = both(|out| write(out), write);
@@ -372,10 +372,10 @@ mod tests {
     }
 
     #[test]
-    fn a_response_of_our_own_needs_no_http_1_text() {
+    fn a_generated_response_is_written_in_any_encoding() {
         fn write(out: &mut impl HeaderWriter) {
             let own = OwnResponse::Refusal(Reason::ConnectRefused);
-            let body = write_own_response(out, &exchange(REQUEST, ANSWER), own, b"today");
+            let body = write_own_response(out, &exchange(REQUEST, RESPONSE), own, b"today");
             assert!(!body.is_empty());
         }
         let (text, list) = both(|out| write(out), write);

@@ -73,8 +73,8 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Resets the exchange and keeps the memory of its headers. Field by field: making a new
-    /// exchange elsewhere and moving it here costs a twentieth of a cache hit.
+    /// Resets the exchange and keeps the memory of its headers. The fields are reset one by one,
+    /// because to build a new exchange and move it here costs a twentieth of a cache hit.
     pub(crate) fn reset(&mut self) {
         let Self {
             stage,

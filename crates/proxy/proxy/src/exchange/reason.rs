@@ -125,8 +125,8 @@ reasons! {
     /// delivered.
     MalformedResponseBody = 502 "malformed-response-body"
         "The origin's chunked response is malformed.";
-    /// The response body ended early, or its beginning was discarded, before any of the response
-    /// was sent.
+    /// Before any of the response was sent, its body ended early, or the cache, which did not store
+    /// the body, discarded its beginning.
     ResponseIncomplete = 502 "response-incomplete"
         "The origin's response did not arrive completely.";
     /// A 101 without a matching Upgrade request (RFC 9110 section 15.2.2).

@@ -60,7 +60,10 @@ pub(crate) enum Event {
     ///
     /// [`Listeners::accepted`]: crate::conn::listeners::Listeners::accepted
     Accepted,
-    /// Another worker handed over a connection that it accepted, stored in the same place.
+    /// Another worker handed over a connection that it accepted. The connection is in
+    /// [`Listeners::accepted`].
+    ///
+    /// [`Listeners::accepted`]: crate::conn::listeners::Listeners::accepted
     HandedOver,
     /// Bytes from the client have arrived, or may have.
     ClientReadable,

@@ -112,7 +112,7 @@ mod tests {
     use std::time::Duration;
 
     struct Fixture {
-        board: SharedHealth,
+        shared_health: SharedHealth,
         origins: Origins,
         route: RouteOrigins,
         limits: Limits,
@@ -121,14 +121,20 @@ mod tests {
 
     impl Fixture {
         fn new(count: u16) -> Self {
-            let board = SharedHealth::default();
+            let shared_health = SharedHealth::default();
             let mut origins = Origins::new(100, &Thresholds::FIXED);
             let ports = (1..=count).map(|port| Origin::Tcp { host: "a".to_owned(), port });
             let ids = ports
-                .map(|origin| origins.intern_configured(ConnectRulesId(0), &origin, &board))
+                .map(|origin| origins.intern_configured(ConnectRulesId(0), &origin, &shared_health))
                 .collect();
             let limits = Limits::default();
-            Self { board, origins, route: RouteOrigins::new(ids), limits, now: Instant::default() }
+            Self {
+                shared_health,
+                origins,
+                route: RouteOrigins::new(ids),
+                limits,
+                now: Instant::default(),
+            }
         }
 
         /// Returns the same origins as another worker has them.
@@ -136,7 +142,7 @@ mod tests {
             let mut origins = Origins::new(100, &Thresholds::FIXED);
             for port in 1..=self.route.origins.len() as u16 {
                 let origin = Origin::Tcp { host: "a".to_owned(), port };
-                origins.intern_configured(ConnectRulesId(0), &origin, &self.board);
+                origins.intern_configured(ConnectRulesId(0), &origin, &self.shared_health);
             }
             origins
         }
@@ -144,7 +150,8 @@ mod tests {
         fn pick(&mut self, failed: Option<usize>) -> (usize, PickReason) {
             let failed = failed.map(|index| self.route.origins[index]);
             let probing = || ProbeContext { now: self.now, is_repeatable: true };
-            let (id, reason) = pick(&mut self.origins, &self.route, &self.board, failed, probing);
+            let (id, reason) =
+                pick(&mut self.origins, &self.route, &self.shared_health, failed, probing);
             let index = self.route.origins.iter().position(|&other| other == id);
             (index.expect("an origin of the route"), reason)
         }
@@ -157,7 +164,7 @@ mod tests {
                     PickReason::Normal,
                     self.now,
                     &self.limits,
-                    &self.board,
+                    &self.shared_health,
                 );
             }
         }
@@ -180,7 +187,7 @@ mod tests {
         assert_eq!(fixture.pick(None), (0, PickReason::Probe));
         assert_eq!(fixture.pick(None), (1, PickReason::Normal));
         let id = fixture.route.origins[0];
-        assert!(fixture.origins.record_response(id, PickReason::Probe, &fixture.board));
+        assert!(fixture.origins.record_response(id, PickReason::Probe, &fixture.shared_health));
         assert!(fixture.origins.all_healthy);
     }
 
@@ -213,15 +220,15 @@ mod tests {
                 PickReason::Normal,
                 now,
                 &rules,
-                &fixture.board
+                &fixture.shared_health
             ));
         }
-        fixture.origins.publish_pending(now, &rules, &fixture.board);
+        fixture.origins.publish_pending(now, &rules, &fixture.shared_health);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
         assert!(!fixture.origins.all_pristine, "its response has to be recorded");
-        fixture.origins.record_response(id, PickReason::Normal, &fixture.board);
-        fixture.origins.publish_pending(now, &rules, &fixture.board);
+        fixture.origins.record_response(id, PickReason::Normal, &fixture.shared_health);
+        fixture.origins.publish_pending(now, &rules, &fixture.shared_health);
         assert!(fixture.origins.all_pristine);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
@@ -230,7 +237,7 @@ mod tests {
             PickReason::Normal,
             now,
             &rules,
-            &fixture.board
+            &fixture.shared_health
         ));
         assert_eq!(fixture.pick(None), (0, PickReason::Normal));
     }

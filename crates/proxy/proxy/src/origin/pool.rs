@@ -2,10 +2,10 @@
 //! origins, `health_sync.rs` their health, and `queue.rs` the requests that wait for a connection
 //! to their origin.
 //!
-//! A connection becomes idle only if its response was read to the end, nothing follows it, and
-//! nothing binds it to one client, or if it is pinned to that client. An idle connection has a
-//! receive outstanding. An end of stream, or bytes that no request caused, close the connection
-//! before an exchange can take it.
+//! A connection becomes idle only if its response was read to the end, nothing follows it, and no
+//! authentication binds it to a client. A pinned connection becomes idle for its own client only. An
+//! idle connection has a receive outstanding. An end of stream, or bytes that no request caused,
+//! close the connection before an exchange can take it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) struct Origins {
     /// Whether no configured origin is ejected and no health check fails.
     pub(super) all_healthy: bool,
     /// Whether no configured origin has failed since its last response, so that a response changes
-    /// nothing. After such a response it stays false until the next report.
+    /// nothing. If a response ends failures, this stays false until the next report.
     pub(super) all_pristine: bool,
     /// Origins with failures or responses that are not published yet.
     pub(super) pending_reports: Vec<OriginId>,
@@ -82,7 +82,7 @@ impl Origins {
         self.state_mut(id).open_count += 1;
     }
 
-    /// Counts off a connection that was closed or could not be opened.
+    /// Stops counting a connection that was closed or could not be opened.
     pub(crate) fn release_connection(&mut self, id: OriginId) {
         let state = self.state_mut(id);
         assert!(state.open_count > 0, "it was counted before it was opened");
@@ -103,7 +103,7 @@ impl Origins {
     /// Takes an idle connection that is pinned to `client`, or to no client if that is `None`. Of
     /// several it takes the one that became idle last, which is the least likely to have ended.
     ///
-    /// Connections for which `is_announced` returns true are skipped: they have ended in this turn,
+    /// Connections for which `is_recv_ready` returns true are skipped: they have ended in this turn,
     /// or received bytes that cannot belong to the request that comes next. So are connections
     /// whose previous response arrived before the engine reported its request as sent.
     pub(crate) fn take_idle(
@@ -111,14 +111,14 @@ impl Origins {
         id: OriginId,
         exchange: Key,
         client: Option<Key>,
-        is_announced: impl Fn(&Wire) -> bool,
+        is_recv_ready: impl Fn(&Wire) -> bool,
     ) -> Option<OriginUse> {
         let Self { states, connections, .. } = self;
         let idle =
             &mut states[id.0 as usize].as_mut().expect("an origin in use is in the table").idle;
         let is_fit = |key: &Key| {
             connections.get(*key).is_some_and(|it| {
-                it.pinned_to == client && !it.wire.is_sending() && !is_announced(&it.wire)
+                it.pinned_to == client && !it.wire.is_sending() && !is_recv_ready(&it.wire)
             })
         };
         let key = match idle.pop_if(|key| is_fit(key)) {

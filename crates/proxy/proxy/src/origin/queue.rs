@@ -35,8 +35,7 @@ pub(crate) fn acquire<E: Engine>(
     }
 }
 
-/// Like [`acquire`], but returns `None` if other requests wait for the origin. The caller has taken
-/// the exchange out of the queue if it was the first.
+/// Like [`acquire`], but returns `None` if other requests wait for the origin.
 pub(crate) fn acquire_unless_queued<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -132,7 +131,7 @@ fn take_idle<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<Or
     if needs_new {
         None
     } else {
-        origins.take_idle(id, key, client, |wire| wire.is_announced(engine))
+        origins.take_idle(id, key, client, |wire| wire.is_recv_ready(engine))
     }
 }
 

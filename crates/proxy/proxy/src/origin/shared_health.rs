@@ -190,7 +190,8 @@ pub struct OriginStatus {
     pub origin: String,
     /// The path of a health check; `None` if the status comes from the requests of clients.
     pub check: Option<String>,
-    /// Whether the origin receives requests, as far as this source of the status decides.
+    /// Whether the origin receives requests, by the requests of clients alone or by the health check
+    /// alone.
     pub up: bool,
     /// Failures in a row.
     pub failures: u32,

@@ -87,9 +87,9 @@ fn handle_sent<E: Engine>(
 ) -> Option<(EventTarget, Event)> {
     let Core { engine, origins, exchanges, conns, .. } = core;
     let connection = origins.connections.get_mut(slot)?;
-    let is_exchanges = connection.wire.complete_send(&result);
+    let is_of_exchange = connection.wire.complete_send(&result);
     match connection.uses.first() {
-        Some(ConnectionUser::Exchange(key)) if is_exchanges => {
+        Some(ConnectionUser::Exchange(key)) if is_of_exchange => {
             if let Err(error) = result {
                 let event = event_of_failure(exchanges.get(key)?, error);
                 return Some((EventTarget::Exchange(key), event));
@@ -209,7 +209,7 @@ pub(crate) fn handle_timer<E: Engine>(
     let Core { engine, exchanges, conns, origins, snapshot, snapshots, timers, fills, .. } = core;
     let now = engine.now();
     let connection = origins.connections.get(slot)?;
-    let (deadline, over) = match connection.uses.first() {
+    let (deadline, event) = match connection.uses.first() {
         None => {
             let wait = Duration::from_millis(snapshot.limits().origin_idle_ms);
             (Some(connection.idle_since + wait), None)
@@ -233,10 +233,10 @@ pub(crate) fn handle_timer<E: Engine>(
     };
     match deadline {
         Some(deadline) if deadline <= now => {
-            if over.is_none() {
+            if event.is_none() {
                 close(core, slot);
             }
-            over
+            event
         }
         deadline => {
             let check = now + snapshots.origin_check;

@@ -68,7 +68,7 @@ impl ClientCounts {
         true
     }
 
-    /// Counts off a connection that was closed.
+    /// Stops counting a connection that was closed.
     pub(crate) fn release(&mut self, client: Option<ClientPrefix>) {
         let Some(client) = client else { return };
         let count = self.counts.get_mut(&client).expect("an open connection was counted");

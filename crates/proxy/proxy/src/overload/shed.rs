@@ -79,8 +79,8 @@ impl Shedding {
 
 /// Begins to shed clients for the demand of this turn that found no capacity; `None` if there was
 /// none. Requests that continue to wait do not count, because [`shed_for_waiters`] sheds for them.
-/// To shed one client per request and turn would close all clients in a shortage that this does not
-/// end, such as a shortage of kernel memory.
+/// If they counted in each turn, a shortage that shedding does not end, such as one of kernel
+/// memory, would close all clients.
 pub(crate) fn shed_for_unmet_demand<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     let UnmetDemand { descriptors, requests } = std::mem::take(&mut core.overload.unmet);
     if !descriptors && requests == 0 {

@@ -16,9 +16,9 @@ use crate::overload::{SHORTAGE_CHECK_INTERVAL, WaitingExchange, capacity};
 pub(crate) use crate::overload::WantedResource;
 
 /// Inserts the exchange, which has left its origin, into the wait list. Its position depends on
-/// when it entered the list for the first time. Returns false if it has waited too long. This check
-/// is necessary because [`overdue`] may miss it: an exchange that can begin a try but not finish
-/// it, with a lookup for example, may never be in the list when that function runs.
+/// when it entered the list for the first time. Returns false if it has waited too long. [`overdue`]
+/// may not find such an exchange: it is not in the list during a try, which may take several turns,
+/// for a name lookup for example.
 pub(crate) fn enqueue<E: Engine>(core: &mut Core<E>, key: Key, resource: WantedResource) -> bool {
     let now = core.engine.now();
     let exchange = core.exchange(key);

@@ -1,5 +1,5 @@
-//! The snapshots that a worker uses besides the one in force, which is a field of the worker. These
-//! are the snapshots of exchanges in progress, and those of removed listeners that still have
+//! The snapshots that a worker uses besides the one in force, which is `Core::snapshot`. These are
+//! the snapshots of exchanges in progress, and those of removed listeners that still have
 //! connections.
 //!
 //! An exchange holds a reference to its snapshot, so that the snapshot is freed with its last
@@ -91,16 +91,16 @@ impl Snapshots {
         }
     }
 
-    /// Counts off a connection that was closed.
+    /// Stops counting a connection that was closed.
     pub(crate) fn remove_connection(&mut self, listener: u16) {
         for entry in self.removed.iter_mut().filter(|entry| entry.listener == listener) {
             entry.connections -= 1;
         }
     }
 
-    /// Drops snapshots without users, and removed listeners without connections for which
-    /// `is_retiring` returns false, so that they get no more. Returns true if a snapshot was
-    /// dropped.
+    /// Drops snapshots without users. Drops removed listeners that have no connections and for which
+    /// `is_retiring` returns false, which means that they get no more. Returns true if a snapshot
+    /// was dropped.
     pub(crate) fn forget_unused(&mut self, is_retiring: impl Fn(u16) -> bool) -> bool {
         self.removed.retain(|entry| entry.connections > 0 || is_retiring(entry.listener));
         let before = self.earlier.len();

@@ -1,5 +1,5 @@
-//! Snapshots: a configuration with what a worker derives from it once, so that requests need only
-//! look it up.
+//! Snapshots. A snapshot is a configuration together with the state that a worker derives from it
+//! once, so that requests only look this state up.
 
 pub(crate) mod in_use;
 
@@ -281,7 +281,8 @@ fn by_number(listeners: &[Listener]) -> Box<[u16]> {
     indices.into()
 }
 
-/// The index of a number that no listener has. It is valid, as there are fewer listeners.
+/// The entry in `Snapshot::listeners` for a number that no listener has. It is no valid index, since
+/// a configuration has fewer listeners.
 const ABSENT: u16 = u16::MAX;
 
 fn via(version: &str, pseudonym: &str) -> Box<[u8]> {

@@ -74,8 +74,8 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         return refuse(core, fd);
     }
     let Some(key) = core.conns.next_key() else {
-        // Accepting pauses before the table is full, but connections accepted until then still
-        // arrive.
+        // Accepting pauses before the table is full, but the engine may have accepted more
+        // connections before it learned of the pause.
         core.clients.release(counted_as);
         return refuse(core, fd);
     };
@@ -120,8 +120,8 @@ fn hand_over<E: Engine>(
     peer: Option<SocketAddr>,
     listener: u16,
 ) -> Option<Fd> {
-    // Connections in transit count as well: a worker that is slow to read its messages must not
-    // find more connections in them than it has room for.
+    // Connections in transit count as well. Otherwise a worker that is slow to read its messages
+    // would be sent more connections than it can admit.
     let open = |index: usize| {
         let counters = &core.shared.counters[index];
         counters.connections.get() as usize + counters.handed_over.load(Ordering::Relaxed)

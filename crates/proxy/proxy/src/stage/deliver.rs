@@ -125,13 +125,13 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     download::pump(core, key, true)
 }
 
-/// Handles the deadline of a body that is read from the cache and has not grown for as long as an
-/// origin may stall. The fill may have ended without a wake-up, so the body itself is checked.
+/// Handles the timeout of a cached body of which no byte has arrived for `response_ms`. The fill may
+/// have ended without a wake-up, so the body is read once more before the exchange fails.
 #[inline(never)]
 fn check_overdue_body<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let progress = download::pump(core, key, false);
-    let waits = core.exchange(key).download.state();
-    if progress == TransferProgress::Waiting && waits == TransferState::AwaitingSource {
+    let state = core.exchange(key).download.state();
+    if progress == TransferProgress::Waiting && state == TransferState::AwaitingSource {
         return TransferProgress::Failed(Reason::ResponseTimedOut);
     }
     progress
@@ -153,12 +153,11 @@ fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Whether the rest of the upload can be dropped after an early response. The upload continues only
-/// while the origin reads it. The origin does not if it announced that it closes (RFC 9112 section
-/// 9.6). If it refused a request with `Expect: 100-continue`, the client may never send the body
-/// (RFC 9110 section 10.1.1).
+/// Whether the rest of the upload can be dropped after an early response. An origin that announced
+/// that it closes reads no more of it (RFC 9112 section 9.6). If the origin refused a request with
+/// `Expect: 100-continue`, the client may never send the body (RFC 9110 section 10.1.1).
 fn is_upload_pointless(exchange: &Exchange) -> bool {
-    let is_announced = expectation(&exchange.request) == Expectation::Continue;
+    let expects_continue = expectation(&exchange.request) == Expectation::Continue;
     origin::h1::closes_after_response(exchange)
-        || (is_announced && exchange.upload.forwarded() == 0)
+        || (expects_continue && exchange.upload.forwarded() == 0)
 }

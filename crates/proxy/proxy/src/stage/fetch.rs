@@ -156,8 +156,11 @@ fn pick_origin<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(OriginId, Pic
     }
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
     let rules = snapshot.rules[exchange.service as usize];
-    let are_whole = snapshot.target_filter(exchange.service).needs_absolute_names();
-    Some((origins.intern_requested(rules, host, port.unwrap_or(80), are_whole), PickReason::Normal))
+    let is_absolute = snapshot.target_filter(exchange.service).needs_absolute_names();
+    Some((
+        origins.intern_requested(rules, host, port.unwrap_or(80), is_absolute),
+        PickReason::Normal,
+    ))
 }
 
 /// Opens a connection to an origin, after a lookup if only its name is known.
@@ -318,8 +321,8 @@ fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Receives a little of a response that has to wait for its turn. This also detects the end of the
-/// origin connection, which must not serve another request after that.
+/// Receives a little of a response that has to wait for its turn in the pipeline. This also detects
+/// that the origin has closed the connection, so that no other request is sent on it.
 fn receive_ahead<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { origin, .. } = core.parts(key);
     if origin.is_some_and(|origin| origin.wire.recv_buffer.bytes().len() < RECEIVE_AHEAD_MAX) {

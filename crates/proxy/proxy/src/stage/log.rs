@@ -23,7 +23,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     core.counters.exchanges.add(1);
     let mut exchange = core.exchanges.remove(key).expect("the driver's exchange is in the table");
     if let Event::End(reason) = event {
-        // The exchange was begun ahead of its turn, and its connection ends before it.
+        // A pipelined exchange whose connection ended before its response could be sent.
         exchange.reason.get_or_insert(reason);
     }
     let conn_key = exchange.conn();
@@ -88,7 +88,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
         origin_first_byte: exchange
             .transaction
             .responded_at
-            .map(|answered| answered.since(started)),
+            .map(|responded| responded.since(started)),
         client_path: conn.and_then(|conn| conn.wire.path_estimate(engine)),
         cache: exchange.caching.log_word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),

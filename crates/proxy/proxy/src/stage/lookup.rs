@@ -1,5 +1,5 @@
-//! Stage lookup: decides between a stored response, waiting for another exchange's fetch of the
-//! same response, and a fetch of its own, for which other exchanges may wait.
+//! Stage lookup: serves a stored response, waits for another exchange's fetch of the same response,
+//! or advances to a fetch, for which other exchanges may wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,16 +92,18 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Returns the result of the lookup, adapted to what this client may get. `None` if the request
-/// goes to the origin and the reason is already recorded.
+/// Looks the request up. If the stored object lacks the requested range, or if the origin has to see
+/// the client's conditions, the result becomes a miss. Returns `None` if the request goes to the
+/// origin and its `CacheContext` already has the reason.
 fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> {
     let waiter = core.waiter(key, TokenKind::Exchange);
     let ExchangeParts { engine, exchange, client, shared, counters, .. } =
         core.parts_with_client(key);
     let cache = shared.cache.as_ref()?;
-    let may_wait = (wait_deadline(exchange, engine.now()) > engine.now()).then_some(waiter);
+    let may_wait = wait_deadline(exchange, engine.now()) > engine.now();
+    let waiter = may_wait.then_some(waiter);
     let is_first = client.pipeline.is_first(key);
-    let found = look_up(exchange, cache, may_wait, is_first, now_ms(engine))?;
+    let found = look_up(exchange, cache, waiter, is_first, now_ms(engine))?;
     let Exchange { request, caching, plan, .. } = &mut *exchange;
     let (object, lease) = match found {
         LookupResult::Miss { why, lease } if has_conditions(request, *plan) => {
@@ -219,8 +221,8 @@ fn wants_range(request: &RequestHead) -> bool {
     request.find(FieldName::Range).is_some() && request.method() == Method::Get
 }
 
-/// Whether the stored object lacks the bytes that the request asks for: it is another part, or the
-/// bytes have not arrived and are not about to.
+/// Whether the stored object lacks the requested bytes: the object is another part of the
+/// representation, or the bytes begin more than `NEAR_BYTES` behind those that have arrived.
 #[inline(always)]
 fn lacks_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     let is_of_part = object.meta().stored_range.is_some() || wants_range(request);

@@ -74,9 +74,9 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Whether the request is one that only a proxy serves. Other requests reach no target. A browser
-/// that takes this proxy for a web server gets an error that says so, instead of a question for a
-/// password.
+/// Whether the request is addressed to a forward proxy. Only such requests need authentication: a
+/// browser that takes this proxy for a web server gets an error that says so, not a password
+/// prompt.
 fn is_proxy_request(exchange: &Exchange) -> bool {
     matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
 }

@@ -1,6 +1,6 @@
-//! Transfers: bytes that move in one direction, from a source through the framing of its message to
-//! a sink with the framing of that side. A transfer moves bytes and detects the end of a body. It
-//! never decides what follows.
+//! Transfers: bytes that move in one direction, from a source to a sink. A transfer removes the
+//! framing of the received message, adds that of the message to be sent, and detects the end of the
+//! body. It never decides what follows.
 //!
 //! One step is one send: it sends the bytes at hand, and the source is read again only when the
 //! sink has taken them all. So a sink that reads nothing stops its source, and a transfer holds at
@@ -275,9 +275,9 @@ impl Transfer {
         self.course.note_received(received, pipes.thresholds());
         let has_watched = self.is_watching();
         self.is_watching = false;
-        let behind = !payload.is_empty() || !header.is_empty();
+        let has_bytes_before = !payload.is_empty() || !header.is_empty();
         let pipe = match source.may_splice() && consumed == received {
-            true => self.fill_pipe((engine, pipes), source, behind, has_watched),
+            true => self.fill_pipe((engine, pipes), source, has_bytes_before, has_watched),
             false => None,
         };
         let piped = pipe.as_ref().map_or(0, Pipe::filled);
@@ -347,11 +347,11 @@ impl Transfer {
             NextChunk::Wait => {}
             NextChunk::End(BodyEnd::Whole) => {
                 let had_rest = !matches!(self.body, BodyProgress::Complete);
-                let is_all = matches!(
+                let is_whole = matches!(
                     self.body,
                     BodyProgress::Complete | BodyProgress::UntilClose | BodyProgress::Length(0)
                 );
-                if !is_all {
+                if !is_whole {
                     return Err(self.fail(BodyError::Cut));
                 }
                 self.body = BodyProgress::Complete;
@@ -432,12 +432,12 @@ impl Transfer {
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
         source: &mut Wire,
-        behind: bool,
+        has_bytes_before: bool,
         has_watched: bool,
     ) -> Option<Pipe> {
         let rest = self.body.certain_payload();
         let thresholds = *pipes.thresholds();
-        let plan = self.course.choose_method(rest, behind, &thresholds);
+        let plan = self.course.choose_method(rest, has_bytes_before, &thresholds);
         let MoveMethod::Splice { max } = plan else { return None };
         let mut pipe = pipes.acquire(engine)?;
         self.stats.calls += 1;
@@ -479,7 +479,8 @@ impl Transfer {
             return true;
         }
         if self.since == self.drained_at {
-            // Bytes taken in the turn in which they were sent are no progress since then.
+            // The wait began in this turn. The bytes that were taken at once are not progress
+            // during the wait.
             self.unsent_at_wait = sink.unsent(engine) + pipe.filled();
         }
         self.stats.calls += 1;
@@ -561,23 +562,23 @@ impl Transfer {
         match self.state {
             TransferState::Off | TransferState::Ended => true,
             TransferState::AwaitingSource => {
-                let over = self.waited_before + now.since(self.since);
-                if over < limit {
+                let elapsed = self.waited_before + now.since(self.since);
+                if elapsed < limit {
                     return true;
                 }
                 let kept = now.since(self.since) < limit
-                    && meets_rate(self.forwarded - self.forwarded_at_pace, over, rate);
+                    && meets_rate(self.forwarded - self.forwarded_at_pace, elapsed, rate);
                 (self.waited_before, self.forwarded_at_pace, self.since) =
                     (Duration::ZERO, self.forwarded, now);
                 kept
             }
             TransferState::AwaitingSink => {
-                let over = now.since(self.since);
-                if over < limit {
+                let elapsed = now.since(self.since);
+                if elapsed < limit {
                     return true;
                 }
                 let kept =
-                    meets_rate(self.unsent_at_wait.saturating_sub(unsent) as u64, over, rate);
+                    meets_rate(self.unsent_at_wait.saturating_sub(unsent) as u64, elapsed, rate);
                 (self.unsent_at_wait, self.since) = (unsent, now);
                 kept
             }
@@ -585,10 +586,10 @@ impl Transfer {
     }
 }
 
-/// Whether a client that was waited for during `over` moved enough: `rate` bytes a second, and at
+/// Whether a client that was waited for during `elapsed` moved enough: `rate` bytes a second, and at
 /// least one byte.
-pub(crate) fn meets_rate(moved: u64, over: Duration, rate: u64) -> bool {
-    u128::from(moved) * 1000 >= u128::from(rate) * over.as_millis() && moved > 0
+pub(crate) fn meets_rate(moved: u64, elapsed: Duration, rate: u64) -> bool {
+    u128::from(moved) * 1000 >= u128::from(rate) * elapsed.as_millis() && moved > 0
 }
 
 impl Transfer {
@@ -596,7 +597,7 @@ impl Transfer {
     /// `rate` bytes a second during the wait. `unsent` is the number of unsent bytes of the sink
     /// and the pipe.
     pub(crate) fn stalled_for(&self, now: Instant, rate: u64, unsent: usize) -> Option<Duration> {
-        let (over, moved) = match self.state {
+        let (elapsed, moved) = match self.state {
             TransferState::Off | TransferState::Ended => return None,
             TransferState::AwaitingSource => (
                 self.waited_before + now.since(self.since),
@@ -606,7 +607,7 @@ impl Transfer {
                 (now.since(self.since()), self.unsent_at_wait.saturating_sub(unsent) as u64)
             }
         };
-        (u128::from(moved) * 1000 < u128::from(rate) * over.as_millis()).then_some(over)
+        (u128::from(moved) * 1000 < u128::from(rate) * elapsed.as_millis()).then_some(elapsed)
     }
 }
 

@@ -79,7 +79,7 @@ impl<E: Engine> Worker<E> {
         },
         Task {
             is_due: |worker| worker.core.drain.is_draining,
-            perform: |worker, _| worker.close_quiet_listeners(),
+            perform: |worker, _| worker.continue_drain(),
         },
         Task {
             is_due: |worker| {
@@ -136,7 +136,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn close_quiet_listeners(&mut self) {
+    /// Closes idle connections, and closes the listeners once they are quiet.
+    fn continue_drain(&mut self) {
         self.close_idle();
         let core = &mut self.core;
         if core.listeners.check_drained() {

@@ -72,7 +72,7 @@ pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64
 pub struct Worker<E: Engine> {
     core: Core<E>,
     inbox: MailboxReceiver<WorkerMessage<E::DetachedFd>, E::Waker>,
-    /// A mailbox has messages.
+    /// Whether a mailbox may have messages.
     has_mail: bool,
     /// Messages that were taken out of the mailboxes and not handled yet.
     messages: VecDeque<WorkerMessage<E::DetachedFd>>,
@@ -88,7 +88,7 @@ impl<E: Engine> Worker<E> {
     /// # Errors
     /// If the engine cannot adopt a listener.
     pub fn new(engine: E, setup: Setup<E>) -> Result<Self, millrace_engine::Error> {
-        let Setup { config, index, listeners, inbox, mail, shared, names, desk, .. } = setup;
+        let Setup { config, index, listeners, inbox, mail, shared, names, verifier, .. } = setup;
         // A pipe takes two descriptors, which are set aside here.
         let workers = shared.counters.len() as u64;
         let pipes_max = pipes_max(&setup.thresholds, workers, setup.descriptors);
@@ -102,7 +102,7 @@ impl<E: Engine> Worker<E> {
         origins.reset_in_flight();
         mail.set_waker(&engine.waker());
         inbox.set_waker(engine.waker());
-        let authenticator = Authenticator::new(desk);
+        let authenticator = Authenticator::new(verifier);
         authenticator.set_wake(engine.waker());
         let counters = shared.counters[index].clone();
         let pipes_refused_before = counters.pipes_refused.get();
@@ -194,12 +194,13 @@ impl<E: Engine> Worker<E> {
     fn cache_deadline(&self) -> Option<Instant> {
         let core = &self.core;
         let waits = &core.cache_waits;
-        let is_late = !waits.starved.is_empty() || core.wakes.is_pending();
-        let late = is_late.then(|| core.engine.now() + RETRY_INTERVAL);
-        let is_unread = core.drain.is_draining && !core.fills.is_empty();
-        let unread = is_unread.then(|| core.engine.now() + MAINTENANCE_INTERVAL);
+        let has_retries = !waits.starved.is_empty() || core.wakes.is_pending();
+        let retry = has_retries.then(|| core.engine.now() + RETRY_INTERVAL);
+        // A draining worker checks whether its fills still have readers.
+        let drains_fills = core.drain.is_draining && !core.fills.is_empty();
+        let drain = drains_fills.then(|| core.engine.now() + MAINTENANCE_INTERVAL);
         let collapsed = waits.collapsed.first().map(|(due, _)| *due);
-        [late, unread, collapsed].into_iter().flatten().min()
+        [retry, drain, collapsed].into_iter().flatten().min()
     }
 
     fn drive(&mut self, target: EventTarget, event: Event) {

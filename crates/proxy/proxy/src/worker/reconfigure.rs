@@ -22,7 +22,8 @@ pub(crate) fn apply_config<E: Engine>(
     sockets: Vec<(u16, E::DetachedFd)>,
 ) {
     if core.drain.is_draining || config.number <= core.snapshot.config.number {
-        // A worker that replaced another began with a configuration that the other had received.
+        // A worker that replaces another begins with the latest configuration, and then reads the
+        // messages of the other, which may have this or an older one.
         for (_, socket) in sockets {
             if let Ok(fd) = core.engine.adopt(socket) {
                 core.engine.close(fd);
@@ -131,11 +132,11 @@ pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
     for key in core.origins.apply_snapshots(&core.snapshot, &earlier) {
         close(core, key);
     }
-    let living = || earlier.iter().chain([&core.snapshot]);
+    let in_use = || earlier.iter().chain([&core.snapshot]);
     let (before_client, before_origin) = (core.snapshots.client_check, core.snapshots.origin_check);
-    let client = living().map(|snapshot| snapshot.client_check).min().unwrap_or_default();
-    let origin = living().map(|snapshot| snapshot.origin_check).min().unwrap_or_default();
-    let held = 1 + earlier.len() as u64;
+    let client = in_use().map(|snapshot| snapshot.client_check).min().unwrap_or_default();
+    let origin = in_use().map(|snapshot| snapshot.origin_check).min().unwrap_or_default();
+    let in_use_count = 1 + earlier.len() as u64;
     (core.snapshots.client_check, core.snapshots.origin_check) = (client, origin);
     // Timers that were set further ahead would miss a new, shorter wait.
     let now = core.engine.now();
@@ -150,7 +151,7 @@ pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
         }
     }
     core.counters.config_generation.set(core.snapshot.config.number);
-    core.counters.configs_in_use.set(held);
+    core.counters.configs_in_use.set(in_use_count);
 }
 
 /// Drops the snapshots that are no longer in use. Called once a turn.

@@ -88,10 +88,10 @@ impl<E: Engine> Worker<E> {
 fn wake_others<T: Send, W: Wake>(
     mail: &mut PeerMailboxes<WorkerMessage<T>, W>,
     index: usize,
-    orphans: impl Iterator<Item = WaiterId>,
+    waiters: impl Iterator<Item = WaiterId>,
 ) -> Vec<WaiterId> {
     let mut wakes = WakeQueue::default();
-    wakes.add(index, mail, orphans);
+    wakes.add(index, mail, waiters);
     mail.flush();
     wakes.take_unsent()
 }

@@ -57,8 +57,8 @@ impl Leader {
         is_large.then_some(leader)
     }
 
-    /// Returns the number of payload bytes certain to come next from which they are received from the
-    /// socket directly, rather than by a receive of the engine.
+    /// Returns the minimum for a direct receive from the socket, rather than a receive of the engine:
+    /// the number of payload bytes that are certain to come next.
     pub(crate) fn direct_min(&self) -> u64 {
         self.thresholds.tee_min.min(DIRECT_BYTES)
     }

@@ -44,8 +44,9 @@ pub(crate) struct Fill {
     pub(crate) is_reusable: bool,
     /// Whether the fill continues without readers.
     pub(crate) continues_unread: bool,
-    /// The maximum number of bytes ahead of the fastest reader, unless the fill continues without
-    /// readers. `None`: no maximum if the body is stored.
+    /// The maximum number of bytes that the fill may be ahead of its fastest reader. It does not
+    /// apply while the fill continues without readers. `None`: no maximum for a stored body, and
+    /// `fill_ahead_bytes` for one that is only passed on.
     pub(crate) ahead_max: Option<u64>,
     /// When the present wait for the origin began.
     pub(crate) since: Instant,

@@ -119,7 +119,8 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
     if std::mem::take(&mut fill.waits_for_room) {
-        // If the origin has ended its stream in the meantime, this run finds the end.
+        // The wait for the origin begins anew. If the origin has ended its stream in the meantime,
+        // this run finds the end.
         fill.since = core.engine.now();
     }
     let Core { engine, pipes, origins, exchanges, conns, .. } = core;
@@ -216,7 +217,7 @@ fn end<E: Engine>(core: &mut Core<E>, key: Key, is_whole: bool) {
     }
 }
 
-/// Ends a fill that is not in the table, or no longer.
+/// Ends a fill that was removed from the table or never entered it.
 fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     let now_ms = now_ms(&core.engine);
     let Fill { origin_use, id, mut filling, is_reusable, bytes, tail, .. } = fill;
@@ -229,7 +230,8 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     core.wake(if is_whole { filling.finish(now_ms) } else { filling.cut() });
 }
 
-/// Stops fills that have no reader; used while the worker drains. Returns the fills to wake.
+/// Makes all fills end once they have no reader, because the worker drains. Returns the fills to
+/// wake.
 pub(crate) fn stop_unread<E: Engine>(core: &mut Core<E>) -> Vec<Key> {
     let keys = core.fills.keys_where(|_| true);
     for (_, fill) in core.fills.iter_mut() {

@@ -14,8 +14,8 @@ use crate::exchange::Exchange;
 use crate::origin::OriginConn;
 
 impl Fill {
-    /// Moves the bytes that are available in the socket into the cache and to the leader, which has
-    /// taken all earlier bytes. Returns their number.
+    /// Moves the bytes that are available in the socket into the cache and to the leader. Returns
+    /// their number. The leader must have taken all earlier bytes.
     pub(crate) fn tee<E: Engine>(
         &mut self,
         mut path: TeePath<'_, E>,
@@ -43,7 +43,8 @@ impl Fill {
         leader.course.note_filled(count, max, &leader.thresholds);
         match copied {
             Ok(true) => path.send(leader.exchange, pipe),
-            // The client is woken for these bytes like other readers.
+            // The second pipe had no room for all pages, so the bytes are only in the cache. The
+            // leader is woken and reads them there.
             Ok(false) => path.pipes.release(path.engine, pipe),
             Err(_) => {
                 path.pipes.release(path.engine, pipe);
@@ -59,7 +60,7 @@ impl Fill {
         match filled {
             Filled::WouldBlock => Err(FillPause::NeedsWatch),
             Filled::Failed(_) => Err(FillPause::Cut),
-            // A receive finds out what no pipe takes.
+            // Without the leader, the bytes are received directly, which reports the end.
             Filled::End | Filled::Bytes(_) => {
                 self.leader = None;
                 Ok(0)

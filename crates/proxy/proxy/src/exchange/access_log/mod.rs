@@ -1,8 +1,8 @@
 //! Access log records: one finished exchange as one line.
 //!
 //! Bytes from clients and origins are hostile here too. A value can end neither its quotes nor its
-//! line, and none of its bytes reaches the reader's terminal as a control sequence. Nothing is
-//! allocated except when the caller's buffer grows, which is reused.
+//! line, and none of its bytes reaches the reader's terminal as a control sequence. The only
+//! allocation is the growth of the caller's buffer, which is reused.
 
 mod dates;
 mod userinfo;
@@ -43,7 +43,7 @@ pub struct Record<'a> {
     pub version: &'a [u8],
     /// The final status sent to the client. 0 if none was sent.
     pub status: u16,
-    /// Bytes of the body, or of the tunnel, received from the client.
+    /// Bytes of the body, or of the tunnel, forwarded from the client to the origin.
     pub bytes_from_client: u64,
     /// Bytes of the body, or of the tunnel, that the client's socket took.
     pub bytes_to_client: u64,
@@ -186,8 +186,8 @@ fn escape_log(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes one JSON object (RFC 8259). Times are in milliseconds with three decimals. Unknown values
-/// are null.
+/// Writes one JSON object (RFC 8259). Durations are in milliseconds with three decimals. Unknown
+/// values are null.
 fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(dates.at(record.time_of_day).iso_date());
