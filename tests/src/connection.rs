@@ -73,7 +73,7 @@ pub fn fuzz_connection(data: &[u8]) {
         mail,
         shared,
         names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
+        verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 64,
         thresholds: Thresholds::FIXED,
     };

@@ -382,7 +382,7 @@ fn start(
             mail,
             shared: shared.clone(),
             names: Arc::new(ResolverConfig::parse(b"", b"", &[name_server.address()])),
-            desk: verifier.desk(),
+            verifier: verifier.desk(),
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
             thresholds: config.splice.thresholds().unwrap_or(Thresholds::FIXED),
         };

@@ -116,7 +116,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
         mail,
         shared,
         names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
+        verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 1000,
         thresholds: Thresholds::FIXED,
     };

@@ -222,7 +222,7 @@ fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
         mail,
         shared: SharedState::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}, None),
         names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        desk: VerifierHandle::unavailable(),
+        verifier: VerifierHandle::unavailable(),
         descriptors: 1000,
         thresholds: Thresholds::FIXED,
     };

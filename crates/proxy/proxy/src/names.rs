@@ -1,5 +1,5 @@
-//! Name lookups over sockets of the worker's engine. [`DnsResolver`] has the protocol; this module
-//! executes its orders and returns the results of these to it.
+//! Name lookups over sockets of the worker's engine. [`DnsResolver`] implements the protocol without
+//! I/O. This module executes its socket operations and reports their events to it.
 
 use std::sync::Arc;
 use std::task::Poll;

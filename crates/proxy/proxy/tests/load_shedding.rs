@@ -44,7 +44,7 @@ impl Fixture {
             mail: mailbox_mesh(1, 4).pop().unwrap(),
             shared: shared.clone(),
             names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-            desk: millrace_proxy::auth::VerifierHandle::unavailable(),
+            verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
             descriptors: 100,
             thresholds: Thresholds::FIXED,
         };

@@ -39,7 +39,7 @@ fn proxy(world: &World) -> Driven {
         mail,
         shared,
         names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
+        verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,
     };

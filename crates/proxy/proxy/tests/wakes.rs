@@ -176,7 +176,7 @@ fn setup(
         mail,
         shared: shared.clone(),
         names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::VerifierHandle::unavailable(),
+        verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
         descriptors: 100,
         thresholds: Thresholds::FIXED,
     }

@@ -159,8 +159,8 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
                 out.response(206, b"Partial Content");
                 out.field_run(FieldRun::Lines(lines));
                 let complete = meta.stored_range.map_or(length, |extent| extent.complete);
-                let place = range.content_range(complete);
-                out.field(b"Content-Range", place.as_bytes());
+                let content_range = range.content_range(complete);
+                out.field(b"Content-Range", content_range.as_bytes());
             }
             ResponseForm::Parts(parts, _) => {
                 out.response(206, b"Partial Content");

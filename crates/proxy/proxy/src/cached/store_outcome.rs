@@ -376,10 +376,10 @@ fn refuse_to_store<E: Engine>(
     if request.method() == Method::Get && drops_stored && !is_personal {
         cache.remove(cache_key);
     }
-    // The next response may be storable after a short time. Until then no request waits for
-    // another, or all of them would be sent one after the other. A status about conditions also
-    // concerns this request alone: the conditions are the client's own, since the proxy sent none.
-    let is_passing = is_personal
+    // For a while, requests for this key do not wait for each other. Otherwise the origin would get
+    // them one after the other. The time is short if the next response may be storable. This
+    // includes a status about conditions: they are the client's own, since the proxy sent none.
+    let is_temporary = is_personal
         || refusal.concerns_request()
         || matches!(status, 304 | 412 | 416)
         || status >= 500;

@@ -47,10 +47,10 @@ pub(crate) fn write_request(
     let omits_conditions = stored.is_some() || (is_reverse && exchange.caching.lease.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
     let mut omitted = NameSet::default();
-    if is_unconditional {
+    if omits_conditions {
         omitted = omitted.union(&CONDITIONS);
         if exchange.is_refresh() || request.find(FieldName::Range).is_none() {
-            // A refresh has no client, and without Range the field means nothing.
+            // If-Range means nothing without Range. A refresh has no client that needs it.
             omitted = omitted.union(&NameSet::new(&[FieldName::IfRange]));
         }
     }

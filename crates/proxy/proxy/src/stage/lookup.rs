@@ -144,8 +144,8 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> 
 /// Returns why a stored response has to be validated: it is stale, or the request demands
 /// validation although it is fresh (RFC 9211 section 2.2).
 fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
-    let is_good = meta.is_fresh(now_ms) && !meta.flags.contains(Flags::NO_CACHE);
-    if is_good { Forward::Request } else { Forward::Stale }
+    let is_usable = meta.is_fresh(now_ms) && !meta.flags.contains(Flags::NO_CACHE);
+    if is_usable { Forward::Request } else { Forward::Stale }
 }
 
 /// Repeats the lookup. Another worker has just removed the object, because it was too long to be

@@ -50,8 +50,8 @@ pub struct Setup<E: Engine> {
     pub shared: Arc<SharedState>,
     /// The sources of name lookups: hosts file and name servers.
     pub names: Arc<ResolverConfig>,
-    /// The queue of the password verifier.
-    pub desk: VerifierHandle<E::Waker>,
+    /// The worker's access to the password verifier.
+    pub verifier: VerifierHandle<E::Waker>,
     /// The number of descriptors that this worker may open. Clients and origins use them first
     /// come, first served, but clients never get the last eighth.
     pub descriptors: u64,
