@@ -6,9 +6,9 @@ namespaces, where packets get lost and the two ends speak TCP differently.
 
 One end has packets of 9000 bytes and every TCP option; the other has packets of 576 bytes and
 neither SACK nor window scaling nor timestamps. --swap makes the client that one instead of the
-origin. Of what arrives at each of the four interfaces the share --loss is dropped at random, by a
-program at tcx(ingress), so both data and acknowledgements of both connections. A RST is never lost:
-nobody sends it again, so whoever waits would be left to deadlines of minutes.
+origin. A program at tcx(ingress) of each of the four interfaces drops the share --loss of the packets
+at random, both data and acknowledgements. A RST is never dropped: it is not sent again, and its
+receiver would wait for minutes.
 
 Runs COMMAND in the proxy's namespace and prints what was lost and sent again. In its environment
 CLIENT_NAMESPACE and ORIGIN_NAMESPACE are files for setns(2), and CLIENT_SIDE and ORIGIN_SIDE the
@@ -212,7 +212,7 @@ class Network:
         _ip("link set lo up")
 
     def environment(self):
-        """Tells a program in the proxy's namespace where the others are."""
+        """Returns the environment that names the other namespaces for a program in the proxy's."""
         paths = {f"{name.upper()}_NAMESPACE": self.paths[name] for name in (CLIENT, ORIGIN)}
         return {**os.environ, **paths, "CLIENT_SIDE": CLIENT_SIDE, "ORIGIN_SIDE": ORIGIN_SIDE}
 
@@ -228,7 +228,7 @@ class Network:
         return subprocess.Popen(words, preexec_fn=move, **how)
 
     def counts(self):
-        """What happened until now: packets, those dropped, segments that were sent again."""
+        """Returns the packets so far, the dropped ones, and the retransmitted segments."""
         packets, dropped = self.loss.read()
         again = sum(self._sent_again(holder.pid) for holder in self.holders.values())
         return {"packets": packets, "dropped": dropped, "sent again": again}

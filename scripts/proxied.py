@@ -1,5 +1,6 @@
-"""Transfers through a proxy whose every byte is compared: what they are, the origin's side of them
-and the client's. Who makes the sockets decides the namespace: this never does."""
+"""Transfers through a proxy whose every byte is compared: the origin's side and the client's.
+
+The caller makes the sockets and so decides the network namespace."""
 
 import copy
 import random
@@ -19,7 +20,7 @@ DOWNLOADS, UPLOADS = ("length", "chunked", "close"), ("upload", "upload chunked"
 
 
 class Failed(Exception):
-    """What must not be."""
+    """A transfer went wrong."""
 
 
 class Cut(Exception):
@@ -62,7 +63,7 @@ class Transfer:
         return memoryview(_NOISE)[at + start : at + end]
 
     def relayed(self, is_up, start, end):
-        """What becomes of the noise on its way: nothing."""
+        """Returns the bytes that the receiver must get: those that were sent."""
         return self.noise(is_up, start, end)
 
     def pieces(self, length):
@@ -115,7 +116,7 @@ class Wire:
             self.peer.sendall(b"0\r\n\r\n")
 
     def receive(self):
-        """What comes next; nothing at the end."""
+        """Returns the next bytes, or b"" at the end."""
         transfer = getattr(self, "transfer", None)
         if transfer and transfer.is_read_slowly and self.pauses < PAUSES_MAX:
             self.pauses += 1
@@ -190,7 +191,7 @@ class Wire:
             self.compare()
         finally:
             sender.join()
-        # The kernel tells a reset once: if to the sender, then the reader saw a mere end.
+        # The kernel reports a reset once. If the sender got it, the reader saw only an end.
         for error in broken:
             raise error
         self.ended()

@@ -1,5 +1,4 @@
-"""What the scripts share that watch millrace under load: what is built, started programs, and an
-address."""
+"""Shared by the scripts that watch millrace under load: builds, started programs, addresses."""
 
 import json
 import os
@@ -15,7 +14,7 @@ PROJECT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def free_address():
-    """One that nobody has now. The kernel's choice, port 0, would be another at each start."""
+    """Returns a free port. With port 0 the kernel would choose another one at each start."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return "%s:%d" % probe.getsockname()

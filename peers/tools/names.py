@@ -47,7 +47,7 @@ FIGURES = {
     "004.cpu": "tcp-splice-cpu",
     "004.time": "tcp-splice-time",
 }
-# What a peer serves, in the line `# cases:` of its start script.
+# The services of a peer, in the line `# cases:` of its start script.
 SERVICES = {
     "R1": "reverse-miss",
     "R2": "reverse-hit",

@@ -1,7 +1,7 @@
 // The sizes of PolyMix-4 (its content types, web-polygraph workloads/include/contents.pg): a fixed
 // list of MIX sizes in a fixed order, the same for every peer. 65 % images exp(4.5 KB), 15 % HTML
 // exp(8.5 KB), 0.5 % downloads logn(300 KB, 300 KB), the rest logn(25 KB, 10 KB); the mean is about
-// 10.5 KB. Each type gives the quantiles of its distribution, so no seed makes the list heavy.
+// 10.5 KB. Each type gives the quantiles of its distribution, so the list does not depend on a seed.
 #ifndef PBMIX_H
 #define PBMIX_H
 #include <math.h>
@@ -25,14 +25,14 @@ static inline double lognormal_quantile(double p, double mean, double sd) {
   return exp(log(mean) - variance / 2 + sqrt(variance) * normal_quantile(p));
 }
 
-// The next of a fixed row of pseudo-random numbers; `x` is never 0.
+// Returns the next number of a fixed pseudo-random sequence; `x` is never 0.
 static inline unsigned long mix_next(unsigned long *x) {
   *x ^= *x << 13;
   *x ^= *x >> 7;
   return *x ^= *x << 17;
 }
 
-// Puts `count` sizes into an order that is always the same and has nothing to do with their worth.
+// Shuffles `count` sizes into an order that is always the same.
 static inline void mix_order(unsigned sizes[], int count) {
   unsigned long x = 88172645463325252ul;
   for (int i = count - 1; i > 0; i--) {

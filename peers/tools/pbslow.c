@@ -1,11 +1,11 @@
-// pbslow: clients that stand still, for 127.0.0.1, in one thread.
+// pbslow: stalled clients for 127.0.0.1, in one thread.
 //  -p PORT  -l LORIS  -s STALLED  [-u PATH]  [-r RATE]  [-a AGAIN]
-// LORIS connections send a request head of which one byte comes a second and never the last;
-// STALLED ones ask for PATH (default /n/1m), take as little as TCP lets them and read nothing. One
-// that the server closes comes again AGAIN (default 1) seconds later, so there are always so many
-// that try. They come both kinds mixed, RATE (default 2000) a second.
-// Says "there" on stderr when all have connected once, and at SIGTERM one JSON line on stdout:
-// connections made, those that the server ended, and those that are open.
+// LORIS connections send a request header section, one byte a second and never the last one.
+// STALLED connections request PATH (default /n/1m) with the smallest receive buffer and read
+// nothing. A connection that the server closes is made again AGAIN (default 1) seconds later. Both
+// kinds are mixed, RATE (default 2000) a second. Prints "connected" to stderr when all have
+// connected once, and at SIGTERM one JSON line to stdout: connections made, those that the server
+// ended, and those that are open.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 typedef unsigned long long u64;
 struct slow {
   int fd;
-  u64 due; // when it connects again, or sends its next byte; 0: never
+  u64 due; // time of the next connection or the next byte; 0: never
 };
 
 #define SECOND 1000000000ull
@@ -47,7 +47,7 @@ static void stop(int signal) {
   over = 1;
 }
 
-static void again_later(struct slow *c) {
+static void retry_later(struct slow *c) {
   close(c->fd);
   c->fd = -1;
   c->due = now() + again;
@@ -62,7 +62,7 @@ static void dial(int i) {
   }
   if (i >= loris) setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &least, sizeof least);
   if (connect(c->fd, (void *)&address, sizeof address) && errno != EINPROGRESS) {
-    again_later(c);
+    retry_later(c);
     return;
   }
   struct epoll_event e = {.events = EPOLLOUT, .data.u32 = i};
@@ -75,7 +75,7 @@ static void connected(int i) {
   epoll_ctl(epoll_fd, EPOLL_CTL_MOD, c->fd, &e);
   const char *head = i < loris ? loris_head : stalled_head;
   if (send(c->fd, head, strlen(head), MSG_NOSIGNAL) < 0) {
-    again_later(c);
+    retry_later(c);
     return;
   }
   made++;
@@ -86,7 +86,7 @@ static void look(int i, unsigned events) {
   if (c->fd < 0) return;
   if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
     ended++;
-    again_later(c);
+    retry_later(c);
   } else connected(i);
 }
 static void tick(int i, u64 t) {
@@ -95,7 +95,7 @@ static void tick(int i, u64 t) {
   if (c->fd < 0) dial(i);
   else {
     c->due = t + SECOND;
-    if (send(c->fd, "y", 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN) again_later(c);
+    if (send(c->fd, "y", 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN) retry_later(c);
   }
 }
 
@@ -124,20 +124,20 @@ int main(int argc, char **argv) {
   all = calloc(count, sizeof *all);
   u64 begin = now();
   for (int i = 0; i < count; i++) {
-    // Of each kind, the nth comes when n of as many parts of the time are over.
+    // Both kinds are spread evenly over the time of all connections.
     u64 nth = i < loris ? (u64)i * count / loris : (u64)(i - loris) * count / stalled;
     all[i] = (struct slow){.fd = -1, .due = begin + nth * SECOND / rate};
   }
-  bool said = false;
+  bool reported = false;
   while (!over) {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(epoll_fd, events, EVENTS, 5);
     for (int k = 0; k < n; k++) look(events[k].data.u32, events[k].events);
     u64 t = now();
     for (int i = 0; i < count; i++) tick(i, t);
-    if (!said && made >= (u64)count) {
-      said = true;
-      fprintf(stderr, "there\n");
+    if (!reported && made >= (u64)count) {
+      reported = true;
+      fprintf(stderr, "connected\n");
     }
   }
   int open = 0;

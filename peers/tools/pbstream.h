@@ -1,9 +1,9 @@
-// What pborigin and pbload share: the bytes of every body, and the hash of a request target.
+// Shared by pborigin and pbload: the bytes of every body, and the hash of a request target.
 #include <stddef.h>
 
 #define STREAM (64u << 20) // the longest body
 
-// Fills `p`, STREAM bytes, with the pseudo-random stream of which every body is the beginning.
+// Fills `p`, STREAM bytes, with the pseudo-random stream whose first bytes are every body.
 static inline void pbstream(void *p) {
   unsigned long x = 88172645463325252ul, *words = p;
   for (size_t i = 0; i < STREAM / 8; i++) {
@@ -14,7 +14,7 @@ static inline void pbstream(void *p) {
   }
 }
 
-// FNV-1a of a request target. Both sides add up the hashes of what they asked and were asked for.
+// FNV-1a of a request target. Client and origin add up the hashes of all requests.
 static inline unsigned long long pbhash(const char *p, size_t n) {
   unsigned long long h = 14695981039346656037ull;
   for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)p[i]) * 1099511628211ull;

@@ -1,7 +1,7 @@
-// The objects of SURGE (Barford and Crovella, SIGMETRICS '98) and who asks for them: 93 % have sizes
-// lognormal(9.357, 1.318), 7 % Pareto(133,000 bytes; 1.1), cut at 1 MiB, where our measured sizes
-// end; 522 MB in all. Like those of pbmix.h they are quantiles in a fixed order. Which of them is
-// asked for next is drawn by Zipf's law with exponent 0.9; what is asked for has a mean of 41 KB.
+// The objects of SURGE (Barford and Crovella, SIGMETRICS '98) and their popularity: 93 % have sizes
+// lognormal(9.357, 1.318), 7 % Pareto(133,000 bytes; 1.1), cut at 1 MiB, the largest measured size;
+// 522 MB in all. Like those of pbmix.h they are quantiles in a fixed order. Requests are drawn by
+// Zipf's law with exponent 0.9; a requested object has a mean of 41 KB.
 #include "pbmix.h"
 
 #define OBJECTS 10000

@@ -1,13 +1,13 @@
-// pbtls: what goes through a tunnel when a browser asks for https, on both of its ends.
+// pbtls: TLS through a tunnel, as for a browser's https request; client and server.
 //   pbtls serve PORT CERTIFICATE KEY
 //   pbtls load PROXY_PORT ORIGIN_PORT BYTES
 // A request is a connection: CONNECT to 127.0.0.1:ORIGIN_PORT through the proxy (PROXY_PORT 0:
-// none, straight to the origin), a full handshake of TLS 1.3, the wanted number of bytes on a line,
-// so many bytes of the stream that pborigin sends, and the end. No session is resumed.
+// none, straight to the origin), a full handshake of TLS 1.3, a line with the number of bytes, that
+// many bytes of pborigin's stream, and the end. No session is resumed.
 // The load is driven by stdin as pbload -S is: before each phase it prints "warm" on stderr and
 // waits for a line "RATE SECONDS"; then comes one JSON line on stdout. Request i is due at
 // start+i/RATE and its latency counts from then. There is one request at a time, on both ends: RATE
-// is to be far below what they can do, which max_us tells. RATE 0: one after the other.
+// must be far below their capacity; max_us shows whether it is. RATE 0: one after the other.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -30,7 +30,7 @@ typedef unsigned long long u64;
 #define BYTES_MAX (1 << 20)
 #define PHASE_MAX 200000      // requests of a phase
 #define ERRORS_MAX 20
-#define LATE_NS 30000000ull   // above this an answer has waited for a delayed ACK (40 ms)
+#define LATE_NS 30000000ull   // a longer response waited for a delayed ACK (40 ms)
 
 static unsigned char *stream;
 static u64 latencies[PHASE_MAX];
@@ -48,7 +48,7 @@ static struct sockaddr_in loopback(int port) {
   return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port),
     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
-// Whoever says nothing for so long has failed: nobody here waits for ever.
+// A peer that is silent for five seconds has failed, so that nothing here waits forever.
 static void set_up(int fd) {
   struct timeval limit = {5, 0};
   int one = 1;
@@ -57,7 +57,7 @@ static void set_up(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-static void answer(SSL *ssl) {
+static void respond(SSL *ssl) {
   char line[32];
   int n = SSL_accept(ssl) == 1 ? SSL_read(ssl, line, sizeof line - 1) : 0;
   if (n <= 0) return;
@@ -85,13 +85,13 @@ static void serve(int port, const char *certificate, const char *key) {
     set_up(fd);
     SSL *ssl = SSL_new(context);
     SSL_set_fd(ssl, fd);
-    answer(ssl);
+    respond(ssl);
     SSL_free(ssl);
     close(fd);
   }
 }
 
-// Connects, through the proxy if there is one; -1 if that failed.
+// Connects, through the proxy if there is one. Returns -1 on failure.
 static int dial(int proxy, int origin) {
   struct sockaddr_in address = loopback(proxy ? proxy : origin);
   int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -102,7 +102,7 @@ static int dial(int proxy, int origin) {
   int n = snprintf(text, sizeof text,
     "CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n", origin, origin);
   if (send(fd, text, n, MSG_NOSIGNAL) != n) goto failed;
-  // In TLS the client speaks first, so that nothing follows the head of the answer.
+  // A TLS client sends first, so no bytes follow the response header section.
   for (int have = 0; have < (int)sizeof text - 1; have += n) {
     n = recv(fd, text + have, sizeof text - 1 - have, 0);
     if (n <= 0) goto failed;
@@ -115,8 +115,8 @@ failed:
   close(fd);
   return -1;
 }
-// One request; whether each byte of the answer was right.
-static bool ask(SSL_CTX *context, int proxy, int origin, int bytes) {
+// Makes one request. Returns whether each byte of the response was right.
+static bool make_request(SSL_CTX *context, int proxy, int origin, int bytes) {
   static unsigned char got[BYTES_MAX];
   int fd = dial(proxy, origin), have = 0;
   if (fd < 0) return false;
@@ -142,8 +142,8 @@ static void wait_until(u64 due) {
   struct timespec t = {due / 1000000000, due % 1000000000};
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, 0);
 }
-// Prints what a phase of `done` good requests came to.
-static void tell(u64 done, u64 errors, u64 late, u64 sum, double seconds, double cpu, int bytes) {
+// Prints the results of a phase with `done` good requests.
+static void print_results(u64 done, u64 errors, u64 late, u64 sum, double seconds, double cpu, int bytes) {
   qsort(latencies, done, sizeof *latencies, by_value);
   u64 last = done ? done - 1 : 0;
   printf("{\"total\":%llu,\"seconds\":%.4f,\"rps\":%.1f,\"errors\":%llu,\"bytes\":%llu,"
@@ -160,7 +160,7 @@ static void phase(SSL_CTX *context, int proxy, int origin, int bytes, double rat
   getrusage(RUSAGE_SELF, &before);
   for (u64 due = first; due < end && done < PHASE_MAX; due = step ? due + step : now()) {
     if (due > now()) wait_until(due);
-    if (!ask(context, proxy, origin, bytes)) {
+    if (!make_request(context, proxy, origin, bytes)) {
       if (++errors > ERRORS_MAX) fail("too many errors");
       continue;
     }
@@ -172,7 +172,7 @@ static void phase(SSL_CTX *context, int proxy, int origin, int bytes, double rat
   getrusage(RUSAGE_SELF, &after);
   double cpu = seconds_of(after.ru_utime) - seconds_of(before.ru_utime) +
     seconds_of(after.ru_stime) - seconds_of(before.ru_stime);
-  tell(done, errors, late, sum, (now() - first) / 1e9, cpu, bytes);
+  print_results(done, errors, late, sum, (now() - first) / 1e9, cpu, bytes);
 }
 static void load(int proxy, int origin, int bytes) {
   if (bytes < 1 || bytes > BYTES_MAX) fail("BYTES");

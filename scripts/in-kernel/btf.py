@@ -1,11 +1,11 @@
-"""What this kernel says of its own types and functions (BTF, linux/btf.h)."""
+"""The types and functions of this kernel (BTF, linux/btf.h)."""
 
 import functools
 import pathlib
 import struct
 
 STRUCT, FUNCTION = 4, 12
-# What follows the 12 bytes of a kind: bytes, and bytes for each of its entries. Others: nothing.
+# The data after the 12 bytes of a kind: its bytes, and bytes for each entry. Other kinds have none.
 _BEHIND = {1: (4, 0), 3: (12, 0), 4: (0, 12), 5: (0, 12), 6: (0, 8), 13: (0, 8), 14: (4, 0),
            15: (0, 12), 17: (4, 0), 19: (0, 12)}
 

@@ -1,5 +1,5 @@
-"""What forwarding costs by size, on loopback: a load and an origin of peers/tools with the relay
-between them, all of it and the kernel's threads on one core."""
+"""Measures the cost of forwarding by size on the loopback interface: the relay between the load and
+the origin of peers/tools, all of them and the kernel's threads on one core."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CONNECTIONS = 8
 
 
 def cpu_ns(pid):
-    """What a process, or a thread of the kernel, has had of a processor."""
+    """Returns the CPU time of a process or a kernel thread."""
     try:
         return int(pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     except (FileNotFoundError, ProcessLookupError):

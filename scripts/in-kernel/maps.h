@@ -1,5 +1,5 @@
-// What relay.c shares with the verdict (verdict.py): its maps, and what is known of the bytes that
-// a socket received.
+// The maps that relay.c shares with the verdict (verdict.py), and the counts of the bytes that a
+// socket received.
 #include <assert.h>
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -15,8 +15,8 @@ typedef unsigned int u32;
 // Of the bytes that one socket received. Each word has one writer: the verdict where it says so,
 // else this program.
 struct flow {
-  u64 limit;     // payload; what is beyond it is never forwarded
-  u64 mark;      // a backlog of so much is not added to
+  u64 limit;     // payload in bytes; the bytes beyond it are never forwarded
+  u64 mark;      // no bytes are added to a backlog of this size
   u64 forwarded; // by the verdict: bytes given to the other socket's backlog
   u64 passed;    // by the verdict: bytes left to this program
   u64 written;   // of those passed, which this program has written: then it may forward again
@@ -30,15 +30,15 @@ static_assert(sizeof(struct flow) == 64, "verdict.py has these offsets");
 
 static struct flow own_flows[2 * PAIRS], *flows = own_flows;
 static int sockets_map, cookies_map;
-// Of the ring that says that something was passed: how far it is filled, and how far it was heard.
-static u64 *passes_filled, *passes_heard;
+// The positions in the ring of passes up to which it is filled, and up to which it was read.
+static u64 *passes_filled, *passes_read;
 
 static void die(const char *what) {
   perror(what);
   exit(1);
 }
-// Pairs with whatever the verdict does on another processor, which is as it runs there: what it
-// counted was counted before the packet went anywhere.
+// Pairs with the atomic additions of the verdict on another processor, which counts a packet before
+// the packet moves.
 static u64 load(u64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
 static int map_element(int command, int map, const void *key, const void *value) {
@@ -77,8 +77,8 @@ static int take_maps(char **words) {
   sockets_map = atoi(words[0]);
   cookies_map = atoi(words[1]);
   flows = mapped(atoi(words[2]), sizeof own_flows, PROT_READ | PROT_WRITE, 0);
-  // BPF_MAP_TYPE_RINGBUF: the first page has how far it was heard, the second how far it is filled.
-  passes_heard = mapped(passes_map, page, PROT_READ | PROT_WRITE, 0);
+  // BPF_MAP_TYPE_RINGBUF: the first page has the consumer position, the second the producer position.
+  passes_read = mapped(passes_map, page, PROT_READ | PROT_WRITE, 0);
   passes_filled = mapped(passes_map, page, PROT_READ, page);
   return passes_map;
 }

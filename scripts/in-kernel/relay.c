@@ -36,7 +36,7 @@ enum { SYN_SENT = 2, CLOSED = 7 };
 struct side {
   struct pair *pair;
   struct side *other;
-  struct flow *flow; // of what this socket receives
+  struct flow *flow; // of the bytes that this socket receives
   int fd, pipe[2];
   size_t in_pipe;
   u64 before; // bytes received that are no part of the flow
@@ -60,7 +60,7 @@ static u64 mark;
 // Counts for the line at the end; sums over the flows of pairs that are closed.
 static u64 served, aborted, refused, unjoined, waits, seen_twice, queued_twice;
 static u64 forwarded, passed, passes, cuts;
-static const char a_pass; // what an event of the ring points to
+static const char a_pass; // the target of an event of the ring
 static struct sockaddr_in target;
 static volatile sig_atomic_t over;
 static unsigned char scratch[BUFFER];
@@ -92,8 +92,8 @@ static void look_again(struct pair *p) {
   p->is_due = true;
 }
 
-// What no order of events explains: that the verdict saw more bytes than the socket received, and
-// that the other one had more queued than it was given.
+// No order of events explains these: the verdict saw more bytes than the socket received, or the
+// other socket queued more than it was given.
 static void look_for_repeats(struct side *s) {
   u64 seen = s->before + load(&s->flow->forwarded) + load(&s->flow->passed);
   seen_twice += seen > info_of(s->fd).tcpi_bytes_received;
@@ -113,7 +113,7 @@ static void close_pair(struct pair *p, bool is_abort) {
     if (is_abort) setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     if (kind == KERNEL) leave_maps(s->fd);
     close(s->fd);
-    if (s->in_pipe) { // What a broken flow leaves in its pipe is nobody else's.
+    if (s->in_pipe) { // No other flow may get the bytes of a broken one.
       close(s->pipe[0]);
       close(s->pipe[1]);
       s->pipe[1] = 0;
@@ -174,7 +174,7 @@ static enum outcome read_more(struct side *s) {
   if (n == 0) return end(s);
   if (n < 0 && errno != EAGAIN) return BROKEN;
   if (n < 0) {
-    // The verdict tells of it a moment before the socket has it.
+    // The verdict counts the bytes a moment before the socket has them.
     if (s->is_joined && load(&s->flow->passed) != s->read) look_again(s->pair);
     return WAITS;
   }
@@ -266,7 +266,7 @@ static void begin(struct pair *p) {
       if (at >= s->flow->limit) s->held[at] ^= 0xff;
   }
   if (kind == KERNEL && join(&p->sides[0]) && join(&p->sides[1]))
-    // The ring tells what comes, and the sockets the end.
+    // The ring reports received bytes, the sockets report the end.
     for (int i = 0; i < 2; i++) watch(&p->sides[i], EPOLL_CTL_MOD, 0);
   for (int i = 0; i < 2; i++)
     if (p->sides[i].is_joined) wake_verdict(&p->sides[i]);
@@ -287,7 +287,7 @@ static void read_limit(struct pair *p) {
   begin(p);
 }
 // A socket that is closed was reset if this program did not end what it sends there, or if no FIN
-// came. The kernel tells a reset once, and it may have been its own thread that was told.
+// came. The kernel reports a reset once, possibly to its own thread.
 static bool is_reset(struct pair *p) {
   for (int i = 0; i < 2; i++) {
     struct side *s = &p->sides[i];
@@ -348,9 +348,9 @@ static void take_in(void) {
     p->state = CONNECTING;
   }
 }
-// Something was passed to this program, whoever to: the ring may have been full.
-static void hear_passes(void) {
-  __atomic_store_n(passes_heard, load(passes_filled), __ATOMIC_RELEASE);
+// Bytes were passed to this program. All pairs are checked, as the ring may have been full.
+static void read_passes(void) {
+  __atomic_store_n(passes_read, load(passes_filled), __ATOMIC_RELEASE);
   for (struct pair *p = pairs; p < pairs + PAIRS; p++)
     for (int i = 0; i < 2 && p->state == MOVING; i++)
       if (load(&p->sides[i].flow->passed) != p->sides[i].read) look_at(p, false);
@@ -358,12 +358,12 @@ static void hear_passes(void) {
 static void serve(void) {
   struct epoll_event events[EVENTS];
   while (!over) {
-    // No event says that a backlog is empty: it is asked for each millisecond.
+    // No event reports an empty backlog, so it is polled each millisecond.
     int count = epoll_wait(epoll_fd, events, EVENTS, due_count ? 1 : -1);
     for (int i = 0; i < count; i++) {
       void *whose = events[i].data.ptr;
       if (!whose) take_in();
-      else if (whose == &a_pass) hear_passes();
+      else if (whose == &a_pass) read_passes();
       else look_at(((struct side *)whose)->pair, events[i].events & (EPOLLERR | EPOLLHUP));
     }
     for (struct pair *p = pairs; due_count && p < pairs + PAIRS; p++) {

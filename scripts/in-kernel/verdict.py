@@ -56,7 +56,7 @@ class Verdict:
         os.close(program)
 
     def close(self):
-        """Whoever inherited the descriptors goes on with it."""
+        """Closes the descriptors here; a process that inherited them keeps the maps."""
         for fd in self.fds:
             os.close(fd)
 

@@ -109,7 +109,7 @@ def start_load(command):
     """Starts a load in a session of its own, as the peers are started.
 
     The scheduler divides a core among sessions. A load with the greater share of its caller's
-    session would send all its requests before one is answered, and a proxy that handles them
+    session would send all its requests before it gets a response, and a proxy that handles them
     together takes half as much CPU time.
     """
     pipe = subprocess.PIPE

@@ -1,4 +1,4 @@
-"""The timed windows: what each program used of the processors while the client made requests."""
+"""The timed windows: the CPU time of each program while the client makes requests."""
 import os
 import subprocess
 import time
@@ -18,7 +18,7 @@ MANY_RATES = (100, 500, 2000)  # requests per second over many connections
 
 @dataclass
 class Bench:
-    """What a window needs to know of the peer, and the programs that are measured."""
+    """The case, the peer and the programs of a window."""
 
     case: str
     peer: str
