@@ -1,7 +1,7 @@
 // The sizes of PolyMix-4 (its content types, web-polygraph workloads/include/contents.pg): a fixed
 // list of MIX sizes in a fixed order, the same for every peer. 65 % images exp(4.5 KB), 15 % HTML
 // exp(8.5 KB), 0.5 % downloads logn(300 KB, 300 KB), the rest logn(25 KB, 10 KB); the mean is about
-// 10.5 KB. Each type gives the quantiles of its distribution, so the list does not depend on a seed.
+// 10.5 KB. Each type gives the quantiles of its distribution, so the list depends on no seed.
 #ifndef PBMIX_H
 #define PBMIX_H
 #include <math.h>

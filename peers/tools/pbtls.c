@@ -143,7 +143,8 @@ static void wait_until(u64 due) {
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, 0);
 }
 // Prints the results of a phase with `done` good requests.
-static void print_results(u64 done, u64 errors, u64 late, u64 sum, double seconds, double cpu, int bytes) {
+static void print_results(u64 done, u64 errors, u64 late, u64 sum, double seconds, double cpu,
+  int bytes) {
   qsort(latencies, done, sizeof *latencies, by_value);
   u64 last = done ? done - 1 : 0;
   printf("{\"total\":%llu,\"seconds\":%.4f,\"rps\":%.1f,\"errors\":%llu,\"bytes\":%llu,"
