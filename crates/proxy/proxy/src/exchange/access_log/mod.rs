@@ -294,6 +294,7 @@ fn print(out: &mut Vec<u8>, text: std::fmt::Arguments) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exchange::reason::Reason;
 
     /// 2026-11-21 10:16:00.123456 UTC.
     const THEN: Duration = Duration::from_micros(1_795_256_160_123_456);
@@ -361,6 +362,18 @@ mod tests {
         let documented = include_str!("../../../../../../docs/access-log.md").lines();
         let documented = documented.filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
         assert_eq!(written, documented.map(|(key, _)| key).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_documentation_has_every_word_of_reason() {
+        let documented = include_str!("../../../../../../docs/access-log.md");
+        let table = documented.lines().skip_while(|line| !line.starts_with("| status |")).skip(2);
+        let mut documented: Vec<&str> =
+            table.flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
+        let mut words: Vec<&str> = Reason::ALL.iter().map(|reason| reason.word()).collect();
+        documented.sort_unstable();
+        words.sort_unstable();
+        assert_eq!(documented, words);
     }
 
     #[test]
