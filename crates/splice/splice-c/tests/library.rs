@@ -122,24 +122,28 @@ fn pattern(count: usize) -> Vec<u8> {
 
 /// Receives until the end of the stream and sends the bytes back in reverse order. So the close of
 /// one direction must be forwarded before the other direction has data.
-fn answer_backwards(mut connection: TcpStream) {
-    let mut asked = Vec::new();
-    connection.read_to_end(&mut asked).unwrap();
-    asked.reverse();
-    connection.write_all(&asked).unwrap();
+fn send_reversed(mut connection: TcpStream) {
+    let mut bytes = Vec::new();
+    connection.read_to_end(&mut bytes).unwrap();
+    bytes.reverse();
+    connection.write_all(&bytes).unwrap();
 }
 
 /// Sends `count` bytes and checks the bytes that come back.
-fn ask(relay: SocketAddr, count: usize) {
+fn check_relay(relay: SocketAddr, count: usize) {
     let mut client = TcpStream::connect(relay).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut asked = pattern(count);
-    client.write_all(&asked).unwrap();
+    let mut bytes = pattern(count);
+    client.write_all(&bytes).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    let mut answer = Vec::new();
-    client.read_to_end(&mut answer).unwrap();
-    asked.reverse();
-    assert!(answer == asked, "{count} bytes came back as {}, or as others", answer.len());
+    let mut response = Vec::new();
+    client.read_to_end(&mut response).unwrap();
+    bytes.reverse();
+    assert!(
+        response == bytes,
+        "{} bytes came back (expected: {count}, in reverse order)",
+        response.len()
+    );
 }
 
 #[test]
@@ -151,12 +155,13 @@ fn the_example_relays_concurrent_connections_and_counts_bytes() {
     let origin = thread::spawn(move || {
         for _ in sizes() {
             let connection = listener.accept().unwrap().0;
-            thread::spawn(|| answer_backwards(connection));
+            thread::spawn(|| send_reversed(connection));
         }
         listener.accept().unwrap().0
     });
     let address = relay.address;
-    let clients: Vec<_> = sizes().map(|count| thread::spawn(move || ask(address, count))).collect();
+    let clients: Vec<_> =
+        sizes().map(|count| thread::spawn(move || check_relay(address, count))).collect();
     clients.into_iter().for_each(|client| client.join().unwrap());
     let line = |count| format!("{count} bytes from the client, {count} bytes to it");
     let expected: BTreeSet<String> = sizes().map(line).collect();

@@ -148,10 +148,10 @@ fn a_tunnel_forwards_closes_and_refuses_reads_and_writes() {
     client.write_all(b"origin").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let peer = std::thread::spawn(move || {
-        let mut asked = String::new();
-        origin.read_to_string(&mut asked).unwrap();
+        let mut request = String::new();
+        origin.read_to_string(&mut request).unwrap();
         origin.write_all(b"hello client").unwrap();
-        asked
+        request
     });
     assert_eq!(ended(&mut splicer), (End::Closed, [6, 12]));
     assert_eq!(peer.join().unwrap(), "hello origin");
@@ -170,14 +170,14 @@ fn a_copy_is_complete_after_the_destination_aborts() {
     let kind = SpliceMode::Unidirectional { limit: Some(body.len() as u64) };
     let (sent, mut input) = (body.clone(), [0; 100]);
     origin.write_all(&sent[..100]).unwrap();
-    let asked = Request {
+    let request = Request {
         keep_copy: Some(PAPER_COPY),
         input: &mut input,
         auto_release: true,
         ..request(&source, &destination, kind)
     };
-    let SpliceOutcome::Started { handle, input: 100 } = splicer.splice(asked).unwrap() else {
-        panic!("there is more to come, and so much was there")
+    let SpliceOutcome::Started { handle, input: 100 } = splicer.splice(request).unwrap() else {
+        panic!("the transfer continues, with 100 bytes of input")
     };
     let mut kept = input.to_vec();
     let writer = std::thread::spawn(move || origin.write_all(&sent[100..]).unwrap());

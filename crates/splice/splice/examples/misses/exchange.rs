@@ -21,8 +21,9 @@ impl Proxy {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             other => other?,
         };
-        let asked = MissRequest::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
-        let address = asked.address;
+        let request =
+            MissRequest::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
+        let address = request.address;
         let origin = match self.kept.get_mut(&address).and_then(Vec::pop) {
             Some(origin) => origin,
             None => self.dial(address)?,
@@ -32,8 +33,8 @@ impl Proxy {
         }
         let origin = self.origins[origin].as_mut().ok_or(io::ErrorKind::NotFound)?;
         origin.client = Some(number);
-        match (&*origin.connection).write(&asked.head)? {
-            count if count == asked.head.len() => Ok(()),
+        match (&*origin.connection).write(&request.head)? {
+            count if count == request.head.len() => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }

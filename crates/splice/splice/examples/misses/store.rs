@@ -26,6 +26,6 @@ impl Store {
     /// Keeps the first `bytes` bytes of the room.
     pub(crate) fn keep(&mut self, bytes: usize) {
         self.next += bytes;
-        assert!(self.next <= self.bytes.len(), "more was kept than there was room for");
+        assert!(self.next <= self.bytes.len(), "no more than the room is kept");
     }
 }
