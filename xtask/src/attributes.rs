@@ -22,7 +22,7 @@ fn needs_test(predicate: &Meta) -> bool {
         list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).unwrap_or_default()
     };
     match predicate {
-        Meta::Path(path) => path.is_ident("test"),
+        Meta::Path(path) => path.is_ident("test") || path.is_ident("doctest"),
         Meta::List(list) if list.path.is_ident("all") => parts(list).iter().any(needs_test),
         Meta::List(list) if list.path.is_ident("any") => {
             let parts = parts(list);
@@ -122,6 +122,7 @@ mod tests {
             ("#[cfg(any(test, feature = \"corpus\"))] fn f() {}", false),
             ("#[cfg(not(test))] fn f() {}", false),
             ("#[cfg(any())] fn f() {}", false),
+            ("#[cfg(doctest)] struct S;", true),
             ("#[inline] fn f() {}", false),
         ] {
             let item: Item = syn::parse_str(text).unwrap();
