@@ -1,4 +1,4 @@
-//! What was learned about names, until its time is over.
+//! A cache of lookup results with their lifetimes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,13 @@ use millrace_engine::Instant;
 use super::error::LookupResult;
 use super::name::DomainName;
 
-/// Names with what was found for them. Ordered trees, not hash tables: the simulator's runs must
-/// not depend on a hidden seed, and a client that picks the names cannot pick collisions.
+/// Results of lookups by name. Ordered trees are used instead of hash tables: runs in the simulator
+/// must not depend on a hidden seed, and a client that chooses names must not be able to choose
+/// collisions.
 #[derive(Debug)]
 pub(super) struct NameCache {
     entries: BTreeMap<DomainName, (Instant, LookupResult)>,
-    /// Every entry of `entries` once, the one that ends first in front.
+    /// Each entry of `entries` once, in order of expiry.
     expiries: BTreeSet<(Instant, DomainName)>,
     /// `entries.len() <= entries_max`
     entries_max: usize,
@@ -23,7 +24,8 @@ impl NameCache {
         Self { entries: BTreeMap::new(), expiries: BTreeSet::new(), entries_max }
     }
 
-    /// Remembers at most so many from now on; those that end first are forgotten.
+    /// Sets the maximum number of entries. Entries beyond it are removed, those that expire first
+    /// before others.
     pub(super) fn set_max(&mut self, entries_max: usize) {
         self.entries_max = entries_max;
         while self.expiries.len() > entries_max {
@@ -33,15 +35,15 @@ impl NameCache {
         }
     }
 
-    /// What is known of a name now.
+    /// Returns the cached result for a name, unless it has expired by `now`.
     pub(super) fn get(&self, name: &DomainName, now: Instant) -> Option<&LookupResult> {
         let (end, found) = self.entries.get(name)?;
         (now < *end).then_some(found)
     }
 
-    /// Remembers until `end`. What has ended by `now` is forgotten, two entries at most for each
-    /// one that comes in, so that no call does much and the table still shrinks; when the table is
-    /// full, the entry that ends first makes room.
+    /// Inserts a result that expires at `end`. At most two entries that have expired by `now` are
+    /// removed in each call, so that no call takes long and the table still shrinks. If the table
+    /// is full, the entry that expires first is removed.
     pub(super) fn insert(
         &mut self,
         name: DomainName,
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_end_when_their_time_is_over() {
+    fn entries_expire() {
         let mut cache = NameCache::new(16);
         cache.insert(name("a"), found(1), at(10), at(0));
         cache.insert(name("b"), Err(NameError::NotFound), at(5), at(0));
@@ -102,12 +104,12 @@ mod tests {
         assert_eq!(cache.get(&name("b"), at(5)), None);
         assert_eq!(cache.get(&name("a"), at(10)), None);
         cache.insert(name("b"), found(2), at(20), at(10));
-        assert_eq!(cache.entries.len(), 1, "what has ended makes room");
+        assert_eq!(cache.entries.len(), 1, "the expired entries were removed");
         assert_eq!(cache.get(&name("b"), at(10)), Some(&found(2)));
     }
 
     #[test]
-    fn a_full_cache_forgets_what_ends_first() {
+    fn a_full_cache_removes_the_entry_that_expires_first() {
         let mut cache = NameCache::new(2);
         cache.insert(name("a"), found(1), at(30), at(0));
         cache.insert(name("b"), found(2), at(20), at(0));

@@ -1,24 +1,25 @@
-//! Why a name gives no addresses, and what a lookup gives.
+//! The result of a lookup, and the reasons why a name has no addresses.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Why a name gives no addresses. In the order in which a later one outweighs an earlier one when
-/// several things were tried.
+/// The reason why a lookup returned no addresses. If several candidates or families failed, the
+/// reason that comes later in this order is reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum NameError {
-    /// It cannot be a host name. The client's fault.
+    /// The text is not a valid host name. The client caused the error.
     Invalid,
-    /// No such name exists.
+    /// The name does not exist (NXDOMAIN).
     NotFound,
-    /// The name exists and has no address.
+    /// The name exists but has no address.
     NoAddress,
-    /// The name servers failed, refused, or could not be reached. May be better soon.
+    /// The name servers failed, refused the query, or could not be reached. A retry may succeed.
     ServerFailed,
-    /// No name server answered in time. May be better soon.
+    /// No name server answered in time. A retry may succeed.
     TimedOut,
-    /// Ours: too many lookups are under way, or no descriptor is left. Sound to retry.
+    /// Caused by this program: too many lookups are in progress, or no descriptor is left. A retry
+    /// is sound.
     Overloaded,
 }
 
@@ -30,10 +31,11 @@ impl fmt::Display for NameError {
             Self::NoAddress => "the name has no address",
             Self::ServerFailed => "the name servers failed",
             Self::TimedOut => "no name server answered in time",
-            Self::Overloaded => "too many lookups are under way",
+            Self::Overloaded => "too many lookups are in progress",
         })
     }
 }
 
-/// What came of a lookup: addresses, at least one, in the order to try them, or why there is none.
+/// The result of a lookup: at least one address, in the order in which to try them, or the reason
+/// why there is none.
 pub type LookupResult = Result<Arc<[IpAddr]>, NameError>;

@@ -1,4 +1,4 @@
-//! Happy Eyeballs (RFC 8305): which address to try when, without knowing how to connect.
+//! Happy Eyeballs (RFC 8305): which address to try at which time. The module opens no connections.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,44 +6,47 @@ use std::time::Duration;
 
 use millrace_engine::Instant;
 
-/// The order in which the addresses of one origin are tried. Whoever opens the connections asks
-/// [`Race::next_attempt`] at once, whenever the instant that it named has come, and after each
-/// [`Race::failed`]; the first connection that stands ends the race, and the others are closed.
+/// The order in which the addresses of one origin are tried.
+///
+/// The caller calls [`Race::next_attempt`] at the start, at the instant that it returned, and after
+/// each [`Race::record_failure`]. The first established connection ends the race, and the caller
+/// closes the others.
 #[derive(Clone, Debug)]
 pub struct Race {
     candidates: Arc<[IpAddr]>,
-    /// `started <= candidates.len()`; those before it have been tried.
+    /// Number of candidates tried: `started <= candidates.len()`.
     started: usize,
-    /// `failed <= started`.
+    /// Number of attempts that failed: `failed <= started`.
     failed: usize,
-    /// The next candidate waits until then, unless an attempt fails before.
+    /// The time of the next attempt, unless an attempt fails before.
     next_at: Instant,
 }
 
-/// What to do next.
+/// The next action of a race.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextAttempt {
-    /// Connect to this address, and ask again.
+    /// Connect to this address, and call [`Race::next_attempt`] again.
     Start(IpAddr),
-    /// Ask again at this instant, or when an attempt fails.
+    /// Call [`Race::next_attempt`] at this instant, or when an attempt fails.
     WaitUntil(Instant),
-    /// Every address is being tried or has failed: only an attempt that ends can change something.
+    /// Each address has been tried or is being tried. Wait for an attempt to end.
     Wait,
-    /// Every address has failed.
+    /// All addresses have failed.
     Exhausted,
 }
 
 impl Race {
-    /// RFC 8305 section 5: how long an attempt has the field to itself.
+    /// The time before the next attempt begins, if none fails (RFC 8305 section 5).
     pub const DELAY: Duration = Duration::from_millis(250);
 
-    /// A race over `candidates`, tried in their order: [`Names`](crate::Names) gives them with the
-    /// families alternating.
+    /// Creates a race over `candidates` in their order. [`DnsResolver`](crate::DnsResolver) returns
+    /// addresses with alternating families.
     pub fn new(candidates: Arc<[IpAddr]>) -> Self {
         Self { candidates, started: 0, failed: 0, next_at: Instant::default() }
     }
 
-    /// What to do at `now`. An address that was given counts as under way until it has failed.
+    /// Returns what to do at `now`. A returned address counts as an attempt in progress until a
+    /// failure is recorded.
     pub fn next_attempt(&mut self, now: Instant) -> NextAttempt {
         let under_way = self.started - self.failed;
         match self.candidates.get(self.started) {
@@ -58,11 +61,11 @@ impl Race {
         }
     }
 
-    /// An attempt came to nothing, or its address may not be reached at all. The next one need not
-    /// wait any longer.
+    /// Records that an attempt failed, or that its address may not be used. The next attempt begins
+    /// without further delay.
     ///
     /// # Panics
-    /// When no attempt is under way.
+    /// Panics if no attempt is in progress.
     pub fn record_failure(&mut self) {
         assert!(self.failed < self.started, "an attempt fails once");
         self.failed += 1;

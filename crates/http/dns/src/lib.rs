@@ -1,9 +1,10 @@
-//! From names to addresses, without ever blocking.
+//! A DNS resolver that performs no I/O and never blocks.
 //!
-//! [`Names`] knows the hosts file and asks the name servers, both families at once; lookups of one
-//! name are one, and what was found stays for as long as the zone says. It has no sockets: it says
-//! by [`Order`] what is to be done with them, and is told by [`Event`] what became of that. It
-//! never judges an address and never connects to one: [`Race`] says in which order to.
+//! [`DnsResolver`] knows the hosts file and queries name servers, for both address families at
+//! once. Concurrent lookups of one name are combined, and results are cached for the time that the
+//! zone permits. The resolver has no sockets: it returns each [`SocketOperation`] to its caller,
+//! who reports the result as a [`SocketEvent`]. It does not evaluate addresses and does not connect
+//! to them; [`Race`] determines the order of connection attempts.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -1,5 +1,5 @@
-//! The lookup of one name for all who wait for it: both families at once, one candidate of the
-//! search list after the other.
+//! The lookup of one name for all its waiters: both address families at once, and the candidates of
+//! the search list one after the other.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,50 +14,53 @@ use super::operations::{LookupContext, SocketEvent};
 use super::query_task::{QueryOptions, QueryResult, QueryTask};
 use super::resolver_config::ResolverConfig;
 
-/// See the module. IPv6 is asked first, so that its answer is likely the first to come.
+/// The lookup of one name. The IPv6 query is sent first, so that its answer is likely to arrive
+/// first.
 #[derive(Debug)]
 pub(super) struct Lookup<W> {
     pub(super) name: DomainName,
     pub(super) waiters: Vec<W>,
     pub(super) timer: TimerId,
-    /// What those who wait were given already, while the other family is still asked.
+    /// The addresses that the waiters received before the query for the other family ended.
     pub(super) early: Option<Arc<[IpAddr]>>,
     sources: Arc<ResolverConfig>,
-    /// Names still to ask for, the current one last.
+    /// Names still to be queried, the current one last.
     candidates: Vec<DomainName>,
     v6: QueryTask,
     v4: QueryTask,
-    /// When everything is over.
+    /// The time at which the whole lookup ends.
     deadline: Instant,
-    /// See [`Plan::wait`].
+    /// The time for one attempt, see [`QueryOptions::wait`].
     wait: Duration,
-    /// When IPv4 addresses are given without waiting for IPv6 any longer.
+    /// The time at which IPv4 addresses are returned without waiting for IPv6.
     early_at: Option<Instant>,
-    /// The worst that the candidates before came to, and how long that may be remembered.
+    /// The most severe error of earlier candidates, and the time for which it may be cached.
     error: Option<(NameError, Duration)>,
 }
 
-/// How a lookup stands.
+/// The state of a lookup after [`Lookup::progress`].
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum LookupProgress {
-    /// Nothing to tell yet.
+    /// There is no result yet.
     Pending,
-    /// Those who wait should have these now; the rest is only for the cache.
+    /// The waiters receive these addresses now. The rest of the lookup is for the cache only.
     Early(Arc<[IpAddr]>),
-    /// It is over, with how long this may be remembered.
+    /// The lookup ended. The duration is the time for which the result may be cached.
     Done(LookupResult, Duration),
 }
 
 impl<W> Lookup<W> {
-    /// RFC 8305 section 3: how long IPv6 addresses may come later than IPv4 ones. The other way
-    /// round there is no such haste: who never answers is a server that does not know AAAA.
+    /// RFC 8305 section 3: how long to wait for IPv6 addresses after IPv4 addresses arrived. IPv6
+    /// addresses that arrive first wait for IPv4 without this limit, because servers that do not
+    /// know AAAA leave those queries unanswered, not these.
     const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
-    /// Tries within the time of a lookup, at least: a packet may get lost, and another one.
+    /// The minimum number of attempts within the time of a lookup: two packets may be lost, and one
+    /// more.
     const TRIES_MIN: usize = 4;
-    /// How long addresses of one family are remembered when the question for the other failed.
+    /// How long addresses of one family are cached if the query for the other family failed.
     const PARTIAL_MAX: Duration = Duration::from_secs(60);
 
-    /// A lookup that has `limit` in all; its tokens and timer are those of `key`.
+    /// Creates a lookup that takes at most `limit`. Its tokens and its timer belong to `key`.
     pub(super) fn new(
         name: DomainName,
         key: Key,
@@ -85,14 +88,14 @@ impl<W> Lookup<W> {
         }
     }
 
-    /// Asks for the current candidate.
+    /// Sends the queries for the current candidate.
     pub(super) fn start(&mut self, desk: &mut LookupContext) {
         let (v6, v4, plan) = self.parts();
         v6.start(desk, plan);
         v4.start(desk, plan);
     }
 
-    /// Takes what became of the socket that `family` is asked over.
+    /// Handles an event of the socket of one family's query.
     pub(super) fn handle(
         &mut self,
         desk: &mut LookupContext,
@@ -104,7 +107,7 @@ impl<W> Lookup<W> {
         question.handle(desk, plan, event);
     }
 
-    /// Gives up what has taken too long.
+    /// Ends the attempts whose time is over, and the lookup if its deadline has passed.
     pub(super) fn expire(&mut self, desk: &mut LookupContext) {
         if self.deadline <= desk.now {
             self.end(desk, NameError::TimedOut);
@@ -114,14 +117,14 @@ impl<W> Lookup<W> {
         v4.expire(desk, plan);
     }
 
-    /// Ends both questions that are not over, and closes their sockets.
+    /// Ends both queries with `error` unless they have ended, and closes their sockets.
     pub(super) fn end(&mut self, desk: &mut LookupContext, error: NameError) {
         self.v6.end(desk, error);
         self.v4.end(desk, error);
     }
 
-    /// When [`Lookup::expire`] or [`Lookup::progress`] has something to do, if nothing comes
-    /// before.
+    /// Returns the time at which [`Lookup::expire`] or [`Lookup::progress`] has to be called, if no
+    /// event occurs before.
     pub(super) fn next_deadline(&self) -> Instant {
         let early_at = self.early_at.filter(|_| self.early.is_none());
         [self.v6.deadline(), self.v4.deadline(), early_at]
@@ -130,7 +133,7 @@ impl<W> Lookup<W> {
             .fold(self.deadline, Instant::min)
     }
 
-    /// Moves on as far as what has come allows.
+    /// Advances the lookup as far as the results of its queries allow.
     pub(super) fn progress(&mut self, desk: &mut LookupContext) -> LookupProgress {
         let now = desk.now;
         loop {
@@ -160,7 +163,8 @@ impl<W> Lookup<W> {
         }
     }
 
-    /// Both families' addresses, and how long they stay; `None` when there is none.
+    /// Returns the addresses of both families and the time for which they may be cached; `None` if
+    /// there is none.
     fn combine(v6: &QueryResult, v4: &QueryResult) -> Option<(Arc<[IpAddr]>, Duration)> {
         let mut time = Duration::MAX;
         let mut addresses = [v6, v4].map(|outcome| match outcome {
@@ -178,9 +182,10 @@ impl<W> Lookup<W> {
         (!all.is_empty()).then(|| (all.into(), time))
     }
 
-    /// Notes what the current candidate came to, and goes to the next. Gives the end of the lookup
-    /// when there is none, or when the name servers cannot be asked: the next candidate would find
-    /// them no better, and `host` must not become `host.corp.example` because of that.
+    /// Records the error of the current candidate and selects the next one. Returns the end of the
+    /// lookup if there is none, or if the name servers could not be queried: they would fail for
+    /// the next candidate too, and `host` must not be resolved as `host.corp.example` for that
+    /// reason.
     fn fail_candidate(
         &mut self,
         error: NameError,
@@ -212,7 +217,7 @@ impl<W> Lookup<W> {
     }
 }
 
-/// The token of a lookup's question: the slots of a table of lookups, two each.
+/// Returns the token of one query of a lookup. Each slot of the lookup table has two tokens.
 pub(super) fn token(key: Key, family: AddressFamily) -> Token {
     Token::new(
         TokenKind::Name,
@@ -221,7 +226,7 @@ pub(super) fn token(key: Key, family: AddressFamily) -> Token {
     )
 }
 
-/// The lookup and the question that [`token`] was made of.
+/// Returns the lookup and the family that [`token`] encoded.
 pub(super) fn parse_token(token: Token) -> (Key, AddressFamily) {
     let family = if token.slot().is_multiple_of(2) { AddressFamily::V6 } else { AddressFamily::V4 };
     (Key { slot: token.slot() / 2, generation: token.generation() }, family)
@@ -231,8 +236,8 @@ fn tries_max(sources: &ResolverConfig, least: usize) -> usize {
     (sources.servers.len() * sources.attempts).max(least)
 }
 
-/// RFC 8305 section 4: the families alternate, IPv6 first. The order within a family is the name
-/// server's; the rules of RFC 6724 need the source addresses, which only the kernel knows.
+/// Alternates the families, IPv6 first (RFC 8305 section 4). Within a family, the order of the name
+/// server is kept: the rules of RFC 6724 need source addresses, which only the kernel knows.
 fn interleave(families: &mut [&[IpAddr]; 2]) -> Vec<IpAddr> {
     let mut all = Vec::with_capacity(families[0].len() + families[1].len());
     while families.iter().any(|rest| !rest.is_empty()) {
@@ -243,9 +248,11 @@ fn interleave(families: &mut [&[IpAddr]; 2]) -> Vec<IpAddr> {
     all
 }
 
-/// What two outcomes without any address mean together, and how long that may be remembered. A
-/// failure is worse than an absence: the addresses may be there. That a name does not exist is
-/// true for all types (RFC 8020), also when the answer for one of them was wrongly that it does.
+/// Combines two query results without addresses. Returns the error, and the time for which it may
+/// be cached.
+///
+/// A failure takes precedence over an absence, because the addresses may exist. NXDOMAIN is valid
+/// for all types (RFC 8020), even if the answer for the other type states that the name exists.
 fn combine_failures(v6: &QueryResult, v4: &QueryResult) -> (NameError, Duration) {
     let one = |outcome: &QueryResult| match outcome {
         Err(error) => (*error, None),
@@ -280,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_and_failure_are_weighed() {
+    fn a_failure_takes_precedence_over_an_absence() {
         let [short, long] = [3, 30].map(|seconds| Some(Duration::from_secs(seconds)));
         for (v6, v4, error, seconds) in [
             (Ok(Answer::NoAddress(short)), Ok(Answer::NoAddress(long)), NameError::NoAddress, 3),
@@ -294,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_give_back_lookup_and_family() {
+    fn tokens_encode_lookup_and_family() {
         for slot in [0, 1, 255] {
             let key = Key { slot, generation: 7 };
             for family in [AddressFamily::V6, AddressFamily::V4] {

@@ -1,8 +1,8 @@
-//! DNS messages (RFC 1035 section 4): one question out, its answer in. Bytes only.
+//! DNS messages (RFC 1035 section 4): writing a query, and parsing its response. Bytes only.
 //!
-//! An answer is believed only when it carries the query's identifier and its question, in the very
-//! letters in which it was asked: the case of each letter is random, so that who answers from
-//! somewhere else has to guess it beside the identifier and the port (RFC 5452 section 4).
+//! A response is accepted only if it has the identifier of the query and repeats its question with
+//! the same case in each character. The case is random, so that an attacker who cannot see the
+//! query has to guess it in addition to the identifier and the port (RFC 5452 section 4).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use domain::rdata::{A, Aaaa, Cname, Soa};
 
 use super::name::DomainName;
 
-/// Which addresses are asked for.
+/// The address family of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AddressFamily {
     V6,
@@ -31,18 +31,20 @@ impl AddressFamily {
     }
 }
 
-/// A query as it is sent, over TCP behind its length.
+/// A query in wire format. Over TCP, its length precedes it.
 pub(super) type QueryMessage = Array<QUERY_MAX>;
 
 /// A header, a question with the longest name, its type and its class.
 const QUERY_MAX: usize = HEADER + 255 + 4;
 const HEADER: usize = 12;
-/// Aliases that are followed within an answer; further ones are the name server's mistake.
+/// Maximum number of aliases followed within a response. A longer chain is an error of the name
+/// server.
 const ALIASES_MAX: usize = 8;
-/// Addresses that are used of an answer; nobody tries more than a few.
+/// Maximum number of addresses used from a response. Connection attempts rarely need more than a
+/// few.
 const ADDRESSES_MAX: usize = 16;
 
-/// Writes the query for the addresses of `name`. `random` gives a new number at each call.
+/// Writes the query for the addresses of `name`. `random` returns a new number in each call.
 pub(super) fn write_query(
     name: &DomainName,
     family: AddressFamily,
@@ -51,7 +53,7 @@ pub(super) fn write_query(
     let mut wire = Array::<255>::new();
     let mut push = |bytes: &[u8]| {
         let pushed = domain::dep::octseq::OctetsBuilder::append_slice(&mut wire, bytes);
-        pushed.expect("a checked name fits into 255 bytes");
+        pushed.expect("a checked name fits in 255 bytes");
     };
     let mut bits = 0u64;
     let mut bits_left = 0;
@@ -75,32 +77,34 @@ pub(super) fn write_query(
     builder.finish()
 }
 
-/// What a message that came is to its query.
+/// The relation of a received message to a query.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum ResponseKind {
-    /// The answer.
+    /// A valid answer to the query.
     Answer(Answer),
-    /// The answer did not fit, or its question is not in the letters that were asked: over TCP it
-    /// fits, and needs no such proof, since who does not see the packets cannot join in.
+    /// The answer was truncated, or the case of its question differs. The query has to be repeated
+    /// over TCP, where answers fit and the case need not match: an attacker who does not see the
+    /// packets cannot inject data.
     OverTcp,
-    /// Not an answer to this query.
+    /// The message does not respond to this query.
     Stray,
-    /// The answer of a server that failed, refuses, or writes what cannot be read.
+    /// The server failed or refused the query, or its response is malformed.
     Failed,
 }
 
-/// What a server knows about a name.
+/// The information in a response about a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
-    /// Addresses of the family that was asked for, at least one, and how long they stay.
+    /// At least one address of the requested family, and the time for which they may be cached.
     Addresses(Vec<IpAddr>, Duration),
-    /// The name exists and has no such address. `None` beside it: not to be remembered.
+    /// The name exists without an address of the family. The duration is the time for which this
+    /// may be cached; `None`: not at all.
     NoAddress(Option<Duration>),
-    /// The name does not exist.
+    /// The name does not exist. The duration is as for `NoAddress`.
     NotFound(Option<Duration>),
 }
 
-/// Reads a message that came as the answer to `query`, over TCP or UDP.
+/// Parses a message received in response to `query`, over TCP or UDP.
 pub(super) fn parse_response(message: &[u8], query: &[u8], over_tcp: bool) -> ResponseKind {
     let Ok(message) = Message::from_slice(message) else { return ResponseKind::Stray };
     let header = message.header();
@@ -108,9 +112,9 @@ pub(super) fn parse_response(message: &[u8], query: &[u8], over_tcp: bool) -> Re
         && header.opcode() == Opcode::QUERY
         && message.as_slice()[..2] == query[..2]
         && message.header_counts().qdcount() == 1;
-    // A question is the first thing in a message, so nothing before it could compress its name:
-    // the bytes are the same. Lengths, type and class are no letters, so that only letters of the
-    // name are compared without their case.
+    // The question directly follows the header, so its name cannot be compressed and its bytes have
+    // to be equal. Lengths, type and class are not in the ASCII range of A to Z or a to z, so only
+    // characters of the name are compared without case.
     let question = query[HEADER..].len();
     let echo = message.as_slice().get(HEADER..HEADER + question).unwrap_or_default();
     if !is_answer || !echo.eq_ignore_ascii_case(&query[HEADER..]) {
@@ -147,8 +151,8 @@ fn read_records(message: &Message<[u8]>) -> Result<Answer, ParseError> {
 
 type OwnerRecords<'a> = (Vec<IpAddr>, Option<ParsedName<&'a [u8]>>);
 
-/// What the answer section says of `owner`: its addresses and the name that it is an alias of.
-/// `time` is lowered to the shortest life of the records used.
+/// Returns the addresses of `owner` in the answer section, and the name that it is an alias of.
+/// `time` is lowered to the shortest TTL of the records used.
 fn read_owner_records<'a>(
     message: &'a Message<[u8]>,
     owner: &ParsedName<&[u8]>,
@@ -181,8 +185,8 @@ fn read_owner_records<'a>(
     Ok((addresses, alias))
 }
 
-/// How long the absence of something may be remembered: as long as the zone's SOA record says
-/// (RFC 2308 section 5), and without one not at all.
+/// Returns how long an absence may be cached: as the SOA record of the zone states (RFC 2308
+/// section 5), and not at all without one.
 fn negative_ttl(message: &Message<[u8]>) -> Option<Duration> {
     let mut records = message.authority().ok()?.limit_to_in::<Soa<_>>();
     let record = records.next()?.ok()?;
@@ -190,18 +194,21 @@ fn negative_ttl(message: &Message<[u8]>) -> Option<Duration> {
     Some(ttl_duration(record.ttl().as_secs()).min(ttl_duration(minimum)))
 }
 
-/// RFC 2181 section 8: a time with the highest bit set is no time.
+/// Converts a TTL. RFC 2181 section 8: a TTL whose highest bit is set counts as 0.
 fn ttl_duration(seconds: u32) -> Duration {
     Duration::from_secs(u64::from(if seconds > i32::MAX as u32 { 0 } else { seconds }))
 }
 
-/// Reads any bytes as an answer to a query for `example.org`, and checks what comes out: for the
-/// fuzz target, and over its corpus for the tests.
+/// Parses any bytes as a response to a query for `example.org`, and checks the result. Called by
+/// the fuzz target, and by a test over its corpus.
+///
+/// # Panics
+/// Panics if the result violates a bound or has an address of the wrong family.
 pub fn fuzz_answer(bytes: &[u8]) {
     let name = DomainName::parse(b"example.org").expect("a sound name");
     for family in [AddressFamily::V6, AddressFamily::V4] {
         let query = write_query(&name, family, || 0);
-        // Most inputs would end at the header: half of them get one that fits.
+        // Most inputs would be refused at the header, so half of them get a matching one.
         let fitting = [&query[..2], &[0x81, 0x80], bytes].concat();
         for (message, over_tcp) in [(bytes, false), (&fitting, false), (&fitting, true)] {
             let ResponseKind::Answer(Answer::Addresses(addresses, time)) =
@@ -239,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn a_query_asks_one_question_in_random_case() {
+    fn a_query_has_one_question_in_random_case() {
         let query = query("Some.Long-Host.example.org.", AddressFamily::V6);
         assert_eq!(query[2..HEADER], [1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         let question = &query[HEADER..];
         let expected = [wire("some.long-host.example.org"), vec![0, 28, 0, 1]].concat();
         assert_eq!(question.to_ascii_lowercase(), expected);
-        assert_ne!(question, expected, "twenty letters, all of one case");
+        assert_ne!(question, expected, "twenty characters of the same case");
         assert_ne!(question, expected.to_ascii_uppercase());
         let longest = ["a".repeat(63).as_str(); 4].join(".");
         let longest = &longest[..253];
@@ -253,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_with_the_shortest_time() {
+    fn addresses_have_the_shortest_ttl() {
         let query = query("www.example", AddressFamily::V4);
         let records = [
             record(&QNAME, 1, 300, &[192, 0, 2, 1]),
@@ -303,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_is_told_apart_and_remembered_as_the_zone_says() {
+    fn absences_are_cached_as_the_zone_states() {
         let query = query("www.example", AddressFamily::V4);
         let minute = Some(Duration::from_secs(60));
         for (flags, authority, expected) in [
@@ -322,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn strays_are_not_answers() {
+    fn unrelated_messages_are_ignored() {
         let query = query("www.example", AddressFamily::V4);
         let good = answer(&query, OK, &[record(&QNAME, 1, 9, &[192, 0, 2, 1])], &[]);
         let changed = |place: usize, byte: u8| {
@@ -353,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_fit_or_lost_its_case_is_asked_over_tcp() {
+    fn truncated_or_differently_cased_answers_are_repeated_over_tcp() {
         let query = query("www.example", AddressFamily::V4);
         let whole = answer(&query, OK, &[record(&QNAME, 1, 9, &[192, 0, 2, 1])], &[]);
         let mut lowered = whole.clone();
@@ -367,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_break_the_reader() {
+    fn any_bytes_are_parsed_safely() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/name_answer");
         let files = std::fs::read_dir(folder).unwrap();
         let mut seeds: Vec<_> =

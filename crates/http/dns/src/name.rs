@@ -1,25 +1,26 @@
-//! A host name that is sound to ask name servers for.
+//! Host names that may be sent to name servers.
 
 use std::sync::Arc;
 
-/// A checked name in lower case: letters, digits, `-` and `_` in labels of 1 to 63 bytes, at most
-/// 253 bytes in all (RFC 1035 section 2.3.4), with a dot at its end only when it had one: it is
-/// another name to look up then, since no search list applies to it.
+/// A checked host name in lower case: labels of 1 to 63 alphanumeric characters, `-` and `_`, at
+/// most 253 bytes in all (RFC 1035 section 2.3.4). A final dot is kept, because no search list
+/// applies to such a name.
 ///
-/// The underscore is no host name's by RFC 952, but container networks give such names. Nothing
-/// beyond these is let through: no name server can answer for it, and a name is also a cache key
-/// and a log text.
+/// RFC 952 does not allow the underscore, but container networks use it in names. Other bytes are
+/// refused: no name server can answer for such a name, and a name is also a cache key and appears
+/// in logs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct DomainName(Arc<[u8]>);
 
 impl DomainName {
-    /// Bytes of the longest name, the dot at its end not counted.
+    /// Maximum bytes of a name, without a final dot.
     pub(super) const LENGTH_MAX: usize = 253;
-    /// Bytes of the longest label.
+    /// Maximum bytes of a label.
     const LABEL_MAX: usize = 63;
 
-    /// Checks a name; `None` when it is none, or is an address in one of the many spellings that
-    /// inet_aton(3) reads: those end in a number, as no name does (RFC 1123 section 2.1).
+    /// Checks a name. Returns `None` if it is not valid, or if it is an address in one of the
+    /// notations that inet_aton(3) accepts: these end in a number, which no host name does (RFC
+    /// 1123 section 2.1).
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let bare = text.strip_suffix(b".").unwrap_or(text);
         let sound = (1..=Self::LENGTH_MAX).contains(&bare.len())
@@ -28,29 +29,29 @@ impl DomainName {
         sound.then(|| Self(text.to_ascii_lowercase().into()))
     }
 
-    /// The name without a dot at its end.
+    /// Returns the name without a final dot.
     pub(super) fn without_final_dot(&self) -> &[u8] {
         self.0.strip_suffix(b".").unwrap_or(&self.0)
     }
 
-    /// Whether the name is whole: no search list applies to it.
+    /// Returns whether the name ends in a dot, so that no search list applies.
     pub(super) fn is_absolute(&self) -> bool {
         self.0.ends_with(b".")
     }
 
-    /// Dots between labels.
+    /// Returns the number of dots between labels.
     pub(super) fn dot_count(&self) -> usize {
         self.without_final_dot().iter().filter(|&&byte| byte == b'.').count()
     }
 
-    /// Whether the name is `domain` or below it.
+    /// Returns whether the name is `domain` or a subdomain of it.
     pub(super) fn is_within(&self, domain: &[u8]) -> bool {
         self.without_final_dot()
             .strip_suffix(domain)
             .is_some_and(|before| before.is_empty() || before.ends_with(b"."))
     }
 
-    /// This name below `domain`; `None` when that is too long.
+    /// Returns this name as a subdomain of `domain`; `None` if the result is too long.
     pub(super) fn append_domain(&self, domain: &DomainName) -> Option<Self> {
         let name = [self.without_final_dot(), b".", domain.without_final_dot()].concat();
         (name.len() <= Self::LENGTH_MAX).then(|| Self(name.into()))
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sound_names_are_lowered_and_others_refused() {
+    fn valid_names_are_lowered_and_others_refused() {
         for (text, key) in [
             ("Example.ORG", "example.org"),
             ("example.org.", "example.org."),
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_hold_what_is_below_them() {
+    fn a_domain_contains_its_subdomains() {
         let within = |name: &str, domain: &str| {
             DomainName::parse(name.as_bytes()).unwrap().is_within(domain.as_bytes())
         };

@@ -1,4 +1,5 @@
-//! What this crate wants of whoever has sockets, and what it is told of them. It has none itself.
+//! The operations on sockets that the resolver requests, and their results. This crate has no
+//! sockets.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,43 +8,44 @@ use millrace_engine::{Instant, Token};
 
 use super::error::NameError;
 
-/// What is to be done for the socket of one question, which its token names. A question has one
-/// socket at a time.
+/// An operation on the socket of one query, which its token identifies. A query has one socket at a
+/// time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SocketOperation {
-    /// Open a socket that is connected to this name server over UDP.
+    /// Open a UDP socket connected to this name server.
     OpenUdp(SocketAddr),
-    /// Open a connection to this name server.
+    /// Open a TCP connection to this name server.
     OpenTcp(SocketAddr),
-    /// Send all of it: a datagram, or the bytes of a stream.
+    /// Send all of these bytes: one datagram, or bytes of a stream.
     Send(Box<[u8]>),
-    /// Receive a datagram or some bytes, at most so many. One receive is asked for at a time.
+    /// Receive a datagram or bytes of a stream, at most this many bytes. There is one receive
+    /// operation at a time.
     Receive(usize),
-    /// Close the socket, if it is open. Nothing of it is to be told from then on.
+    /// Close the socket if it is open. No later event of it may be reported.
     Close,
 }
 
-/// What became of an [`Order`].
+/// The result of a [`SocketOperation`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketEvent<'a> {
     /// The socket is open.
     Opened,
-    /// The bytes of the last send are the kernel's.
+    /// The kernel accepted all bytes of the last send.
     Sent,
-    /// A datagram; or all that a stream has brought since it was opened.
+    /// A datagram, or all bytes received from a stream since it was opened.
     Received(&'a [u8]),
-    /// The stream has ended.
+    /// The peer closed the stream.
     Ended,
-    /// The socket cannot be opened, or broke.
+    /// The socket could not be opened, or failed.
     Failed(NameError),
 }
 
-/// What a question works with for the time of one call.
+/// The environment of a query during one call.
 pub(super) struct LookupContext<'a> {
     pub(super) now: Instant,
-    /// Gives a new number at each call, which nobody can foretell.
+    /// Returns a new, unpredictable number in each call.
     pub(super) random: &'a mut dyn FnMut() -> u64,
-    /// Orders that nobody has carried out yet.
+    /// Operations that the caller has not executed.
     pub(super) operations: &'a mut VecDeque<(Token, SocketOperation)>,
 }
 

@@ -1,19 +1,19 @@
-//! One question to the name servers, the addresses of one family of one name: asked over a socket
-//! of its own, again and of the next server until somebody answers.
+//! One query to the name servers, for the addresses of one family of one name. It has a socket of
+//! its own, and is repeated with the next server until one answers.
 //!
 //! ```text
-//!            ┌───── nobody answered in time, the server failed: the next try ─────┐
+//!            ┌──── no answer in time, or the server failed: the next attempt ─────┐
 //!            v                                                                    │
-//! ask ──> opening (UDP) ──> waiting ──> truncated ──> opening (TCP) ──> waiting ──┤
+//! start ─> opening (UDP) ─> waiting ──> truncated ──> opening (TCP) ──> waiting ──┤
 //!            │                 └──────────── answer ───────────────────────┘      │
-//!            └── no descriptor ──────────────────> outcome <── no try left ───────┘
+//!            └── no descriptor ──────────────────> result <── no attempt left ────┘
 //! ```
 //!
-//! Each server that is turned to has a new socket, and so a new random port, beside a new identifier
-//! and new letters. Where there is one server, a further try sends the same query over the same
-//! socket: the answer to an earlier one may still come, and is as good. So a server that is slow is
-//! heard for as long as the lookup has. Of several each is heard in its turn only: a question has
-//! one socket at a time.
+//! Each server is queried from a new socket, and so from a new random port, with a new identifier
+//! and new random case. If there is only one server, a further attempt sends the same query over
+//! the same socket: the answer to an earlier attempt may still arrive and is equally valid, so a
+//! slow server can answer during the whole lookup. Of several servers, each can answer during its
+//! attempt only, because a query has one socket at a time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,29 +27,30 @@ use super::message::{
 use super::name::DomainName;
 use super::operations::{LookupContext, SocketEvent, SocketOperation};
 
-/// Whom to ask, and for how long.
+/// The parameters of a query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueryOptions<'a> {
     pub(super) name: &'a DomainName,
-    /// At least one. A server that fails or cannot be reached is not asked twice.
+    /// At least one. A server that fails or cannot be reached is not queried twice.
     pub(super) servers: &'a [SocketAddr],
-    /// Tries over all servers, in their order and then again, while nobody answers.
+    /// Maximum number of attempts over all servers, in their order and then again, while none
+    /// answers.
     pub(super) tries_max: usize,
-    /// How long a try may take, over UDP and, if it comes to that, once more over TCP.
+    /// Maximum time of an attempt over UDP, and again of its repetition over TCP.
     pub(super) wait: Duration,
 }
 
-/// What came of a question.
+/// The result of a query.
 pub(super) type QueryResult = Result<Answer, NameError>;
 
-/// See the module.
+/// The state of one query.
 #[derive(Debug)]
 pub(super) struct QueryTask {
     family: AddressFamily,
     token: Token,
-    /// Tries begun; `tries <= plan.tries_max`.
+    /// Attempts started; `tries <= plan.tries_max`.
     tries: usize,
-    /// `None` before the question is asked and once it has its outcome.
+    /// The current attempt. `None` before the query starts and after it ended.
     current: Option<QueryAttempt>,
     outcome: Option<QueryResult>,
 }
@@ -64,7 +65,8 @@ struct QueryAttempt {
 
 #[derive(Debug)]
 enum Transport {
-    /// With how many datagrams came that were no answer, and whether the last send is over.
+    /// `strays` counts received datagrams that did not respond to the query; `sent` is whether the
+    /// last send completed.
     Udp {
         strays: usize,
         sent: bool,
@@ -73,43 +75,44 @@ enum Transport {
 }
 
 impl QueryTask {
-    /// Datagrams to one socket that may be no answer before it is given up: somebody is guessing.
+    /// Maximum number of unrelated datagrams to one socket. Beyond it the attempt fails, because an
+    /// attacker may be guessing.
     const STRAYS_MAX: usize = 8;
-    /// The longest datagram that is received whole; what a query without EDNS gets has 512 bytes.
+    /// Maximum bytes of a datagram. Without EDNS, a response has at most 512 bytes.
     const DATAGRAM_MAX: usize = 4096;
-    /// The longest answer over TCP that is read: hundreds of addresses fit, and looking through it
-    /// for each alias of a chain stays a matter of milliseconds.
+    /// Maximum bytes of a response over TCP. Hundreds of addresses fit, and searching it for each
+    /// alias of a chain takes milliseconds at most.
     const ANSWER_MAX: usize = 8 * 1024;
 
     pub(super) fn new(family: AddressFamily, token: Token) -> Self {
         Self { family, token, tries: 0, current: None, outcome: None }
     }
 
-    /// What came of it, once it is over.
+    /// Returns the result, once the query ended.
     pub(super) fn outcome(&self) -> Option<&QueryResult> {
         self.outcome.as_ref()
     }
 
-    /// When [`Question::expire`] has something to do, if nothing comes before.
+    /// Returns the time at which [`QueryTask::expire`] has to be called, if no event occurs before.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.current.as_ref().map(|current| current.until)
     }
 
-    /// Asks anew. What was asked before must be over.
+    /// Starts the query. An earlier one must have ended.
     pub(super) fn start(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
-        assert!(self.current.is_none(), "a question is asked once at a time");
+        assert!(self.current.is_none(), "a query runs once at a time");
         (self.tries, self.outcome) = (0, None);
         self.open_next(desk, plan);
     }
 
-    /// Ends the question with `error` unless it is over.
+    /// Ends the query with `error` unless it has ended.
     pub(super) fn end(&mut self, desk: &mut LookupContext, error: NameError) {
         if self.outcome.is_none() {
             self.finish(desk, Err(error));
         }
     }
 
-    /// Gives the current try up if its time is over.
+    /// Ends the current attempt if its time is over.
     pub(super) fn expire(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
         let over = self.deadline().is_some_and(|deadline| deadline <= desk.now);
         if over && !self.retransmit(desk, plan) {
@@ -117,7 +120,7 @@ impl QueryTask {
         }
     }
 
-    /// Asks the only server once more over the socket that is there, if it is asked over UDP.
+    /// Sends the query to the only server again over the same UDP socket. Returns whether it could.
     fn retransmit(&mut self, desk: &mut LookupContext, plan: QueryOptions) -> bool {
         let Some(QueryAttempt { query, until, transport: Transport::Udp { sent, .. }, .. }) =
             &mut self.current
@@ -129,14 +132,14 @@ impl QueryTask {
         }
         self.tries += 1;
         *until = desk.now + plan.wait;
-        // One send at a time: what the kernel has not taken by now is the query of this try.
+        // One send at a time: a query that the kernel has not accepted yet serves this attempt.
         if std::mem::replace(sent, false) {
             desk.queue(self.token, SocketOperation::Send(query.as_ref().into()));
         }
         true
     }
 
-    /// Takes what became of this question's socket.
+    /// Handles an event of this query's socket.
     pub(super) fn handle(
         &mut self,
         desk: &mut LookupContext,
@@ -173,7 +176,8 @@ impl QueryTask {
         desk.queue(self.token, SocketOperation::Receive(Self::DATAGRAM_MAX));
     }
 
-    /// What the bytes that came are; `None` when more are needed, or none of this try's.
+    /// Parses received bytes. Returns `None` if more bytes are needed, or if the datagram is
+    /// ignored.
     fn read(&mut self, desk: &mut LookupContext, bytes: &[u8]) -> Option<ResponseKind> {
         let Some(QueryAttempt { query, transport, .. }) = &mut self.current else { return None };
         let reading = match transport {
@@ -223,9 +227,9 @@ impl QueryTask {
         }
     }
 
-    /// The current try came to nothing: begins the next one, or ends the question.
+    /// Ends the current attempt, and starts the next one or ends the query.
     fn fail_attempt(&mut self, desk: &mut LookupContext, plan: QueryOptions, error: NameError) {
-        // What is told of a question that is over is of a socket that is closed.
+        // An event after the end of a query belongs to a closed socket.
         if self.close(desk).is_none() {
             return;
         }
@@ -255,7 +259,8 @@ impl QueryTask {
         self.outcome = Some(outcome);
     }
 
-    /// Ends the current try and its socket. Gives what a further one needs: server and query.
+    /// Ends the current attempt and closes its socket. Returns the attempt, whose server and query
+    /// a further one needs.
     fn close(&mut self, desk: &mut LookupContext) -> Option<QueryAttempt> {
         let current = self.current.take()?;
         desk.queue(self.token, SocketOperation::Close);

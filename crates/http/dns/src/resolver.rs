@@ -1,4 +1,4 @@
-//! The lookups of a worker, and what they gave.
+//! The lookups of a worker, and the cache of their results.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,41 +14,42 @@ use super::name::DomainName;
 use super::operations::{LookupContext, SocketEvent, SocketOperation};
 use super::resolver_config::ResolverConfig;
 
-/// What bounds the lookups of a worker.
+/// Limits of a resolver.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolverLimits {
-    /// What a lookup takes at most, over all name servers.
+    /// Maximum time of a lookup, over all name servers.
     pub time: Duration,
-    /// Lookups at a time, each with two sockets at most.
+    /// Maximum number of concurrent lookups, each with at most two sockets.
     pub lookups: u32,
-    /// Names that are remembered.
+    /// Maximum number of names in the cache.
     pub names: usize,
 }
 
-/// A worker's resolver. `W` is what its caller knows a waiting exchange by.
+/// A worker's DNS resolver. `W` identifies a waiter to the caller.
 #[derive(Debug)]
 pub struct DnsResolver<W> {
     sources: Arc<ResolverConfig>,
     cache: NameCache,
     lookups: Table<Lookup<W>>,
-    /// The lookups under way; `under_way.len() == lookups.len()`.
+    /// The lookups in progress by name; `active.len() == lookups.len()`.
     active: BTreeMap<DomainName, Key>,
-    /// One entry a lookup, with its nearest deadline.
+    /// One entry for each lookup, with its next deadline.
     timers: Timers,
     finished: VecDeque<(W, LookupResult)>,
     operations: VecDeque<(Token, SocketOperation)>,
-    /// The table may have more lookups from before their bound fell.
+    /// The current limits. The table may have more lookups than the limit if it was lowered.
     bounds: ResolverLimits,
 }
 
 impl<W: Copy + PartialEq> DnsResolver<W> {
-    /// How long an answer is remembered at least and at most. The least also holds for failures,
-    /// or a name that many ask for would be asked as often (RFC 9520 section 3.2).
+    /// Minimum and maximum time for which a result is cached. The minimum also applies to failures,
+    /// since a name with many clients would otherwise be queried for each of them (RFC 9520 section
+    /// 3.2).
     const TTL_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(86400)];
-    /// How long it is remembered at most that there is nothing.
+    /// Maximum time for which an absence or a failure is cached.
     const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(60);
 
-    /// A resolver that knows what `sources` say.
+    /// Creates a resolver that uses the hosts file and the name servers of `sources`.
     pub fn new(sources: Arc<ResolverConfig>, bounds: ResolverLimits, now: Instant) -> Self {
         Self {
             sources,
@@ -62,27 +63,28 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         }
     }
 
-    /// Goes on under other bounds. Lookups under way keep the time that they began with.
+    /// Changes the limits. Lookups in progress keep their deadline.
     pub fn set_bounds(&mut self, bounds: ResolverLimits) {
         self.cache.set_max(bounds.names);
         self.lookups.raise_bound(bounds.lookups);
         self.bounds = bounds;
     }
 
-    /// Lookups under way: two sockets each at most.
+    /// Returns the number of lookups in progress, each with at most two sockets.
     pub fn active_lookups(&self) -> usize {
         self.lookups.len()
     }
 
-    /// Whether no further lookup can begin before one is over.
+    /// Returns whether the limit of concurrent lookups is reached.
     pub fn is_full(&self) -> bool {
         self.lookups.len() >= self.bounds.lookups as usize
     }
 
-    /// Looks up `name`, in any case, with or without a dot at its end; never an address literal.
-    /// `random` gives a new number at each call, which nobody can foretell. Only after
-    /// [`Poll::Pending`] is `waiter` remembered, until it gets its result by
-    /// [`Names::poll_finished`] or is [forgotten](Names::forget).
+    /// Looks up `name`, in any case, with or without a final dot. It must not be an address
+    /// literal. `random` returns a new, unpredictable number in each call.
+    ///
+    /// After [`Poll::Pending`], `waiter` is registered until it receives its result by
+    /// [`DnsResolver::poll_finished`] or is [removed](DnsResolver::remove_waiter).
     pub fn lookup(
         &mut self,
         name: &[u8],
@@ -96,7 +98,7 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         if let Some(addresses) = self.sources.local_addresses(&name) {
             return Poll::Ready(Ok(addresses));
         }
-        // Nobody may be asked for these: RFC 6761 section 6.4, RFC 7686 section 2.
+        // Names that must not be sent to name servers: RFC 6761 section 6.4, RFC 7686 section 2.
         if name.is_within(b"invalid") || name.is_within(b"onion") {
             return Poll::Ready(Err(NameError::NotFound));
         }
@@ -108,7 +110,7 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
             None if self.is_full() => return Poll::Ready(Err(NameError::Overloaded)),
             None => self.start(&name, now, random),
         };
-        let lookup = self.lookups.get_mut(key).expect("a lookup under way is in the table");
+        let lookup = self.lookups.get_mut(key).expect("an active lookup is in the table");
         if let Some(addresses) = &lookup.early {
             return Poll::Ready(Ok(addresses.clone()));
         }
@@ -116,13 +118,14 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         Poll::Pending
     }
 
-    /// The next order to be carried out; `None`: there is none. To be asked until there is none
-    /// after each call that takes `random`, and after [`Names::end`].
+    /// Returns the next operation to be executed, with the token of its socket. The caller calls
+    /// this until it returns `None`, after each call that takes `random` and after
+    /// [`DnsResolver::end`].
     pub fn next_operation(&mut self) -> Option<(Token, SocketOperation)> {
         self.operations.pop_front()
     }
 
-    /// Takes what became of the socket of `token`; an outdated one does no harm.
+    /// Handles an event of the socket with this token. An event of a closed socket is ignored.
     pub fn handle(
         &mut self,
         token: Token,
@@ -138,12 +141,13 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         }
     }
 
-    /// When [`Names::handle_deadlines`] has to be called at the latest; `None`: not at all.
+    /// Returns the time by which [`DnsResolver::handle_deadlines`] has to be called; `None` if no
+    /// lookup is in progress.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.next_wakeup()
     }
 
-    /// Gives up what has taken too long by `now`.
+    /// Ends attempts and lookups whose deadline has passed by `now`.
     pub fn handle_deadlines(&mut self, now: Instant, random: &mut dyn FnMut() -> u64) {
         while let Some((_, token)) = self.timers.pop_expired(now) {
             let key = Key::from(token);
@@ -154,20 +158,21 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         }
     }
 
-    /// One waiter and its result, until there is none left. To be asked after each call that may
-    /// end a lookup: [`Names::handle`] and [`Names::handle_deadlines`].
+    /// Returns a waiter and its result, or `None` if there is none. To be called after each call
+    /// that may end a lookup: [`DnsResolver::handle`] and [`DnsResolver::handle_deadlines`].
     pub fn poll_finished(&mut self) -> Option<(W, LookupResult)> {
         self.finished.pop_front()
     }
 
-    /// The result of this waiter, if it has one already.
+    /// Returns the result of this waiter, if there is one.
     pub fn take_finished(&mut self, waiter: W) -> Option<LookupResult> {
         let place = self.finished.iter().position(|(other, _)| *other == waiter)?;
         self.finished.remove(place).map(|(_, found)| found)
     }
 
-    /// A waiter that is gone gets no result. Its lookup goes on: its name may be asked for again.
-    /// Looks at every waiter, so it is for those who may still wait only.
+    /// Removes a waiter, which then receives no result. Its lookup continues, because the name may
+    /// be requested again. The cost grows with the number of waiters, so call it only for a waiter
+    /// that may be registered.
     pub fn remove_waiter(&mut self, waiter: W) {
         for (_, lookup) in self.lookups.iter_mut() {
             lookup.waiters.retain(|other| *other != waiter);
@@ -175,11 +180,12 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         self.finished.retain(|(other, _)| *other != waiter);
     }
 
-    /// Ends every lookup and closes its sockets: the worker ends. No waiter gets a result.
+    /// Ends all lookups and closes their sockets, because the worker ends. No waiter receives a
+    /// result.
     pub fn end(&mut self, now: Instant) {
         for key in std::mem::take(&mut self.active).into_values() {
             if let Some(mut lookup) = self.lookups.remove(key) {
-                let random = &mut || unreachable!("who ends asks nobody");
+                let random = &mut || unreachable!("ending a lookup sends no query");
                 let mut desk = LookupContext { now, random, operations: &mut self.operations };
                 lookup.end(&mut desk, NameError::Overloaded);
                 self.timers.remove(lookup.timer);
@@ -188,21 +194,22 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         self.finished.clear();
     }
 
-    /// Begins a lookup; the table has room.
+    /// Starts a lookup. The table has a free slot.
     fn start(&mut self, name: &DomainName, now: Instant, random: &mut dyn FnMut() -> u64) -> Key {
-        let key = self.lookups.next_key().expect("the table is no smaller than the bound");
+        let key =
+            self.lookups.next_key().expect("the table has at least as many slots as the limit");
         let timer = self.timers.insert(key.token(TokenKind::Name), now + self.bounds.time);
         let sources = self.sources.clone();
         let mut lookup = Lookup::new(name.clone(), key, timer, sources, now, self.bounds.time);
         lookup.start(&mut LookupContext { now, random, operations: &mut self.operations });
         self.timers.set(timer, lookup.next_deadline());
         let inserted = self.lookups.insert(lookup);
-        assert!(inserted == Some(key), "the table gives the key that it announced");
+        assert!(inserted == Some(key), "the table uses the announced key");
         self.active.insert(name.clone(), key);
         key
     }
 
-    /// Lets a lookup move on, and hands out what it found.
+    /// Advances a lookup, and collects its results for the waiters.
     fn advance(&mut self, key: Key, now: Instant, random: &mut dyn FnMut() -> u64) {
         let Some(lookup) = self.lookups.get_mut(key) else { return };
         match lookup.progress(&mut LookupContext { now, random, operations: &mut self.operations })
@@ -224,7 +231,7 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         }
     }
 
-    /// Puts what was found into the cache, unless it says nothing about the name.
+    /// Caches a result, unless it contains no information about the name.
     fn cache_result(
         &mut self,
         name: DomainName,

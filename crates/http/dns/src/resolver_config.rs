@@ -1,4 +1,4 @@
-//! What this machine says about names: the hosts file and the resolver's configuration.
+//! The local configuration of name resolution: the hosts file and the resolver's configuration.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,32 +10,32 @@ use super::name::DomainName;
 /// The contents of `/etc/hosts` and `/etc/resolv.conf`, parsed once and shared by all workers.
 #[derive(Clone, Debug)]
 pub struct ResolverConfig {
-    /// Addresses by bare name, in the order of the file.
+    /// Addresses by name without a final dot, in the order of the file.
     hosts: BTreeMap<Box<[u8]>, Arc<[IpAddr]>>,
-    /// Name servers in the order in which they are asked; at least one.
+    /// Name servers in the order in which they are queried; at least one.
     pub(super) servers: Vec<SocketAddr>,
-    /// Domains that a short name may be in.
+    /// The search list: domains that are appended to short names.
     search: Vec<DomainName>,
-    /// A name with fewer dots than this is tried in the search list first.
+    /// A name with fewer dots than this is first tried with the search list (`ndots`).
     ndots: usize,
-    /// How long a server may take to answer.
+    /// Maximum time for an answer of one server.
     pub(super) timeout: Duration,
-    /// How often each server is asked; at least 1.
+    /// How often each server is queried; at least 1.
     pub(super) attempts: usize,
 }
 
 impl ResolverConfig {
-    /// Name servers that are used of a resolv.conf, as in the C library; more are left out.
+    /// Maximum number of name servers of resolv.conf, as in the C library. Others are ignored.
     const SERVERS_MAX: usize = 3;
-    /// Domains that are used of a search list; more are left out.
+    /// Maximum number of domains of a search list. Others are ignored.
     const SEARCH_MAX: usize = 32;
 
-    /// Reads the texts of a hosts(5) and a resolv.conf(5) file, either possibly empty. `servers`
-    /// are asked instead of those that `resolv` names, unless empty.
+    /// Parses the contents of a hosts(5) and a resolv.conf(5) file; either may be empty. If
+    /// `servers` is not empty, it replaces the name servers of `resolv`.
     ///
-    /// As in the C library, lines that make no sense are passed over, and without any name server
-    /// the one on this machine is asked. Of the options, `ndots`, `timeout` and `attempts` count;
-    /// addresses with the name of an interface as their zone are passed over.
+    /// As in the C library, invalid lines are ignored, and without any name server, the one on this
+    /// machine is queried. The options `ndots`, `timeout` and `attempts` apply. Addresses whose
+    /// zone is the name of an interface are ignored.
     pub fn parse(hosts: &[u8], resolv: &[u8], servers: &[SocketAddr]) -> Self {
         let mut sources = Self {
             hosts: parse_hosts(hosts),
@@ -65,7 +65,7 @@ impl ResolverConfig {
             Some(b"nameserver") if self.servers.len() < Self::SERVERS_MAX => {
                 self.servers.extend(words.next().and_then(parse_server));
             }
-            // The last of these lines counts.
+            // The last of these lines applies.
             Some(b"search" | b"domain") => {
                 self.search = words.filter_map(DomainName::parse).take(Self::SEARCH_MAX).collect();
             }
@@ -82,7 +82,7 @@ impl ResolverConfig {
         let Ok(option) = std::str::from_utf8(option) else { return };
         let Some((name, value)) = option.split_once(':') else { return };
         let Ok(value) = value.parse::<u32>() else { return };
-        // The bounds are those of resolv.conf(5).
+        // The limits are those of resolv.conf(5).
         match name {
             "ndots" => self.ndots = value.min(15) as usize,
             "timeout" => self.timeout = Duration::from_secs(u64::from(value.clamp(1, 30))),
@@ -91,8 +91,9 @@ impl ResolverConfig {
         }
     }
 
-    /// The addresses that this machine knows by itself: for `localhost` and names below it always
-    /// loopback ones, whatever anybody says (RFC 6761 section 6.3), else those of the hosts file.
+    /// Returns the addresses that are configured on this machine: for `localhost` and its
+    /// subdomains always loopback addresses (RFC 6761 section 6.3), otherwise those of the hosts
+    /// file.
     pub(super) fn local_addresses(&self, name: &DomainName) -> Option<Arc<[IpAddr]>> {
         let hosts = self.hosts.get(name.without_final_dot());
         if !name.is_within(b"localhost") {
@@ -104,8 +105,8 @@ impl ResolverConfig {
         }
     }
 
-    /// The names to ask for, one after the other until one has an address: as it is first when it
-    /// has `ndots` dots, last when it has fewer; only as it is when it is absolute.
+    /// Returns the names to query, in order, until one has an address. The name itself comes first
+    /// if it has `ndots` dots, and last if it has fewer. An absolute name is the only candidate.
     pub(super) fn candidates(&self, name: &DomainName) -> Vec<DomainName> {
         if name.is_absolute() {
             return vec![name.clone()];
@@ -126,7 +127,7 @@ fn parse_server(word: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(word).ok()?;
     match text.parse::<IpAddr>() {
         Ok(address) => Some(SocketAddr::new(address, 53)),
-        // A zone by its number: `fe80::1%2`.
+        // A zone given by its number, such as `fe80::1%2`.
         Err(_) => format!("[{text}]:53").parse().ok(),
     }
 }
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_files_are_read_as_they_are_found() {
+    fn common_hosts_files_are_parsed() {
         let hosts = b"127.0.0.1\tlocalhost\n# 10.0.0.1 commented\n::1 localhost ip6-localhost\n\
             10.0.0.2  Build.Example build # the farm\n10.0.0.3 build\n10.0.0.2 build\n\
             not-an-address name\n10.0.0.4\nfe80::1%eth0 zoned\n\xff\xfe odd\n2001:db8::5 five";
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn resolver_files_are_read_as_they_are_found() {
+    fn common_resolv_conf_files_are_parsed() {
         let resolv = b"; a comment\n# another\nnameserver 192.0.2.1\nnameserver\t2001:db8::1\n\
             nameserver nonsense\nnameserver fe80::1%2\nnameserver 192.0.2.9\n\
             domain old.example\nsearch corp.example. lab.example\n\
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_are_searched_first_and_long_ones_last() {
+    fn short_names_use_the_search_list_first() {
         let sources =
             ResolverConfig::parse(b"", b"search a.example b.example\noptions ndots:2", &[]);
         for (text, candidates) in [

@@ -1,8 +1,8 @@
-//! The `Cache-Status` field, RFC 9211: what the cache did with a request.
+//! The `Cache-Status` field (RFC 9211): how the cache handled a request.
 
 use millrace_http1::format::write_number;
 
-/// Why a request was sent to the origin, RFC 9211 section 2.2.
+/// The reason why a request was forwarded to the origin (RFC 9211 section 2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are the values of section 2.2")]
 pub enum Forward {
@@ -17,7 +17,7 @@ pub enum Forward {
 }
 
 impl Forward {
-    /// As it is written.
+    /// Returns the parameter value of section 2.2.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bypass => "bypass",
@@ -32,33 +32,32 @@ impl Forward {
     }
 }
 
-/// What a cache did with a request. The default is a cache that says nothing of itself but its
-/// name.
+/// How a cache handled a request. The default has no parameters, only the name of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStatus<'a> {
-    /// The origin was not asked, section 2.1. It goes without [`CacheStatus::forward`].
+    /// Whether the origin was not contacted (section 2.1). Excludes [`CacheStatus::forward`].
     pub is_hit: bool,
-    /// The origin was asked, and why, section 2.2.
+    /// Why the request was forwarded to the origin, if it was (section 2.2).
     pub forward: Option<Forward>,
-    /// The status that it answered with, where the client got another one, section 2.3.
+    /// The status of the origin's response, if the client received another one (section 2.3).
     pub forward_status: Option<u16>,
-    /// For how many seconds the response stays fresh; negative where it is stale, section 2.4.
+    /// Seconds for which the response stays fresh; negative if it is stale (section 2.4).
     pub ttl_s: Option<i64>,
-    /// The response was stored, section 2.5.
+    /// Whether the response was stored (section 2.5).
     pub is_stored: bool,
-    /// The request waited for what another one fetched: whether that was its response, or the origin
-    /// was asked once more, section 2.6. It goes with [`CacheStatus::forward`], why there was
-    /// anything to wait for; without one it says nothing.
+    /// Set if the request waited for the fetch of another request: whether it received that
+    /// response, or was forwarded after all (section 2.6). Ignored without
+    /// [`CacheStatus::forward`], which states why the stored response did not suffice.
     pub collapsed: Option<bool>,
-    /// The key, for those that may see it, section 2.7.
+    /// The cache key, for clients that may see it (section 2.7).
     pub key: Option<&'a [u8]>,
-    /// More in words, section 2.8: a token.
+    /// A token with more detail (section 2.8).
     pub detail: Option<&'a str>,
 }
 
 impl CacheStatus<'_> {
-    /// Appends the member of the list that stands for this cache. `name` is the cache's, a token.
-    /// Writes by hand and allocates nothing: it is on the way of each hit.
+    /// Appends the list member of this cache. `name` is the name of the cache, a token. The
+    /// function allocates nothing, because it runs for each hit.
     pub fn write(&self, out: &mut Vec<u8>, name: &str) {
         out.extend_from_slice(name.as_bytes());
         if self.is_hit {
@@ -103,7 +102,7 @@ fn put_number(out: &mut Vec<u8>, name: &str, number: i64) {
     write_number(out, number.unsigned_abs());
 }
 
-/// A string of RFC 9651 section 3.3.3; bytes that it cannot have become `?`.
+/// Appends a string (RFC 9651 section 3.3.3). Bytes that a string cannot contain become `?`.
 fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for &byte in text {
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_says_how_long_it_stays_one_rfc_9211_section_2() {
+    fn a_hit_has_its_ttl_rfc_9211_section_2() {
         let hit = CacheStatus { is_hit: true, ttl_s: Some(376), ..CacheStatus::default() };
         assert_eq!(written(hit), "millrace; hit; ttl=376");
         let stale = CacheStatus { is_hit: true, ttl_s: Some(-412), ..CacheStatus::default() };
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_says_why_and_what_became_of_it_rfc_9211_section_2() {
+    fn a_miss_has_its_reason_and_result_rfc_9211_section_2() {
         let miss = CacheStatus {
             forward: Some(Forward::Stale),
             forward_status: Some(304),

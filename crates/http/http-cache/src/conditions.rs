@@ -1,4 +1,4 @@
-//! Conditions of a request that a cache responses itself, RFC 9111 section 4.3.2.
+//! Conditional requests that a cache handles itself (RFC 9111 section 4.3.2).
 
 use millrace_http1::{FieldName, FieldRun, HeaderWriter, RequestHead};
 
@@ -6,10 +6,12 @@ use super::cached_header::CachedHeader;
 use super::date::http_date;
 use super::meta::Meta;
 
-/// Evaluates the conditions of a GET or HEAD against a stored response that may be used as it is, in
-/// the order of RFC 9110 section 13.2.2. Gives whether the response is status 304; otherwise it is
-/// sent: there is no condition, or it holds. Conditions on other responses than successful ones do not
-/// count, section 13.2.1.
+/// Evaluates the conditions of a GET or HEAD request against a stored response that may be reused,
+/// in the order of RFC 9110 section 13.2.2.
+///
+/// Returns whether the response is a 304. Otherwise the stored response is sent: the request has no
+/// condition, or its condition holds. Conditions apply to successful responses only (section
+/// 13.2.1).
 pub fn is_not_modified(request: &RequestHead, stored: &CachedHeader) -> bool {
     let is_met = match request.find(FieldName::IfNoneMatch) {
         Some(_) => is_none_match(request, stored),
@@ -18,16 +20,17 @@ pub fn is_not_modified(request: &RequestHead, stored: &CachedHeader) -> bool {
     !is_met && (200..300).contains(&stored.meta.status)
 }
 
-/// RFC 9110 section 13.1.2: by the weak comparison; `*` means any response.
+/// Evaluates `If-None-Match` (RFC 9110 section 13.1.2) by weak comparison; `*` matches any
+/// response.
 fn is_none_match(request: &RequestHead, stored: &CachedHeader) -> bool {
     let etag = stored.etag();
     let is_matched = |list: &[u8]| list == b"*" || etag.is_some_and(|etag| etag.is_in(list));
     !request.values(FieldName::IfNoneMatch).any(is_matched)
 }
 
-/// RFC 9110 section 13.1.3. RFC 9111 section 4.3.2: a response that does not say when it was
-/// modified was so when it was sent. A condition that cannot be read, or is there twice, does not
-/// count.
+/// Evaluates `If-Modified-Since` (RFC 9110 section 13.1.3). A response without `Last-Modified`
+/// counts as modified at its `Date` (RFC 9111 section 4.3.2). A condition that is malformed or
+/// occurs twice is ignored.
 fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
     let mut values = request.values(FieldName::IfModifiedSince);
     let (Some(value), None) = (values.next(), values.next()) else { return true };
@@ -35,9 +38,9 @@ fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
     meta.last_modified_s.unwrap_or(meta.date_s) > since_s
 }
 
-/// Writes the status and the fields of a 304 that stands for a stored response. RFC 9110 section
-/// 15.4.5: what describes the body that is not sent is left out, and the time of modification where
-/// an entity tag says more.
+/// Writes the status and the fields of a 304 response for a stored response. RFC 9110 section
+/// 15.4.5: metadata of the body, which is not sent, is left out, and so is `Last-Modified` if there
+/// is an entity tag.
 pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &CachedHeader) {
     out.response(304, b"Not Modified");
     for line in stored.lines() {
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_304_says_what_is_not_of_the_body_rfc_9110_section_15_4_5() {
+    fn a_304_has_no_metadata_of_the_body_rfc_9110_section_15_4_5() {
         let stored = kept(
             200,
             &format!(

@@ -1,15 +1,16 @@
-//! Which part of a representation a response has, RFC 9110 section 14.4.
+//! The range of a partial response (RFC 9110 section 14.4).
 
 use millrace_http1::{FieldName, RequestHead, ResponseHead, declared_length, parse_decimal};
 
 use super::meta::StoredRange;
 use super::not_stored::NotStored;
 
-/// The largest position that is believed, as with lengths of bodies.
+/// The largest accepted position; the same limit as for body lengths.
 const POSITION_MAX: u64 = i64::MAX as u64 - 1;
 
-/// Which part a 206 has. One that was not asked for has no sure meaning, and neither has one of
-/// several parts, whose places are in its body.
+/// Returns the range of a 206 response. It is refused if the request had no `Range` field or
+/// several: the meaning of an unrequested range is uncertain, and the ranges of a multipart
+/// response are in its body.
 pub(super) fn requested_range(
     request: &RequestHead,
     response: &ResponseHead,
@@ -21,12 +22,12 @@ pub(super) fn requested_range(
     }
 }
 
-/// Which part of a representation a response has, RFC 9110 section 14.4. A body that is announced
-/// shorter than its range is what was received of the range, RFC 9111 section 3.3; one that is
-/// longer contradicts it.
+/// Parses the range of a partial response (RFC 9110 section 14.4). If the declared body is shorter
+/// than the range, the result is the part of the range that is received (RFC 9111 section 3.3). A
+/// longer body contradicts the range.
 ///
 /// # Errors
-/// [`Refusal::Range`] where that is not certain.
+/// Returns [`NotStored::Range`] if the range is uncertain.
 pub fn parse_content_range(response: &ResponseHead) -> Result<StoredRange, NotStored> {
     let mut values = response.values(FieldName::ContentRange);
     let (Some(value), None) = (values.next(), values.next()) else { return Err(NotStored::Range) };
@@ -51,7 +52,7 @@ fn parse_value(value: &[u8]) -> Option<StoredRange> {
     is_sound.then_some(StoredRange { first, last, complete })
 }
 
-/// The part of which so many bytes are there.
+/// Returns the first `length` bytes of a range.
 pub(super) fn shorten_range(extent: StoredRange, length: u64) -> Result<StoredRange, NotStored> {
     match length {
         0 => Err(NotStored::Incomplete),

@@ -1,18 +1,18 @@
-//! Dates of HTTP as seconds since 1970.
+//! HTTP dates as seconds since 1970.
 
 use std::time::UNIX_EPOCH;
 
 use super::limits::DATE_BYTES_MAX;
 
-/// Reads a date in any of the three forms of RFC 9110 section 5.6.7, as seconds since 1970; `None`
-/// for anything else, and for times before 1970.
+/// Parses a date in any of the three forms of RFC 9110 section 5.6.7. Returns seconds since 1970,
+/// or `None` for anything else and for times before 1970.
 ///
-/// RFC 9111 section 4.2: letters count in whatever case, and no zone but GMT. The weekday has to be
-/// one, and not the date's: it is often wrong where people write dates by hand, and says nothing
-/// that the date does not. `now_s` is the time of day, which says to what century the two digits of
-/// an RFC 850 year belong.
+/// RFC 9111 section 4.2: the comparison ignores case, and the only time zone is GMT. The weekday
+/// has to be a valid name, but may differ from that of the date, because hand-written dates often
+/// have the wrong one. `now_s` is the current time in seconds since 1970. It determines the century
+/// of a two-digit year (RFC 850).
 pub fn http_date(value: &[u8], now_s: u64) -> Option<u64> {
-    // Nearly every date is one of today's form, as it should be written.
+    // Nearly all dates have the preferred form.
     if value.len() == FIXDATE_BYTES
         && let Some(date_s) = parse_exact(value)
     {
@@ -35,19 +35,19 @@ pub fn http_date(value: &[u8], now_s: u64) -> Option<u64> {
     })
 }
 
-/// Reads a date whose weekday is right.
+/// Parses a date whose weekday is correct.
 fn parse_exact(date: &[u8]) -> Option<u64> {
     let date = httpdate::parse_http_date(std::str::from_utf8(date).ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// Bytes of a date in today's form; in the others it has more, or fewer.
+/// Length of a date in the preferred form (IMF-fixdate). The other forms have other lengths.
 const FIXDATE_BYTES: usize = 29;
 
 const WEEKDAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// Gives words one capital each, and `GMT` three.
+/// Capitalises each word, and writes `GMT` in upper case.
 fn capitalise(text: &mut [u8]) {
     for word in text.split_mut(|byte| !byte.is_ascii_alphabetic()) {
         word.make_ascii_lowercase();
@@ -59,8 +59,8 @@ fn capitalise(text: &mut [u8]) {
     }
 }
 
-/// Writes a date of RFC 850 in the form of today, into one. Its year may be 50 years ahead and no
-/// more, RFC 9110 section 5.6.7.
+/// Rewrites an RFC 850 date to the preferred form. A year is at most 50 years in the future (RFC
+/// 9110 section 5.6.7).
 fn rewrite_rfc850<'a>(
     text: &[u8],
     now_s: u64,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn case_does_not_count_rfc_9111_section_4_2() {
+    fn case_is_ignored_rfc_9111_section_4_2() {
         for text in [
             "SUN, 06 Nov 1994 08:49:37 GMT",
             "sun, 06 NOV 1994 08:49:37 gMt",
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_date_is_none() {
+    fn malformed_dates_are_refused() {
         for text in [
             "",
             "0",

@@ -1,10 +1,10 @@
-//! Cache directives: `Cache-Control` and `Pragma` of requests, and of responses `Cache-Control` or a
-//! field targeted at this cache.
+//! Cache directives: `Cache-Control` and `Pragma` of requests, and `Cache-Control` or a targeted
+//! field of responses.
 //!
-//! RFC 9111 section 5.2 leaves open what to do with malformed ones. Here a directive is known by
-//! its name, whatever follows; an argument that cannot be read makes a response stale (section
-//! 4.2.1), or widens what is forbidden; and of one that is there twice the first counts (the same
-//! section). What is not known is ignored.
+//! RFC 9111 section 5.2 does not define how to handle malformed directives. Here a directive is
+//! recognised by its name, whatever follows. A malformed argument makes a response stale (section
+//! 4.2.1), or extends a prohibition to the whole response. If a directive occurs twice, the first
+//! one applies (section 4.2.1). Unknown directives are ignored.
 
 use millrace_http1::{
     FieldName, RequestHead, ResponseHead, has_token, parse_decimal, split_list, split_tokens,
@@ -14,29 +14,30 @@ use super::field_names::FieldNames;
 use super::limits::DELTA_S_MAX;
 use super::structured::{self, DirectiveArgument};
 
-/// What a request asks of caches, RFC 9111 section 5.2.1. The default asks for nothing.
+/// The cache directives of a request (RFC 9111 section 5.2.1). The default has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestDirectives {
-    /// No response older than so many seconds.
+    /// `max-age`: maximum age of the response in seconds.
     pub max_age_s: Option<u32>,
-    /// A response that stays fresh for so many seconds.
+    /// `min-fresh`: minimum remaining freshness of the response in seconds.
     pub min_fresh_s: Option<u32>,
-    /// A response that is stale for so many seconds will do; `u32::MAX` for any time.
+    /// `max-stale`: maximum staleness of the response in seconds; `u32::MAX` if it is unlimited.
     pub max_stale_s: Option<u32>,
-    /// A response that was validated just now.
+    /// `no-cache`: the response has to be validated first.
     pub no_cache: bool,
-    /// Nothing of this exchange may be stored.
+    /// `no-store`: no part of the exchange may be stored.
     pub no_store: bool,
-    /// What is stored, or status 504.
+    /// `only-if-cached`: respond from the cache, or with status 504.
     pub only_if_cached: bool,
 }
 
 impl RequestDirectives {
-    /// Reads a request's. One without these fields costs two tests.
+    /// Parses the directives of a request. If the request has none of these fields, the cost is two
+    /// bit tests.
     ///
-    /// `Pragma: no-cache` is read where there is no `Cache-Control`: RFC 9111 section 5.4 calls it
-    /// deprecated, and it is all that an HTTP/1.0 client can say. Unreadable numbers are ignored:
-    /// they are wishes.
+    /// `Pragma: no-cache` applies if there is no `Cache-Control`: RFC 9111 section 5.4 deprecates
+    /// it, but an HTTP/1.0 client has no alternative. Malformed numbers are ignored, because
+    /// request directives are preferences.
     pub fn parse(request: &RequestHead) -> Self {
         let mut directives = Self::default();
         if request.find(FieldName::CacheControl).is_none() {
@@ -71,42 +72,44 @@ impl RequestDirectives {
     }
 }
 
-/// What a response allows caches, RFC 9111 section 5.2.2.
+/// The cache directives of a response (RFC 9111 section 5.2.2).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponseDirectives {
-    /// For how many seconds it is fresh.
+    /// `max-age`: lifetime in seconds.
     pub max_age_s: Option<u32>,
-    /// The same for shared caches.
+    /// `s-maxage`: lifetime in seconds for shared caches.
     pub s_maxage_s: Option<u32>,
-    /// For how long after that it may be used while it is validated, RFC 5861 section 3.
+    /// `stale-while-revalidate`: seconds after the lifetime during which the response may be used
+    /// while it is validated (RFC 5861 section 3).
     pub stale_while_revalidate_s: Option<u32>,
-    /// For how long after that it may stand in for an error, RFC 5861 section 4.
+    /// `stale-if-error`: seconds after the lifetime during which the response may replace an error
+    /// (RFC 5861 section 4).
     pub stale_if_error_s: Option<u32>,
-    /// Not to be stored.
+    /// `no-store`: must not be stored.
     pub no_store: bool,
-    /// Not to be used without validation.
+    /// `no-cache`: must not be used without validation.
     pub no_cache: bool,
-    /// Not for shared caches.
+    /// `private`: must not be stored by shared caches.
     pub private: bool,
-    /// To be stored even where that needs permission.
+    /// `public`: may be stored even where that needs permission.
     pub public: bool,
-    /// Not to be used stale.
+    /// `must-revalidate`: must not be used stale.
     pub must_revalidate: bool,
-    /// Not to be used stale by shared caches.
+    /// `proxy-revalidate`: must not be used stale by shared caches.
     pub proxy_revalidate: bool,
-    /// To be stored only by those that know the status.
+    /// `must-understand`: must be stored only by caches that understand the status.
     pub must_understand: bool,
-    /// Will not change while it is fresh, RFC 8246.
+    /// `immutable`: does not change while it is fresh (RFC 8246).
     pub immutable: bool,
-    /// Whether they come from a targeted field, RFC 9213: then `Expires` counts as little as
-    /// `Cache-Control`.
+    /// Whether the directives come from a targeted field (RFC 9213), so that `Expires` and
+    /// `Cache-Control` are ignored.
     pub is_targeted: bool,
-    /// The fields that `no-cache` and `private` name: not to be stored, sections 5.2.2.4 and
-    /// 5.2.2.7.
+    /// The fields that `no-cache` and `private` name, which must not be stored (sections 5.2.2.4
+    /// and 5.2.2.7).
     pub(super) omitted: FieldNames,
 }
 
-/// The names of what [`AnswerDirectives`] has: first those with a number, then those that forbid or
+/// The names of the directives of a response: first those with a number, then those that forbid or
 /// allow something.
 const DIRECTIVES: [&str; 12] = [
     "max-age",
@@ -122,13 +125,13 @@ const DIRECTIVES: [&str; 12] = [
     "must-understand",
     "immutable",
 ];
-/// How many of them have a number.
+/// The number of directives that have a number.
 const NUMBERS: usize = 4;
 
 impl ResponseDirectives {
-    /// Reads a response's. `targets` are the names of targeted fields in lower case: the first that
-    /// is there and is valid counts alone, RFC 9213 section 2.2, but for what fields before it with
-    /// a value of the wrong type forbid.
+    /// Parses the directives of a response. `targets` are the lower-case names of targeted fields.
+    /// Only the first one that is present and valid applies (RFC 9213 section 2.2), together with
+    /// the prohibitions of fields before it that have a value of the wrong type.
     pub fn parse(response: &ResponseHead, targets: &[Box<[u8]>]) -> Self {
         let mut directives = Self::default();
         for name in targets {
@@ -145,7 +148,7 @@ impl ResponseDirectives {
         for item in response.values(FieldName::CacheControl).flat_map(split_list) {
             let (name, argument) = split_directive(item);
             directives.apply(name, argument);
-            // What else stands in a string without an end might have been meant.
+            // The rest of an unterminated string may contain further directives.
             directives.no_store |= has_open_string(item);
         }
         directives.omitted.sort();
@@ -163,8 +166,9 @@ impl ResponseDirectives {
         directives
     }
 
-    /// Forbids what a targeted field forbids whose other values have the wrong types. RFC 9213 lets
-    /// such a field be ignored; but a cache may always do less, and the origin meant this one.
+    /// Adds the prohibitions of a targeted field in which other values have the wrong type. RFC
+    /// 9213 allows such a field to be ignored. A cache may always store less, however, and the
+    /// origin addressed this field to it.
     fn add_prohibitions(&mut self, targeted: &Self) {
         self.no_store |= targeted.no_store;
         self.no_cache |= targeted.no_cache || targeted.omitted != FieldNames::default();
@@ -173,7 +177,7 @@ impl ResponseDirectives {
         self.proxy_revalidate |= targeted.proxy_revalidate;
     }
 
-    /// Whether a field of this name is not to be stored.
+    /// Returns whether a field of this name must not be stored.
     pub fn omits(&self, name: &[u8]) -> bool {
         self.omitted.contains(name)
     }
@@ -202,8 +206,8 @@ impl ResponseDirectives {
         }
     }
 
-    /// Takes the names of fields; gives `false` where there are none, and the directive is about
-    /// the whole response.
+    /// Records the names of fields that must not be stored. Returns `false` if there is none, so
+    /// that the directive applies to the whole response.
     fn omit(&mut self, argument: DirectiveArgument<'_>) -> bool {
         let DirectiveArgument::Text(names) = argument else { return false };
         if split_list(names).next().is_none() {
@@ -215,8 +219,8 @@ impl ResponseDirectives {
 }
 
 impl DirectiveArgument<'_> {
-    /// RFC 9111 section 1.2.2: digits; what is larger than can be told apart is the largest. Quotes
-    /// around them do not count (section 5.2).
+    /// Parses delta-seconds (RFC 9111 section 1.2.2). Numbers beyond the maximum become the
+    /// maximum. Quotes around the digits are ignored (section 5.2).
     fn seconds(self) -> Option<u32> {
         let number = match self {
             Self::Number(number) => u64::try_from(number).ok()?,
@@ -231,10 +235,10 @@ impl DirectiveArgument<'_> {
     }
 }
 
-/// Whether the members of a targeted field have the types of their directives, RFC 9213 section
-/// 2.1: an Integer where there is a number, the Boolean true elsewhere, or a String with names of
-/// fields. A value of another type is not to be used, and neither is the field then: it would still
-/// silence `Cache-Control`. False is taken as if the directive were not there.
+/// Returns whether the members of a targeted field have the types of their directives (RFC 9213
+/// section 2.1): an Integer for a number; otherwise the Boolean true, or a String with names of
+/// fields. A field with a value of another type is not used, since it would still override
+/// `Cache-Control`. The Boolean false counts as an absent directive.
 fn has_valid_types(members: &[Option<DirectiveArgument<'_>>; DIRECTIVES.len()]) -> bool {
     let (numbers, others) = members.split_at(NUMBERS);
     let are_numbers =
@@ -249,7 +253,8 @@ fn has_valid_types(members: &[Option<DirectiveArgument<'_>>; DIRECTIVES.len()]) 
         })
 }
 
-/// Whether a string begins in a member of a list and does not end: it took the rest of the line.
+/// Returns whether a list member contains an unterminated string, which extends to the end of the
+/// line.
 fn has_open_string(item: &[u8]) -> bool {
     let mut is_open = false;
     let mut bytes = item.iter();
@@ -263,7 +268,7 @@ fn has_open_string(item: &[u8]) -> bool {
     is_open
 }
 
-/// Splits a member of a list into name and argument.
+/// Splits a list member into name and argument.
 fn split_directive(item: &[u8]) -> (&[u8], DirectiveArgument<'_>) {
     let Some(equals) = item.iter().position(|&byte| byte == b'=') else {
         return (item, DirectiveArgument::None);
@@ -330,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn pragma_counts_where_nothing_else_does_section_5_4() {
+    fn pragma_applies_without_cache_control_section_5_4() {
         assert!(asked("Pragma: x, No-Cache\r\n").no_cache);
         assert!(!asked("Pragma: no-cache\r\nCache-Control: max-age=5\r\n").no_cache);
         assert!(!asked("Pragma: extension\r\n").no_cache);
@@ -374,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_freshness_is_none_section_4_2_1() {
+    fn malformed_freshness_is_stale_section_4_2_1() {
         for odd in [
             "max-age",
             "max-age=",
@@ -394,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_counts_section_4_2_1() {
+    fn the_first_of_two_applies_section_4_2_1() {
         assert_eq!(max_age("max-age=3600, max-age=1"), Some(3600));
         assert_eq!(max_age("max-age=1\r\nCache-Control: max-age=3600"), Some(1));
         assert_eq!(max_age("a=\"max-age=3600\", max-age=1"), Some(1));
@@ -423,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_targeted_field_counts_alone_rfc_9213_section_2_2() {
+    fn a_targeted_field_applies_alone_rfc_9213_section_2_2() {
         let cdn = |value: &str| {
             allowed(&format!(
                 "Cache-Control: no-store, max-age=1\r\nCDN-Cache-Control: {value}\r\n"
@@ -467,13 +472,13 @@ mod tests {
         for value in ["private=a", "private=1", "private=(a)"] {
             assert!(read(value).private && !read(value).is_targeted, "{value}");
         }
-        // Members that are not known, and false, are as if they were not there.
+        // Unknown members and false count as absent.
         assert!(read("other=\"600\", max-age=9, no-store=?0").is_targeted);
         assert_eq!(read("max-age=9, no-store=?0, x=1.5").max_age_s, Some(9));
     }
 
     #[test]
-    fn targets_are_looked_for_in_their_order_rfc_9213_section_2_2() {
+    fn targets_are_searched_in_order_rfc_9213_section_2_2() {
         let targets = [(*b"mine-cache-control").into(), (*b"cdn-cache-control").into()];
         let read = |fields: &str| ResponseDirectives::parse(&response(200, fields), &targets);
         let both = "CDN-Cache-Control: max-age=1\r\nMine-Cache-Control: max-age=2\r\n";
@@ -483,8 +488,8 @@ mod tests {
         };
         let alone = after("");
         assert_eq!(alone.max_age_s, Some(1));
-        assert_eq!(after("no-store, max-age="), alone, "what cannot be parsed is as if absent");
-        // What a field forbids that is not selected holds for the one that is.
+        assert_eq!(after("no-store, max-age="), alone, "a malformed field counts as absent");
+        // The prohibitions of a field that is not used apply together with the one that is.
         for (mine, forbid) in [
             ("no-store", (|it| it.no_store = true) as fn(&mut ResponseDirectives)),
             ("no-cache", |it| it.no_cache = true),

@@ -1,18 +1,18 @@
-//! Entity tags, RFC 9110 section 8.8.3.
+//! Entity tags (RFC 9110 section 8.8.3).
 
 use millrace_http1::split_list;
 
-/// An entity tag as it is written. What is malformed is compared as it stands, and never strongly:
-/// origins that leave out the quotes compare like that too.
+/// An entity tag. A malformed one is compared by its bytes, and never strongly: origins that omit
+/// the quotes compare in that way too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Etag<'a> {
-    /// With its quotes, without the `W/`.
+    /// The tag with its quotes, without `W/`.
     opaque: &'a [u8],
     is_weak: bool,
 }
 
 impl<'a> Etag<'a> {
-    /// Reads one.
+    /// Parses an entity tag. Malformed tags are accepted.
     pub fn parse(value: &'a [u8]) -> Self {
         let (opaque, is_weak) = match value {
             [b'W', b'/', opaque @ ..] => (opaque, true),
@@ -22,23 +22,23 @@ impl<'a> Etag<'a> {
         Self { opaque, is_weak: is_weak || !is_quoted }
     }
 
-    /// Whether two representations with it are the same byte for byte.
+    /// Returns whether two representations with this tag are equal byte for byte.
     pub fn is_strong(self) -> bool {
         !self.is_weak
     }
 
-    /// The comparison of `If-None-Match`, section 8.8.3.2.
+    /// Compares two tags weakly, as for `If-None-Match` (section 8.8.3.2).
     pub fn matches_weakly(self, other: Self) -> bool {
         self.opaque == other.opaque
     }
 
-    /// The comparison of `If-Range`, section 8.8.3.2.
+    /// Compares two tags strongly, as for `If-Range` (section 8.8.3.2).
     pub fn matches_strongly(self, other: Self) -> bool {
         self.is_strong() && other.is_strong() && self.opaque == other.opaque
     }
 
-    /// Whether it is in a list as `If-None-Match` has, by the weak comparison. `*` is not looked
-    /// for.
+    /// Returns whether the tag is in the list of an `If-None-Match` field, by weak comparison. `*`
+    /// is not handled here.
     pub fn is_in(self, list: &[u8]) -> bool {
         split_list(list).any(|item| self.matches_weakly(Etag::parse(item)))
     }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_looked_through_rfc_9110_section_13_1_2() {
+    fn lists_are_searched_rfc_9110_section_13_1_2() {
         let tag = Etag::parse(b"\"a,b\"");
         for list in ["\"a,b\"", "\"x\", W/\"a,b\"", "\"x\",,\"a,b\" , \"y\""] {
             assert!(tag.is_in(list.as_bytes()), "{list}");

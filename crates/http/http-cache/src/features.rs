@@ -1,28 +1,28 @@
-//! What an operator names of requests: fields and cookies, to be a part of the key or to keep a
-//! request from the cache.
+//! Request fields and cookies that an operator selects: as a part of the key, or to bypass the
+//! cache.
 //!
-//! Parsers of `Cookie` disagree: about quotes and commas (RFC 2965 against RFC 6265), case, percent
-//! codes, and what else a name may hold. What counts here must not differ from what the origin
-//! sees, or somebody could make it response for a cookie that the key does not have. So a line that
-//! two parsers may read differently counts as a whole in a key, and a name anywhere in it keeps the
-//! request from the cache.
+//! Parsers of `Cookie` disagree about quotes and commas (RFC 2965 and RFC 6265), case, percent
+//! codes, and the bytes of a name. The cookies that are used here must not differ from those that
+//! the origin uses, or an attacker could obtain a response for a cookie that is not part of the
+//! key. Therefore, a line that two parsers may read differently becomes part of a key as a whole,
+//! and a name anywhere in it makes the request bypass the cache.
 
 use millrace_http1::{FieldName, RequestHead};
 
 use super::key_sink::KeySink;
 use super::structured::lines_named;
 
-/// Fields and cookies that a request may bring.
+/// Fields and cookies of requests.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Features {
-    /// Names of fields, in lower case.
+    /// Field names in lower case.
     pub fields: Vec<Box<[u8]>>,
-    /// Names of cookies, or beginnings of names with a `*` after them. Case does not matter.
+    /// Cookie names, or prefixes of names followed by `*`. Case is ignored.
     pub cookies: Vec<Box<[u8]>>,
 }
 
 impl Features {
-    /// Whether a request brings any of them. Allocates nothing.
+    /// Returns whether a request has any of them. Allocates nothing.
     pub fn is_any_in(&self, request: &RequestHead) -> bool {
         self.fields.iter().any(|name| lines_named(request, name).next().is_some())
             || (!self.cookies.is_empty() && has_cookie(request, &self.cookies))
@@ -35,10 +35,11 @@ fn has_cookie(request: &RequestHead, names: &[Box<[u8]>]) -> bool {
     request.values(FieldName::Cookie).any(|line| line.split(is_between).any(is_one))
 }
 
-/// Puts the cookies that count: each pair as it is written, or the line where it is not plain.
+/// Writes the selected cookies to the key: each pair as written, or the whole line if it is not
+/// plain.
 pub(super) fn put_cookies(sink: &mut impl KeySink, request: &RequestHead, names: &[Box<[u8]>]) {
     let mut put = |text: &[u8]| {
-        // No name of a field has a semicolon, so that no cookie looks like a field's line.
+        // A field name never contains a semicolon, so a cookie cannot be taken for a field line.
         sink.put(b"\ncookie;");
         sink.put(text);
     };
@@ -55,8 +56,8 @@ fn pairs(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
 }
 
-/// Whether every parser reads the same pair. Names are held to fewer bytes than RFC 6265 section
-/// 4.1.1 does: some languages rewrite dots, brackets and percent codes.
+/// Returns whether every parser reads the same pair. Names are limited to fewer bytes than in RFC
+/// 6265 section 4.1.1, because some languages rewrite dots, brackets and percent codes.
 fn is_plain(pair: &[u8]) -> bool {
     let Some(name_len) = memchr::memchr(b'=', pair) else { return false };
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -65,7 +66,7 @@ fn is_plain(pair: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(is_of_name) && value.iter().all(is_of_value)
 }
 
-/// Whether the name before the `=` of a pair is one of these.
+/// Returns whether the name before the `=` of a pair matches one of these names.
 fn is_named(pair: &[u8], names: &[Box<[u8]>]) -> bool {
     let name = &pair[..memchr::memchr(b'=', pair).unwrap_or(pair.len())];
     names.iter().any(|pattern| match &**pattern {
@@ -92,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_one_family_are_told_apart() {
+    fn fields_of_one_family_are_distinguished() {
         let features = Features { fields: names(&["x-forwarded-debug"]), ..Features::default() };
         assert!(features.is_any_in(&get("X-Forwarded-Debug: 1\r\n")));
         assert!(!features.is_any_in(&get("X-Forwarded-Port: 443\r\nX-Original-Foo: 1\r\n")));
     }
 
     #[test]
-    fn cookies_that_count_are_those_named() {
+    fn selected_cookies_are_written() {
         let cookie = "Cookie: a=1; Lang=de; b=2;lang=en; langs=x\r\n";
         assert_eq!(put(cookie, &["lang"]), "|Lang=de|lang=en");
         assert_eq!(put(cookie, &["lang*", "b"]), "|Lang=de|b=2|lang=en|langs=x");
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_two_may_read_differently_counts_whole() {
+    fn an_ambiguous_line_is_written_as_a_whole() {
         for line in [
             "x=\"1; lang=de; y\"",
             "a=1,lang=de",
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_from_the_cache_is_found_wherever_it_may_hide() {
+    fn fields_and_cookies_that_bypass_the_cache_are_found_anywhere() {
         let features = Features {
             fields: names(&["authorization", "x-preview"]),
             cookies: names(&["session", "wordpress_*"]),

@@ -1,6 +1,6 @@
-//! The head of a stored response: its status line and its end-to-end fields in canonical form, ready
-//! to be sent. The empty line, `Content-Length` and `Age` are not in it: whoever sends it writes
-//! them, with `Cache-Status` and `Via`.
+//! The field lines of a stored header: end-to-end fields in canonical form, ready to be sent. The
+//! empty line, `Content-Length` and `Age` are not stored; they are written with each response,
+//! together with `Cache-Status` and `Via`.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,20 +14,21 @@ use super::etag::Etag;
 use super::meta::EtagSpan;
 use super::received::ReceivedResponse;
 
-/// A field line of a stored head.
+/// A field line of a stored header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredFieldLine<'a> {
-    /// With its line end.
+    /// The line with its line end.
     pub bytes: &'a [u8],
-    /// As received.
+    /// The name as received.
     pub name: &'a [u8],
-    /// As received, without blanks around it.
+    /// The value as received, without surrounding white space.
     pub value: &'a [u8],
-    /// The name by its meaning.
+    /// The name as a [`FieldName`].
     pub known: FieldName,
 }
 
-/// The field lines of a stored head, which begin at [`Meta::lines_at`](super::Meta::lines_at).
+/// Splits the field lines of a stored header, which begin at
+/// [`Meta::lines_at`](super::Meta::lines_at).
 pub fn field_lines(lines: &[u8]) -> impl Iterator<Item = StoredFieldLine<'_>> {
     let mut rest = lines;
     std::iter::from_fn(move || {
@@ -41,14 +42,14 @@ pub fn field_lines(lines: &[u8]) -> impl Iterator<Item = StoredFieldLine<'_>> {
     })
 }
 
-/// Writes the fields of a response that are stored. What is for one hop only is left out, and
-/// what `Connection` names, RFC 9111 section 3.1. A response without `Date` gets the time of its
-/// receipt as one, RFC 9110 section 6.6.1.
+/// Writes the fields of a response that are stored. Hop-by-hop fields and those that `Connection`
+/// names are left out (RFC 9111 section 3.1). A response without `Date` gets its time of receipt
+/// (RFC 9110 section 6.6.1).
 ///
-/// `Age` is written anew at each use; trailers are not stored; the place of a part is in its
-/// [`Extent`](super::Extent); and the origin may keep fields from being stored.
+/// `Age` is written with each use, trailers are not stored, a range is in its
+/// [`StoredRange`](super::StoredRange), and the origin may exclude fields from storing.
 ///
-/// Gives where the entity tag is; `None` where there is none, or more than one.
+/// Returns the position of the entity tag; `None` if there is none, or more than one.
 pub(super) fn write_lines(
     out: &mut Http1Header<'_>,
     received: &ReceivedResponse<'_>,
@@ -85,14 +86,14 @@ pub(super) fn write_lines(
     etag.filter(|_| etags == 1)
 }
 
-/// A head that is stored, or made of lines that were: without the empty line.
+/// Parses a stored header, or one made from stored lines, without the empty line.
 pub(super) fn reparse_lines(lines: &[u8]) -> ResponseHead {
     let bytes = [lines, b"\r\n"].concat();
     let limits =
         HeadLimits { bytes_max: bytes.len(), fields_max: bytes.len(), target_bytes_max: 0 };
     let mut head = ResponseHead::default();
     let used = head.parse(&bytes, &mut HeadScan::default(), &limits);
-    assert_eq!(used, Ok(Some(bytes.len())), "lines that were read once are read again");
+    assert_eq!(used, Ok(Some(bytes.len())), "stored lines are valid");
     head
 }
 
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_for_one_hop_are_not_section_3_1() {
+    fn hop_by_hop_fields_are_not_stored_section_3_1() {
         let fields = "Connection: a, B\r\nA: 1\r\nb: 2\r\nC: 3\r\nKeep-Alive: x\r\n\
                       Proxy-Authenticate: x\r\nProxy-Authentication-Info: x\r\nTE: x\r\n\
                       Proxy-Authorization: x\r\nProxy-Connection: x\r\nUpgrade: x\r\nAge: 0\r\n\
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_the_origin_names_are_not_section_5_2_2_4() {
+    fn fields_that_directives_name_are_not_stored_section_5_2_2_4() {
         let stored = head(
             "Cache-Control: no-cache=\"a, b\", private=\"set-cookie\"\r\nA: 1\r\n\
                            b: 2\r\nC: 3\r\nSet-Cookie: x\r\n",
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entity_tag_is_found_again() {
+    fn the_entity_tag_is_located() {
         let stored = stored_response("Cache-Control: max-age=9\r\nETag:W/\"a\"\r\nX: y\r\n");
         assert_eq!(stored.etag_bytes(), Some(&b"W/\"a\""[..]));
         assert!(!stored.meta.has_strong_validator());

@@ -1,18 +1,17 @@
-//! A set of field names of any size that costs little to build and to search: names are compared
-//! without case, and neither step is slower than sorting.
+//! A set of field names of any size, which is cheap to build and to search. Names are compared
+//! without case, and no operation is slower than sorting.
 
-/// Names of fields, in two pieces of memory however many they are.
+/// A set of field names, in two allocations regardless of their number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct FieldNames {
-    /// All of them in lower case, one after the other.
+    /// All names in lower case, concatenated.
     text: Vec<u8>,
-    /// Where each one is in `text`, as start and end. Sorted by the names once [`Names::sort`] was
-    /// called.
+    /// The start and end of each name in `text`. Sorted by name after [`FieldNames::sort`].
     places: Vec<(u32, u32)>,
 }
 
 impl FieldNames {
-    /// The names in sorted order.
+    /// Creates a sorted set of names.
     pub(super) fn new<'a>(names: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut set = Self::default();
         names.for_each(|name| set.add(name));
@@ -20,7 +19,7 @@ impl FieldNames {
         set
     }
 
-    /// Adds a name. [`Names::has`] finds it after the next [`Names::sort`].
+    /// Adds a name. [`FieldNames::contains`] finds it after the next [`FieldNames::sort`].
     pub(super) fn add(&mut self, name: &[u8]) {
         let start = self.text.len() as u32;
         self.text.extend(name.iter().map(u8::to_ascii_lowercase));
@@ -33,7 +32,7 @@ impl FieldNames {
         self.places.sort_unstable_by_key(|&(start, end)| &text[start as usize..end as usize]);
     }
 
-    /// Whether this name is among them, in whatever case.
+    /// Returns whether the set contains this name, in any case.
     pub(super) fn contains(&self, name: &[u8]) -> bool {
         let found = self.places.binary_search_by(|&(start, end)| {
             let known = &self.text[start as usize..end as usize];

@@ -1,5 +1,5 @@
-//! Stored responses brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
-//! and 4.3.5.
+//! Updating stored responses from later responses of the origin (RFC 9111 sections 3.2, 4.3.4 and
+//! 4.3.5).
 
 use millrace_http1::{
     FieldName, FieldRun, HeaderWriter, Http1Header, NameSet, ResponseHead, declared_length,
@@ -16,23 +16,23 @@ use super::policy::{CachePolicy, SetCookie};
 use super::received::ReceivedResponse;
 use super::store::{build_stored, check_request, is_personal};
 
-/// What a HEAD says of a stored response.
+/// The effect of a response to HEAD on a stored response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Freshened {
-    /// It holds, and this is its new head.
+    /// The stored response is still valid, and this is its new header.
     Updated(CachedHeader),
-    /// It does not: [`Meta::invalidate`](super::Meta::invalidate).
+    /// The stored response is not valid any longer: [`Meta::invalidate`](super::Meta::invalidate).
     Stale,
-    /// Nothing.
+    /// The stored response does not change.
     Unchanged,
 }
 
-/// Returns what is stored from now on, made of a stored response and the 304 that validated it.
-/// `received` has the request of the client that gets the response.
+/// Returns the header of a stored response after a 304 response validated it. `received` has the
+/// request of the client that receives the response.
 ///
 /// # Errors
-/// As by [`store`](super::store()): what the response says now forbids that it is kept. This once it
-/// may be sent still, since it was validated for this request.
+/// Returns the same errors as [`store`](super::store()), if the later response forbids storing. The
+/// stored response may still be sent once, because it was validated for this request.
 pub fn freshen(
     received: &ReceivedResponse<'_>,
     kept: &CachedHeader,
@@ -43,21 +43,22 @@ pub fn freshen(
     Ok(stored)
 }
 
-/// Says what the response to a HEAD means for the stored response that a GET would have got, RFC 9111
-/// section 4.3.5. `length` is that of the stored body. Only fields that set how long the response is
-/// fresh are taken over: any client can send a HEAD at any time, and what the origin responds may
-/// depend on fields that are in no key.
+/// Determines the effect of a response to HEAD on the stored response to GET (RFC 9111 section
+/// 4.3.5). `length` is the length of the stored body.
+///
+/// Only fields that set the freshness are updated: any client can send a HEAD request at any time,
+/// and the origin's response may depend on fields that are in no key.
 pub fn freshen_by_head(
     received: &ReceivedResponse<'_>,
     kept: &CachedHeader,
     length: u64,
 ) -> Freshened {
-    let ReceivedResponse { request, response: response, policy, .. } = received;
+    let ReceivedResponse { request, response, policy, .. } = received;
     let is_other = response.status() != 200 || kept.meta.status != 200;
     if is_other || kept.meta.stored_range.is_some() || is_personal(request, response, policy) {
         return Freshened::Unchanged;
     }
-    // Before anything else: a request whose response is never stored must change nothing.
+    // This check comes first: a request whose response is never stored must not change anything.
     if check_request(received, &received.directives()).is_err() {
         return Freshened::Unchanged;
     }
@@ -79,8 +80,9 @@ pub fn freshen_by_head(
     }
 }
 
-/// What is kept, with this status, of a stored response and of the fields of a later one, which may
-/// response a HEAD: what the two say together decides whether anything is.
+/// Builds the header of a stored response, with this status, from the stored fields and those of a
+/// later response. The merged fields determine whether it may be stored. `is_to_head`: the later
+/// response is to a HEAD request.
 pub(super) fn build_merged(
     received: &ReceivedResponse<'_>,
     is_to_head: bool,
@@ -94,15 +96,15 @@ pub(super) fn build_merged(
     let directives = merged.directives();
     check_request(&merged, &directives)?;
     let mut stored = build_stored(&merged, &directives)?;
-    // The stored head says HTTP/1.1 whichever version it was received as.
+    // The stored header says HTTP/1.1, whichever version was received.
     let is_http10 = kept.meta.flags.contains(Flags::RECEIVED_AS_HTTP10);
     stored.meta.flags = stored.meta.flags.set_if(Flags::RECEIVED_AS_HTTP10, is_http10);
     Ok(stored)
 }
 
-/// The head of a stored response with the fields of a later one, RFC 9111 section 3.2: of each name
-/// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
-/// the later one's, since they tell when it was made.
+/// Merges the fields of a later response into a stored header (RFC 9111 section 3.2): for each
+/// field name in the later response, its lines replace all stored ones. `Age` and `Date` are always
+/// those of the later response, since they determine its time of generation.
 fn merge(
     kept: &CachedHeader,
     response: &ResponseHead,
@@ -133,11 +135,12 @@ fn merge(
     reparse_lines(&bytes)
 }
 
-/// Whether a later response replaces a field, RFC 9111 section 3.2. Not those that say what the
-/// stored bytes are, and how they are checked; and the entity tag that was validated is the one
-/// that holds. `Content-Type` is replaced: nothing was made of the body by it.
+/// Returns whether a later response replaces a stored field (RFC 9111 section 3.2). Fields that
+/// describe the stored bytes, or by which these are checked, stay; and the entity tag that was
+/// validated stays valid. `Content-Type` is replaced, because nothing was derived from the body by
+/// it.
 ///
-/// Fields for the client of this one request enter a stored response only where the operator shares
+/// Fields for the client of one request enter a stored response only if the operator shares
 /// cookies.
 fn is_updated(is_to_head: bool, policy: &CachePolicy, known: FieldName, name: &[u8]) -> bool {
     match known {
@@ -157,7 +160,7 @@ fn is_updated(is_to_head: bool, policy: &CachePolicy, known: FieldName, name: &[
     }
 }
 
-/// Fields that set how long a response is fresh, beside those of [`Policy::targets`].
+/// Fields that set the freshness of a response, besides those of [`CachePolicy::targets`].
 const FRESHNESS_FIELDS: NameSet = NameSet::new(&[
     FieldName::Age,
     FieldName::CacheControl,
@@ -166,7 +169,7 @@ const FRESHNESS_FIELDS: NameSet = NameSet::new(&[
     FieldName::Pragma,
 ]);
 
-/// Response fields that are meant for the client that caused the response.
+/// Response fields that are meant only for the client that caused the response.
 pub const SINGLE_CLIENT_FIELDS: NameSet =
     NameSet::new(&[FieldName::SetCookie, FieldName::SetCookie2, FieldName::ClearSiteData]);
 
@@ -198,7 +201,7 @@ mod tests {
         fields: &str,
     ) -> Result<CachedHeader, NotStored> {
         let (request, response) = (&get(""), &response(304, fields));
-        freshen(&ReceivedResponse { request, response: response, receipt: &LATER, policy }, kept)
+        freshen(&ReceivedResponse { request, response, receipt: &LATER, policy }, kept)
     }
 
     fn text(stored: CachedHeader) -> String {
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_body_is_stays_section_3_2() {
+    fn fields_that_describe_the_body_stay_section_3_2() {
         for (name, old, new) in [
             ("Content-Encoding", "a", "b"),
             ("Content-MD5", "a", "b"),
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_change_does_section_3_2() {
+    fn other_fields_are_replaced_section_3_2() {
         for name in [
             "Content-Type",
             "Content-Location",
@@ -268,28 +271,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_one_hop_changes_nothing_section_3_2() {
+    fn hop_by_hop_fields_change_nothing_section_3_2() {
         let fields = "Connection: kept\r\nKept: B\r\nKeep-Alive: x\r\nContent-Length: 7\r\n";
         let text = text(freshened(&format!("{TAGGED}Kept: A\r\n"), fields).unwrap());
         assert!(text.contains("Kept: A\r\n") && !text.contains("Content-Length"), "{text}");
     }
 
     #[test]
-    fn a_304_is_for_the_only_response_that_was_asked_about_section_4_3_4() {
+    fn a_304_is_for_the_response_that_was_validated_section_4_3_4() {
         for tag in ["ETag: \"other\"\r\n", ""] {
             assert!(text(freshened(TAGGED, tag).unwrap()).contains("ETag: \"a\"\r\n"));
         }
     }
 
     #[test]
-    fn a_304_without_date_is_of_now_rfc_9110_section_6_6_1() {
+    fn a_304_without_date_is_dated_now_rfc_9110_section_6_6_1() {
         let stored = freshened(TAGGED, "").unwrap();
         assert_eq!(stored.meta.age_s(LATER.response_ms), 0);
         assert!(text(stored).ends_with(LATER_DATE));
     }
 
     #[test]
-    fn a_304_may_forbid_to_keep_section_5_2_2_5() {
+    fn a_304_may_forbid_storing_section_5_2_2_5() {
         let refused = freshened(TAGGED, "Cache-Control: no-store\r\n").err();
         assert_eq!(refused, Some(NotStored::NoStore));
         assert!(refused.is_some_and(|refusal| refusal.drops_stored(200)));
@@ -303,15 +306,11 @@ mod tests {
 
     fn freshened_by_head(asked: &str, kept: &CachedHeader, response: &ResponseHead) -> Freshened {
         let (request, policy) = (&request("HEAD / HTTP/1.1", asked), &CachePolicy::default());
-        freshen_by_head(
-            &ReceivedResponse { request, response: response, receipt: &LATER, policy },
-            kept,
-            5,
-        )
+        freshen_by_head(&ReceivedResponse { request, response, receipt: &LATER, policy }, kept, 5)
     }
 
     #[test]
-    fn a_head_updates_what_is_the_same_section_4_3_5() {
+    fn a_head_updates_the_same_representation_section_4_3_5() {
         for fields in [
             "",
             "ETag: \"a\"\r\nContent-Length: 5\r\n",
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_of_something_else_makes_stale_section_4_3_5() {
+    fn a_head_of_another_representation_invalidates_section_4_3_5() {
         for fields in [
             "ETag: \"b\"\r\n",
             "ETag: W/\"a\"\r\n",
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_personal_head_says_nothing_about_the_shared_response() {
+    fn a_personal_head_does_not_affect_the_shared_response() {
         let kept = stored_response(&format!("{DATE}{TAGGED}"));
         let private = response(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
         let of = |fields: &str| freshened_by_head(fields, &kept, &private);

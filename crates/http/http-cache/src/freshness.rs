@@ -1,4 +1,4 @@
-//! How long a response is fresh and how old it is, RFC 9111 section 4.2.
+//! The freshness lifetime and the age of a response (RFC 9111 section 4.2).
 
 use millrace_http1::{FieldName, ResponseHead, parse_decimal, split_list};
 
@@ -9,46 +9,46 @@ use super::policy::{SetCookie, Ttl};
 use super::received::{Receipt, ReceivedResponse};
 use super::status;
 
-/// How long a response is fresh, and who says so.
+/// The freshness lifetime of a response in seconds, by its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lifetime {
-    /// The origin, counted from when it made the response.
+    /// Set by the origin, from the time of generation.
     Explicit(u32),
-    /// The operator, counted from when it was received.
+    /// Set by the operator, from the time of receipt.
     Operator(u32),
-    /// This cache, from when it was modified.
+    /// Estimated by this cache from the time of modification.
     Heuristic(u32),
-    /// Nobody.
+    /// Unknown.
     Unknown,
 }
 
 impl Lifetime {
-    /// Whether it was said, and not guessed.
+    /// Returns whether the lifetime was set rather than estimated.
     pub(super) fn is_explicit(self) -> bool {
         matches!(self, Self::Explicit(_) | Self::Operator(_))
     }
 }
 
-/// A response's `Date`, or the time of its receipt where it has none that can be read.
+/// Returns the `Date` of a response, or the time of its receipt if it has no valid one.
 pub(super) fn date_s(received: &ReceivedResponse<'_>) -> u64 {
     let mut dates = received.response.values(FieldName::Date);
     let time_s = received.time_s();
     dates.next().and_then(|value| http_date(value, time_s)).unwrap_or(time_s)
 }
 
-/// The only `Last-Modified`, if it can be read.
+/// Returns the value of `Last-Modified`, if it occurs once and is valid.
 pub(super) fn last_modified_s(received: &ReceivedResponse<'_>) -> Option<u64> {
     let mut values = received.response.values(FieldName::LastModified);
     let date = http_date(values.next()?, received.time_s());
     if values.next().is_some() { None } else { date }
 }
 
-/// RFC 9111 section 4.2.1: the first of these that is there.
+/// Returns the lifetime from the first source that has one (RFC 9111 section 4.2.1).
 pub(super) fn lifetime(
     received: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
 ) -> Lifetime {
-    let ReceivedResponse { response: response, policy, .. } = received;
+    let ReceivedResponse { response, policy, .. } = received;
     let named = policy.named_ttl(response.status());
     let usual = Some(policy.ttl).filter(|_| status::is_heuristic(response.status()));
     if let Some(Ttl::Override(seconds)) = named.or(usual) {
@@ -60,7 +60,7 @@ pub(super) fn lifetime(
     }
 }
 
-/// For how long an origin says that its response is fresh.
+/// Returns the lifetime that the origin set.
 fn explicit_lifetime_s(
     received: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
@@ -69,8 +69,8 @@ fn explicit_lifetime_s(
     directives.s_maxage_s.or(directives.max_age_s).or_else(expires)
 }
 
-/// `Expires` as seconds after `Date`. RFC 9111 section 5.3: what cannot be read is in the past; and
-/// by section 4.2.1 so is what is said twice.
+/// Returns `Expires` as seconds after `Date`. A malformed value is in the past (RFC 9111 section
+/// 5.3), and so are two different values (section 4.2.1).
 fn expires(received: &ReceivedResponse<'_>) -> Option<u32> {
     let mut values = received.response.values(FieldName::Expires);
     let value = values.next()?;
@@ -82,10 +82,11 @@ fn expires(received: &ReceivedResponse<'_>) -> Option<u32> {
     Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
 }
 
-/// For how long a response is fresh that does not say so, RFC 9111 section 4.2.2. Not, where the
-/// origin spoke to caches of HTTP/1.0, or sets a cookie: what it did not say is then not yes.
+/// Returns the lifetime of a response in which the origin set none (RFC 9111 section 4.2.2). It is
+/// unknown if the origin addressed HTTP/1.0 caches or sets a cookie: the missing lifetime is then
+/// not a permission.
 fn implicit_lifetime(received: &ReceivedResponse<'_>, directives: &ResponseDirectives) -> Lifetime {
-    let ReceivedResponse { response: response, policy, .. } = received;
+    let ReceivedResponse { response, policy, .. } = received;
     let ttl = policy.named_ttl(response.status());
     let is_named = matches!(ttl, Some(Ttl::Default(_)));
     let is_open = status::is_heuristic(response.status()) || directives.public || is_named;
@@ -107,8 +108,8 @@ fn implicit_lifetime(received: &ReceivedResponse<'_>, directives: &ResponseDirec
     Lifetime::Heuristic(seconds.min(u64::from(seconds_max)) as u32)
 }
 
-/// How old a response was when it was received, RFC 9111 section 4.2.3: by its `Age` and the time
-/// that it took to arrive, or by its `Date`, whichever is more.
+/// Returns the age of a response when it was received (RFC 9111 section 4.2.3): the larger of its
+/// `Age` plus the time of its transfer, and the time since its `Date`.
 pub(super) fn initial_age_s(received: &ReceivedResponse<'_>, date_s: u64) -> u32 {
     let Receipt { request_ms, response_ms, .. } = *received.receipt;
     let apparent_s = received.time_s().saturating_sub(date_s);
@@ -117,11 +118,11 @@ pub(super) fn initial_age_s(received: &ReceivedResponse<'_>, date_s: u64) -> u32
     apparent_s.max(corrected_s).min(u64::from(DELTA_S_MAX)) as u32
 }
 
-/// The value of `Age`; 0 where there is none that can be read.
+/// Returns the value of `Age`; 0 if there is no valid one.
 ///
-/// RFC 9111 section 5.1: of a list the first member counts, whether the list is in one line or in
-/// several, and a field whose first member is no number is ignored. A list may have empty members
-/// (RFC 9110 section 5.6.1.2), which do not count. `Date` limits what an ignored field can hide.
+/// RFC 9111 section 5.1: the first member of a list applies, in one line or in several, and a field
+/// whose first member is not a number is ignored. Empty members (RFC 9110 section 5.6.1.2) do not
+/// count. `Date` limits the effect of an ignored field.
 fn age_s(response: &ResponseHead) -> u64 {
     let mut members = response.values(FieldName::Age).flat_map(split_list);
     let Some(digits) = members.next() else { return 0 };
@@ -131,9 +132,9 @@ fn age_s(response: &ResponseHead) -> u64 {
     parse_decimal(digits).unwrap_or(u64::MAX).min(u64::from(DELTA_S_MAX))
 }
 
-/// Whether a response that sets a cookie may be stored. What the operator says of lifetimes is said
-/// of all responses, and not of cookies: an origin that allows no use of its response does not allow
-/// that of its cookie.
+/// Returns whether a response with a cookie may be stored. A lifetime set by the operator applies
+/// to responses in general and not to cookies: an origin that does not allow reuse of its response
+/// does not allow reuse of its cookie.
 pub(super) fn allows_cookie(
     received: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
@@ -158,7 +159,7 @@ mod tests {
 
     fn lifetime_of(status: u16, fields: &str, policy: &CachePolicy) -> Lifetime {
         let (request, response) = (&get(""), &response(status, fields));
-        let received = ReceivedResponse { request, response: response, receipt: &RECEIPT, policy };
+        let received = ReceivedResponse { request, response, receipt: &RECEIPT, policy };
         lifetime(&received, &received.directives())
     }
 
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_targeted_field_silences_expires_rfc_9213_section_2_2() {
+    fn a_targeted_field_overrides_expires_rfc_9213_section_2_2() {
         let fields = format!("CDN-Cache-Control: public\r\nExpires: {}\r\n", date(100));
         assert_eq!(by_default(&fields), Lifetime::Unknown);
     }
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_may_say_how_long() {
+    fn an_operator_may_set_the_lifetime() {
         let fields = "Cache-Control: max-age=50\r\n";
         let with = |ttl, ttl_s_max| CachePolicy { ttl, ttl_s_max, ..CachePolicy::default() };
         let long = u32::MAX;
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_may_say_it_for_statuses() {
+    fn an_operator_may_set_the_lifetime_by_status() {
         let named = |first, last, ttl| StatusTtl { statuses: (first, last), ttl };
         let status_ttls = vec![
             named(404, 404, Ttl::Override(5)),
@@ -272,7 +273,7 @@ mod tests {
 
     fn age_of(response: &ResponseHead, receipt: &Receipt) -> u32 {
         let (request, policy) = (&get(""), &CachePolicy::default());
-        let received = ReceivedResponse { request, response: response, receipt, policy };
+        let received = ReceivedResponse { request, response, receipt, policy };
         initial_age_s(&received, date_s(&received))
     }
 
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn age_is_what_is_more_section_4_2_3() {
+    fn age_is_the_larger_estimate_section_4_2_3() {
         assert_eq!(age(DATE), 0);
         assert_eq!(age(&format!("Date: {}\r\nAge: 25\r\n", date(-10))), 25);
         assert_eq!(age(&format!("Date: {}\r\nAge: 5\r\n", date(-10))), 10);
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_member_of_age_counts_section_5_1() {
+    fn the_first_member_of_age_applies_section_5_1() {
         assert_eq!(age("Age: 99999999999999999999\r\n"), 1 << 31);
         for (value, expected) in [
             ("7200,0", 7200),

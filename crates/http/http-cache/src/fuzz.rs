@@ -1,4 +1,4 @@
-//! Any bytes against all rules.
+//! Fuzzing of all rules.
 
 use millrace_http1::{
     FieldName, HeadLimits, HeadScan, Http1Header, Method, NameSet, OriginRequest, RequestHead,
@@ -13,15 +13,19 @@ use super::{
     write_validation,
 };
 
-/// Takes the bytes for the head of a request, that of its response, and that of a later response, and
-/// asks the rules about them. Checks, for any bytes: what is stored is a head that says the same
-/// when it is read again, and has nothing in it that is for one hop; a range that is sent is inside
-/// of what is there; a response fits the request that it was stored for; a key has the hash of its
-/// text; numbers are read as they were written; a path that becomes invalid is one; and what holds
-/// is stored again by the same response.
+/// Parses the bytes as a request head, its response head and a later response head, and applies the
+/// rules to them. It checks, for any bytes, that:
+///
+/// * a stored header is parsed again to the same meaning and has no hop-by-hop fields
+/// * a selected range is inside the stored body
+/// * a response matches the request that it was stored for
+/// * a key is the hash of its text
+/// * metadata is decoded as it was encoded
+/// * an invalidated path is a valid path
+/// * a stored response is stored again by the same rules
 ///
 /// # Panics
-/// When one of these does not hold.
+/// Panics if one of these properties is violated.
 pub fn fuzz_rules(data: &[u8]) {
     let limits = HeadLimits { bytes_max: 4096, fields_max: 32, target_bytes_max: 1024 };
     let mut request = RequestHead::default();
@@ -78,7 +82,7 @@ fn fuzz_site(request: &RequestHead, response: &ResponseHead) {
     assert!(!request.method().is_safe() || group_invalidations(request, response).is_empty());
 }
 
-/// A stored head is read again as what it is, and stored again as the same bytes.
+/// Checks that a stored header is parsed again, and that storing it again yields the same bytes.
 fn fuzz_stored(received: &ReceivedResponse<'_>, stored: &CachedHeader) {
     const NEVER: NameSet = NameSet::new(&[
         FieldName::Age,
@@ -116,7 +120,7 @@ fn fuzz_variant(received: &ReceivedResponse<'_>, stored: &CachedHeader) {
     assert!(key.matches(&names.key(&HASH, &request)));
 }
 
-/// What is sent of a body of ten bytes is of these ten.
+/// Checks that a response made from a stored body of ten bytes uses only these.
 fn fuzz_use(request: &RequestHead, stored: &CachedHeader) {
     let meta = &stored.meta;
     let now_ms = meta.response_ms + 1000;

@@ -1,17 +1,18 @@
-//! What a request makes invalid, RFC 9111 section 4.4.
+//! Invalidation of stored responses (RFC 9111 section 4.4).
 
 use millrace_http1::{FieldName, RequestHead, ResponseHead, destination};
 
 use super::key::UriOrigin;
 use super::uri;
 
-/// The paths and queries of the response's site whose stored responses are no longer to be used without
-/// validation, the target's own first; none for safe methods and for errors. Keys are made of them
-/// as of a GET, with the fields of this request where a route's keys have fields.
+/// Returns the paths and queries whose stored responses must not be used without validation, on the
+/// origin of the request: that of the request's target first. The result is empty for safe methods
+/// and for error responses. The caller derives the keys of GET requests from them, with the fields
+/// of this request if the keys of the route contain fields.
 ///
-/// RFC 9111 section 4.4: of a method that is not known to be safe, and only a status of 2xx or 3xx;
-/// `Location` and `Content-Location` of the same origin, so that nobody can have others
-/// invalidated.
+/// RFC 9111 section 4.4: only methods that are not known to be safe, and only a status of 2xx or
+/// 3xx, invalidate. `Location` and `Content-Location` apply only to the same origin, so that one
+/// origin cannot invalidate responses of another.
 pub fn invalidated_paths(
     request: &RequestHead,
     response: &ResponseHead,
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_do_not_section_4_4() {
+    fn errors_do_not_invalidate_section_4_4() {
         for status in [400, 404, 500, 503] {
             assert!(paths("POST", status, "Location: /x\r\n").is_empty());
         }

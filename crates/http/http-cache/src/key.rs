@@ -1,12 +1,12 @@
-//! Cache keys, RFC 9111 section 2: what is asked for, as text for people and the disk, and as a
-//! hash for the index.
+//! Cache keys (RFC 9111 section 2): the request's target as text for operators and the disk, and as
+//! a hash for the index.
 //!
-//! A key contains what the origin receives, byte for byte: the path and query, fields from which
-//! origins build URLs ([`OriginRequest::key_fields`]), and what the operator adds. RFC 3986 section
-//! 6.2.2 would make `%7E` and `~` one, and resolve `..`; but an origin that reads the two
-//! differently would have one request answered with the other's response. Only the host is
-//! normalised (its case, the notation of an address), and the default port; the origin receives it
-//! in the same form.
+//! A key contains byte for byte what the origin receives: the path and query, fields from which
+//! origins build URLs ([`OriginRequest::for_each_key_field`]), and additions of the operator. RFC
+//! 3986 section 6.2.2 would make `%7E` and `~` equal, and resolve `..`; but an origin that
+//! distinguishes the two would have its response to one used for the other. Only the host is
+//! normalised (its case, and the notation of an address), and the default port; the origin receives
+//! them in the same form.
 
 use std::fmt::{self, Write};
 use std::hash::Hasher;
@@ -18,19 +18,20 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use super::features::put_cookies;
 use super::key_sink::KeySink;
 
-/// What keys are hashed with: random and secret, so that nobody can prepare two keys that meet.
-/// SipHash-1-3 with 128 bits. Variants and ranges are known by their hashes alone, so a cache that
-/// outlives its process keeps this key too, where only it can read it.
+/// The secret with which keys are hashed, by SipHash-1-3 with 128 bits. It is random, so that an
+/// attacker cannot prepare two keys with the same hash. Variants and ranges are identified only by
+/// their hashes, so a cache that outlives its process also stores this secret, readable only by its
+/// user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
-    /// Takes 16 random bytes.
+    /// Creates a hash key from 16 random bytes.
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes of the hash key.
     pub const fn bytes(&self) -> [u8; 16] {
         self.0
     }
@@ -40,12 +41,12 @@ impl HashKey {
     }
 }
 
-/// A cache key's hash. Two requests with the same one are taken as asking for the same.
+/// The hash of a cache key. Two requests with the same hash are treated as equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Key(pub u128);
 
-/// For maps by [`Key`] and by what has one in it: keys are hashes with a secret already, so half of
-/// one is as good as any hash of it.
+/// A hasher for maps whose keys contain a [`Key`]. Keys are already hashes with a secret, so half
+/// of one serves as its hash.
 #[derive(Debug, Default)]
 pub struct KeyHasher(u64);
 
@@ -74,7 +75,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// As it is written in a URI.
+    /// Returns the scheme as it is written in a URI.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -82,7 +83,8 @@ impl Scheme {
         }
     }
 
-    /// Takes a scheme and `://` off the beginning of a URI; `None` where it has no such one.
+    /// Splits a scheme and `://` off the start of a URI; `None` if it does not begin with one of
+    /// the schemes.
     pub(super) fn split_off(uri: &[u8]) -> Option<(Self, &[u8])> {
         [Self::Http, Self::Https].into_iter().find_map(|scheme| {
             let (name, rest) = uri.split_at_checked(scheme.as_str().len())?;
@@ -91,7 +93,7 @@ impl Scheme {
         })
     }
 
-    /// The port that is meant where none is written.
+    /// Returns the default port of the scheme.
     pub fn port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -100,17 +102,17 @@ impl Scheme {
     }
 }
 
-/// Where a URI is at: the origin of RFC 9110 section 4.3.1.
+/// The origin of a URI (RFC 9110 section 4.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UriOrigin<'a> {
-    /// Its scheme.
+    /// The scheme.
     pub scheme: Scheme,
-    /// Its host, and its port if one was written.
+    /// The host, and the port if it was written.
     pub authority: Authority<'a>,
 }
 
 impl UriOrigin<'_> {
-    /// Whether two are the same origin, RFC 9110 section 4.3.1.
+    /// Returns whether two URIs have the same origin (RFC 9110 section 4.3.1).
     pub fn is_same(&self, other: &UriOrigin<'_>) -> bool {
         let port = |site: &UriOrigin<'_>| site.authority.port.unwrap_or(site.scheme.port());
         let is_same_host = match (self.authority.host, other.authority.host) {
@@ -139,30 +141,30 @@ impl UriOrigin<'_> {
     }
 }
 
-/// What an operator adds to a route's keys or leaves out. The default changes nothing.
+/// Additions to the keys of a route, and omissions, by the operator. The default changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyParts {
-    /// Query parameters that do not count: names, or beginnings of names with a `*` after them.
+    /// Query parameters that are left out: names, or prefixes of names followed by `*`.
     pub ignored_parameters: Vec<Box<[u8]>>,
-    /// Whether the whole query does not count.
+    /// Whether the whole query is left out.
     pub ignores_query: bool,
-    /// Request fields whose values count, in lower case.
+    /// Request fields whose values are added, in lower case.
     pub fields: Vec<Box<[u8]>>,
-    /// Cookies whose values count: names, or beginnings of names with a `*` after them. A `Cookie`
-    /// line that parsers may read differently counts as a whole.
+    /// Cookies whose values are added: names, or prefixes of names followed by `*`. A `Cookie` line
+    /// that parsers may read differently is added as a whole.
     pub cookies: Vec<Box<[u8]>>,
-    /// Whose responses they are.
+    /// The key space of the service.
     pub space: Space,
 }
 
-/// Whose responses some keys are of; the default: there is nobody else. Two services may be asked for
-/// the same URL and know different origins by it, or may not tell the same clients the same:
-/// neither may get what the other has stored.
+/// The key space of a service. The default is for a single service. Two services may use different
+/// origins for the same URL, or serve different clients, so neither may receive a response that the
+/// other stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Space(Box<[u8]>);
 
 impl Space {
-    /// The space that the text of a key ends with.
+    /// Returns the space at the end of a key's text.
     pub fn from_key_text(text: &[u8]) -> Self {
         Self(Self::line_in(text).into())
     }
@@ -173,13 +175,13 @@ impl Space {
         }
     }
 
-    /// The space of this name, which has no line end in it.
+    /// Returns the space with this name, which contains no line end.
     pub fn named(name: &str) -> Self {
-        // As it stands in a key, in one piece. No name of a field has an @.
+        // The bytes as they are written in a key. A field name never contains an `@`.
         Self(format!("\n@{name}").into_bytes().into())
     }
 
-    /// The line of the space that a key's text ends with; empty for the default space.
+    /// Returns the line of the space at the end of a key's text; empty for the default space.
     fn line_in(text: &[u8]) -> &[u8] {
         let line = memrchr(b'\n', text).map_or(&b""[..], |at| &text[at..]);
         if line.starts_with(b"\n@") { line } else { b"" }
@@ -190,7 +192,7 @@ impl Space {
         Self::tag_from_key_text(&self.0)
     }
 
-    /// Returns the tag of the space that a key's text, written by [`Key::write`], ends with.
+    /// Returns the tag of the space at the end of a key's text, which [`Key::write`] wrote.
     pub fn tag_from_key_text(text: &[u8]) -> SpaceTag {
         match Self::line_in(text) {
             [] => SpaceTag::default(),
@@ -199,14 +201,14 @@ impl Space {
     }
 }
 
-/// A short checksum of a space's name, by which disks count stored responses per space. Two names
-/// may share a tag: no response is ever selected by it.
+/// A short checksum of the name of a space. Disks count stored responses by it. Two names may have
+/// the same tag, so responses are never selected by it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct SpaceTag(pub u32);
 
 impl Key {
-    /// The key of a GET of this path and query. `request` is looked at for its fields only.
-    /// Allocates nothing unless a trusted peer describes the client's request.
+    /// Returns the key of a GET request for this path and query. Only the fields of `request` are
+    /// used. Allocates nothing unless a trusted peer describes the client's request.
     pub fn from_request(
         hash: &HashKey,
         site: &UriOrigin<'_>,
@@ -219,15 +221,15 @@ impl Key {
         Self(sink.finish128().as_u128())
     }
 
-    /// The key that a text has, which [`Key::write`] wrote.
+    /// Returns the key of a text that [`Key::write`] wrote.
     pub fn from_text(hash: &HashKey, text: &[u8]) -> Self {
         let mut sink = hash.hasher();
         sink.put(text);
         Self(sink.finish128().as_u128())
     }
 
-    /// Appends the text of a key: the URI, and after it a line for each value that counts. It has
-    /// its hash by [`Key::of_text`].
+    /// Appends the text of a key: the URI, followed by one line for each added value.
+    /// [`Key::from_text`] returns its hash.
     pub fn write(
         out: &mut Vec<u8>,
         site: &UriOrigin<'_>,
@@ -248,8 +250,8 @@ impl<S: KeySink> Write for KeyText<'_, S> {
     }
 }
 
-/// Puts a short beginning, and bytes in lower case, in as few pieces as they can be: each piece
-/// costs a hasher as much as twenty bytes. `beginning` has 16 bytes at most.
+/// Writes a short prefix and bytes in lower case, in as few parts as possible: each part costs a
+/// hasher as much as twenty bytes. `beginning` has at most 16 bytes.
 pub(super) fn put_lower(sink: &mut impl KeySink, beginning: &[u8], bytes: &[u8]) {
     let mut piece = [0; PIECE_BYTES];
     piece[..beginning.len()].copy_from_slice(beginning);
@@ -295,7 +297,7 @@ fn put(
     parts.space.put(sink);
 }
 
-/// Puts a field as a line. No value has a line end, so that no value looks like two.
+/// Writes a field as a line. Values contain no line end, so one value cannot look like two.
 fn put_field(sink: &mut impl KeySink, name: &[u8], value: &[u8]) {
     sink.put(b"\n");
     put_lower(sink, b"", name);
@@ -311,8 +313,8 @@ fn put_query(sink: &mut impl KeySink, query: &[u8], ignored: &[Box<[u8]>]) {
     }
 }
 
-/// Whether a parameter does not count. One with a `;` always does: some origins end a parameter
-/// there, and would see in the rest one that counts (parameter cloaking).
+/// Returns whether a parameter is left out. One with a `;` never is: some origins end a parameter
+/// there and would use the rest as another one (parameter cloaking).
 fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
     let name_len = memchr(b'=', parameter).unwrap_or(parameter.len());
     let name = &parameter[..name_len];
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_counts() {
+    fn the_path_is_part_of_the_key_as_sent() {
         for path in ["/a/../b", "/%7ea", "/%7Ea", "/~a", "//a", "/a/", "/a?", "/a?x&y", "/a?y&x"] {
             assert_eq!(plain("a", path), format!("http://a{path}"));
         }

@@ -1,10 +1,10 @@
-//! Where the text of a key goes: into memory, or straight into a hash.
+//! Destinations for the text of a key: memory, or a hasher.
 
 use std::hash::Hasher;
 
 use siphasher::sip128::SipHasher13;
 
-/// Where the text of a key goes.
+/// A destination for the text of a key.
 pub(super) trait KeySink {
     fn put(&mut self, bytes: &[u8]);
 }

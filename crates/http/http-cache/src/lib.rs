@@ -1,17 +1,17 @@
-//! The decisions of a shared cache as pure functions: RFC 9111 with 5861, 8246, 9211, 9213 and
-//! 9875, and the conditions and ranges of RFC 9110 as far as a cache responses them itself.
+//! The decisions of a shared cache as pure functions: RFC 9111 with RFC 5861, 8246, 9211, 9213 and
+//! 9875, and those conditional and range requests of RFC 9110 that a cache handles itself.
 //!
-//! The way of a request: [`bypass()`] says whether the cache is asked at all, [`Key`] and
-//! [`VaryNames`] find what is stored, [`reuse()`] says whether that may be the response now, and then
-//! [`is_not_modified`] and [`ranges()`] say in what form. When the origin is asked,
-//! [`write_validation`] writes the conditions, and [`store()`], [`freshen()`] or [`combine`] make of
-//! its response what is kept: a [`Stored`] with a [`Meta`] of numbers, so that a hit parses no text of
-//! a response.
+//! For a request, [`bypass()`] determines whether the cache is used. [`Key`] and [`VaryNames`]
+//! locate a stored response. [`reuse()`] determines whether it may be sent now, and
+//! [`is_not_modified`] and [`select_ranges()`] in which form. If the request is forwarded,
+//! [`write_validation`] writes its conditions, and [`store()`], [`freshen()`] or [`combine`] derive
+//! the new stored header from the origin's response. The result is a [`CachedHeader`] with a
+//! [`Meta`] of numbers, so that a hit parses no response text.
 //!
-//! Nothing here does input or output, reads a clock, or keeps anything between two calls. Times of
-//! day are milliseconds since 1970 (`*_ms`) where the difference of two is taken, and seconds
-//! (`*_s`) where HTTP has seconds. What a hit needs ([`bypass()`], [`Key::of`], [`VaryNames::key`],
-//! [`reuse()`], [`is_not_modified`], [`ranges()`]) allocates nothing.
+//! No function performs I/O, reads a clock or keeps state between calls. Times are milliseconds
+//! since 1970 (`*_ms`) where they are subtracted, and seconds (`*_s`) where HTTP uses seconds. The
+//! functions that a hit needs ([`bypass()`], [`Key::from_request`], [`VaryNames::key`],
+//! [`reuse()`], [`is_not_modified`], [`select_ranges()`]) allocate nothing.
 #![forbid(unsafe_code)]
 
 mod cache_status;

@@ -1,23 +1,23 @@
-//! Every bound that the rules keep by themselves, with what happens at it.
+//! The fixed limits of the rules, and what happens beyond them.
 
-/// The longest time that is told apart, RFC 9111 section 1.2.2: 2^31 seconds. More is read as this.
+/// The longest duration in seconds, 2^31 (RFC 9111 section 1.2.2). Longer ones are reduced to it.
 pub(super) const DELTA_S_MAX: u32 = 1 << 31;
 
-/// Names in the `Vary` fields of one response. Each costs every later lookup of that URI a search in
-/// the request's head. Above: the response is not stored.
+/// Maximum number of names in the `Vary` fields of a response. Each adds a search of the request's
+/// head to every later lookup of that URI. Beyond: the response is not stored.
 pub(super) const VARY_NAMES_MAX: usize = 16;
 
-/// Ranges of one request that are answered. RFC 9110 section 14.2 lets a server ignore more, and
-/// section 17.15 says why it should. Above: the whole representation.
+/// Maximum number of ranges in a request. RFC 9110 section 14.2 lets a server ignore more, and
+/// section 17.15 recommends it. Beyond: the whole representation is sent.
 pub(super) const RANGES_MAX: usize = 16;
 
-/// Tags of one response, of all kinds together: RFC 9875 section 2 asks for 32 groups at least. What
-/// is above cannot be purged by.
+/// Maximum number of tags of a response, of all kinds together. RFC 9875 section 2 requires at
+/// least 32 groups. Further tags are ignored, so the response cannot be purged by them.
 pub(super) const TAGS_MAX: usize = 128;
 
-/// Bytes of one tag. A longer one cannot be purged by.
+/// Maximum bytes of a tag. A response cannot be purged by a longer one.
 pub(super) const TAG_BYTES_MAX: usize = 256;
 
-/// Bytes of an HTTP date, the longest of the three forms with its longest weekday, and room for a
-/// careless space. A longer one is no date.
+/// Maximum bytes of an HTTP date: the longest of the three forms with its longest weekday, and some
+/// extra spaces. Anything longer is not a date.
 pub(super) const DATE_BYTES_MAX: usize = 40;

@@ -1,31 +1,33 @@
-//! Whether the cache is asked at all.
+//! Whether a request uses the cache.
 
 use millrace_http1::{FieldName, Method, NameSet, RequestHead, connection_options};
 
 use super::policy::CachePolicy;
 
-/// Why a request is not answered from the cache.
+/// The reason why a request bypasses the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bypass {
-    /// Neither GET nor HEAD, RFC 9111 section 4.
+    /// The method is neither GET nor HEAD (RFC 9111 section 4).
     Method,
-    /// It has a body, which might be a part of what it asks for.
+    /// The request has a body, on which the response may depend.
     Body,
-    /// It wants to switch to another protocol, which only the origin can.
+    /// The request upgrades to another protocol, which only the origin can do.
     Upgrade,
-    /// A field that may change the response and is in no key: [`Policy::unkeyed`].
+    /// The request has a field that may change the response and is in no key:
+    /// [`CachePolicy::unkeyed`].
     Unkeyed,
-    /// `If-Match` or `If-Unmodified-Since`: for the origin, and not for caches (RFC 9111 section
-    /// 4.3.2).
+    /// The request has `If-Match` or `If-Unmodified-Since`, which are for the origin and not for
+    /// caches (RFC 9111 section 4.3.2).
     Precondition,
 }
 
-/// Says why a request is not answered from the cache; `None`: a stored response may do, for HEAD
-/// without its body (RFC 9110 section 9.3.2). Whether the origin's response is stored is
-/// [`store`](super::store())'s decision.
+/// Returns why a request bypasses the cache, or `None` if a stored response may be used; for HEAD
+/// without its body (RFC 9110 section 9.3.2). Whether the origin's response is stored is decided by
+/// [`store`](super::store()).
 ///
-/// RFC 9111 section 4.3.2 calls `If-Match` and `If-Unmodified-Since` not applicable to caches,
-/// which would let one response 200 where the origin would say 412: such a request is sent on.
+/// RFC 9111 section 4.3.2 defines `If-Match` and `If-Unmodified-Since` as not applicable to caches.
+/// A cache could then respond with 200 where the origin would respond with 412, so such a request
+/// is forwarded.
 pub fn bypass(request: &RequestHead, policy: &CachePolicy) -> Option<Bypass> {
     if !matches!(request.method(), Method::Get | Method::Head) {
         Some(Bypass::Method)
@@ -42,8 +44,8 @@ pub fn bypass(request: &RequestHead, policy: &CachePolicy) -> Option<Bypass> {
     }
 }
 
-/// Whether what the request asks for is in no key: its response is for no other request, and no
-/// stored response is for it.
+/// Returns whether the response depends on something that is in no key: it is for no other request,
+/// and no stored response is for this one.
 pub(super) fn is_unkeyed(request: &RequestHead, policy: &CachePolicy) -> bool {
     policy.has_unkeyed(request) || is_upgrade(request) || request.has_any(&PRECONDITIONS)
 }
@@ -52,10 +54,10 @@ fn is_upgrade(request: &RequestHead) -> bool {
     request.find(FieldName::Upgrade).is_some() && connection_options(request).upgrade
 }
 
-/// Conditions that only the origin can judge.
+/// Conditions that only the origin can evaluate.
 const PRECONDITIONS: NameSet = NameSet::new(&[FieldName::IfMatch, FieldName::IfUnmodifiedSince]);
 
-/// Whether a request announces a body. `Content-Length: 0` announces none.
+/// Returns whether a request declares a body. `Content-Length: 0` declares none.
 pub(super) fn has_body(request: &RequestHead) -> bool {
     request.find(FieldName::TransferEncoding).is_some()
         || request.values(FieldName::ContentLength).any(|value| value != b"0")
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_key_has_is_for_the_origin() {
+    fn unkeyed_requests_bypass_the_cache() {
         for (fields, expected) in [
             ("Content-Length: 0\r\n", None),
             ("Content-Length: 1\r\n", Some(Bypass::Body)),
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn preconditions_of_the_origin_are_not_ours_section_4_3_2() {
+    fn preconditions_of_the_origin_bypass_the_cache_section_4_3_2() {
         for field in ["If-Match: *\r\n", "If-Unmodified-Since: x\r\n"] {
             assert_eq!(bypass(&get(field), &CachePolicy::default()), Some(Bypass::Precondition));
         }

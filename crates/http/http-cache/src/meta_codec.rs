@@ -1,11 +1,11 @@
-//! [`Meta`] as bytes, for the disk: numbers from least significant byte on, each at its place.
+//! Encoding of [`Meta`] for the disk: little-endian numbers at fixed offsets.
 
 use super::meta::{EtagSpan, Flags, Meta, StoredRange};
 
-/// Bytes of a [`Meta`].
+/// The length of an encoded [`Meta`] in bytes.
 pub const META_BYTES: usize = 88;
 
-/// What there is besides the numbers.
+/// Bits for the optional parts.
 const HAS_MODIFIED: u8 = 1;
 const HAS_ETAG: u8 = 2;
 const ETAG_IS_STRONG: u8 = 4;
@@ -13,8 +13,8 @@ const HAS_EXTENT: u8 = 8;
 const HAS_COMPLETE: u8 = 16;
 
 impl Meta {
-    /// Everything, as bytes that [`Meta::from_bytes`] reads. The tag of a range is a hash: the key
-    /// of the process that wrote it has to be kept as well.
+    /// Encodes the metadata for [`Meta::from_bytes`]. The range tag is a hash, so the hash key of
+    /// the writing process has to be stored as well.
     pub fn to_bytes(&self) -> [u8; META_BYTES] {
         let etag = self.etag.unwrap_or(EtagSpan { start: 0, len: 0, is_strong: false });
         let extent = self.stored_range.unwrap_or(StoredRange { first: 0, last: 0, complete: None });
@@ -50,8 +50,9 @@ impl Meta {
         bytes
     }
 
-    /// Reads what [`Meta::to_bytes`] wrote, for a head of so many bytes. `None` where it cannot be
-    /// of such a head, or was written by nothing that we know: what is read from a disk is input.
+    /// Decodes bytes that [`Meta::to_bytes`] wrote, for a header of `head_len` bytes. Returns
+    /// `None` if they do not fit such a header or were not written by `to_bytes`: bytes from a disk
+    /// are untrusted input.
     pub fn from_bytes(bytes: &[u8; META_BYTES], head_len: usize) -> Option<Self> {
         let mut read = NumberReader(bytes);
         let (response_ms, date_s, modified_s) = (read.u64(), read.u64(), read.u64());
@@ -97,7 +98,7 @@ impl Meta {
     }
 }
 
-/// Reads numbers one after the other; there are as many as are asked for.
+/// Reads numbers in sequence. The caller reads no more than there are.
 struct NumberReader<'a>(&'a [u8]);
 
 impl NumberReader<'_> {
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn encoded_metadata_is_decoded() {
         let (meta, head_len) = whole();
         let part = StoredRange { first: 3, last: 9, complete: Some(10) };
         for meta in [
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_read() {
+    fn invalid_metadata_is_refused() {
         let (meta, head_len) = whole();
         let read = |meta: Meta, head_len| Meta::from_bytes(&meta.to_bytes(), head_len);
         assert_eq!(read(meta, meta.lines_at as usize), None, "the tag is not in the head");
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_bit_gives_something_sound_or_nothing() {
+    fn a_changed_bit_is_valid_or_refused() {
         let (meta, head_len) = whole();
         for bit in 0..META_BYTES * 8 {
             let mut bytes = meta.to_bytes();

@@ -1,22 +1,22 @@
-//! Bodies of several ranges, RFC 9110 section 14.6: `multipart/byteranges`.
+//! Bodies with several ranges (RFC 9110 section 14.6): `multipart/byteranges`.
 
 use super::ranges::Ranges;
 
-/// The plan of a body of several ranges: for each range a head by [`Multipart::write_part_head`]
-/// and its bytes, and the end by [`Multipart::write_end`].
+/// The layout of a multipart body. For each range, [`Multipart::write_part_head`] writes the header
+/// and the caller writes the bytes; [`Multipart::write_end`] writes the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Multipart<'a> {
     ranges: &'a Ranges,
-    /// The length of the whole representation.
+    /// Length of the whole representation, if it is known.
     complete: Option<u64>,
-    /// The representation's own type; empty where it has none.
+    /// The `Content-Type` of the representation; empty if it has none.
     content_type: &'a [u8],
     boundary: [u8; 32],
 }
 
 impl<'a> Multipart<'a> {
-    /// A body of these ranges. `random` becomes the boundary: a new number each time, so that no
-    /// body can be made that has it inside.
+    /// Creates the layout for these ranges. `random` becomes the boundary: a new number each time,
+    /// so that no body can be prepared that contains it.
     pub fn new(
         ranges: &'a Ranges,
         complete: Option<u64>,
@@ -30,12 +30,12 @@ impl<'a> Multipart<'a> {
         Self { ranges, complete, content_type, boundary }
     }
 
-    /// The value of the response's `Content-Type`.
+    /// Returns the value of the response's `Content-Type`.
     pub fn content_type(&self) -> Vec<u8> {
         [b"multipart/byteranges; boundary=", &self.boundary[..]].concat()
     }
 
-    /// How many bytes the body has.
+    /// Returns the length of the body in bytes.
     pub fn length(&self) -> u64 {
         let mut text = Vec::new();
         (0..self.ranges.as_slice().len()).for_each(|at| self.write_part_head(&mut text, at));
@@ -44,7 +44,7 @@ impl<'a> Multipart<'a> {
         parts.fold(text.len() as u64, u64::saturating_add)
     }
 
-    /// Appends what goes before the bytes of range number `at`, counted from 0.
+    /// Appends the header of the range with index `at`.
     pub fn write_part_head(&self, out: &mut Vec<u8>, at: usize) {
         let range = self.ranges.as_slice()[at];
         out.extend_from_slice(if at == 0 { b"--" } else { b"\r\n--" });
@@ -58,7 +58,7 @@ impl<'a> Multipart<'a> {
         out.extend_from_slice(b"\r\n\r\n");
     }
 
-    /// Appends what goes after the last range.
+    /// Appends the end after the last range.
     pub fn write_end(&self, out: &mut Vec<u8>) {
         for part in [b"\r\n--", &self.boundary[..], b"--\r\n"] {
             out.extend_from_slice(part);

@@ -1,53 +1,54 @@
-//! Why a response is not stored.
+//! The reasons why a response is not stored.
 
-/// Why a response is not stored. All of them are ordinary; what has to be done is to pass the response
-/// on, and to drop what was stored before where [`Refusal::drops_stored`] says so.
+/// The reason why a response is not stored. Each is an ordinary case: the response is forwarded,
+/// and what was stored before is removed if [`NotStored::drops_stored`] returns true.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotStored {
-    /// The method's responses are not stored, RFC 9111 section 3.
+    /// Responses to this method are not stored (RFC 9111 section 3).
     Method,
     /// The request had a body, which is in no key.
     RequestBody,
-    /// The request had a field that changes its meaning and is in no key, [`Policy::unkeyed`].
+    /// The request had a field that changes its meaning and is in no key: [`CachePolicy::unkeyed`].
     ///
-    /// [`Policy::unkeyed`]: super::Policy::unkeyed
+    /// [`CachePolicy::unkeyed`]: super::CachePolicy::unkeyed
     RequestField,
-    /// `no-store` in the request, section 5.2.1.5.
+    /// The request has `no-store` (section 5.2.1.5).
     RequestNoStore,
-    /// The response is interim, or says something of this one request only.
+    /// The response is interim, or concerns this one request only.
     Status,
-    /// `must-understand` with a status that is not understood, section 5.2.2.3.
+    /// The response has `must-understand` and a status that is not understood (section 5.2.2.3).
     MustUnderstand,
-    /// `no-store`, section 5.2.2.5.
+    /// The response has `no-store` (section 5.2.2.5).
     NoStore,
-    /// `private`, section 5.2.2.7.
+    /// The response has `private` (section 5.2.2.7).
     Private,
-    /// To a request with credentials, and nothing that allows it, section 3.5.
+    /// The request has credentials, and the response does not permit storing (section 3.5).
     Authorization,
-    /// It sets a cookie, and the route does not keep such ones.
+    /// The response sets a cookie, and the route does not store such responses.
     SetCookie,
-    /// It depends on more than the request's fields, section 4.1.
+    /// The response depends on more than the request's fields (section 4.1).
     VaryAny,
-    /// It depends on more fields than are looked at.
+    /// The response depends on too many fields.
     VaryTooMany,
-    /// A part whose place is not certain, section 3.3 and RFC 9110 section 14.4.
+    /// The range of a partial response is uncertain (section 3.3, RFC 9110 section 14.4).
     Range,
-    /// It was cut short, and nothing would make the rest fit, section 3.3.
+    /// The response is incomplete and cannot be completed (section 3.3).
     Incomplete,
-    /// It announces trailers, which are not stored.
+    /// The response announces trailers, which are not stored.
     Trailer,
-    /// Its header had line ends or folded values that another reader may take for something else.
+    /// The header had line ends or folded values that another implementation may read differently.
     Ambiguous,
-    /// It is not fresh, and could not be validated either.
+    /// The response is not fresh and has no validator.
     Useless,
-    /// It is longer than what is kept.
+    /// The response is longer than the limit.
     TooLong,
 }
 
 impl NotStored {
-    /// Whether what is stored under the same key must not be used any more, after a response of this
-    /// status that is not stored: it tells of the resource, and not of one request or a failure,
-    /// and says that it is not to be cached, or is another one than what is stored.
+    /// Returns whether the response stored under the same key must not be used any longer, after a
+    /// response with this status that is not stored. That is so if the new response describes the
+    /// resource, rather than one request or a failure, and forbids caching or differs from the
+    /// stored one.
     pub fn drops_stored(self, status: u16) -> bool {
         let is_of_resource = matches!(status, 200..=399 | 404 | 410);
         let is_final = matches!(
@@ -62,8 +63,8 @@ impl NotStored {
         is_of_resource && is_final
     }
 
-    /// Whether it is about this one request or its response's arrival: another request for the same
-    /// may well have a response that is stored.
+    /// Returns whether the reason concerns only this request or the transfer of its response, so
+    /// that the response to another request for the same key may be stored.
     pub fn concerns_request(self) -> bool {
         matches!(
             self,
@@ -77,7 +78,7 @@ impl NotStored {
         )
     }
 
-    /// One word or two, for the `detail` of `Cache-Status` and for counters.
+    /// Returns a short name for the `detail` of `Cache-Status` and for metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Method => "method",

@@ -1,5 +1,5 @@
-//! Parts of representations: 206 responses, responses that were cut short, and how they are made whole,
-//! RFC 9111 sections 3.3 and 3.4.
+//! Partial representations: 206 responses, incomplete responses, and how they are completed (RFC
+//! 9111 sections 3.3 and 3.4).
 
 use super::cached_header::CachedHeader;
 use super::content_range::{parse_content_range, shorten_range};
@@ -9,15 +9,16 @@ use super::not_stored::NotStored;
 use super::received::ReceivedResponse;
 use super::store::build_stored;
 
-/// Says what a body means for what was stored with its head, once it has ended: `length` bytes of
-/// it came, and `is_whole` where its framing says that it is all. `declared` is the length that the
-/// head announced.
+/// Updates the metadata of a stored response when its body ended: `length` bytes were received, and
+/// `is_whole` is whether the body is complete by its framing. `declared` is the length that the
+/// header declared.
 ///
-/// RFC 9111 section 3.3: of a response that was cut short is kept what came, if the origin can be
-/// asked for the rest of these very bytes.
+/// RFC 9111 section 3.3: of an incomplete response, the received bytes are kept if the rest of the
+/// same bytes can be requested from the origin.
 ///
 /// # Errors
-/// Then it must not be used any more, and whoever reads it must be cut off too, unless it is whole.
+/// Returns a [`NotStored`] if the stored response must not be used any longer. Readers that follow
+/// it must then be cut off too, unless it is complete.
 pub fn finish(
     meta: &mut Meta,
     length: u64,
@@ -27,7 +28,7 @@ pub fn finish(
     match meta.stored_range {
         Some(extent) => {
             let came = shorten_range(extent, length)?;
-            // The same words ask for more than that.
+            // The same `Range` requests more than that.
             meta.range_tag = if came == extent { meta.range_tag } else { 0 };
             meta.stored_range = Some(came);
         }
@@ -42,18 +43,18 @@ pub fn finish(
     Ok(())
 }
 
-/// What is missing of a representation, as a request for it.
+/// The request for the missing part of a representation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remainder {
     /// The value of `Range`.
     pub range: Vec<u8>,
-    /// The value of `If-Range`: with another representation the origin sends all of it.
+    /// The value of `If-Range`. If the representation changed, the origin sends it completely.
     pub if_range: Vec<u8>,
 }
 
-/// What to ask for so that a part becomes whole, RFC 9111 section 3.3; `None`: all of it. That is
-/// where the part is in the middle, and where nothing says that what comes is of the same bytes:
-/// section 3.4 asks for a strong validator, so without one the two could never be joined.
+/// Returns the request that completes a stored range (RFC 9111 section 3.3). Returns `None` if the
+/// complete representation has to be requested: the stored range is in its middle, or has no strong
+/// validator, without which two parts must not be combined (section 3.4).
 pub fn remainder(stored: &CachedHeader) -> Option<Remainder> {
     let meta = &stored.meta;
     let extent = meta.stored_range.filter(|_| meta.has_strong_validator())?;
@@ -67,13 +68,14 @@ pub fn remainder(stored: &CachedHeader) -> Option<Remainder> {
     Some(Remainder { range: range.into_bytes(), if_range: if_range.to_vec() })
 }
 
-/// Joins a stored part with the part that a 206 brings, RFC 9111 section 3.4: gives what is kept of
-/// both, with an extent unless they are all. The bytes of the new part go where its `Content-Range`
-/// says, before or behind those that are there; where they overlap they are the same.
+/// Combines a stored range with the range of a 206 response (RFC 9111 section 3.4). Returns the
+/// header of both, with a range unless they are complete. The new bytes are placed as their
+/// `Content-Range` states, before or after the stored ones; where they overlap, they are equal.
 ///
 /// # Errors
-/// [`Refusal::Range`] where they are not parts of the same representation, or do not meet; then the
-/// stored part is of no use for this response. The others as by [`store`](super::store()).
+/// Returns [`NotStored::Range`] if the two do not belong to the same representation or are not
+/// adjacent. The stored range is then of no use for this response. Other errors are those of
+/// [`store`](super::store()).
 pub fn combine(
     received: &ReceivedResponse<'_>,
     kept: &CachedHeader,
@@ -104,7 +106,7 @@ fn merge_ranges(old: StoredRange, new: StoredRange) -> Option<StoredRange> {
     (do_meet && is_inside).then_some(StoredRange { first, last, complete })
 }
 
-/// Whether two are of the same bytes, RFC 9111 section 3.4.
+/// Returns whether two stored responses have the same bytes (RFC 9111 section 3.4).
 pub fn is_same_strongly(old: &CachedHeader, new: &CachedHeader) -> bool {
     match (old.etag(), new.etag()) {
         (Some(old), Some(new)) => old.matches_strongly(new),
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_part_is_what_came_of_it_rfc_9111_section_3_3() {
+    fn a_short_part_has_the_received_range_rfc_9111_section_3_3() {
         let stored = part("bytes 4-9/10", "Content-Length: 5\r\n").unwrap();
         assert_eq!(stored.meta.stored_range, extent(4, 8, Some(10)));
         let longer = part("bytes 4-9/10", "Content-Length: 7\r\n");
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_response_is_a_part_if_it_can_be_completed_rfc_9111_section_3_3() {
+    fn an_incomplete_response_is_a_part_if_it_can_be_completed_rfc_9111_section_3_3() {
         let mut meta = stored_response(&format!("Cache-Control: max-age=60\r\n{TAG}")).meta;
         assert_eq!(finish(&mut meta, 10, true, Some(10)), Ok(()));
         assert_eq!(meta.stored_range, None);
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_asked_for_with_if_range_rfc_9111_section_3_3() {
+    fn the_rest_is_requested_with_if_range_rfc_9111_section_3_3() {
         let asked = |content_range: &str, fields: &str| {
             let stored = part(content_range, fields).unwrap();
             let remainder = remainder(&stored)?;
@@ -219,7 +221,7 @@ mod tests {
         combine(
             &ReceivedResponse {
                 request,
-                response: response,
+                response,
                 receipt: &RECEIPT,
                 policy: &CachePolicy::default(),
             },
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_different_things_are_not_joined_rfc_9111_section_3_4() {
+    fn parts_of_different_representations_are_not_joined_rfc_9111_section_3_4() {
         let refused = |old: (&str, &str), new: (&str, &str)| {
             assert_eq!(joined(old, new).err(), Some(NotStored::Range), "{old:?} {new:?}");
         };

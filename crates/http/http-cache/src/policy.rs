@@ -1,72 +1,74 @@
-//! What an operator may decide for a route. The defaults are those of RFC 9111.
+//! The configuration of a route by the operator. The defaults are those of RFC 9111.
 
 use millrace_http1::{FORWARDING_FIELDS, FieldLine, METHOD_OVERRIDES, NameSet, RequestHead};
 
-/// How a route's responses are kept and reused. Made when a configuration is read, and shared.
+/// How the responses of a route are stored and reused. Made when a configuration is loaded, and
+/// shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CachePolicy {
-    /// Fields that control this cache before `Cache-Control`, RFC 9213 section 2.2: names in lower
-    /// case, the first that is there and can be read counts.
+    /// Lower-case names of the targeted fields that control this cache with priority over
+    /// `Cache-Control` (RFC 9213 section 2.2). The first that is present and valid applies.
     pub targets: Vec<Box<[u8]>>,
-    /// Whether the origin says how long a response is fresh whose status may be cached without being
-    /// asked for (RFC 9110 section 15.1). For all others it does: a lifetime for pages is none for
-    /// failures.
+    /// The source of the lifetime of responses whose status is heuristically cacheable (RFC 9110
+    /// section 15.1). For other statuses it is always the origin: a lifetime for pages does not
+    /// apply to failures.
     pub ttl: Ttl,
-    /// The same for statuses that the operator names, whichever they are; the first that fits
-    /// counts.
+    /// The source of the lifetime for statuses that the operator names. The first entry that
+    /// matches applies.
     pub status_ttls: Vec<StatusTtl>,
-    /// The most that any response is fresh, in seconds.
+    /// Maximum lifetime of any response in seconds.
     pub ttl_s_max: u32,
-    /// Of the time since it was modified, how much a response that says nothing is fresh, RFC 9111
-    /// section 4.2.2: 0 to 100; 0 turns heuristics off.
+    /// The heuristic lifetime as a percentage of the time since the modification (RFC 9111 section
+    /// 4.2.2): 0 to 100. 0 disables heuristics.
     pub heuristic_percent: u8,
-    /// The most that a response is fresh by heuristics, in seconds.
+    /// Maximum heuristic lifetime in seconds.
     pub heuristic_s_max: u32,
-    /// For how many seconds a stale response may stand in for an origin that fails, where the origin
-    /// did not say itself (RFC 5861 section 4). 0: never, RFC 9111 section 4.2.4.
+    /// Seconds for which a stale response may replace a failure of the origin, if the origin did
+    /// not set a time (RFC 5861 section 4). 0: never (RFC 9111 section 4.2.4).
     pub stale_if_error_s: u32,
-    /// For how many seconds a stale response may be used while it is validated, where the origin did
-    /// not say itself (RFC 5861 section 3).
+    /// Seconds for which a stale response may be used while it is validated, if the origin did not
+    /// set a time (RFC 5861 section 3).
     pub stale_while_revalidate_s: u32,
-    /// Which responses with `Set-Cookie` are kept.
+    /// Which responses with `Set-Cookie` are stored.
     pub set_cookie: SetCookie,
-    /// Whether the `Cache-Control` and `Pragma` of requests count, RFC 9111 section 5.2.1.
+    /// Whether `Cache-Control` and `Pragma` of requests are applied (RFC 9111 section 5.2.1).
     pub applies_request_directives: bool,
-    /// Request fields with which a request is not answered from the cache, nor its response stored.
+    /// Request fields with which a request bypasses the cache, and its response is not stored.
     pub unkeyed: UnkeyedFields,
 }
 
-/// Who says how long a response is fresh. What the operator says is counted from when the response was
-/// received, however old it was then.
+/// The source of a response's lifetime. A lifetime of the operator begins when the response is
+/// received, whatever its age.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Ttl {
-    /// The origin; where it says nothing, heuristics.
+    /// The origin; heuristics if it sets none.
     #[default]
     Origin,
-    /// The origin; where it says nothing, so many seconds instead of heuristics.
+    /// The origin; this number of seconds instead of heuristics if it sets none.
     Default(u32),
-    /// So many seconds, whatever the origin says. What must not be stored is not stored all the
-    /// same, and what must be validated at each use is.
+    /// This number of seconds, even if the origin sets another lifetime. Responses that must not be
+    /// stored are still not stored, and those that must be validated before each use still are.
     Override(u32),
 }
 
-/// Who says how long responses of a few statuses are fresh.
+/// The source of the lifetime for a range of statuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatusTtl {
-    /// The first and the last of them.
+    /// The first and the last status.
     pub statuses: (u16, u16),
-    /// Who says it.
+    /// The source.
     pub ttl: Ttl,
 }
 
-/// Which responses with `Set-Cookie` may be kept. RFC 9111 section 7.3 says that the field does not
-/// forbid it, and whoever gets a stored response gets the cookie of somebody else.
+/// Which responses with `Set-Cookie` may be stored. RFC 9111 section 7.3: the field does not
+/// prevent storing, and each client that receives the stored response receives another client's
+/// cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SetCookie {
-    /// Those that say for how long. Never by heuristics or by the operator's word alone: an origin
-    /// that does not speak of caches did not think of them either.
+    /// Responses in which the origin sets a lifetime. Heuristics and a lifetime of the operator do
+    /// not suffice: an origin that sets none may not have considered caches.
     Explicit,
-    /// Those that speak to shared caches: `public`, `s-maxage`, or a targeted field.
+    /// Responses that address shared caches: by `public`, `s-maxage` or a targeted field.
     Shared,
     /// None.
     #[default]
@@ -77,8 +79,8 @@ pub enum SetCookie {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnkeyedFields {
     names: NameSet,
-    /// Names in lower case that are in the key by the operator's choice. A method override
-    /// stays unkeyed: a key does not turn the response to a DELETE into one to a GET.
+    /// Lower-case names that the operator added to the key. A method override stays unkeyed: a key
+    /// does not turn the response to a DELETE into a response to a GET.
     keyed: Vec<Box<[u8]>>,
 }
 
@@ -93,26 +95,28 @@ impl UnkeyedFields {
         })
     }
 
-    /// Behind a gateway: what else describes the request is removed, or it is in the key.
+    /// Returns the unkeyed fields of a gateway, which removes the other fields that describe the
+    /// request, or adds them to the key.
     pub fn of_gateway() -> Self {
         Self { names: METHOD_OVERRIDES, keyed: Vec::new() }
     }
 
-    /// Behind a forward proxy, which passes on what any client says of its request. `keyed` are the
-    /// [`KeyParts::fields`](super::KeyParts::fields).
+    /// Returns the unkeyed fields of a forward proxy, which forwards the client's description of
+    /// its request. `keyed` are the [`KeyParts::fields`](super::KeyParts::fields).
     pub fn of_forward_proxy(keyed: &[Box<[u8]>]) -> Self {
         Self { names: METHOD_OVERRIDES.union(&FORWARDING_FIELDS), keyed: keyed.to_vec() }
     }
 }
 
 impl CachePolicy {
-    /// Whether a request has a field of [`Policy::unkeyed`]. One without costs one test.
+    /// Returns whether a request has a field of [`CachePolicy::unkeyed`]. If it has none, the cost
+    /// is one bit test.
     #[inline]
     pub fn has_unkeyed(&self, request: &RequestHead) -> bool {
         request.has_any(&self.unkeyed.names) && self.unkeyed.is_any_in(request)
     }
 
-    /// Who says how long responses of a status are fresh, if the operator names it.
+    /// Returns the source of the lifetime for a status, if the operator names the status.
     pub(super) fn named_ttl(&self, status: u16) -> Option<Ttl> {
         let is_of = |named: &&StatusTtl| (named.statuses.0..=named.statuses.1).contains(&status);
         self.status_ttls.iter().find(is_of).map(|named| named.ttl)

@@ -1,4 +1,4 @@
-//! Range requests that a cache responses itself, RFC 9110 section 14.
+//! Range requests that a cache handles itself (RFC 9110 section 14).
 
 use std::hash::Hasher;
 
@@ -13,22 +13,22 @@ use super::key_sink::KeySink;
 use super::limits::RANGES_MAX;
 use super::meta::{Flags, StoredRange};
 
-/// A range of a representation: `first <= last`, and `last` is before its end.
+/// A range of a representation: `first <= last`, and `last` is below its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByteRange {
-    /// The position of its first byte.
+    /// Position of the first byte.
     pub first: u64,
-    /// The position of its last byte.
+    /// Position of the last byte.
     pub last: u64,
 }
 
 impl ByteRange {
-    /// How many bytes it has: 1 or more.
+    /// Returns the length of the range in bytes, at least 1.
     pub fn length(&self) -> u64 {
         self.last - self.first + 1
     }
 
-    /// The value of `Content-Range`, RFC 9110 section 14.4.
+    /// Returns the value of `Content-Range` (RFC 9110 section 14.4).
     pub fn content_range(&self, complete: Option<u64>) -> String {
         let Self { first, last } = self;
         match complete {
@@ -38,7 +38,7 @@ impl ByteRange {
     }
 }
 
-/// Two ranges or more, in the order in which they are asked for.
+/// At least two ranges, in the order requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ranges {
     list: [ByteRange; RANGES_MAX],
@@ -47,13 +47,13 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// The ranges.
+    /// Returns the ranges.
     pub fn as_slice(&self) -> &[ByteRange] {
         &self.list[..self.count]
     }
 }
 
-/// What of a stored response is sent.
+/// The part of a stored response that is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -64,21 +64,21 @@ pub enum Selection {
     Whole,
     /// One range: status 206 with [`ByteRange::content_range`].
     Part(ByteRange),
-    /// Several: status 206 with a [`Multipart`](super::Multipart) body.
+    /// Several ranges: status 206 with a [`Multipart`](super::Multipart) body.
     Parts(Ranges),
-    /// None of it: status 416 with `Content-Range: bytes */LENGTH`.
+    /// No range can be satisfied: status 416 with `Content-Range: bytes */LENGTH`.
     Unsatisfiable,
-    /// What is stored is a part, and not the one that is asked for: the origin is.
+    /// The requested range is not stored, so the request is forwarded.
     Absent,
 }
 
-/// Says what of a stored response a request asks for. `length` is that of the whole
-/// representation, and of no meaning where a part is stored. Conditions come before, RFC 9110
-/// section 13.2.2. Allocates nothing.
+/// Selects the part of a stored response that a request asks for. `length` is the length of the
+/// whole representation; it is ignored if only a range is stored. Conditions are evaluated before
+/// (RFC 9110 section 13.2.2). Allocates nothing.
 ///
-/// RFC 9110 section 14.2 lets a `Range` be ignored; that is done where it cannot be read, is there
-/// twice, has more than 16 members, or asks for more bytes than there are (section 17.15), and with
-/// any method but GET.
+/// RFC 9110 section 14.2 permits ignoring `Range`. It is ignored if it is malformed, occurs twice,
+/// has more than 16 members or requests more bytes than there are (section 17.15), and with methods
+/// other than GET.
 pub fn select_ranges(
     request: &RequestHead,
     stored: &CachedHeader,
@@ -96,12 +96,13 @@ pub fn select_ranges(
     let Some(extent) = meta.stored_range else { return select_of_whole(value, length) };
     let is_same_question = meta.range_tag != 0 && meta.range_tag == range_tag(hash, request);
     if is_same_question && request.find(FieldName::IfRange).is_none() {
-        // The origin would say the same again, whatever the words mean.
+        // The origin would send the same range again, whatever the field means.
         return Selection::Part(ByteRange { first: extent.first, last: extent.last });
     }
     select_of_part(value, &extent)
 }
 
+/// Selects ranges of a complete stored response.
 fn select_of_whole(value: &[u8], length: u64) -> Selection {
     let Some(specs) = parse_range_specs(value) else { return Selection::Whole };
     if length == 0 {
@@ -111,7 +112,7 @@ fn select_of_whole(value: &[u8], length: u64) -> Selection {
     select(found, length).unwrap_or(Selection::Whole)
 }
 
-/// What of a part that is stored responses a request: all that is asked for, or nothing.
+/// Selects ranges of a stored range: all that are requested, or none.
 fn select_of_part(value: &[u8], extent: &StoredRange) -> Selection {
     let Some(specs) = parse_range_specs(value) else { return Selection::Absent };
     let is_within = |range: &ByteRange| extent.first <= range.first && range.last <= extent.last;
@@ -132,7 +133,7 @@ fn select_of_part(value: &[u8], extent: &StoredRange) -> Selection {
     }
 }
 
-/// `None` for more than is answered.
+/// Returns the selection for these ranges; `None` if there are too many.
 fn select(found: impl Iterator<Item = ByteRange>, length: u64) -> Option<Selection> {
     let mut ranges = Ranges { list: [ByteRange::default(); RANGES_MAX], count: 0 };
     let mut asked: u64 = 0;
@@ -149,8 +150,8 @@ fn select(found: impl Iterator<Item = ByteRange>, length: u64) -> Option<Selecti
     }
 }
 
-/// RFC 9110 section 13.1.5: whether the client's part, if it has one, is of this representation. A
-/// weak validator is none here, and a date has to be the very same.
+/// Evaluates `If-Range` (RFC 9110 section 13.1.5): whether the client's part, if it has one,
+/// belongs to this representation. A weak validator never matches, and a date has to be equal.
 fn if_range_matches(request: &RequestHead, stored: &CachedHeader) -> bool {
     let mut values = request.values(FieldName::IfRange);
     let Some(value) = values.next() else { return true };
@@ -166,7 +167,7 @@ fn if_range_matches(request: &RequestHead, stored: &CachedHeader) -> bool {
     is_strong && date_s.is_some() && date_s == meta.last_modified_s
 }
 
-/// What stands for the words of a request's `Range`; 0 where there is none, or more than one.
+/// Returns a hash of the request's `Range`; 0 if there is none, or more than one.
 pub(super) fn range_tag(hash: &HashKey, request: &RequestHead) -> u64 {
     let mut values = request.values(FieldName::Range);
     let (Some(value), None) = (values.next(), values.next()) else { return 0 };
@@ -176,7 +177,7 @@ pub(super) fn range_tag(hash: &HashKey, request: &RequestHead) -> u64 {
     (sink.finish128().as_u128() as u64).max(1)
 }
 
-/// One member of a `Range`.
+/// One member of a `Range` field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RangeSpec {
     From(u64),
@@ -185,7 +186,8 @@ enum RangeSpec {
 }
 
 impl RangeSpec {
-    /// RFC 9110 section 14.1.2: `-`, digits on one side of it at least, and not backwards.
+    /// Parses a member (RFC 9110 section 14.1.2): a `-` with digits on at least one side, and in
+    /// ascending order.
     fn parse(member: &[u8]) -> Option<Self> {
         let dash = member.iter().position(|&byte| byte == b'-')?;
         match (&member[..dash], &member[dash + 1..]) {
@@ -198,7 +200,8 @@ impl RangeSpec {
         }
     }
 
-    /// The range that it means; `None`: there is no such one. `length` is not 0.
+    /// Returns the range of the member in a representation; `None` if it is outside. `length` is
+    /// not 0.
     fn resolve(self, length: u64) -> Option<ByteRange> {
         let end = length - 1;
         let (first, last) = match self {
@@ -211,7 +214,8 @@ impl RangeSpec {
     }
 }
 
-/// The members of a `Range` of bytes; `None` for what is none. All are read before one counts.
+/// Parses a `Range` of bytes into its members; `None` if it is malformed. All members are checked
+/// first.
 fn parse_range_specs(value: &[u8]) -> Option<impl Iterator<Item = RangeSpec>> {
     let (unit, set) = value.split_at_checked("bytes=".len())?;
     if !unit.eq_ignore_ascii_case(b"bytes=") {
@@ -226,7 +230,7 @@ fn parse_range_specs(value: &[u8]) -> Option<impl Iterator<Item = RangeSpec>> {
     is_sound.then(|| members().filter_map(RangeSpec::parse))
 }
 
-/// Digits; what is too large for a number is behind every end.
+/// Parses digits. A number that is too large is beyond every end.
 fn parse_position(digits: &[u8]) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     is_number.then(|| parse_decimal(digits).unwrap_or(u64::MAX))
@@ -246,7 +250,8 @@ mod tests {
         Selection::Part(ByteRange { first, last })
     }
 
-    /// What of a response of 11 bytes a request with these fields asks for.
+    /// Returns the selection from a response of 11 bytes with `fields`, for a request with the
+    /// fields `asked`.
     fn asked(fields: &str, asked: &str) -> Selection {
         let stored = stored_response(&format!("{DATE}{FRESH}{fields}"));
         select_ranges(&get(asked), &stored, 11, &HASH)
@@ -282,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_unsatisfiable_rfc_9110_section_14_1_2() {
+    fn ranges_beyond_the_end_are_unsatisfiable_rfc_9110_section_14_1_2() {
         for value in ["bytes=11-", "bytes=11-12", "bytes=-0", "bytes=99999999999999999999-"] {
             assert_eq!(range(value), Selection::Unsatisfiable, "{value}");
         }
     }
 
     #[test]
-    fn what_cannot_be_read_is_ignored_rfc_9110_section_14_2() {
+    fn malformed_ranges_are_ignored_rfc_9110_section_14_2() {
         for value in [
             "bytes=",
             "bytes=a-b",
@@ -350,7 +355,7 @@ mod tests {
         assert_eq!(select_ranges(&asked, &stored, 11, &HASH), Selection::Whole);
     }
 
-    /// What of a part a request gets: bytes 4 to 8, asked for by other words.
+    /// Returns the selection from a stored range, bytes 4 to 8, which another `Range` requested.
     fn of_stored_part(content_range: &str, asked: &str) -> Selection {
         let first = get("Range: bytes=4-8, 4-8\r\n");
         let fields = format!("{FRESH}Content-Range: {content_range}\r\nContent-Length: 5\r\n");
@@ -382,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_words_get_the_same_part() {
+    fn the_same_range_field_gets_the_same_part() {
         let asked = "Range: bytes=4-8, 4-8\r\n";
         assert_eq!(of_stored_part("bytes 4-9/10", asked), part(4, 8));
         let conditional = format!("{asked}If-Range: \"a\"\r\n");

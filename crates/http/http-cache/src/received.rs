@@ -1,4 +1,4 @@
-//! A response that has come, with what decides whether it is stored.
+//! A received response, with everything that determines whether it is stored.
 
 use millrace_http1::{RequestHead, ResponseHead};
 
@@ -6,39 +6,39 @@ use super::directives::ResponseDirectives;
 use super::key::{HashKey, Scheme};
 use super::policy::CachePolicy;
 
-/// The circumstances in which a response came.
+/// The circumstances of a response's arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receipt {
-    /// When its request was sent, milliseconds since 1970.
+    /// Time at which the request was sent, milliseconds since 1970.
     pub request_ms: u64,
-    /// When its head was received, milliseconds since 1970.
+    /// Time at which the response header was received, milliseconds since 1970.
     pub response_ms: u64,
-    /// The scheme of what was asked for.
+    /// The scheme of the target URI.
     pub scheme: Scheme,
-    /// What the process hashes with.
+    /// The hash key of this process.
     pub hash: HashKey,
 }
 
-/// A response that has come, with all that decides whether it is stored.
+/// A received response, with everything that determines whether it is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedResponse<'a> {
-    /// The request that it responses.
+    /// The request.
     pub request: &'a RequestHead,
-    /// Its head.
+    /// The response head.
     pub response: &'a ResponseHead,
-    /// The circumstances in which it came.
+    /// The circumstances of its arrival.
     pub receipt: &'a Receipt,
-    /// What the operator decided for the route.
+    /// The operator's configuration of the route.
     pub policy: &'a CachePolicy,
 }
 
 impl ReceivedResponse<'_> {
-    /// What it allows caches.
+    /// Parses the cache directives of the response.
     pub(super) fn directives(&self) -> ResponseDirectives {
         ResponseDirectives::parse(self.response, &self.policy.targets)
     }
 
-    /// When it was received, in seconds since 1970.
+    /// Returns the time of receipt in seconds since 1970.
     pub(super) fn time_s(&self) -> u64 {
         self.receipt.response_ms / 1000
     }

@@ -1,43 +1,43 @@
-//! Whether a stored response may be the response now, RFC 9111 section 4. On the way of each hit:
+//! Whether a stored response may be sent now (RFC 9111 section 4). This runs for each hit and uses
 //! numbers only.
 
 use super::directives::RequestDirectives;
 use super::meta::{Flags, Meta};
 
-/// What a stored response is good for now. Ages are what `Age` says, in seconds.
+/// How a stored response may be used now. Ages are the values of `Age`, in seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reuse {
-    /// It is the response.
+    /// Send it.
     Fresh {
-        /// How old it is.
+        /// The age.
         age_s: u32,
     },
-    /// It is the response, and it is stale: the client allows it.
+    /// Send it stale, because the client permits that.
     Stale {
-        /// How old it is.
+        /// The age.
         age_s: u32,
     },
-    /// It is the response, and it is stale: the origin allows it while somebody validates it.
+    /// Send it stale, and validate it in the background, because the origin permits that.
     StaleWhileRevalidate {
-        /// How old it is.
+        /// The age.
         age_s: u32,
     },
-    /// It has to be validated first, section 4.3.
+    /// Validate it first (section 4.3).
     Validate {
-        /// How old it is.
+        /// The age.
         age_s: u32,
-        /// Whether it is the response all the same if the origin cannot be reached, or
-        /// [`is_failure`] is true of its status.
+        /// Whether it may be sent stale if the origin cannot be reached, or if [`is_failure`] is
+        /// true for the status of its response.
         is_stale_fallback: bool,
     },
-    /// It is of no use, and the client wants nothing else: status 504, section 5.2.1.7.
+    /// It cannot be used, and the client accepts nothing else: status 504 (section 5.2.1.7).
     OnlyIfCached,
 }
 
-/// Says what a stored response is good for. `asked` is [`RequestDirectives::of`] the request, or the
-/// default where the route does not heed them.
+/// Returns how a stored response may be used. `asked` are the [`RequestDirectives`] of the request,
+/// or the default if the route does not apply them.
 ///
-/// Where nothing is stored and `only_if_cached` is set, the response is status 504 as well.
+/// If nothing is stored and `only_if_cached` is set, the status is 504 as well.
 pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
     let age_s = meta.age_s(now_ms);
     let is_wanted_new = asked.no_cache || meta.flags.contains(Flags::NO_CACHE);
@@ -62,15 +62,16 @@ pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
     Reuse::Validate { age_s, is_stale_fallback: !is_wanted_new && stale_s < meta.stale_if_error_s }
 }
 
-/// Whether a status is an error that a stale response may stand in for, RFC 5861 section 4.
+/// Returns whether a status is a failure that a stale response may replace (RFC 5861 section 4).
 pub fn is_failure(status: u16) -> bool {
     matches!(status, 500 | 502 | 503 | 504)
 }
 
-/// Whether a fresh response is what the client asks for, RFC 9111 sections 5.2.1.1 and 5.2.1.3.
+/// Returns whether a fresh response meets the request directives (RFC 9111 sections 5.2.1.1 and
+/// 5.2.1.3).
 ///
-/// RFC 8246 section 2: a reload (`max-age=0`) need not validate what does not change. `no-cache`
-/// does, and was looked at before.
+/// RFC 8246 section 2: a reload (`max-age=0`) need not validate a response that does not change.
+/// With `no-cache` it has to, which was checked before.
 fn is_new_enough(meta: &Meta, asked: &RequestDirectives, age_s: u32) -> bool {
     let left_s = meta.lifetime_s - age_s;
     let is_young = asked.max_age_s.is_none_or(|most| is_within(age_s, most));
@@ -78,8 +79,8 @@ fn is_new_enough(meta: &Meta, asked: &RequestDirectives, age_s: u32) -> bool {
         && (is_young || meta.flags.contains(Flags::IMMUTABLE))
 }
 
-/// Whether a response is no older than a client wants. In the second of its receipt it is 0 seconds
-/// old, and not what somebody wants who reloads a page.
+/// Returns whether a response is no older than a client requires. In the second of its receipt its
+/// age is 0, which does not meet `max-age=0`: the client reloads the page.
 fn is_within(age_s: u32, most_s: u32) -> bool {
     most_s > 0 && age_s <= most_s
 }
@@ -89,7 +90,7 @@ mod tests {
     use super::super::test_messages::{DATE, NOW_MS, get, stored_response};
     use super::*;
 
-    /// What is said about a response of these fields after so many seconds.
+    /// Returns the use of a response with these fields after so many seconds.
     fn after(seconds: u64, fields: &str, asked: &str) -> Reuse {
         let stored = stored_response(&format!("{DATE}ETag: \"a\"\r\n{fields}\r\n"));
         let asked = get(&format!("{asked}\r\n"));
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_if_cached_asks_nobody_section_5_2_1_7() {
+    fn only_if_cached_is_never_forwarded_section_5_2_1_7() {
         assert_eq!(asking(1, HOUR, "only-if-cached"), fresh(1));
         assert_eq!(asking(3600, HOUR, "only-if-cached"), Reuse::OnlyIfCached);
         assert_eq!(asking(1, HOUR, "only-if-cached, no-cache"), Reuse::OnlyIfCached);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_invalidated_is_validated_section_4_4() {
+    fn an_invalidated_response_is_validated_section_4_4() {
         let fields = "Cache-Control: max-age=600, stale-if-error=60, stale-while-revalidate=60\r\n";
         let mut meta = stored_response(fields).meta;
         meta.invalidate();

@@ -1,13 +1,12 @@
-//! What a cache knows about statuses.
+//! Properties of status codes that matter to a cache.
 
-/// Whether a response of this status may be stored without being asked for: heuristically cacheable,
-/// RFC 9110 section 15.1.
+/// Returns whether a status is heuristically cacheable (RFC 9110 section 15.1).
 pub(super) fn is_heuristic(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Whether a status is understood, for `must-understand` (RFC 9111 section 5.2.2.3): it is
-/// registered, and nothing is asked of caches that is not done here.
+/// Returns whether a status is understood, for `must-understand` (RFC 9111 section 5.2.2.3): it is
+/// registered, and this cache meets its requirements.
 pub(super) fn is_understood(status: u16) -> bool {
     matches!(
         status,
@@ -16,17 +15,18 @@ pub(super) fn is_understood(status: u16) -> bool {
     )
 }
 
-/// Whether a status may be about the one request and not about its target, so that a response with
-/// it is stored only if the operator names the status in `cache-ttl`. Origins respond 400 to fields
-/// that they find too long or too odd, 401 to missing credentials, and 429 to one client: such a
-/// response with a lifetime of its own would deny the page to all clients.
+/// Returns whether a status may concern the one request rather than its target, so that the
+/// response is stored only if the operator names the status in `cache-ttl`. Origins respond with
+/// 400 to fields that they find too long or malformed, with 401 to missing credentials, and with
+/// 429 to one client. Stored with a lifetime of its own, such a response would deny the page to all
+/// clients.
 pub(super) fn needs_operator(status: u16) -> bool {
     matches!(status, 400 | 401 | 429)
 }
 
-/// Whether a response of this status is about what was asked for, and not about how this one request
-/// was made: its connection, its body, its conditions, its range, its size. Such a response is
-/// nobody else's, whatever it says of caches; what it depends on is in no key.
+/// Returns whether a status concerns the target, rather than how this one request was made: its
+/// connection, body, conditions, range or size. A response of the latter kind is for no other
+/// client, whatever its directives, since it depends on properties that are in no key.
 pub(super) fn is_of_resource(status: u16) -> bool {
     let is_of_request =
         matches!(status, 304 | 407 | 408 | 411..=413 | 415..=417 | 421 | 425 | 426 | 431);

@@ -1,4 +1,4 @@
-//! Whether a response is stored, and what is kept of it, RFC 9111 section 3.
+//! Whether a response is stored, and which part of it (RFC 9111 section 3).
 
 use millrace_http1::{
     FieldName, HeaderWriter, Http1Header, Method, NameSet, RequestHead, ResponseHead, Version,
@@ -21,15 +21,15 @@ use super::status;
 use super::uri;
 use super::vary::VaryNames;
 
-/// Says whether a response to this request is stored, and gives what is kept of it. The key is that
-/// of a GET of the same URI, and the variant that of [`VaryNames::key_of_response`].
+/// Returns the header to store for a response, if the response may be stored. The key is that of a
+/// GET request for the same URI, and the variant key that of [`VaryNames::response_key`].
 ///
-/// The body may still be on its way: [`finish`](super::finish) says what its end means.
+/// The body may not have arrived yet: call [`finish`](super::finish) when it ended.
 ///
 /// # Errors
-/// The first reason against it.
+/// Returns the first reason against storing.
 pub fn store(received: &ReceivedResponse<'_>) -> Result<CachedHeader, NotStored> {
-    let ReceivedResponse { request, response: response, receipt, .. } = received;
+    let ReceivedResponse { request, response, receipt, .. } = received;
     let directives = received.directives();
     check_method(received, &directives)?;
     check_request(received, &directives)?;
@@ -41,10 +41,10 @@ pub fn store(received: &ReceivedResponse<'_>) -> Result<CachedHeader, NotStored>
     Ok(stored)
 }
 
-/// RFC 9111 section 3: responses to GET; RFC 9110 section 9.3.3: to POST, where the response says that
-/// it is what a GET of the same URI would get, and for how long. Those to HEAD have no body that a
-/// GET could be answered with; what they are good for does
-/// [`freshen_by_head`](super::freshen_by_head).
+/// Checks the method. RFC 9111 section 3: responses to GET are stored. RFC 9110 section 9.3.3:
+/// responses to POST are stored if they state that they are the representation for a GET of the
+/// same URI, and have an explicit lifetime. Responses to HEAD have no body for a GET;
+/// [`freshen_by_head`](super::freshen_by_head) uses them.
 fn check_method(
     received: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
@@ -64,7 +64,7 @@ fn check_method(
 }
 
 fn is_located_at_target(
-    &ReceivedResponse { request, response: response, receipt, .. }: &ReceivedResponse<'_>,
+    &ReceivedResponse { request, response, receipt, .. }: &ReceivedResponse<'_>,
 ) -> bool {
     let Ok(destination) = destination(request) else { return false };
     let Some(authority) = destination.authority else { return false };
@@ -75,9 +75,9 @@ fn is_located_at_target(
     uri::resolve(location, &site, target).is_some_and(|path| path == target)
 }
 
-/// Whether the response to a request may well be stored, as far as the request says: others that ask
-/// for the same may wait for it. With credentials that is for the response to say, and most do not.
-/// `asked`: what it asks of caches, as far as that is heeded.
+/// Returns whether the response to a request is likely to be stored, judged by the request alone,
+/// so that other requests for the same key may wait for it. With credentials, the response has to
+/// permit it, and most do not. `asked` are the request directives that the route applies.
 pub fn may_collapse(
     request: &RequestHead,
     asked: &RequestDirectives,
@@ -88,8 +88,8 @@ pub fn may_collapse(
         && request.find(FieldName::Authorization).is_none()
 }
 
-/// Whether a response is for that client alone, and does not affect what is stored for others: it
-/// is `private` or `no-store`, for a request with credentials. Otherwise any client could evict a
+/// Returns whether a response is for one client only and does not affect stored responses: it is
+/// `private` or `no-store`, and its request has credentials. Otherwise any client could evict a
 /// shared response.
 pub fn is_personal(request: &RequestHead, response: &ResponseHead, policy: &CachePolicy) -> bool {
     const CREDENTIALS: NameSet = NameSet::new(&[FieldName::Authorization, FieldName::Cookie]);
@@ -100,7 +100,7 @@ pub fn is_personal(request: &RequestHead, response: &ResponseHead, policy: &Cach
     directives.private || directives.no_store
 }
 
-/// What a request may have against it, whatever its method.
+/// Checks the request, independent of its method.
 pub(super) fn check_request(
     &ReceivedResponse { request, policy, .. }: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
@@ -120,7 +120,7 @@ pub(super) fn check_request(
     Ok(())
 }
 
-/// What of a response is kept, whatever it responses.
+/// Builds the stored header of a response, independent of its request.
 pub(super) fn build_stored(
     received: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
@@ -150,8 +150,8 @@ pub(super) fn build_stored(
     Ok(CachedHeader { meta, head, vary })
 }
 
-/// RFC 9111 section 3, what a response itself may have against it. Section 5.2.2.3: a cache that
-/// understands the status of a response with `must-understand` does not heed its `no-store`.
+/// Checks the response (RFC 9111 section 3). Section 5.2.2.3: a cache that understands the status
+/// of a response with `must-understand` ignores its `no-store`.
 fn check_response(
     received: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
@@ -173,8 +173,8 @@ fn check_response(
     Ok(())
 }
 
-/// RFC 9111 section 3, last item: something has to allow that a response is stored; and what could
-/// never be used would only take room.
+/// Returns whether a response can be used. RFC 9111 section 3, last item: it needs a permission to
+/// be stored. A response that can never be used would only occupy space.
 fn is_usable(meta: &Meta, lifetime: Lifetime, directives: &ResponseDirectives) -> bool {
     let is_allowed =
         lifetime.is_explicit() || directives.public || status::is_heuristic(meta.status);
@@ -224,7 +224,7 @@ fn build_meta(
     }
 }
 
-/// RFC 9111 section 4.2.4.
+/// Returns whether stale use is forbidden (RFC 9111 section 4.2.4).
 fn forbids_stale(directives: &ResponseDirectives) -> bool {
     directives.must_revalidate
         || directives.proxy_revalidate
@@ -232,12 +232,13 @@ fn forbids_stale(directives: &ResponseDirectives) -> bool {
         || directives.s_maxage_s.is_some()
 }
 
-/// For how long a response may be used stale while it is validated, and when the origin fails.
+/// Returns the seconds for which a stale response may be used while it is validated, and after a
+/// failure of the origin.
 ///
-/// RFC 9111 section 5.2.2.10 has `s-maxage` mean `proxy-revalidate` too, which forbids stale use.
-/// An origin that writes a window of RFC 5861 beside it speaks to the same caches and says the
-/// opposite in words, so the window counts. `must-revalidate`, `proxy-revalidate` and `no-cache`
-/// are words as well, and forbid it. What only the operator wants is forbidden by any of the four.
+/// RFC 9111 section 5.2.2.10: `s-maxage` includes the meaning of `proxy-revalidate`, which forbids
+/// stale use. An origin that adds a time of RFC 5861 states the opposite explicitly, so that time
+/// applies. `must-revalidate`, `proxy-revalidate` and `no-cache` are explicit as well, and forbid
+/// it. The operator's times apply only if none of the four is present.
 fn windows(directives: &ResponseDirectives, policy: &CachePolicy) -> (u32, u32) {
     if directives.must_revalidate || directives.proxy_revalidate || directives.no_cache {
         return (0, 0);
@@ -355,7 +356,11 @@ mod tests {
     fn must_understand_needs_a_known_status_section_5_2_2_3() {
         let fields = "Cache-Control: max-age=3600, must-understand, no-store\r\n";
         assert_eq!(to(&get(""), 599, fields), Some(NotStored::MustUnderstand));
-        assert_eq!(to(&get(""), 200, fields), None, "no-store is for those that do not know it");
+        assert_eq!(
+            to(&get(""), 200, fields),
+            None,
+            "no-store is for caches that do not understand it"
+        );
     }
 
     #[test]
@@ -381,7 +386,7 @@ mod tests {
         assert!(cookie(shared, SetCookie::Shared) && !cookie(FRESH, SetCookie::Shared));
         assert!(!cookie(shared, SetCookie::Never));
         let without = "Cache-Control: s-maxage=60, no-cache=\"Set-Cookie\"\r\n";
-        assert!(cookie(without, SetCookie::Never), "then it is not stored with it");
+        assert!(cookie(without, SetCookie::Never), "the cookie is not stored");
     }
 
     #[test]
@@ -405,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_origin_can_do_is_in_no_key() {
+    fn requests_for_the_origin_are_not_stored() {
         for fields in ["Connection: upgrade\r\nUpgrade: x\r\n", "If-Match: *\r\n"] {
             assert_eq!(to(&get(fields), 200, FRESH), Some(NotStored::RequestField), "{fields}");
         }
@@ -413,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_anything_is_not_stored_section_4_1() {
+    fn vary_any_is_not_stored_section_4_1() {
         assert_eq!(refusal(&format!("{FRESH}Vary: a, *\r\n")), Some(NotStored::VaryAny));
     }
 
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_used_is_not_stored() {
+    fn unusable_responses_are_not_stored() {
         for fields in [
             "",
             "Cache-Control: max-age=0\r\n",
@@ -452,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_windows_give_way_to_words_section_4_2_4() {
+    fn stale_windows_yield_to_directives_section_4_2_4() {
         let windows = |directives: &str| {
             let policy = CachePolicy { stale_if_error_s: 9, ..CachePolicy::default() };
             let fields = format!("ETag: \"a\"\r\nCache-Control: max-age=1, {directives}\r\n");
@@ -471,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operators_lifetime_forbids_nothing_less() {
+    fn an_operators_lifetime_does_not_override_prohibitions() {
         let policy = CachePolicy { ttl: Ttl::Override(60), ..CachePolicy::default() };
         let with = |fields: &str| store_by(&policy, &get(""), &response(200, fields));
         assert_eq!(with("Cache-Control: max-age=0\r\n").unwrap().meta.lifetime_s, 60);

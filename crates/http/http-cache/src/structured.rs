@@ -1,12 +1,12 @@
-//! The few productions of Structured Fields (RFC 9651) that caches read: dictionaries of
-//! directives, and lists of strings. The grammar is the crate `sfparse`'s.
+//! The productions of Structured Fields (RFC 9651) that caches use: dictionaries of directives, and
+//! lists of strings. The crate `sfparse` implements the grammar.
 
 use std::borrow::Cow;
 
 use millrace_http1::{FieldName, Fields};
 use sfparse::{Parser, Value};
 
-/// All lines of a field as one value, RFC 9651 section 4.2; `None` where there is none.
+/// Combines all lines of a field into one value (RFC 9651 section 4.2); `None` if there is none.
 pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<Cow<'a, [u8]>> {
     let first = lines.next()?;
     let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
@@ -18,8 +18,8 @@ pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<
     Some(Cow::Owned(all))
 }
 
-/// The values of all fields of a name that the head's parser may not know. To find none of a known
-/// name costs one test.
+/// Returns the values of all fields with a name that may be unknown to the parser of heads. If the
+/// head has no field with a known name, the cost is one bit test.
 pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
     let known = FieldName::from_bytes(name);
     let all = if known == FieldName::Other || fields.find(known).is_some() {
@@ -34,25 +34,25 @@ pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<
     all.iter().filter(is_named).map(|field| fields.value_of(field))
 }
 
-/// What follows a directive's name.
+/// The argument of a directive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DirectiveArgument<'a> {
-    /// Nothing; in a dictionary it is true.
+    /// Absent; in a dictionary, true.
     None,
-    /// A token of `Cache-Control`, or what is between quotes, without escapes.
+    /// A token in `Cache-Control`, or the content of a quoted string without escapes.
     Text(&'a [u8]),
     Number(i64),
-    /// The boolean false of a dictionary.
+    /// The Boolean false in a dictionary.
     False,
-    /// Something else: blanks around the `=`, a quote that is not closed, escapes, a type that no
-    /// directive has.
+    /// Anything else: white space around the `=`, an unterminated string, escapes, or a type that
+    /// no directive has.
     Odd,
 }
 
-/// Reads a dictionary, and returns its members of these names, in the order of the names: the last
-/// of several members of one name counts. Members of other names are read and dropped, so that a
-/// dictionary takes no memory, however many members it has. `None` for what is none, and for an
-/// empty one. A Token is odd: no directive has one.
+/// Parses a dictionary and returns the members with these names, in the order of the names. If a
+/// name occurs several times, its last member applies. Other members are parsed and dropped, so
+/// that a dictionary of any size needs no memory. Returns `None` if the dictionary is malformed or
+/// empty. A Token is [`Odd`](DirectiveArgument::Odd), because no directive has one.
 pub(super) fn dictionary<'a, const COUNT: usize>(
     value: &'a [u8],
     names: &[&str; COUNT],
@@ -74,7 +74,7 @@ pub(super) fn dictionary<'a, const COUNT: usize>(
     (!is_empty).then_some(members)
 }
 
-/// Reads a list of strings, escapes undone, parameters left out. `None` for anything else.
+/// Parses a list of strings, with escapes decoded and parameters dropped; `None` for anything else.
 pub(super) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut strings = Vec::new();
     let mut parser = Parser::new(value);

@@ -1,5 +1,5 @@
-//! What stored responses can be purged by besides their URI: `Surrogate-Key` and `Cache-Tag`, which
-//! operators use, and the groups of RFC 9875, which origins use too.
+//! Tags by which stored responses are purged besides their URI: `Surrogate-Key` and `Cache-Tag` for
+//! operators, and the groups of RFC 9875, which origins use too.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use super::structured::{combined, strings};
 /// A tag of a response.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Tag {
-    /// From `Surrogate-Key` or `Cache-Tag`: the operator's, one name space for all sites.
+    /// From `Surrogate-Key` or `Cache-Tag`: an operator's tag, in one name space for all origins.
     Key(Vec<u8>),
-    /// From `Cache-Groups`: of its origin, RFC 9875 section 2.1; by its name an operator may purge
-    /// it as well.
+    /// From `Cache-Groups`: a group of its origin (RFC 9875 section 2.1). An operator may purge it
+    /// by its name as well.
     Group(Vec<u8>),
 }
 
 impl Tag {
-    /// What stands in the field.
+    /// Returns the tag as written in the field.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Key(text) | Self::Group(text) => text,
@@ -32,18 +32,19 @@ impl Tag {
     }
 }
 
-/// The hash of a tag, to find responses by.
+/// The hash of a tag, by which responses are located.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TagHash(pub u128);
 
-/// The tags of a response, each once, at most 128 of at most 256 bytes; what is above is left out.
+/// Returns the distinct tags of a response: at most 128, of at most 256 bytes each. Others are
+/// ignored.
 ///
-/// `Surrogate-Key` has blanks between its members, `Cache-Tag` commas. `Cache-Groups` is a list of
-/// strings (RFC 9875 section 2) and counts as a whole or not at all; its groups go first, since the
-/// RFC promises 32 of them.
+/// Members are separated by white space in `Surrogate-Key`, and by commas in `Cache-Tag`.
+/// `Cache-Groups` is a list of strings (RFC 9875 section 2), which is ignored as a whole if it is
+/// malformed. Its groups come first, since the RFC guarantees 32 of them.
 pub fn tags(response: &ResponseHead) -> Vec<Tag> {
     let mut tags: Vec<Tag> = Vec::new();
-    // Those of `tags`, in order: a member that is there already costs a search among 128.
+    // The elements of `tags` in sorted order: finding a duplicate costs a search among at most 128.
     let mut sorted: Vec<(bool, Vec<u8>)> = Vec::new();
     let mut add = |is_group: bool, text: &[u8]| {
         if !(1..=TAG_BYTES_MAX).contains(&text.len()) || tags.len() == TAGS_MAX {
@@ -67,9 +68,9 @@ pub fn tags(response: &ResponseHead) -> Vec<Tag> {
     tags
 }
 
-/// The hashes of a response's tags: one for each tag of the operator's, and two for each group. An
-/// operator purges the group of a site wherever it is stored ([`tag_hash`]); an origin invalidates it
-/// in its own service alone ([`group_hash`]).
+/// Returns the hashes of a response's tags: one for each operator's tag, and two for each group. An
+/// operator purges a group of an origin wherever it is stored ([`tag_hash`]); an origin invalidates
+/// it in its own service only ([`group_hash`]).
 pub fn tag_hashes(
     hash: &HashKey,
     space: &Space,
@@ -88,8 +89,8 @@ pub fn tag_hashes(
     tags(response).into_iter().flat_map(hashes).flatten().collect()
 }
 
-/// The hashes of the tags of a stored response whose `head` a later response to the request has
-/// updated; `None` where that says nothing of tags.
+/// Returns the hashes of the tags of a stored response whose header `head` a later response has
+/// updated; `None` if the later response has no tags.
 pub fn updated_tags(
     hash: &HashKey,
     space: &Space,
@@ -102,8 +103,9 @@ pub fn updated_tags(
     tells.then(|| tag_hashes(hash, space, request, &reparse_lines(head)))
 }
 
-/// The groups of the response's origin that a request makes invalid, RFC 9875 section 3: with any
-/// status, but not with a safe method. Responses that they make invalid make no others so.
+/// Returns the groups of the origin that a response invalidates (RFC 9875 section 3): with any
+/// status, but not with a safe method. Responses that are invalidated in this way invalidate no
+/// others.
 pub fn group_invalidations(request: &RequestHead, response: &ResponseHead) -> Vec<Vec<u8>> {
     if request.method().is_safe() {
         return Vec::new();
@@ -113,7 +115,8 @@ pub fn group_invalidations(request: &RequestHead, response: &ResponseHead) -> Ve
     groups
 }
 
-/// The hash by which operators find a response: of a tag without `site`, of a group with its site.
+/// Returns the hash by which an operator locates responses: for a tag without `site`, for a group
+/// with its origin.
 pub fn tag_hash(hash: &HashKey, site: Option<&UriOrigin<'_>>, text: &[u8]) -> TagHash {
     let mut sink = hash.hasher();
     sink.write_u8(u8::from(site.is_some()));
@@ -125,8 +128,9 @@ pub fn tag_hash(hash: &HashKey, site: Option<&UriOrigin<'_>>, text: &[u8]) -> Ta
     TagHash(sink.finish128().as_u128())
 }
 
-/// The hash by which an origin finds the responses of a group: of the same site (RFC 9875 section
-/// 2.1) and the same service, because two services may know different origins by one site.
+/// Returns the hash by which an origin locates the responses of a group: those of the same origin
+/// (RFC 9875 section 2.1) and the same service, because two services may use different servers for
+/// one origin.
 pub fn group_hash(hash: &HashKey, space: &Space, site: &UriOrigin<'_>, group: &[u8]) -> TagHash {
     let mut sink = hash.hasher();
     sink.write_u8(2);

@@ -1,4 +1,4 @@
-//! References to URIs in responses: `Location` and `Content-Location`, RFC 3986 section 5.
+//! Resolving URI references in responses: `Location` and `Content-Location` (RFC 3986 section 5).
 
 use memchr::memchr;
 use millrace_http1::Authority;
@@ -7,9 +7,9 @@ use millrace_http1::target::push_encoded;
 
 use super::key::{Scheme, UriOrigin};
 
-/// The path and query that a reference means, if it is of the same origin as its base: `site` and a
-/// path and query that begins with `/`, as requests have it. `None` for another origin, and for
-/// what is no reference. RFC 3986 section 5.2.2.
+/// Resolves a reference against its base (RFC 3986 section 5.2.2): the origin `site`, and a path
+/// and query that begins with `/`. Returns the path and query in the form of request targets;
+/// `None` if the reference is malformed or has another origin.
 pub(super) fn resolve(reference: &[u8], site: &UriOrigin<'_>, base: &[u8]) -> Option<Vec<u8>> {
     let end = memchr(b'#', reference).unwrap_or(reference.len());
     let reference = &reference[..end];
@@ -36,7 +36,7 @@ pub(super) fn resolve(reference: &[u8], site: &UriOrigin<'_>, base: &[u8]) -> Op
     Some(target)
 }
 
-/// The part after an authority, if that is the site's.
+/// Returns the part after an authority, if the authority is that of the origin.
 fn local_part<'a>(rest: &'a [u8], scheme: Scheme, site: &UriOrigin<'_>) -> Option<&'a [u8]> {
     let authority_len = rest.iter().position(|byte| b"/?".contains(byte)).unwrap_or(rest.len());
     let (authority, local) = rest.split_at(authority_len);
@@ -44,7 +44,7 @@ fn local_part<'a>(rest: &'a [u8], scheme: Scheme, site: &UriOrigin<'_>) -> Optio
     other.is_same(site).then_some(local)
 }
 
-/// RFC 3986 section 4.2: a first segment with a colon in it is a scheme.
+/// Returns whether a reference has a scheme: a first segment with a colon (RFC 3986 section 4.2).
 fn has_scheme(reference: &[u8]) -> bool {
     let end = reference.iter().position(|byte| b":/?".contains(byte));
     end.is_some_and(|end| reference[end] == b':')
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn other_origins_are_not_ours() {
+    fn other_origins_are_refused() {
         for reference in [
             "http://a.example/x",
             "https://a.example:8080/x",

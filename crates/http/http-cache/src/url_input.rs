@@ -1,13 +1,14 @@
-//! URLs as people write them, to name what is stored.
+//! URLs that operators enter to select stored responses.
 
 use millrace_http1::Authority;
 use millrace_http1::target::push_encoded;
 
 use super::key::{Scheme, UriOrigin};
 
-/// The text that the keys of a URL begin with, up to the line of their first part: the host in
-/// lower case, without the port that goes without saying, and with a path, in which bytes from 0x80
-/// are percent-encoded. Without a scheme, `http` is meant. `None` where it is no URL of a site.
+/// Returns the text with which the keys of a URL begin, up to the line of the first added value:
+/// the host in lower case, without the default port, followed by a path in which bytes from 0x80
+/// are percent-encoded. The default scheme is `http`. Returns `None` if the text is not a URL with
+/// a host.
 pub fn normalise_url(text: &[u8]) -> Option<Vec<u8>> {
     let (site, local) = split_url(text)?;
     let mut url = Vec::new();
@@ -19,12 +20,12 @@ pub fn normalise_url(text: &[u8]) -> Option<Vec<u8>> {
     Some(url)
 }
 
-/// The site of a URL, of which nothing but the host needs to be there. `None` where it is none.
+/// Returns the origin of a URL, of which only the host is required; `None` if it is malformed.
 pub fn parse_uri_origin(text: &[u8]) -> Option<UriOrigin<'_>> {
     split_url(text).map(|(site, _)| site)
 }
 
-/// Its site, and the path and query as they are written, without a fragment.
+/// Splits a URL into its origin, and its path and query as written, without a fragment.
 fn split_url(text: &[u8]) -> Option<(UriOrigin<'_>, &[u8])> {
     if text.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
         return None;
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_as_keys_are_written() {
+    fn urls_are_normalised_like_keys() {
         for (text, expected) in [
             ("http://Example.com:80/A?b=C#d", "http://example.com/A?b=C"),
             ("HTTPS://example.com:443", "https://example.com/"),

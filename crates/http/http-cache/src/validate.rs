@@ -1,22 +1,23 @@
-//! Asking the origin whether a stored response still holds, RFC 9111 section 4.3.
+//! Validating a stored response with the origin (RFC 9111 section 4.3).
 
 use millrace_http1::{FieldName, HeaderWriter, RequestHead};
 
 use super::cached_header::CachedHeader;
 
-/// Writes the fields that make a request ask whether a stored response still holds; gives whether
-/// there are any. The client's own `If-None-Match` and `If-Modified-Since` must not go with them:
-/// its response is made from what is stored then.
+/// Writes the conditional fields that validate a stored response. Returns whether there are any.
+/// `If-None-Match` and `If-Modified-Since` of the client must then not be forwarded, because its
+/// response is made from the stored one.
 ///
-/// RFC 9111 section 4.3.1: the entity tag, and the time of modification for origins that know
-/// nothing else. A stored part is asked about only for a request with `Range`, which the caller has
-/// found it to response: others want the whole. `Range` and `If-Range` of the request go with these
-/// fields. RFC 9110 section 13.2.2: the origin judges these first, and where it has another
-/// representation now it sends the range of that one.
+/// RFC 9111 section 4.3.1: both the entity tag and the time of modification are sent, since some
+/// origins use only the latter. A stored range is validated only for a request with `Range` that
+/// the caller found it to satisfy; other requests need the complete representation. `Range` and
+/// `If-Range` of the request are forwarded with these fields. RFC 9110 section 13.2.2: the origin
+/// evaluates these conditions first, and if its representation changed, it sends the range of the
+/// new one.
 ///
-/// Section 4.3.4: a 304 to these fields is about this response, whatever the 304 has: the origin has
-/// compared what was sent, and a tag of its own in the 304 does not unsay it (such a tag is not
-/// taken over, [`freshen`](super::freshen())).
+/// Section 4.3.4: a 304 response confirms this stored response, whatever fields it has, because the
+/// origin compared the validators that were sent. An entity tag in the 304 does not contradict
+/// that, and is not stored ([`freshen`](super::freshen())).
 pub fn write_validation(
     out: &mut impl HeaderWriter,
     request: &RequestHead,
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn validators_are_sent_as_they_came_section_4_3_1() {
+    fn validators_are_sent_as_received_section_4_3_1() {
         let tag = asked("ETag: W/\"a\"\r\n");
         assert_eq!(tag, ("If-None-Match: W/\"a\"\r\n".to_owned(), true));
         let date = asked(MODIFIED).0;

@@ -1,11 +1,15 @@
-//! `Vary`: which stored response of a URI fits a request, RFC 9111 section 4.1.
+//! `Vary`: which stored response for a URI matches a request (RFC 9111 section 4.1).
 //!
-//! The fields that a response names count as the origin receives them. They are normalised as far as
-//! their definition allows, and hashed: lines of a list and of an unknown field are joined; of fields
-//! that an RFC defines as lists, empty members and blanks around members do not count; and of the
-//! fields of content negotiation neither does case, the order of members with their own weight, nor
-//! how a weight is written. Every other field is compared byte by byte: to its origin `lang=en,` may
-//! be another cookie than `lang=en`.
+//! Fields are compared as the origin receives them. Their values are normalised as far as their
+//! definition permits, and hashed:
+//!
+//! * Lines of lists and of unknown fields are joined.
+//! * In fields that an RFC defines as lists, empty members and white space around members are
+//!   ignored.
+//! * In fields of content negotiation, case, the order of members with weights, and the notation of
+//!   a weight are ignored too.
+//! * All other fields are compared byte by byte: to an origin, `lang=en,` may be another cookie
+//!   than `lang=en`.
 
 use memchr::memchr;
 use millrace_http1::{FieldName, NameSet, OriginRequest, ResponseHead, split_list, split_tokens};
@@ -16,30 +20,31 @@ use super::key_sink::KeySink;
 use super::limits::VARY_NAMES_MAX;
 use super::not_stored::NotStored;
 
-/// The request fields that choose among the responses of a URI.
+/// The request fields by which the responses for a URI differ.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct VaryNames {
-    /// Lower-case names in order, each once, with commas between; never empty.
+    /// Distinct lower-case names in order, separated by commas; never empty.
     text: Box<[u8]>,
-    /// What each of them is known as.
+    /// The [`FieldName`] of each name.
     known: Box<[FieldName]>,
 }
 
-/// What a request says in the fields of [`VaryNames`], as hashes. Of no meaning with other names.
+/// The values of a request in the fields of [`VaryNames`], as hashes. Comparable only for the same
+/// names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VariantKey {
-    /// What it says in all of them.
+    /// Hash of all values.
     pub exact: u128,
-    /// The same with `Accept-Language` replaced: in a request by the one language that it prefers,
-    /// in a stored response by the one that it is in.
+    /// The same, with `Accept-Language` replaced: in a request by its preferred language, in a
+    /// stored response by the language of the response.
     pub by_language: Option<u128>,
 }
 
 impl VariantKey {
-    /// Whether a stored response with this key fits a request with that one.
+    /// Returns whether a stored response with this key matches a request with the key `request`.
     ///
-    /// RFC 9111 section 4.1: a response fits the same words. One in the language that a request
-    /// wants before all others fits too: with other words, the origin could not do better.
+    /// RFC 9111 section 4.1: a response matches equal values. A response in the language that the
+    /// request prefers to all others matches too, because the origin could not select a better one.
     pub fn matches(&self, request: &Self) -> bool {
         let is_same_language =
             || self.by_language.is_some() && self.by_language == request.by_language;
@@ -48,11 +53,11 @@ impl VariantKey {
 }
 
 impl VaryNames {
-    /// Reads the `Vary` fields of a response; `None` where it does not vary.
+    /// Parses the `Vary` fields of a response; `None` if it has none.
     ///
     /// # Errors
-    /// [`Refusal::VaryAny`] for one with a `*` in it, which fits no other request, and
-    /// [`Refusal::VaryTooMany`].
+    /// Returns [`NotStored::VaryAny`] if there is a `*`, with which the response matches no other
+    /// request, and [`NotStored::VaryTooMany`] beyond 16 names.
     pub fn parse(response: &ResponseHead) -> Result<Option<Self>, NotStored> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         for name in response.values(FieldName::Vary).flat_map(split_tokens) {
@@ -71,21 +76,21 @@ impl VaryNames {
         Ok(Self::from_bytes(&names.join(&b',')))
     }
 
-    /// The names as they are kept, for the disk and for people.
+    /// Returns the names in stored form, for the disk and for operators.
     pub fn as_bytes(&self) -> &[u8] {
         &self.text
     }
 
-    /// Takes back what [`VaryNames::as_bytes`] gave.
+    /// Parses the result of [`VaryNames::as_bytes`]; `None` if it has no names.
     pub fn from_bytes(names: &[u8]) -> Option<Self> {
         let known: Box<[FieldName]> = split_tokens(names).map(FieldName::from_bytes).collect();
         (!known.is_empty()).then(|| Self { text: names.into(), known })
     }
 
-    /// A hash of the very words that a request has in these fields. Requests with the same words
-    /// have the same [`VaryNames::key`], which costs about four times as much: so this is what an
-    /// index looks for first, and remembers of those that it answered. Absent and empty fields have
-    /// different words.
+    /// Returns a hash of the raw values of a request in these fields. Requests with the same raw
+    /// values have the same [`VaryNames::key`], which costs about four times as much, so an index
+    /// searches for this hash first and remembers it for matched requests. Absent and empty fields
+    /// have different hashes.
     pub fn raw_hash(&self, hash: &HashKey, request: &OriginRequest<'_>) -> u128 {
         let mut sink = hash.hasher();
         for (name, &known) in self.iter() {
@@ -95,20 +100,21 @@ impl VaryNames {
             };
             request.generated_value(known, &mut put_value);
             request.values(known, name).for_each(put_value);
-            // No value has a NUL or a line end, so that no two lists of values are the same text.
+            // Values contain no NUL and no line end, so two lists of values never have the same
+            // text.
             sink.put(b"\0");
         }
         sink.finish128().as_u128()
     }
 
     /// Returns the variant key of a request. Allocates only for fields that the proxy writes
-    /// itself; see [`OriginRequest::written`].
+    /// itself; see [`OriginRequest::generated_value`].
     pub fn key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> VariantKey {
         let language = if self.has_language() { preferred_language(request) } else { None };
         self.key_in(hash, request, language)
     }
 
-    /// The key that a response to this request is stored under.
+    /// Returns the key under which a response to this request is stored.
     pub fn response_key(
         &self,
         hash: &HashKey,
@@ -155,7 +161,7 @@ impl VaryNames {
                 _ if LISTS.contains(known) => put_list(&mut sink, request, (known, name)),
                 _ => put_lines(&mut sink, request, (known, name)),
             }
-            // No value has a line end, so that no two lists of values are the same text.
+            // Values contain no line end, so two lists of values never have the same text.
             sink.put(b"\n");
         }
         sink.finish128().as_u128()
@@ -170,8 +176,8 @@ const WEIGHTED_LISTS: NameSet = NameSet::new(&[
     FieldName::AcceptLanguage,
 ]);
 
-/// Other request fields that RFCs define as lists, and that go to the origin as received. `Prefer` is
-/// one by RFC 7240.
+/// Other request fields that RFCs define as lists and that are forwarded as received. RFC 7240
+/// defines `Prefer` as one.
 const LISTS: NameSet = NameSet::new(&[
     FieldName::CacheControl,
     FieldName::CdnLoop,
@@ -184,9 +190,9 @@ const LISTS: NameSet = NameSet::new(&[
     FieldName::Via,
 ]);
 
-/// Puts the lines of a field byte by byte. Lines of an unknown field are joined, as RFC 9110 section
-/// 5.3 allows. Of a known field that is no list, origins read the first line or the last, so two
-/// lines are not one with a comma. One that is there and empty is not one that is not there.
+/// Hashes the lines of a field byte by byte. Lines of an unknown field are joined, as RFC 9110
+/// section 5.3 permits. Of a known field that is no list, origins use the first or the last line,
+/// so two lines differ from one with a comma. An empty field differs from an absent one.
 fn put_lines(
     sink: &mut SipHasher13,
     request: &OriginRequest<'_>,
@@ -202,7 +208,7 @@ fn put_lines(
     }
 }
 
-/// Puts the members of a list. One that is there and empty is not one that is not there.
+/// Hashes the members of a list. An empty field differs from an absent one.
 fn put_list(
     sink: &mut SipHasher13,
     request: &OriginRequest<'_>,
@@ -218,9 +224,9 @@ fn put_list(
     }
 }
 
-/// Puts the members of a field of content negotiation, RFC 9110 section 12.5. Each has its weight
-/// with it, so their order says nothing, and they are put in one of ours. A list that is longer
-/// than anybody needs is put as it is.
+/// Hashes the members of a field of content negotiation (RFC 9110 section 12.5). Each member has
+/// its weight, so their order has no meaning and they are sorted. An unusually long list is hashed
+/// as it is.
 fn put_weighted(
     sink: &mut SipHasher13,
     request: &OriginRequest<'_>,
@@ -248,14 +254,14 @@ fn put_weighted(
     list[..count].iter().for_each(|member| member.put(sink));
 }
 
-/// Members that are put in order.
+/// Maximum number of members that are sorted.
 const WEIGHTED_MAX: usize = 16;
 
 /// A member of a field of content negotiation.
 #[derive(Clone, Copy, Default)]
 struct WeightedMember<'a> {
     value: &'a [u8],
-    /// What is after it, from the first `;` on.
+    /// The parameters from the first `;` on.
     parameters: &'a [u8],
     weight: u16,
 }
@@ -265,7 +271,7 @@ impl<'a> WeightedMember<'a> {
         let value_len = memchr(b';', member).unwrap_or(member.len());
         let (value, parameters) = member.split_at(value_len);
         let value = value.trim_ascii();
-        // RFC 9110 section 8.4.1.3: the two are one coding.
+        // The two names denote the same coding (RFC 9110 section 8.4.1.3).
         let value = if value.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { value };
         let weight = only_weight(parameters).unwrap_or(WEIGHT_MAX);
         Self { value, parameters, weight }
@@ -291,16 +297,16 @@ impl<'a> WeightedMember<'a> {
     }
 }
 
-/// The parameters of a member. Those with a quoted string stay one piece, as a string may contain
-/// `;` and blanks.
+/// Splits the parameters of a member. Parameters with a quoted string are not split, because a
+/// string may contain `;` and white space.
 fn split_parameters(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
     let has_string = memchr(b'"', parameters).is_some();
     let pieces = parameters.split(move |&byte| byte == b';' && !has_string);
     pieces.skip(usize::from(!has_string)).map(<[u8]>::trim_ascii)
 }
 
-/// The weight among the parameters of a member. `None` where there are two, of which some origins
-/// take the first and some the last.
+/// Returns the only weight in the parameters of a member. Returns `None` if there are two, of which
+/// some origins use the first and some the last.
 fn only_weight(parameters: &[u8]) -> Option<u16> {
     let mut weights = split_parameters(parameters).filter_map(parse_weight);
     weights.next().filter(|_| weights.next().is_none())
@@ -308,7 +314,7 @@ fn only_weight(parameters: &[u8]) -> Option<u16> {
 
 const WEIGHT_MAX: u16 = 1000;
 
-/// Reads `q=0.5` as thousandths, RFC 9110 section 12.4.2; `None` for any other parameter.
+/// Parses `q=0.5` as thousandths (RFC 9110 section 12.4.2); `None` for any other parameter.
 fn parse_weight(parameter: &[u8]) -> Option<u16> {
     let [b'q' | b'Q', b'=', number @ ..] = parameter else { return None };
     let (whole, fraction) = match number {
@@ -324,7 +330,7 @@ fn parse_weight(parameter: &[u8]) -> Option<u16> {
     (thousandths <= WEIGHT_MAX).then_some(thousandths)
 }
 
-/// The language that a request wants before all others; `None` where it has no such one.
+/// Returns the language that a request prefers to all others; `None` if there is no such one.
 fn preferred_language<'a>(request: &OriginRequest<'a>) -> Option<&'a [u8]> {
     let mut best: Option<(&[u8], u16)> = None;
     let mut is_alone = false;
@@ -358,7 +364,7 @@ mod tests {
         VaryNames::parse(&response(200, &format!("Vary: {value}\r\n")))
     }
 
-    /// Whether what was stored for one request fits another.
+    /// Returns whether the stored response to one request matches another request.
     fn fits(vary: &str, stored: &str, fields: &str, asked: &str) -> bool {
         let names = names(vary).unwrap().unwrap();
         let (stored, asked) = (get(stored), get(asked));
@@ -387,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_must_be_the_same_section_4_1() {
+    fn named_fields_have_to_be_equal_section_4_1() {
         let all = "Foo: 1\r\nBar: abc\r\nBaz: 789\r\n";
         assert!(fits("Foo, Bar, Baz", all, "", all));
         assert!(fits("Foo", "Foo: 1\r\nOther: 2\r\n", "", "Other: 3\r\nfoo: 1\r\n"));
@@ -401,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_joined_and_blanks_do_not_count_section_4_1() {
+    fn lists_are_joined_and_white_space_is_ignored_section_4_1() {
         for list in ["Prefer", "Cache-Control", "If-None-Match"] {
             let twice = |one: &str, other: &str| format!("{one}\r\n{list}: {other}");
             assert!(same(list, "1, 2", &twice("1", "2")));
@@ -460,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_words_have_the_same_hash() {
+    fn equal_raw_values_have_the_same_hash() {
         let names = names("Foo, Bar").unwrap().unwrap();
         let words = |fields: &str| names.raw_hash(&HASH, &OriginRequest::as_received(&get(fields)));
         assert_eq!(words("Foo: 1\r\nX: y\r\nbar: 2\r\n"), words("bar: 2\r\nfoo: 1\r\n"));
@@ -470,7 +476,7 @@ mod tests {
         assert_ne!(words("Foo: 1\r\n"), words("Bar: 1\r\n"));
         assert_ne!(words("Foo: 1\r\nFoo: 2\r\n"), words("Foo: 1\r\nBar: 2\r\n"));
         assert_ne!(words("Foo:\r\n"), words(""));
-        assert_ne!(words("Foo:\r\n"), words("Bar:\r\n"), "empty values are told apart");
+        assert_ne!(words("Foo:\r\n"), words("Bar:\r\n"), "empty values are distinguished");
         let all = ["", "Foo:\r\n", "Foo:\r\nFoo:\r\n", "Bar:\r\nBar:\r\n", "Foo:\r\nBar:\r\n"];
         for (at, one) in all.iter().enumerate() {
             assert!(all[..at].iter().all(|other| words(one) != words(other)), "{one}");
@@ -479,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_counts_as_the_origin_receives_it() {
+    fn a_field_is_compared_as_the_origin_receives_it() {
         let sent = |vary: &str, client: &str, is_trusted, fields: &str| {
             let names = names(vary).unwrap().unwrap();
             let (head, client) = (get(fields), client.parse().ok());
@@ -516,7 +522,7 @@ mod tests {
         assert!(!finds("en, de", "de", "de-AT, de;q=0.9") && !finds("en, de", "de", "*"));
         assert!(!finds("en, de", "de, en", "de") && !finds("en, de", "de", "de;q=0"));
         assert!(!finds("en, de", "de", "de;q=x"));
-        // Only this one field may differ.
+        // Only this field may differ.
         let stored = "Accept-Language: en\r\nFoo: 1\r\n";
         let asked = "Accept-Language: de\r\nFoo: 2\r\n";
         assert!(!fits("Accept-Language, Foo", stored, "Content-Language: de\r\n", asked));

@@ -1,5 +1,6 @@
-//! Stories of a cache made of the rules alone: what the client asks, what the origin says, and what
-//! each of them sees. Each is one of the public suite's areas, or a rule that needs two to show.
+//! Scenarios for a cache made of the rules alone: the client's request, the origin's response, and
+//! what each of them receives. Each scenario covers an area of the public HTTP caching suite, or
+//! the combination of two rules.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod model;
@@ -9,7 +10,7 @@ use model::{Model, OriginResponse, Reply, request, response_head};
 /// Sat, 21 Nov 2026 10:16:00 GMT.
 const START_MS: u64 = 1_795_256_160_000;
 
-/// A cache, and what its origin will say; with what it was asked.
+/// A cache, and the requests that its origin received.
 struct Scenario {
     model: Model,
     asked: Vec<String>,
@@ -24,7 +25,7 @@ impl Scenario {
         self.model.now_ms += seconds * 1000;
     }
 
-    /// A request by its line and fields; `None` for an origin that cannot be reached.
+    /// Sends a request by its line and fields. `None`: the origin cannot be reached.
     fn send(&mut self, line: &str, fields: &str, response: Option<(&str, &str, &str)>) -> Reply {
         let bytes = format!("{line} HTTP/1.1\r\nHost: example.com\r\n{fields}\r\n");
         let asked = &mut self.asked;
@@ -36,12 +37,12 @@ impl Scenario {
         })
     }
 
-    /// A GET that the origin responses with status 200.
+    /// Sends a GET request, to which the origin responds with status 200.
     fn get(&mut self, fields: &str, response_fields: &str, body: &str) -> Reply {
         self.send("GET /", fields, Some(("200 OK", response_fields, body)))
     }
 
-    /// A GET that must not reach the origin.
+    /// Sends a GET request that must not reach the origin.
     fn hit(&mut self, fields: &str) -> Reply {
         let asked = self.asked.len();
         let reply = self.send("GET /", fields, Some(("500 Not a hit", "", "")));
@@ -49,7 +50,7 @@ impl Scenario {
         reply
     }
 
-    /// A GET that the origin sees, and responses with status 200 and `new`.
+    /// Sends a GET request that must reach the origin, which responds with status 200 and `new`.
     fn miss(&mut self, fields: &str) -> Reply {
         let reply = self.get(fields, "Cache-Control: no-store\r\n", "new");
         assert_eq!(reply.body, b"new", "{}", reply.head.escape_ascii());
@@ -175,7 +176,7 @@ fn a_part_is_made_whole_sections_3_3_and_3_4() {
 }
 
 #[test]
-fn a_part_of_something_else_is_not_joined_section_3_4() {
+fn a_part_of_another_representation_is_not_joined_section_3_4() {
     let mut scenario = Scenario::new();
     let first = "Cache-Control: max-age=60\r\nETag: \"a\"\r\nContent-Range: bytes 0-4/10\r\n";
     scenario.send("GET /", "Range: bytes=0-4\r\n", Some(("206 Partial Content", first, "01234")));
@@ -226,7 +227,7 @@ fn a_newer_response_that_is_not_stored_is_the_end_of_the_old_one() {
     let mut scenario = Scenario::new();
     scenario.get("", FRESH, "old");
     scenario.send("GET /", "Cache-Control: no-cache\r\n", Some(("503 Failed", "", "failed")));
-    assert_eq!(scenario.hit("").body, b"old", "a failure says nothing of the resource");
+    assert_eq!(scenario.hit("").body, b"old", "a failure does not describe the resource");
     scenario.get("Cache-Control: no-cache\r\n", "", "new");
     scenario.miss("");
 }
@@ -260,7 +261,7 @@ fn only_if_cached_never_goes_out_section_5_2_1_7() {
 }
 
 #[test]
-fn a_304_that_forbids_storing_is_the_last_section_4_3_4() {
+fn a_304_that_forbids_storing_evicts_after_use_section_4_3_4() {
     let mut scenario = Scenario::new();
     scenario.get("", "Cache-Control: max-age=2\r\nETag: \"a\"\r\n", "old");
     scenario.wait_s(3);
@@ -270,7 +271,7 @@ fn a_304_that_forbids_storing_is_the_last_section_4_3_4() {
 }
 
 #[test]
-fn a_head_keeps_or_spoils_what_is_stored_section_4_3_5() {
+fn a_head_updates_or_invalidates_section_4_3_5() {
     let mut scenario = Scenario::new();
     scenario.get("", "Cache-Control: max-age=2\r\nETag: \"a\"\r\n", "old");
     scenario.wait_s(3);
@@ -284,7 +285,7 @@ fn a_head_keeps_or_spoils_what_is_stored_section_4_3_5() {
 }
 
 #[test]
-fn what_was_fetched_with_a_strange_field_is_not_for_others() {
+fn responses_to_unkeyed_requests_are_not_shared() {
     let mut scenario = Scenario::new();
     scenario.get("X-HTTP-Method-Override: PUT\r\n", FRESH, "poison");
     scenario.miss("");

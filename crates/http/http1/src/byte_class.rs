@@ -1,33 +1,32 @@
-//! What each byte may be part of, as one table.
+//! Byte classes of the HTTP grammar, in one lookup table.
 
 /// A set of byte classes, one bit each.
 #[derive(Clone, Copy)]
 pub(crate) struct ByteClass(u8);
 
-/// RFC 9110 section 5.6.2: methods, field names, list members.
+/// RFC 9110 section 5.6.2: bytes of a token, such as a method, a field name or a list member.
 pub(crate) const TOKEN: ByteClass = ByteClass(1);
-/// RFC 9110 section 5.5: field values and reason phrases. Bytes above 127 are opaque data.
+/// RFC 9110 section 5.5: bytes of field values and reason phrases. Bytes above 127 are opaque data.
 pub(crate) const VALUE: ByteClass = ByteClass(2);
-/// A request target before its first `?`; see [`crate::target`] for the choice.
+/// Bytes of a request target before its first `?`. The module [`crate::target`] has the reasons.
 pub(crate) const PATH: ByteClass = ByteClass(4);
-/// A request target after its first `?`.
+/// Bytes of a request target after its first `?`.
 pub(crate) const QUERY: ByteClass = ByteClass(8);
-/// A host that is a name.
+/// Bytes of a host name.
 pub(crate) const HOST: ByteClass = ByteClass(16);
-/// The bytes of a token that servers with CGI variables keep in names (letters and digits), and
-/// `-`.
+/// Alphanumeric bytes and `-`: the token bytes that CGI programs can distinguish in a field name.
 pub(crate) const ALNUM_OR_HYPHEN: ByteClass = ByteClass(32);
 
 static CLASSES: [u8; 256] = build_classes();
 
 impl ByteClass {
-    /// Whether the byte is in the class.
+    /// Returns whether the byte is in the class.
     #[inline]
     pub(crate) fn contains(self, byte: u8) -> bool {
         CLASSES[byte as usize] & self.0 != 0
     }
 
-    /// How many bytes there are before the first that is not.
+    /// Returns the length of the longest prefix whose bytes are all in the class.
     #[inline]
     pub(crate) fn prefix_len(self, bytes: &[u8]) -> usize {
         let has_eight = |eight: &&[u8; 8]| {
@@ -38,21 +37,21 @@ impl ByteClass {
         at + bytes[at..].iter().take_while(|&&byte| self.contains(byte)).count()
     }
 
-    /// Whether all bytes are.
+    /// Returns whether all bytes are in the class.
     #[inline]
     pub(crate) fn contains_all(self, bytes: &[u8]) -> bool {
         self.prefix_len(bytes) == bytes.len()
     }
 }
 
-/// Whether the bytes are a token: at least one, all in [`TOKEN`].
+/// Returns whether the bytes are a token: at least one byte, all in [`TOKEN`].
 #[inline(always)]
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && TOKEN.contains_all(bytes)
 }
 
-/// The bytes without leading and trailing spaces and tabs, the only ones that RFC 9110
-/// section 5.6.3 calls white space. Others, and bytes above 127, stay.
+/// Removes leading and trailing spaces and tabs, the only bytes that RFC 9110 section 5.6.3 defines
+/// as white space. Bytes above 127 stay.
 pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = bytes {
         bytes = rest;
@@ -72,7 +71,7 @@ const fn build_classes() -> [u8; 256] {
         if alphanumeric || in_set(byte, b"!#$%&'*+-.^_`|~") {
             class |= TOKEN.0;
         }
-        // RFC 3986 characters without `#` and `?`, and what browsers send raw.
+        // The characters of RFC 3986 except `#` and `?`, and those that browsers send unencoded.
         if alphanumeric || in_set(byte, b"-._~:/@!$&'()*+,;=%[]{}|^`") {
             class |= PATH.0 | QUERY.0;
         }
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_class_holds_what_its_grammar_says() {
+    fn each_class_has_the_bytes_of_its_grammar() {
         let count = |class: ByteClass| (0..=255).filter(|&byte| class.contains(byte)).count();
         assert_eq!(count(TOKEN), 62 + 15);
         assert_eq!(count(VALUE), 95 + 1 + 128);
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_ends_at_the_first_other_byte() {
+    fn a_prefix_ends_at_the_first_other_byte() {
         for len in 0..20 {
             let bytes = [&vec![b'a'; len][..], b" a"].concat();
             assert_eq!((TOKEN.prefix_len(&bytes), HOST.prefix_len(&bytes[..len])), (len, len));

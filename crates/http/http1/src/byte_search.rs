@@ -1,30 +1,33 @@
-//! Looking for bytes many at a time. Heads have many short lines, for which a library's search
-//! costs more to begin than to do.
+//! Searches for a byte in blocks of 16. Heads have many short lines, for which the setup of a
+//! general search costs more than the search.
 
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// Where the first of these bytes is; how many bytes there are, if it is not there.
+/// Returns the offset of the first byte that equals `wanted`; the length if there is none.
 #[inline]
 pub(crate) fn find(bytes: &[u8], wanted: u8) -> usize {
     let pattern = ONES * u64::from(wanted);
     first(bytes, |word| zeros(word ^ pattern), |byte| byte == wanted)
 }
 
-/// Where the first control is, a tab or DEL too; how many bytes there are, if there is none.
+/// Returns the offset of the first control byte, tabs and DEL included; the length if there is
+/// none.
 #[inline(never)]
 pub(crate) fn find_control(bytes: &[u8]) -> usize {
     first(bytes, controls, |byte| byte.is_ascii_control())
 }
 
-/// Where the first byte is that `is_wanted`. `marks` sets the high bit of each such byte of eight,
-/// and may set that of bytes above one that it set rightly.
+/// Returns the offset of the first byte for which `is_wanted` returns true, or the length. `marks`
+/// sets the high bit of each such byte in a word of eight; it may also set high bits above a
+/// correctly set one.
 #[inline]
 fn first(bytes: &[u8], marks: impl Fn(u64) -> u64, is_wanted: impl Fn(u8) -> bool) -> usize {
     let place = |word: &[u8; 8]| marks(u64::from_le_bytes(*word)).trailing_zeros() as usize / 8;
     let (blocks, rest) = bytes.as_chunks::<16>();
     for (index, block) in blocks.iter().enumerate() {
-        // Whether it is there at all, and not where, the compiler asks with one vector comparison.
+        // The compiler turns this test for presence, without the position, into one vector
+        // comparison.
         if block.iter().fold(false, |has, &byte| has | is_wanted(byte)) {
             let ([low, high], _) = block.as_chunks() else { unreachable!("sixteen are two words") };
             let low = place(low);
@@ -35,17 +38,17 @@ fn first(bytes: &[u8], marks: impl Fn(u64) -> u64, is_wanted: impl Fn(u8) -> boo
     bytes.len() - rest.len() + found.unwrap_or(rest.len())
 }
 
-/// Marks the bytes that are 0, in the manner of [`first`].
+/// Marks the bytes that are 0, as [`first`] requires.
 #[inline]
 fn zeros(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGH
 }
 
-/// Marks the bytes below 32 and those that are 127, in the manner of [`first`].
+/// Marks the bytes below 32 and those that are 127, as [`first`] requires.
 #[inline]
 fn controls(word: u64) -> u64 {
     let delete = word ^ (ONES * 0x7f);
-    // The high bits of `delete` are those of `word`.
+    // `delete` and `word` have the same high bits.
     (word.wrapping_sub(ONES * 0x20) | delete.wrapping_sub(ONES)) & !word & HIGH
 }
 
@@ -53,9 +56,9 @@ fn controls(word: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each byte at each place of up to three words and two blocks, before each other byte.
+    /// Each byte at each position of up to three words and two blocks, before each other byte.
     #[test]
-    fn many_at_a_time_finds_what_one_at_a_time_finds() {
+    fn the_block_search_equals_a_linear_search() {
         for len in [1, 7, 8, 9, 16, 23, 41] {
             for at in 0..len {
                 for byte in 0..=u8::MAX {

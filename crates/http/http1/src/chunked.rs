@@ -1,11 +1,18 @@
-//! The chunked coding, RFC 9112 section 7.1, from bytes to payload.
+//! The chunked transfer coding (RFC 9112 section 7.1): [`ChunkedDecoder`] turns a chunked body into
+//! its payload.
 //!
-//! Valid by the grammar, yet refused, because readers differ about it: white space anywhere in the
-//! line of a chunk's size, also the "bad" one around extensions; more than 16 digits, leading zeros
-//! included; sizes from 2^63 on; extensions above 256 bytes a chunk or 16 KiB a body; more than 64
-//! trailer lines or 8 KiB of them. Extensions are checked and dropped, section 7.1.1. So that
-//! nothing of a sender's notation reaches the next hop, a body is written anew, beginning with
-//! [`write_chunk_size`].
+//! Some bodies are valid by the grammar but are refused, because implementations read them
+//! differently:
+//!
+//! * white space anywhere in a chunk-size line, including the optional ("bad") white space around
+//!   extensions
+//! * more than 16 digits in a chunk size, leading zeros included
+//! * chunk sizes of 2^63 and more
+//! * extensions of more than 256 bytes in a chunk or 16 KiB in a body
+//! * more than 64 trailer lines, or more than 8 KiB of them
+//!
+//! Extensions are checked and dropped (section 7.1.1). A body that is forwarded is encoded anew,
+//! beginning with [`write_chunk_size`], so that no notation of its sender reaches the next hop.
 
 use std::ops::Range;
 
@@ -16,27 +23,41 @@ use crate::limits::{
 };
 use crate::trailer::Trailers;
 
-/// Reads one chunked body that arrives in pieces. The default one is at a body's start.
+/// A decoder for one chunked body that arrives in pieces.
+///
+/// `ChunkedDecoder::default()` expects the first byte of a body.
+///
+/// ```
+/// use millrace_http1::ChunkedDecoder;
+///
+/// let mut input = *b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nGET";
+/// let mut decoder = ChunkedDecoder::default();
+/// let progress = decoder.decode(&mut input).unwrap();
+/// assert_eq!(&input[progress.payload], b"abcde");
+/// assert!(progress.ended);
+/// assert_eq!(&input[progress.consumed..], b"GET");
+/// ```
 #[derive(Debug, Default)]
 pub struct ChunkedDecoder {
-    /// Bytes of this chunk's data still to come; while its size is read, what was read of it.
+    /// Bytes of the current chunk's data that have not arrived. While the size line is read, the
+    /// value of the digits read so far.
     remaining: u64,
-    /// Bytes of extensions in all chunks so far, at most [`EXTENSION_BYTES_ALL_MAX`].
+    /// Bytes of the extensions of all chunks so far, at most [`EXTENSION_BYTES_ALL_MAX`].
     extension_bytes_all: u32,
-    /// Those of this chunk, at most [`EXTENSION_BYTES_MAX`].
+    /// Bytes of the extensions of the current chunk, at most [`EXTENSION_BYTES_MAX`].
     extension_bytes: u16,
-    /// Digits of this chunk's size so far, at most [`CHUNK_SIZE_DIGITS_MAX`].
+    /// Digits of the current chunk size read so far, at most [`CHUNK_SIZE_DIGITS_MAX`].
     digits: u8,
     state: DecoderState,
-    /// Why nothing more is read.
+    /// The error that ended decoding. Every later call returns it.
     failed: Option<ChunkError>,
-    /// Only bodies that have trailers pay for them.
+    /// Allocated when the first trailer line arrives.
     trailers: Option<Box<Trailers>>,
 }
 
 const _: () = assert!(size_of::<ChunkedDecoder>() <= 64);
 
-/// What the next byte belongs to.
+/// The part of the body that the next byte belongs to.
 ///
 /// ```text
 ///   Size -> SizeDigits -+----------------------> SizeLf -+-> Data -> DataCr -> DataLf -> Size
@@ -47,7 +68,7 @@ const _: () = assert!(size_of::<ChunkedDecoder>() <= 64);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum DecoderState {
-    /// The first digit.
+    /// The first digit of a chunk size.
     #[default]
     Size,
     SizeDigits,
@@ -66,33 +87,36 @@ enum DecoderState {
     Data,
     DataCr,
     DataLf,
-    /// The first byte of a trailer line, or of the last, empty one.
+    /// The first byte of a trailer line, or of the empty line that ends the body.
     Trailer,
     TrailerLine,
     LastLf,
     Ended,
 }
 
-/// What one call of [`ChunkedDecoder::decode`] did.
+/// The result of one call of [`ChunkedDecoder::decode`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DecodeProgress {
-    /// How many bytes from the start of the input were read: all of them, unless the body ended or
-    /// is malformed.
+    /// Bytes of the input that were read: all of them, unless the body ended or is malformed.
     pub consumed: usize,
-    /// Where in the input the payload lies now, in one piece. May be empty.
+    /// The range of the input that holds the decoded payload, in one piece. It may be empty.
     pub payload: Range<usize>,
-    /// Whether the body ended, trailers included. What follows is the next message's.
+    /// Whether the body ended, trailers included. The bytes after `consumed` belong to the next
+    /// message.
     pub ended: bool,
 }
 
 impl ChunkedDecoder {
-    /// Reads from the start of `input`, which is what came after the last call's `consumed` bytes,
-    /// and moves the payload of several chunks together, in place: so `input[..consumed]` is not
-    /// what was received any more. Never reads past the end of the body, and nothing after it.
+    /// Decodes the next bytes of the body. `input` begins right after the bytes that the last call
+    /// consumed.
+    ///
+    /// The payload of several chunks is moved together in place, so `input[..consumed]` no longer
+    /// holds the received bytes. Nothing after the end of the body is read or changed.
     ///
     /// # Errors
-    /// See [`ChunkError`]. Payload in front of what is malformed is given first, and the error by
-    /// the next call, and every one after it: see [`ChunkedDecoder::is_malformed`].
+    /// Returns a [`ChunkError`] if the body is malformed. Payload before the malformed byte is
+    /// returned first; the next call and all later ones return the error.
+    /// [`ChunkedDecoder::is_malformed`] reports early that an error follows.
     pub fn decode(&mut self, input: &mut [u8]) -> Result<DecodeProgress, ChunkError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -146,7 +170,7 @@ impl ChunkedDecoder {
         Ok(DecodeProgress { consumed: at, payload, ended: self.is_finished() })
     }
 
-    /// The body is malformed at `at`: what comes of the payload in front of it.
+    /// Records the error at offset `at`, and returns the payload before it if there is any.
     #[cold]
     fn fail(
         &mut self,
@@ -161,21 +185,23 @@ impl ChunkedDecoder {
         Ok(DecodeProgress { consumed: at, payload, ended: false })
     }
 
-    /// Whether the body breaks the grammar behind the payload that was given.
+    /// Returns whether the body is malformed after the payload returned so far.
     pub fn is_malformed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Bytes of the present chunk's data that are still to come; 0 between chunks. They may be
-    /// taken around the decoder, which is then told by [`ChunkedDecoder::skip`].
+    /// Returns the bytes of the current chunk's data that have not been decoded; 0 between chunks.
+    ///
+    /// A caller may move these bytes without the decoder, for example by splice(2), and report them
+    /// by [`ChunkedDecoder::skip`].
     pub fn data_left(&self) -> u64 {
         if self.state == DecoderState::Data { self.remaining } else { 0 }
     }
 
-    /// Notes that `count` bytes of the present chunk's data were taken elsewhere.
+    /// Skips `count` bytes of the current chunk's data, which the caller moved without the decoder.
     ///
     /// # Panics
-    /// When there are not so many: see [`ChunkedDecoder::data_left`].
+    /// Panics if `count` is greater than [`ChunkedDecoder::data_left`].
     pub fn skip(&mut self, count: u64) {
         assert!(count <= self.data_left(), "only data is skipped");
         if count > 0 {
@@ -186,21 +212,22 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Whether the body ended, trailers included.
+    /// Returns whether the body ended, trailers included.
     pub fn is_finished(&self) -> bool {
         self.state == DecoderState::Ended
     }
 
-    /// The trailer lines that may be passed on, each as `Name: value` and CR LF; complete once the
-    /// body ended, and empty when there are none.
+    /// Returns the trailer lines that may be forwarded, each as `Name: value` and CR LF. The list
+    /// is complete once the body ended, and empty if there are none.
     ///
-    /// RFC 9110 section 6.5.1: a trailer may not frame, route, authenticate, or control the message
-    /// or its content, lest somebody merges it into the head. Those are dropped.
+    /// RFC 9110 section 6.5.1: a trailer field may not frame, route or authenticate the message, or
+    /// control the message or its content, because a recipient may merge it into the header
+    /// section. Such trailers are dropped.
     pub fn trailers(&self) -> &[u8] {
         self.trailers.as_ref().map_or(&[], |trailers| trailers.forwarded_lines())
     }
 
-    /// The state after a byte that is neither data nor in a trailer line.
+    /// Returns the state after a byte that is neither data nor part of a trailer line.
     fn next_state(&mut self, byte: u8) -> Result<DecoderState, ChunkError> {
         match (self.state, byte) {
             (DecoderState::Size | DecoderState::SizeDigits, _) if byte.is_ascii_hexdigit() => {
@@ -231,13 +258,14 @@ impl ChunkedDecoder {
         if self.digits == CHUNK_SIZE_DIGITS_MAX || self.remaining > BODY_BYTES_MAX >> 4 {
             return Err(ChunkError::SizeTooLong);
         }
-        let digit = (byte as char).to_digit(16).expect("its caller asked");
+        let digit = (byte as char).to_digit(16).expect("the caller checked the digit");
         self.digits += 1;
         self.remaining = self.remaining << 4 | u64::from(digit);
         Ok(DecoderState::SizeDigits)
     }
 
-    /// The state after a byte of an extension, RFC 9112 section 7.1.1, or of what ends it.
+    /// Returns the state after a byte of an extension (RFC 9112 section 7.1.1), or after the byte
+    /// that ends it.
     fn next_extension_state(&mut self, byte: u8) -> Result<DecoderState, ChunkError> {
         if byte == b'\n' {
             return Err(ChunkError::LineEndInvalid);
@@ -287,8 +315,9 @@ impl ChunkedDecoder {
     }
 }
 
-/// Appends the line before a chunk of `len` bytes, in lower case without leading zeros. After the
-/// data comes CR LF. `len` of 0 is the last chunk: trailers and an empty line follow.
+/// Appends the size line of a chunk of `len` bytes: lower-case hexadecimal digits without leading
+/// zeros, and CR LF. The caller appends the data and CR LF. A `len` of 0 is the last chunk, after
+/// which trailers and an empty line follow.
 pub fn write_chunk_size(out: &mut Vec<u8>, len: usize) {
     let digits = (usize::BITS - len.leading_zeros()).div_ceil(4).max(1);
     for place in (0..digits).rev() {
@@ -297,12 +326,15 @@ pub fn write_chunk_size(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Checks, for any bytes: split anywhere they give the same payload, also in front of an error, and
-/// the same trailers, end and error as in one piece; nothing beyond the end is touched; and what
-/// comes out, written anew and read again, is the same.
+/// Fuzzes the decoder with any bytes. It checks that:
+///
+/// * input split anywhere yields the same payload, trailers, end and error as input in one piece,
+///   also for payload before an error
+/// * bytes after the end of the body are not changed
+/// * a decoded body that is encoded again decodes to the same payload and trailers
 ///
 /// # Panics
-/// When one of these does not hold.
+/// Panics if one of these properties is violated.
 pub fn fuzz_chunked(data: &[u8]) {
     let whole = fuzz::decode(data, data.len().max(1));
     let stride = data.first().map_or(1, |&byte| usize::from(byte % 29) + 2);
@@ -335,7 +367,7 @@ mod fuzz {
         pub(super) ended: bool,
     }
 
-    /// Decodes in pieces of `size` bytes. The error comes with the payload in front of it.
+    /// Decodes in pieces of `size` bytes. An error is returned with the payload before it.
     pub(super) fn decode(data: &[u8], size: usize) -> Result<Decoded, (ChunkError, Vec<u8>)> {
         let mut decoder = ChunkedDecoder::default();
         let (mut payload, mut consumed, mut ended) = (Vec::new(), 0, false);
@@ -346,14 +378,21 @@ mod fuzz {
                 Err(error) => return Err((error, payload)),
             };
             assert!(step.payload.end <= step.consumed && step.consumed <= piece.len());
-            assert_eq!(piece_read[step.consumed..], piece[step.consumed..], "the rest is whole");
+            assert_eq!(
+                piece_read[step.consumed..],
+                piece[step.consumed..],
+                "bytes after the end are unchanged"
+            );
             assert!(!ended || step.consumed == 0, "nothing is read after the end");
             payload.extend_from_slice(&piece_read[step.payload]);
             if decoder.is_malformed() {
                 let error = decoder.decode(&mut piece_read[step.consumed..]);
-                return Err((error.expect_err("it is malformed"), payload));
+                return Err((error.expect_err("the body is malformed"), payload));
             }
-            assert!(step.ended || step.consumed == piece.len(), "only the end stops it");
+            assert!(
+                step.ended || step.consumed == piece.len(),
+                "all input is consumed unless the body ended"
+            );
             consumed += step.consumed;
             ended |= step.ended;
         }
@@ -373,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_in_front_of_an_error_is_given_first() {
+    fn payload_before_an_error_is_returned_first() {
         let body = b"3\r\nabc\r\n2\r\nde\r\nxyz";
         let mut input = *body;
         let mut decoder = ChunkedDecoder::default();
@@ -389,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_taken_elsewhere_is_told_and_the_rest_read_on() {
+    fn data_may_be_skipped_and_decoding_continues() {
         let mut decoder = ChunkedDecoder::default();
         assert_eq!(decoder.data_left(), 0);
         let step = decoder.decode(&mut b"0a\r\nabc".to_owned()).unwrap();
@@ -405,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_moved_together_and_the_next_message_left_alone() {
+    fn payload_is_moved_together_and_the_next_message_is_unchanged() {
         let mut input = *b"3\r\nabc\r\nA;x=\"y\"\r\n0123456789\r\n00\r\nT: 1\r\n\r\nGET / HTTP/1.1";
         let mut decoder = ChunkedDecoder::default();
         let step = decoder.decode(&mut input).unwrap();
@@ -418,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_hex_and_nothing_else() {
+    fn sizes_are_hexadecimal_digits_only() {
         assert_eq!(payload("0\r\n\r\n").as_deref(), Some(""));
         assert_eq!(payload("0000000000000003\r\nabc\r\n0\r\n\r\n").as_deref(), Some("abc"));
         assert_eq!(decode("7fffffffffffffff\r\nab").unwrap().payload, b"ab");
@@ -460,7 +499,7 @@ mod tests {
         {
             assert_eq!(decode(body), Err(ChunkError::DataEndInvalid), "{body:?}");
         }
-        assert_eq!(payload("3\r\nab"), None, "a body that stops is not whole");
+        assert_eq!(payload("3\r\nab"), None, "the body is incomplete");
         assert_eq!(payload("3\r\nabc\r\n0\r\n"), None);
     }
 
@@ -496,17 +535,17 @@ mod tests {
         }
         let long =
             |len: usize, count: usize| format!("1;{}\r\nx\r\n", "a".repeat(len - 1)).repeat(count);
-        // The byte after the name counts as well, be it the CR.
+        // The byte after the name counts as well, even if it is the CR.
         assert!(decode(long(255, 64)).is_ok());
         assert_eq!(decode(long(256, 1)), Err(ChunkError::ExtensionsTooLong));
         assert_eq!(decode(long(255, 65)), Err(ChunkError::ExtensionsTooLong));
     }
 
     #[test]
-    fn trailers_are_strict_and_those_that_control_are_dropped() {
+    fn trailers_are_parsed_strictly_and_control_fields_are_dropped() {
         let trailers = |lines: &str| decode(format!("0\r\n{lines}\r\n")).map(|it| it.trailers);
-        let kept = b"Grpc-Status: 0\r\nx: y\r\nempty: \r\n".to_vec();
-        assert_eq!(trailers("Grpc-Status:0\r\nx:\t y \r\nempty:\r\n"), Ok(kept));
+        let forwarded = b"Grpc-Status: 0\r\nx: y\r\nempty: \r\n".to_vec();
+        assert_eq!(trailers("Grpc-Status:0\r\nx:\t y \r\nempty:\r\n"), Ok(forwarded));
         for name in [
             "Content-Length",
             "Transfer-Encoding",
@@ -556,13 +595,13 @@ mod tests {
         let long = format!("a: {}\r\n", "b".repeat(8187));
         assert!(trailers(&long).is_ok());
         assert_eq!(trailers(&format!("b{long}")), Err(ChunkError::TrailersTooLong));
-        let longer_as_it_goes_on = format!("a:{}\r\n", "b".repeat(8188));
-        assert_eq!(trailers(&longer_as_it_goes_on), Err(ChunkError::TrailersTooLong));
+        let longer_when_forwarded = format!("a:{}\r\n", "b".repeat(8188));
+        assert_eq!(trailers(&longer_when_forwarded), Err(ChunkError::TrailersTooLong));
         assert_eq!(decode(format!("0\r\n{}", "a".repeat(8193))), Err(ChunkError::TrailersTooLong));
     }
 
     #[test]
-    fn sizes_are_written_as_they_are_read() {
+    fn sizes_are_written_in_lower_case_hexadecimal() {
         for len in [0, 1, 9, 10, 15, 16, 255, 256, 65_536, usize::MAX] {
             let mut out = Vec::new();
             write_chunk_size(&mut out, len);

@@ -1,22 +1,25 @@
-//! Lists in values of fields, and numbers.
+//! Comma-separated lists in field values, and decimal numbers.
 
 use memchr::memchr3;
 
 use crate::byte_class::trim;
 
-/// The members of a comma-separated list of tokens, trimmed, without the empty ones (RFC 9110
-/// section 5.6.1). For fields whose members may be quoted there is [`items`].
+/// Splits a comma-separated list of tokens (RFC 9110 section 5.6.1). Returns its members without
+/// surrounding white space, and leaves out empty ones. For fields whose members may contain quoted
+/// strings, use [`split_list`].
 pub fn split_tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     split_members(value).filter(|member| !member.is_empty())
 }
 
-/// The members of a comma-separated list of tokens, trimmed, with the empty ones.
+/// Splits a comma-separated list of tokens. Returns all members without surrounding white space,
+/// empty ones included.
 pub(crate) fn split_members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim)
 }
 
-/// The members of a comma-separated list, trimmed, without the empty ones. A comma in a quoted
-/// string ends nothing; a string that is not closed reaches to the end of the value.
+/// Splits a comma-separated list whose members may contain quoted strings (RFC 9110 section 5.6.1).
+/// Returns its members without surrounding white space, and leaves out empty ones. A comma in a
+/// quoted string does not end a member; an unclosed string extends to the end of the value.
 pub fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(value);
     std::iter::from_fn(move || {
@@ -28,7 +31,7 @@ pub fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     .filter(|member| !member.is_empty())
 }
 
-/// Where the comma is that ends the first member, or the length.
+/// Returns the offset of the comma that ends the first member, or the length of the value.
 fn member_end(value: &[u8]) -> usize {
     let mut is_quoted = false;
     let mut at = 0;
@@ -45,18 +48,18 @@ fn member_end(value: &[u8]) -> usize {
     value.len()
 }
 
-/// Whether a list of tokens has this one, in whatever case.
+/// Returns whether a list of tokens contains `token`, ignoring ASCII case.
 pub fn has_token(value: &[u8], token: &[u8]) -> bool {
     split_tokens(value).any(|member| member.eq_ignore_ascii_case(token))
 }
 
-/// Reads plain decimal digits: no sign, no space; `None` for anything else and for overflow.
-/// Leading zeros are read.
+/// Parses plain decimal digits, leading zeros included. Returns `None` for anything else, such as a
+/// sign or a space, and on overflow.
 pub fn parse_decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
-    // So many digits always fit, and are nearly all that is ever read.
+    // 19 digits cannot overflow, and longer numbers are rare.
     let (head, tail) = digits.split_at(digits.len().min(19));
     let value = head.iter().try_fold(0, |value, byte| Some(value * 10 + digit(*byte)?))?;
     tail.iter()
@@ -67,14 +70,14 @@ fn digit(byte: u8) -> Option<u64> {
     byte.is_ascii_digit().then(|| u64::from(byte - b'0'))
 }
 
-/// How many more members a list may have.
+/// The number of members that a list may still have.
 pub(crate) struct MemberBound {
     pub(crate) left: usize,
     pub(crate) left_empty: usize,
 }
 
 impl MemberBound {
-    /// Counts a member; `None`: it is one too many.
+    /// Counts a member. Returns `None` if it exceeds the limit.
     pub(crate) fn count(&mut self, member: &[u8]) -> Option<()> {
         let left = if member.is_empty() { &mut self.left_empty } else { &mut self.left };
         *left = left.checked_sub(1)?;

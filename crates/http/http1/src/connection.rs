@@ -1,4 +1,4 @@
-//! What the fields say that are about the connection: `Connection` and `Upgrade`.
+//! The connection-specific fields `Connection` and `Upgrade`.
 
 use crate::byte_class::is_token;
 use crate::comma_list::{MemberBound, split_members, split_tokens};
@@ -8,28 +8,29 @@ use crate::limits::{CONNECTION_OPTIONS_MAX, EMPTY_MEMBERS_MAX, UPGRADE_PROTOCOLS
 use crate::method::Version;
 use crate::name::FieldName;
 
-/// What the `Connection` fields of a head say.
+/// The options in the `Connection` fields of a head (RFC 9110 section 7.6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ConnectionOptions {
-    /// `close`
+    /// Whether `close` is present.
     pub close: bool,
-    /// `keep-alive`
+    /// Whether `keep-alive` is present.
     pub keep_alive: bool,
-    /// `upgrade`: the `Upgrade` field counts.
+    /// Whether `upgrade` is present, so that the `Upgrade` field applies.
     pub upgrade: bool,
-    /// `te`: the `TE` field counts.
+    /// Whether `te` is present, so that the `TE` field applies.
     pub te: bool,
-    /// Names of other fields, which may have to be removed.
+    /// Whether names of other fields are present. Those fields may have to be removed.
     pub others: bool,
 }
 
 impl ConnectionOptions {
-    /// Whether the sender wants the connection to last beyond this exchange, RFC 9112 section 9.3.
+    /// Returns whether the sender keeps the connection open after this message (RFC 9112 section
+    /// 9.3). `version` is that of the message.
     pub fn is_persistent(self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
     }
 
-    /// Reads the values of the `Connection` fields of a whole head.
+    /// Parses the values of all `Connection` fields of a complete head.
     pub(crate) fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Self, HeadError> {
         let mut options = Self::default();
         let mut bound = MemberBound { left: CONNECTION_OPTIONS_MAX, left_empty: EMPTY_MEMBERS_MAX };
@@ -51,8 +52,8 @@ impl ConnectionOptions {
     }
 }
 
-/// Marks the unknown fields among `fields`, which are ranges of `bytes`, that the options of
-/// `Connection` name. [`ConnectionOptions::of`] has bounded the options.
+/// Sets [`FieldLine::is_nominated`] for the unknown fields that `Connection` names. `fields` are
+/// ranges of `bytes`. [`ConnectionOptions::parse`] has bounded the number of options.
 #[cold]
 pub(crate) fn mark_nominated(bytes: &[u8], fields: &mut [FieldLine]) {
     let mut names: [&[u8]; CONNECTION_OPTIONS_MAX] = Default::default();
@@ -65,7 +66,7 @@ pub(crate) fn mark_nominated(bytes: &[u8], fields: &mut [FieldLine]) {
     }
 }
 
-/// Whether all protocols in the values of the `Upgrade` fields of a whole head are well-formed.
+/// Returns whether all protocols in the `Upgrade` fields of a complete head are well-formed.
 pub(crate) fn check_upgrade_protocols<'a>(
     values: impl Iterator<Item = &'a [u8]>,
 ) -> Result<bool, HeadError> {

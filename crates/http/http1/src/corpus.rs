@@ -1,24 +1,28 @@
-//! The fuzz corpus in ordinary tests: what the crates share that have fuzz bodies. It is built for
-//! tests alone, of this crate or of one that asks for the feature `corpus`.
+//! Runs fuzz functions over their corpus in ordinary tests.
+//!
+//! The module is compiled for tests only: of this crate, or of a crate that enables the feature
+//! `corpus`.
 
 use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-/// Makes an input of another one; all inputs of the corpus may serve.
+/// A function that derives a new input from `input`, and possibly from other inputs of the corpus.
 pub type Mutator = fn(&mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8>;
 
-/// Runs a fuzz body over the corpus of a target, and over so many random changes of each input.
+/// Calls `body` with each input in the corpus of the fuzz target `target`, and with `changes`
+/// random mutations of each.
 ///
 /// # Panics
-/// When the body does, or when the corpus is not there.
+/// Panics if `body` panics, or if the corpus is missing.
 pub fn run(target: &str, changes: usize, change: Mutator, body: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target);
     let files = fs::read_dir(&folder).expect("the target has a corpus");
-    let mut files: Vec<_> = files.map(|file| file.expect("it is read").path()).collect();
+    let mut files: Vec<_> = files.map(|file| file.expect("the file is readable").path()).collect();
     files.sort();
-    assert!(files.len() >= 10, "the corpus of {target} is there");
-    let inputs: Vec<_> = files.iter().map(|path| fs::read(path).expect("it is a file")).collect();
+    assert!(files.len() >= 10, "the corpus of {target} has 10 files");
+    let inputs: Vec<_> =
+        files.iter().map(|path| fs::read(path).expect("the file is readable")).collect();
     let mut random = Random::from_clock();
     for input in &inputs {
         body(input);
@@ -30,25 +34,25 @@ pub fn run(target: &str, changes: usize, change: Mutator, body: fn(&[u8])) {
     }
 }
 
-/// Numbers that look like drawn ones.
+/// A pseudo-random number generator (xorshift64).
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From the clock; prints the seed.
+    /// Creates a generator seeded from the clock, and prints the seed.
     pub fn from_clock() -> Self {
-        let now = UNIX_EPOCH.elapsed().expect("it is later than 1970");
+        let now = UNIX_EPOCH.elapsed().expect("the clock is later than 1970");
         let seed = now.as_nanos() as u64 | 1;
         println!("seed {seed}");
         Self::from_seed(seed)
     }
 
-    /// From this seed, each its own numbers; 0 counts as 1.
+    /// Creates a generator from a seed; 0 is replaced by 1.
     pub fn from_seed(seed: u64) -> Self {
         Self(seed.max(1))
     }
 
-    /// 0 to `bound - 1`, or 0.
+    /// Returns a number from 0 to `bound - 1`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -57,7 +61,7 @@ impl Random {
     }
 }
 
-/// A [`Change`] of single bytes, and of where inputs begin and end.
+/// A [`Mutator`] that changes single bytes, and cuts, repeats and joins parts of inputs.
 pub fn mutate_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
     const ODD: &[u8] = b"\r\n\0 \t:;,\"0x\x7f\x80#@[]?%*/.";
     let mut bytes = input.to_vec();
@@ -82,7 +86,8 @@ pub fn mutate_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Ve
     bytes
 }
 
-/// A [`Change`] of lines, and in lines of values more than of names, so that most heads stay heads.
+/// A [`Mutator`] that changes whole lines and bytes in lines, values more often than names, so that
+/// most mutated heads stay valid.
 pub fn mutate_lines(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
     const ODD: &[u8] = b" \t:;,\"\\=*-/?&.0129aW\x80";
     let mut lines: Vec<Vec<u8>> =

@@ -1,58 +1,61 @@
-//! Why a head, or a chunked body, is refused.
+//! Errors of parsing heads and chunked bodies.
 
 use std::fmt;
 
-/// What is wrong with a head. All are the sender's fault, and none goes away with more bytes: the
-/// connection cannot be used any further, because where the head ends is not certain.
+/// The reason why a head is refused.
+///
+/// The sender caused each of these errors, and no further input resolves it. The end of the head is
+/// unknown, so the connection cannot be used any longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadError {
     /// The head is longer than [`HeadLimits::bytes_max`](crate::HeadLimits::bytes_max).
     BytesTooMany,
-    /// It has more fields than [`HeadLimits::fields_max`](crate::HeadLimits::fields_max).
+    /// The head has more fields than [`HeadLimits::fields_max`](crate::HeadLimits::fields_max).
     FieldsTooMany,
-    /// The target is longer than
+    /// The request target is longer than
     /// [`HeadLimits::target_bytes_max`](crate::HeadLimits::target_bytes_max).
     TargetTooLong,
-    /// The method has more than 32 bytes.
+    /// The method is longer than 32 bytes.
     MethodTooLong,
-    /// More than one empty line, or half a line end, before the request line.
+    /// More than one empty line, or half a line end, comes before the request line.
     EmptyLine,
     /// A line ends in LF without CR.
     BareLf,
-    /// A CR that no LF follows.
+    /// A CR is not followed by LF.
     BareCr,
     /// The method is empty or not a token.
     MethodInvalid,
-    /// The target is empty, or has a byte that no target may have.
+    /// The target is empty, or has a byte that no target may contain.
     TargetInvalid,
-    /// More than one space, or a tab, between the parts of a request line.
+    /// The parts of the request line are separated by a tab or by more than one space.
     RequestLineSpaces,
-    /// No version: HTTP/0.9.
+    /// The request line has no version (HTTP/0.9).
     VersionMissing,
     /// The version is not `HTTP/`, a digit, a dot and a digit.
     VersionInvalid,
-    /// A version in good form, but neither 1.0 nor 1.1.
+    /// The version is well-formed, but neither 1.0 nor 1.1.
     VersionUnsupported,
-    /// The status is not three digits from 100 to 599, or no space follows it.
+    /// The status code is not three digits from 100 to 599, or is not followed by a space.
     StatusInvalid,
-    /// The reason has a control byte.
+    /// The reason phrase has a control byte.
     ReasonInvalid,
-    /// A line that begins with a space or tab: a folded value, or a name that would be read as one.
+    /// A field line begins with a space or tab: a folded value, or a name that would be read as
+    /// one.
     FoldedLine,
-    /// A field line without a colon.
+    /// A field line has no colon.
     ColonMissing,
-    /// A field line that begins with its colon.
+    /// A field line begins with its colon.
     NameEmpty,
-    /// A space or tab between a field's name and its colon.
+    /// A space or tab separates a field name from its colon.
     SpaceBeforeColon,
-    /// A field name with a byte that is not of a token.
+    /// A field name has a byte that is not allowed in a token.
     NameInvalid,
-    /// A field value with a control byte.
+    /// A field value has a control byte.
     ValueInvalid,
-    /// More than 32 options, or more than 32 empty members, in the `Connection` fields.
+    /// The `Connection` fields have more than 32 options or more than 32 empty members.
     ConnectionOptionsTooMany,
-    /// More than 8 protocols, or more than 32 empty members, in the `Upgrade` fields of a head
-    /// whose `Connection` has the option `upgrade`.
+    /// The `Upgrade` fields of a head whose `Connection` has the option `upgrade` have more than 8
+    /// protocols or more than 32 empty members.
     UpgradeProtocolsTooMany,
 }
 
@@ -88,27 +91,29 @@ impl fmt::Display for HeadError {
 
 impl std::error::Error for HeadError {}
 
-/// Why a chunked body is refused. The sender's fault; where the body ends is not certain, so the
-/// connection is of no more use, and the message must not look whole to its receiver.
+/// The reason why a chunked body is refused.
+///
+/// The sender caused the error. The end of the body is unknown, so the connection cannot be used
+/// any longer, and the recipient must be able to see that the message is incomplete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChunkError {
-    /// No hex digit, or a byte after the digits that does not belong there.
+    /// A chunk size has no hexadecimal digit, or an invalid byte follows its digits.
     SizeInvalid,
-    /// More than 16 digits, or 2^63 and more.
+    /// A chunk size has more than 16 digits, or is 2^63 or more.
     SizeTooLong,
-    /// An extension that is not a token with perhaps a token or quoted string as its value.
+    /// An extension is not a token with an optional token or quoted string as its value.
     ExtensionInvalid,
-    /// Extensions of more than 256 bytes in a chunk, or 16 KiB in all.
+    /// The extensions have more than 256 bytes in a chunk, or more than 16 KiB in the body.
     ExtensionsTooLong,
-    /// The line of a size, or the last line, does not end in CR LF.
+    /// A size line, or the last line of the body, does not end in CR LF.
     LineEndInvalid,
-    /// No CR LF where the data should end.
+    /// CR LF is missing after the data of a chunk.
     DataEndInvalid,
-    /// A trailer line is malformed.
+    /// A trailer line is malformed, for the reason given.
     TrailerInvalid(HeadError),
-    /// Trailer lines of more than 8 KiB.
+    /// The trailer lines have more than 8 KiB.
     TrailersTooLong,
-    /// More than 64 trailer lines.
+    /// The body has more than 64 trailer lines.
     TrailersTooMany,
 }
 

@@ -1,22 +1,22 @@
-//! What a request expects of who gets its body.
+//! The `Expect` field.
 
 use crate::method::Version;
 use crate::name::FieldName;
 use crate::request::RequestHead;
 
-/// What a request expects before it sends its body, RFC 9110 section 10.1.1.
+/// The expectation of a request (RFC 9110 section 10.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Expectation {
-    /// Nothing. So it is with HTTP/1.0, whatever it says.
+    /// No expectation. An HTTP/1.0 request never has one: its `Expect` field is ignored.
     #[default]
     None,
-    /// `100-continue`
+    /// `100-continue`: the client waits for a 100 response before it sends the body.
     Continue,
-    /// Something else, or several things: status 417.
+    /// Another expectation, or several. The response is 417.
     Unknown,
 }
 
-/// Reads the `Expect` fields of a request.
+/// Parses the `Expect` fields of a request.
 pub fn expectation(head: &RequestHead) -> Expectation {
     if head.version() == Version::Http10 {
         return Expectation::None;

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use crate::name::FieldName;
 
-/// A range of a head's own bytes: `start + len <= bytes().len()`, as long as the head is not parsed
-/// again or cleared.
+/// A range of the bytes of a head: `start + len <= bytes().len()`. It is valid until the head is
+/// parsed again or cleared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// Where it begins.
+    /// Offset of the first byte.
     pub start: u32,
-    /// How many bytes it has.
+    /// Length in bytes.
     pub len: u32,
 }
 
@@ -28,25 +28,26 @@ impl Span {
     }
 }
 
-/// One field line.
+/// One field line of a head (RFC 9112 section 5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FieldLine {
     /// The name as received: a token.
     pub name: Span,
-    /// The value without the spaces and tabs around it; may be empty. No control bytes but tabs.
+    /// The value without surrounding spaces and tabs. It may be empty and has no control bytes
+    /// except tabs.
     pub value: Span,
-    /// The name by its meaning.
+    /// The name as a [`FieldName`].
     pub known: FieldName,
-    /// Whether its line was received in canonical form: after the colon one space, and nothing but
-    /// the value before the line end.
+    /// Whether the line was received in canonical form: one space after the colon, and no white
+    /// space after the value.
     pub(crate) is_canonical: bool,
-    /// Whether `Connection` names it, and it is not known: such a field is for the next hop only.
-    /// Set once the head is whole.
+    /// Whether `Connection` names this field and the field is not a known one, so that it applies
+    /// to the next hop only. Set when the head is complete.
     pub(crate) is_nominated: bool,
 }
 
 impl FieldLine {
-    /// Where the next line begins, if this one is canonical.
+    /// Returns the offset of the next line, if this line is canonical.
     pub(crate) fn canonical_end(&self) -> u32 {
         self.name.start + self.name.len + 2 + self.value.len + 2
     }

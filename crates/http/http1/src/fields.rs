@@ -1,4 +1,4 @@
-//! What fields mean to an intermediary: what goes on and what does not.
+//! Which fields an intermediary forwards.
 
 use memchr::{memchr, memmem};
 
@@ -7,9 +7,13 @@ use crate::field::FieldLine;
 use crate::head::Fields;
 use crate::name::{FieldName, NameSet};
 
-/// What never goes on: the fields for the next hop only, RFC 9110 section 7.6.1, and with them
-/// those of proxy authentication, which are for this proxy, or from nobody that may ask; what could
-/// be taken for a field that was checked; and the length of a body, which is written anew.
+/// Fields that are never forwarded:
+///
+/// * hop-by-hop fields (RFC 9110 section 7.6.1)
+/// * fields of proxy authentication, which are for this proxy, or come from a server that is no
+///   proxy and may not ask for it
+/// * fields that a recipient could take for one that was checked
+/// * the length of the body, which is written anew
 const NOT_FORWARDED: NameSet = NameSet::new(&[
     FieldName::Connection,
     FieldName::KeepAlive,
@@ -26,46 +30,47 @@ const NOT_FORWARDED: NameSet = NameSet::new(&[
     FieldName::Proxy,
 ]);
 
-/// What the `Connection` fields of a head say; it was read with the head.
+/// Returns the options in the `Connection` fields of a head. They were parsed with the head.
 pub fn connection_options(fields: &Fields) -> ConnectionOptions {
     fields.options
 }
 
-/// The fields of a head that go on to the other side, in their order.
+/// Returns the fields of a head that are forwarded, in order.
 ///
-/// Left out are the hop-by-hop fields of RFC 9110 section 7.6.1, with those of proxy
-/// authentication; those that `Connection` names; [`FieldName::Disguised`]; and `Content-Length`, which
-/// the caller writes itself from the framing or [`declared_length`](crate::declared_length), so
-/// that it is there once and in plain form.
+/// The following are left out: the hop-by-hop fields of RFC 9110 section 7.6.1, the fields of proxy
+/// authentication, the fields that `Connection` names, [`FieldName::Disguised`], and
+/// `Content-Length`. The caller writes `Content-Length` itself from the framing or from
+/// [`declared_length`](crate::declared_length), so that it occurs once and in plain form.
 ///
-/// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for every recipient. So
-/// it removes only fields that this crate does not know; all that frame, route, authenticate,
-/// attest or control caches are known, and stay.
+/// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for all recipients. It
+/// therefore removes only fields that are unknown to this crate. All fields that frame, route,
+/// authenticate, attest or control caches are known, and stay.
 pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &FieldLine> {
     fields.fields().iter().filter(|field| is_forwarded(field))
 }
 
+/// Returns whether a field is forwarded.
 #[inline]
 pub(crate) fn is_forwarded(field: &FieldLine) -> bool {
     !(NOT_FORWARDED.contains(field.known) || field.is_nominated)
 }
 
-/// What goes on of a head, in pieces as long as they can be.
+/// Consecutive forwarded fields of a head, in runs that are as long as possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldRun<'a> {
-    /// One or more whole lines as received, each a name, `: `, a value and CR LF.
+    /// One or more complete lines as received, each a name, `: `, a value and CR LF.
     Lines(&'a [u8]),
-    /// A field whose line had other blanks around its value.
+    /// A field whose line had other white space around its value.
     Field {
         /// The name as received.
         name: &'a [u8],
-        /// The value, trimmed.
+        /// The value without surrounding white space.
         value: &'a [u8],
     },
 }
 
 impl<'a> FieldRun<'a> {
-    /// Its names and values in their order, for a writer that sends no lines.
+    /// Returns the names and values in order, for a writer that does not write lines.
     pub fn fields(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let (mut single, mut lines) = match self {
             Self::Lines(lines) => (None, lines),
@@ -83,9 +88,11 @@ impl<'a> FieldRun<'a> {
     }
 }
 
-/// The fields of [`forwarded_fields`] that are to be kept, in their order, neighbours together: so
-/// that a writer copies, or sends by reference, a few ranges of a head instead of each field.
-/// `keep` may be asked more than once about a field.
+/// Returns the fields of [`forwarded_fields`] for which `keep` returns true, in order, with
+/// neighbours combined. A writer can then copy, or send by reference, a few ranges of a head
+/// instead of each field.
+///
+/// `keep` may be called more than once for a field.
 pub fn forwarded_runs<'a>(
     fields: &'a Fields,
     keep: impl Fn(&FieldLine) -> bool + 'a,
@@ -102,7 +109,7 @@ pub fn forwarded_runs<'a>(
             let (name, value) = (fields.name_of(first), fields.value_of(first));
             return Some(FieldRun::Field { name, value });
         }
-        // Lines that are neighbours in the list are neighbours in the head.
+        // Neighbours in the list are neighbours in the head.
         let range = first.name.start as usize..lines[count - 1].canonical_end() as usize;
         Some(FieldRun::Lines(&fields.bytes()[range]))
     })
@@ -121,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_fields_stay_behind() {
+    fn hop_by_hop_fields_are_not_forwarded() {
         let hop_by_hop = "Connection: close\r\nKeep-Alive: 1\r\nProxy-Connection: x\r\n\
                           TE: trailers\r\n\
                           Transfer-Encoding: chunked\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\
@@ -130,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_removes_only_what_is_not_known() {
+    fn connection_removes_only_unknown_fields() {
         let named = "Connection: X-Gone,host, Cookie ,X-Forwarded-For,Cache-Control\r\n\
                      Connection: authorization, via, Max-Forwards, cdn-cache-control\r\n";
         let fields = "x-gone: 1\r\nCookie: 1\r\nX-Forwarded-For: 1\r\nCache-Control: 1\r\n\
@@ -142,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn disguised_names_stay_behind() {
+    fn disguised_names_are_not_forwarded() {
         let fields = "Content_Length: 5\r\nTransfer_Encoding: chunked\r\nX_Forwarded-For: 1\r\n";
         assert_eq!(forwarded(&format!("{fields}my_own: 1\r\n")), ["Host", "my_own"]);
     }
 
     #[test]
-    fn neighbours_go_on_as_one_range() {
+    fn neighbours_are_forwarded_as_one_range() {
         let lines = "GET / HTTP/1.1\r\nHost: a\r\nX-A: 1\r\nX-B: \r\nConnection: x-gone\r\n\
                      X-C: 3\r\nX-D:4\r\nX-E: 5 \r\nX-F:\t6\r\nX-G:\r\nX-Gone: 7\r\nVia:  8\r\n\
                      Etag: 9\r\nCookie: 10\r\nAge: 11\r\n\r\n";

@@ -1,13 +1,13 @@
-//! Numbers and addresses as text. What every request needs is written here digit by digit: the
-//! formatting of the standard library costs some 30 times as much, more than parsing the head that
-//! it goes into (docs/measuring/cost.md).
+//! Numbers and addresses as text. Every request needs them, so they are formatted here digit by
+//! digit: the formatting of the standard library costs about 30 times as much, more than parsing
+//! the head (docs/measuring/cost.md).
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::{Authority, Host};
 
-/// Bytes of the longest number, u64::MAX.
+/// Digits of the largest number, `u64::MAX`.
 pub(crate) const NUMBER_BYTES: usize = 20;
 
 /// Appends a number in decimal.
@@ -18,7 +18,8 @@ pub fn write_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Writes a number in decimal to the end of `text`, which has room for it. Returns where it begins.
+/// Formats a number in decimal at the end of `text`, which is long enough. Returns the offset of
+/// the first digit.
 #[inline]
 pub(crate) fn format_number(text: &mut [u8], mut number: u64) -> usize {
     let mut start = text.len();
@@ -32,7 +33,7 @@ pub(crate) fn format_number(text: &mut [u8], mut number: u64) -> usize {
     }
 }
 
-/// Appends an address as it stands alone: no brackets around one of IPv6.
+/// Appends an address without brackets, as it is written on its own.
 pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip {
         IpAddr::V4(ip) => write_ipv4(out, ip),
@@ -40,7 +41,7 @@ pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// Appends an address as it stands before a port or in a Host field: in brackets if of IPv6.
+/// Appends an address as it is written before a port or in a `Host` field: IPv6 in brackets.
 pub fn write_ip_host(out: &mut Vec<u8>, ip: IpAddr) {
     if ip.is_ipv4() {
         write_ip(out, ip);
@@ -51,7 +52,7 @@ pub fn write_ip_host(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// Appends a host, and its port if it has one.
+/// Appends a host, and the port if there is one.
 pub fn write_authority(out: &mut Vec<u8>, authority: &Authority<'_>) {
     match authority.host {
         Host::Name(name) => out.extend_from_slice(name),
@@ -63,8 +64,8 @@ pub fn write_authority(out: &mut Vec<u8>, authority: &Authority<'_>) {
     }
 }
 
-/// Appends an authority in its normal form: the host in lower case, the port unless it is the
-/// default one (RFC 9110 section 4.2.3). Cache keys have the same form.
+/// Appends an authority in its normal form: the host in lower case, and the port unless it is
+/// `default_port` (RFC 9110 section 4.2.3). Cache keys have the same form.
 pub fn write_normalised_authority(out: &mut Vec<u8>, authority: &Authority<'_>, default_port: u16) {
     let start = out.len();
     let port = authority.port.filter(|&port| port != default_port);
@@ -74,14 +75,14 @@ pub fn write_normalised_authority(out: &mut Vec<u8>, authority: &Authority<'_>, 
     }
 }
 
-/// Appends a port and the colon before it.
+/// Appends a colon and a port.
 pub fn write_port(out: &mut Vec<u8>, port: u16) {
     out.push(b':');
     write_number(out, port.into());
 }
 
 fn write_ipv4(out: &mut Vec<u8>, ip: Ipv4Addr) {
-    // 255.255.255.255
+    // The longest address is `255.255.255.255`.
     let mut text = [0; 15];
     let mut end = 0;
     for (index, octet) in ip.octets().into_iter().enumerate() {
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_written_as_the_standard_library_writes_it() {
+    fn output_equals_that_of_the_standard_library() {
         let mut out = Vec::new();
         let mut wanted = Vec::new();
         for number in [0, 9, 10, 99, 100, 1234567890, u64::MAX] {

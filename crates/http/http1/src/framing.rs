@@ -1,10 +1,14 @@
-//! Where a body ends, RFC 9112 section 6.3, decided from a head alone.
+//! Message framing: where a body ends (RFC 9112 section 6.3), decided from the head alone.
 //!
-//! Refused, although a rule for reading them exists: `Transfer-Encoding` together with
-//! `Content-Length`; in requests several lengths, in fields or a list, even if equal; leading zeros
-//! in a length, which some read as octal; lengths from 2^63 on, which are negative to some; codings
-//! other than `chunked` once; `Transfer-Encoding` in HTTP/1.0; in responses also an unknown coding,
-//! that could be read until the connection closes.
+//! The following are refused, although RFC 9112 defines how to read some of them:
+//!
+//! * `Transfer-Encoding` together with `Content-Length`
+//! * several lengths in a request, in fields or in a list, even if they are equal
+//! * leading zeros in a length, which some implementations read as octal
+//! * lengths of 2^63 and more, which some implementations read as negative
+//! * transfer codings other than a single `chunked`; in a response with an unknown coding, the body
+//!   could only be read until the connection closes
+//! * `Transfer-Encoding` in HTTP/1.0
 
 use std::fmt;
 
@@ -17,37 +21,41 @@ use crate::name::FieldName;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 
-/// How the end of a body is found.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Framing {
-    /// There is no body: the message ends with its head.
+    /// The message has no body: it ends with its head.
     #[default]
     None,
-    /// So many bytes, at most 2^63 - 1.
+    /// The body has this many bytes, at most 2^63 - 1.
     Length(u64),
-    /// By the chunked coding.
+    /// The body is chunked.
     Chunked,
-    /// By the end of the connection; responses only.
+    /// The body ends when the connection closes; in responses only.
     UntilClose,
 }
 
-/// Why the end of a body is not certain. The sender's fault; the connection is of no more use.
+/// The reason why the end of a body is uncertain. The sender caused the error, and the connection
+/// cannot be used any longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FramingError {
     /// `Content-Length` is not one plain decimal number below 2^63.
     LengthInvalid,
-    /// More than one `Content-Length`, in fields or in one list; in responses, if they differ.
+    /// `Content-Length` occurs more than once, in fields or in a list. In a response, the values
+    /// also differ.
     LengthDuplicate,
-    /// Both `Transfer-Encoding` and `Content-Length`.
+    /// Both `Transfer-Encoding` and `Content-Length` are present.
     Both,
-    /// `Transfer-Encoding` in HTTP/1.0, which does not have it.
+    /// `Transfer-Encoding` is present in HTTP/1.0, which does not define it.
     CodingInHttp10,
-    /// `Transfer-Encoding` is malformed, or does not end in `chunked`, or has it twice.
+    /// `Transfer-Encoding` is malformed, does not end in `chunked`, or has it twice. The response
+    /// is 400.
     CodingInvalid,
-    /// Other codings, well formed, before the `chunked`: for requests status 501.
+    /// Well-formed transfer codings other than `chunked` come before `chunked`. The response to a
+    /// request is 501.
     CodingUnsupported,
-    /// A body announced where none may be: with CONNECT or TRACE, or in a response of status 1xx or
-    /// 204.
+    /// A body is declared where none is allowed: in a CONNECT or TRACE request, or in a response
+    /// with status 1xx or 204.
     BodyForbidden,
 }
 
@@ -67,18 +75,17 @@ impl fmt::Display for FramingError {
 
 impl std::error::Error for FramingError {}
 
-/// How the end of a request's body is found: never [`Framing::UntilClose`], and
-/// [`Framing::Length`] of 0 where that is said.
+/// Returns the framing of a request's body: never [`Framing::UntilClose`], and [`Framing::Length`]
+/// of 0 if the request declares that length.
 ///
 /// # Errors
-/// When two readers could find different ends.
+/// Returns a [`FramingError`] if two recipients could determine different ends.
 pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
     let framing = declared_framing(head, head.version(), single_length(head)?)?;
     match framing {
-        // RFC 9110 section 9.3.6: a body would be taken for the tunnel's first bytes, or the
-        // other way round.
-        // RFC 9110 section 9.3.8: no client sends one with TRACE, and few origins look for it
-        // there.
+        // RFC 9110 section 9.3.6: a recipient could take the body of a CONNECT request for the
+        // first bytes of the tunnel, or the reverse. Section 9.3.8: a client must not send a body
+        // with TRACE, and few origins expect one.
         Some(Framing::Chunked | Framing::Length(1..))
             if matches!(head.method(), Method::Connect | Method::Trace) =>
         {
@@ -89,16 +96,19 @@ pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
     }
 }
 
-/// How the end of a response's body is found. `request_method` is of the request that it responses.
+/// Returns the framing of a response's body. `request_method` is the method of the request that
+/// caused the response.
 ///
-/// What a response to HEAD, or of status 304, says about its body is checked and then not meant; see
-/// [`declared_length`]. Statuses 1xx and 204 may announce neither (RFC 9110 section 8.6, RFC 9112
-/// section 6.1); only `Content-Length: 0` is let pass there, since origins send it and no reader
-/// waits for anything. After CONNECT a status 2xx begins the tunnel and both fields are ignored,
-/// RFC 9110 section 9.3.6.
+/// * In a response to HEAD, and with status 304, the declared length is checked but describes no
+///   body of this message; see [`declared_length`].
+/// * With status 1xx and 204, neither field is allowed (RFC 9110 section 8.6, RFC 9112 section
+///   6.1). Only `Content-Length: 0` is accepted, because origins send it and no recipient waits for
+///   a body.
+/// * After CONNECT, a status of 2xx begins the tunnel and both fields are ignored (RFC 9110 section
+///   9.3.6).
 ///
 /// # Errors
-/// When two readers could find different ends.
+/// Returns a [`FramingError`] if two recipients could determine different ends.
 pub fn response_framing(
     head: &ResponseHead,
     request_method: Method,
@@ -120,12 +130,13 @@ pub fn response_framing(
     Ok(framing.unwrap_or(Framing::UntilClose))
 }
 
-/// The length that a response declares, if it does: to be passed on, once, with responses that have no
-/// body themselves (HEAD, 304). Origins that write it twice, or as a list, mean one length if all
-/// are equal: RFC 9112 section 6.3.
+/// Returns the length that a response declares, if it does. It is forwarded, once, in responses
+/// that have no body themselves (to HEAD, or with status 304).
+///
+/// Equal values in several fields or in a list are one length (RFC 9112 section 6.3).
 ///
 /// # Errors
-/// [`FramingError::LengthInvalid`] and [`FramingError::LengthDuplicate`].
+/// Returns [`FramingError::LengthInvalid`] or [`FramingError::LengthDuplicate`].
 pub fn declared_length(response: &ResponseHead) -> Result<Option<u64>, FramingError> {
     match single_length(response) {
         Err(FramingError::LengthDuplicate) => repeated_length(response).map(Some),
@@ -133,7 +144,7 @@ pub fn declared_length(response: &ResponseHead) -> Result<Option<u64>, FramingEr
     }
 }
 
-/// The length that all `Content-Length` fields and their members agree about.
+/// Returns the length, if all `Content-Length` fields and list members have the same value.
 #[cold]
 fn repeated_length(fields: &Fields) -> Result<u64, FramingError> {
     let values = fields.values(FieldName::ContentLength);
@@ -147,7 +158,7 @@ fn repeated_length(fields: &Fields) -> Result<u64, FramingError> {
     Ok(first)
 }
 
-/// The value of the only `Content-Length`, if there is one.
+/// Returns the value of the only `Content-Length` field, if there is one.
 fn single_length(fields: &Fields) -> Result<Option<u64>, FramingError> {
     let mut values = fields.values(FieldName::ContentLength);
     let Some(value) = values.next() else { return Ok(None) };
@@ -168,7 +179,7 @@ fn plain_length(value: &[u8]) -> Result<u64, FramingError> {
     }
 }
 
-/// What the two fields say together.
+/// Returns the framing that `Transfer-Encoding` and `Content-Length` declare together.
 fn declared_framing(
     fields: &Fields,
     version: Version,
@@ -188,8 +199,9 @@ fn declared_framing(
     Err(coding_error(fields))
 }
 
-/// RFC 9112 section 6.3: without `chunked` at the end the body has no certain end, status 400;
-/// section 6.1: with it, but with others that are not understood before it, status 501.
+/// Returns the error for transfer codings other than a single `chunked`. RFC 9112 section 6.3:
+/// without `chunked` at the end, the end of the body is uncertain (status 400). Section 6.1: with
+/// unsupported codings before `chunked`, the response is 501.
 fn coding_error(fields: &Fields) -> FramingError {
     let codings = || fields.values(FieldName::TransferEncoding).flat_map(split_members);
     let is_chunked = |member: &[u8]| member.eq_ignore_ascii_case(b"chunked");
@@ -294,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_has_no_body() {
+    fn connect_and_its_tunnel_have_no_body() {
         let connect = |fields| frame_request("CONNECT a:1 HTTP/1.1", fields);
         assert_eq!(connect(""), Ok(Framing::None));
         assert_eq!(connect("Content-Length: 0\r\n"), Ok(Framing::Length(0)));
@@ -306,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_without_body_are_known_by_status_and_method() {
+    fn responses_without_body_are_determined_by_status_and_method() {
         use Method::{Get, Head};
         let (long, empty) = ("Content-Length: 5\r\n", "Content-Length: 0\r\n");
         let chunked = "Transfer-Encoding: chunked\r\n";

@@ -1,4 +1,4 @@
-//! What has to hold of heads, whatever their bytes are; for fuzzing.
+//! Properties that hold for heads of any bytes; for fuzzing.
 
 use crate::byte_class::trim;
 use crate::expectation::expectation;
@@ -12,16 +12,17 @@ use crate::response::{ResponseHead, StatusLine};
 use crate::target::Authority;
 use crate::upgrade::is_websocket_upgrade;
 
-/// A head to the checks.
+/// A head that the fuzz functions can compare.
 trait Fuzzed {
-    /// Everything that a reader can learn from it, as one text.
+    /// Returns everything that a reader can learn from the head, as text.
     fn meaning(&self) -> String;
 
+    /// Returns the head in canonical form.
     fn canonical(&self) -> Vec<u8>;
 }
 
-/// Checks what holds of requests and of responses alike. Gives the head, if the bytes begin with one,
-/// and how many of them it is.
+/// Checks the properties that requests and responses share. Returns the head and its length in
+/// bytes, if `data` begins with a head.
 fn fuzz_head<L: StartLine>(data: &[u8], limits: &HeadLimits) -> Option<(Head<L>, usize)>
 where
     Head<L>: Fuzzed,
@@ -31,9 +32,9 @@ where
     let mut piecewise = Head::<L>::default();
     let mut scan = HeadScan::default();
     let mut seen = Ok(None);
-    // An empty line may come before it.
+    // An empty line may come before the head.
     for end in 0..=data.len().min(limits.bytes_max + 3) {
-        // Another head in between, as when a worker has one for all its connections.
+        // Clear the head in between, as a worker does that has one head for all its connections.
         piecewise.clear();
         seen = piecewise.parse(&data[..end], &mut scan, limits);
         if seen != Ok(None) {
@@ -49,7 +50,7 @@ where
     assert!(data[..used].ends_with(head.bytes()));
     assert_eq!(head.meaning(), piecewise.meaning());
     let canonical = head.canonical();
-    // The space that a status line may lack.
+    // A status line may lack one space, which the canonical form has.
     let limits = HeadLimits { bytes_max: limits.bytes_max + 1, ..*limits };
     let used_of_canonical = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
     assert_eq!(used_of_canonical, Ok(Some(canonical.len())));
@@ -57,12 +58,14 @@ where
     Some((head, used))
 }
 
-/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
-/// no more bytes are used than there are, every range is inside the head, and what is understood,
-/// written in canonical form, is understood in the same way.
+/// Fuzzes the request parser with any bytes. It checks that:
+///
+/// * input split anywhere yields the same head or the same error as input in one piece
+/// * no more bytes are used than there are, and every range is inside the head
+/// * a head written in canonical form is parsed to the same meaning
 ///
 /// # Panics
-/// When one of these does not hold.
+/// Panics if one of these properties is violated.
 pub fn fuzz_request_head(data: &[u8]) {
     let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 1024 };
     if let Some((head, used)) = fuzz_head(data, &limits) {
@@ -71,10 +74,11 @@ pub fn fuzz_request_head(data: &[u8]) {
     }
 }
 
-/// The same for the head of a response, before which no byte is skipped.
+/// Fuzzes the response parsers in the same way as [`fuzz_request_head`], the lenient one included.
+/// No byte is skipped before a response.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// Panics if one of the properties is violated.
 pub fn fuzz_response_head(data: &[u8]) {
     let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
     let strict = fuzz_head::<StatusLine>(data, &limits);
@@ -84,8 +88,8 @@ pub fn fuzz_response_head(data: &[u8]) {
     fuzz_lenient(data, &limits, strict);
 }
 
-/// What the lenient reader takes is what the strict one takes, or it is rewritten as such, in the
-/// same way however it is split.
+/// Checks that the lenient parser accepts each head that the strict one accepts, and rewrites
+/// others to heads that the strict one accepts, however the input is split.
 fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(ResponseHead, usize)>) {
     let mut head = ResponseHead::default();
     let mut scan = HeadScan::default();
@@ -114,11 +118,12 @@ fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(ResponseHead, 
     let has_bare = data[..used].starts_with(b"\n")
         || data[..used].windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r');
     assert!(scan.is_ambiguous() || !has_bare);
-    let (again, used) = fuzz_head::<StatusLine>(head.bytes(), limits).expect("it is strict");
+    let (again, used) =
+        fuzz_head::<StatusLine>(head.bytes(), limits).expect("the rewritten head is strict");
     assert_eq!((used, again.meaning()), (head.bytes().len(), head.meaning()));
 }
 
-/// Whatever authority is understood is written as one that is understood in the same way.
+/// Checks that an accepted authority is written as one that is parsed to the same value.
 fn fuzz_destination(head: &RequestHead) {
     let Ok(destination) = destination(head) else { return };
     let Some(authority) = destination.authority else { return };
@@ -176,7 +181,7 @@ impl Fuzzed for ResponseHead {
 }
 
 impl Fields {
-    /// Everything that a reader can learn from the fields.
+    /// Returns everything that a reader can learn from the fields, as text.
     fn fields_meaning(&self) -> String {
         let lines = self.fields().iter().map(|field| {
             let (name, value) = (self.name_of(field), self.value_of(field));
@@ -194,7 +199,7 @@ impl Fields {
         format!("{:?} {:?}", lines.collect::<Vec<_>>(), connection_options(self))
     }
 
-    /// The head with its fields in canonical form after `start`.
+    /// Returns the head with its fields in canonical form after `start`.
     fn fields_canonical(&self, mut start: Vec<u8>) -> Vec<u8> {
         for field in self.fields() {
             for part in [self.name_of(field), b":", self.value_of(field), b"\r\n"] {

@@ -1,5 +1,5 @@
-//! What the heads of requests and responses share: their lines, their fields, and where a head that
-//! arrives in pieces was left. It never looks at what a field means.
+//! The common part of request and response heads: lines, fields, and the state of parsing a head
+//! that arrives in pieces. Nothing here depends on the meaning of a field.
 
 use std::ops::{Deref, Range};
 
@@ -11,61 +11,65 @@ use crate::field::FieldLine;
 use crate::line_parser::{parse_field, parse_plain_field};
 use crate::name::{FieldName, NameSet};
 
-/// The most that a head may be. Every one of them is a refusal, with its own error.
+/// Limits on a head. A head that exceeds one is refused with an error of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
-    /// Bytes from the first of the start line to the end of the empty line.
+    /// Maximum bytes, from the start line to the empty line, both included.
     pub bytes_max: usize,
-    /// Field lines.
+    /// Maximum number of field lines.
     pub fields_max: usize,
-    /// Bytes of a request target; of no meaning to responses.
+    /// Maximum bytes of a request target, percent-encoded. Ignored for responses.
     pub target_bytes_max: usize,
 }
 
-/// How far a head that is not whole yet was looked at. Its owner keeps it beside the bytes received
-/// so far, hands it to each `parse` of the same growing bytes, and replaces it by the default for
-/// the next head. It is what makes a head cost a few passes over its bytes, however it is split.
+/// The progress of parsing a head that arrives in pieces.
+///
+/// The caller keeps one beside the receive buffer, passes it to each `parse` of the same growing
+/// bytes, and replaces it by `HeadScan::default()` for the next head. It bounds the cost of a head
+/// to a few passes over its bytes, however the head is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadScan {
-    /// Where the start line begins: after the empty line, if there was one. 0 or 2.
+    /// Offset of the start line: 2 after an empty line, otherwise 0.
     pub(crate) begin: u32,
-    /// Where the first line begins that is not whole: `begin <= line <= looked`.
+    /// Offset of the first incomplete line: `begin <= line <= scanned`.
     pub(crate) line: u32,
-    /// No line ends between `line` and here.
+    /// No line ends between `line` and this offset.
     pub(crate) scanned: u32,
-    /// Field lines before `line`.
+    /// Number of field lines before `line`.
     pub(crate) fields: u32,
-    /// Whether the start line was read.
+    /// Whether the start line was parsed.
     pub(crate) has_start_line: bool,
-    /// By which parser the head is read. Requests are always read by the strict one.
+    /// The parser for this head. Requests are always parsed by the strict one.
     pub(crate) mode: ParseMode,
-    /// Whether the head is whole, and was read from LF line ends or folded values.
+    /// Whether the head is complete and had LF line ends or folded values.
     pub(crate) is_ambiguous: bool,
 }
 
-/// How a head is read, and how its lines end.
+/// How a head is parsed, and how its lines end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum ParseMode {
-    /// By the strict parser, as it arrives.
+    /// By the strict parser, as the head arrives.
     #[default]
     Strict,
-    /// To be rewritten when it is whole; all its lines end in CR LF.
+    /// Rewritten once the head is complete; all its lines end in CR LF.
     RewriteCrLf,
-    /// To be rewritten when it is whole; all its lines end in LF alone.
+    /// Rewritten once the head is complete; all its lines end in LF alone.
     RewriteBareLf,
 }
 
-/// A head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps the
-/// memory. Its fields are reached through [`Fields`], to which it dereferences.
+/// The head of a request or response, with a copy of its bytes.
+///
+/// Parsing again, and [`clear`](Self::clear), keep the allocated memory. The head dereferences to
+/// its [`Fields`].
 #[derive(Clone, Debug, Default)]
 pub struct Head<L> {
     pub(crate) fields: Fields,
     pub(crate) line: L,
 }
 
-/// What the start line of a head says; empty by default.
+/// The parsed start line of a head; empty by default.
 pub trait StartLine: Default {
-    /// Reads the line and sets `scan.begin`; gives `false` if the line is not whole yet.
+    /// Parses the start line and sets `scan.begin`. Returns `false` if the line is not complete.
     fn parse(
         &mut self,
         input: &[u8],
@@ -73,7 +77,7 @@ pub trait StartLine: Default {
         limits: &HeadLimits,
     ) -> Result<bool, HeadError>;
 
-    /// Takes in what the line means together with the fields, once the head is whole.
+    /// Completes what depends on both the start line and the fields, once the head is complete.
     fn finish(&mut self, fields: &mut Fields);
 }
 
@@ -86,28 +90,29 @@ impl<L> Deref for Head<L> {
 }
 
 impl<L: StartLine> Head<L> {
-    /// Reads a head from the start of `input`, which is everything received since the last message
-    /// ended. One empty line before a request is skipped, RFC 9112 section 2.2.
+    /// Parses a head from the start of `input`, which is everything received since the end of the
+    /// last message. One empty line before a request is skipped (RFC 9112 section 2.2).
     ///
-    /// Gives how many bytes of `input` were used, or `None` when the head is not whole: call again
-    /// with the same bytes and more, and the same `scan`. Unless it gives `Some`, the head is empty
-    /// and of no meaning.
+    /// Returns the number of bytes of `input` that were used, or `None` if the head is not
+    /// complete. Then call again with the same bytes and more, and the same `scan`. Unless `Some`
+    /// is returned, the head is empty.
     ///
     /// # Errors
-    /// As soon as the line is whole that is wrong, and for methods and lengths as soon as the byte
-    /// is there. The error does not depend on how the bytes were split.
+    /// Returns a [`HeadError`] as soon as an invalid line is complete; for a method or length that
+    /// exceeds its limit, as soon as the byte that exceeds it arrived. The error does not depend on
+    /// how the input is split.
     pub fn parse(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        // The line is read anew as a whole, or cleared below.
+        // The start line is parsed anew or cleared below.
         self.fields.clear();
         let parsed = self.parse_whole(input, scan, limits);
         match parsed {
             Ok(Some(_)) => self.line.finish(&mut self.fields),
-            // Ranges of a copy that was not taken must not be followed.
+            // Without a copy of the bytes, ranges must not be used.
             _ => self.clear(),
         }
         parsed
@@ -122,10 +127,11 @@ impl<L: StartLine> Head<L> {
         let is_resumed = scan.has_start_line;
         let Some(mut end) = self.parse_lines(input, scan, limits)? else { return Ok(None) };
         if is_resumed {
-            // The lines before were read in an earlier call, perhaps into another head.
+            // An earlier call parsed the lines before, perhaps into another head.
             self.fields.clear();
             *scan = HeadScan::default();
-            end = self.parse_lines(input, scan, limits)?.expect("it was whole a moment ago");
+            end =
+                self.parse_lines(input, scan, limits)?.expect("the same head was complete before");
         }
         self.fields.finish(&input[scan.begin as usize..end])?;
         Ok(Some(end))
@@ -146,7 +152,7 @@ impl<L: StartLine> Head<L> {
         self.fields.parse_fields(input, scan, limits)
     }
 
-    /// Forgets the message, keeps the memory.
+    /// Clears the head, and keeps its memory.
     pub fn clear(&mut self) {
         self.fields.clear();
         self.line = L::default();
@@ -154,28 +160,29 @@ impl<L: StartLine> Head<L> {
 }
 
 impl HeadScan {
-    /// Whether the head that is whole now had LF line ends or folded values. Another reader may see
-    /// another message in it: such a one is not stored, and its connection not used again.
+    /// Returns whether the parsed head had LF line ends or folded values. Other implementations may
+    /// read another message from it. Such a response must not be stored, and its connection must
+    /// not be reused.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
-    /// The input as far as a head may reach, if nothing of the next line was looked at. That is
-    /// what the quick readers of whole, plain lines ask for first, so that a line which arrives in
-    /// pieces is tried by them only once.
+    /// Returns the input up to the limit of the head, if no byte of the next line was scanned. The
+    /// fast parsers of complete, plain lines run only then, so that they try a line that arrives in
+    /// pieces once.
     pub(crate) fn unscanned<'a>(&self, input: &'a [u8], limits: &HeadLimits) -> Option<&'a [u8]> {
         let end = input.len().min((self.begin as usize).saturating_add(limits.bytes_max));
         (self.scanned == self.line).then_some(&input[..end])
     }
 
-    /// A quick reader has read lines up to here.
+    /// Records that a fast parser parsed all lines before `line`.
     pub(crate) fn advance_to(&mut self, line: usize) {
         self.line = line as u32;
         self.scanned = self.line;
     }
 
-    /// The next whole line without its line end, as a range of `input`; `None`: it is not there
-    /// yet. The line may still have a CR inside, which its parser will refuse.
+    /// Returns the next complete line without its line end, as a range of `input`, or `None` if the
+    /// line is not complete. The line may still contain a CR, which its parser refuses.
     pub(crate) fn next_line(
         &mut self,
         input: &[u8],
@@ -200,26 +207,26 @@ impl HeadScan {
     }
 }
 
-/// The fields of a head, in their order, and the bytes that they are ranges of.
+/// The fields of a head in order, and the bytes that they are ranges of.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    /// The head in its strict form: as received, unless it had to be rewritten. A request may keep
-    /// a little of its own behind it.
+    /// The head in its strict form: as received, unless it had to be rewritten. A request may
+    /// append derived bytes, such as an encoded target.
     pub(crate) bytes: Vec<u8>,
-    /// How many of `bytes` are the head's: `received <= bytes.len()`.
+    /// The length of the head at the start of `bytes`: `received <= bytes.len()`.
     pub(crate) received: usize,
     list: Vec<FieldLine>,
-    /// The names of all in `list`.
+    /// The names of all fields in `list`.
     present: NameSet,
-    /// What those named `Connection` say, once the head is whole.
+    /// The options of all `Connection` fields, once the head is complete.
     pub(crate) options: ConnectionOptions,
-    /// Whether those named `Upgrade` count: `Connection` has the option `upgrade`, and each
-    /// protocol is well-formed.
+    /// Whether the `Upgrade` fields apply: `Connection` has the option `upgrade`, and each protocol
+    /// is well-formed.
     pub(crate) offers_upgrade: bool,
 }
 
 impl Fields {
-    /// Forgets everything but the memory.
+    /// Clears the fields, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.received = 0;
@@ -229,8 +236,8 @@ impl Fields {
         self.offers_upgrade = false;
     }
 
-    /// Reads field lines until the empty line. Gives the length of the head with it, counted from
-    /// the start of `input`; then the fields are valid, if the walk began at the first one.
+    /// Parses field lines up to the empty line. Returns the offset after the empty line, counted
+    /// from the start of `input`. The fields are valid then, if parsing began at the first one.
     pub(crate) fn parse_fields(
         &mut self,
         input: &[u8],
@@ -256,8 +263,8 @@ impl Fields {
         }
     }
 
-    /// Reads field lines while they are whole and plain, and as many as there may be. Gives whether
-    /// the empty line came then, and was read.
+    /// Parses field lines while they are complete and plain, up to the limit. Returns whether the
+    /// empty line was reached, and consumes it.
     fn parse_plain_fields(
         &mut self,
         input: &[u8],
@@ -290,7 +297,8 @@ impl Fields {
         self.list.push(field);
     }
 
-    /// Takes the copy that the fields are ranges of, and reads what only whole heads show.
+    /// Copies the bytes that the fields are ranges of, and parses the fields that need a complete
+    /// head.
     pub(crate) fn finish(&mut self, head: &[u8]) -> Result<(), HeadError> {
         self.bytes.extend_from_slice(head);
         self.received = head.len();
@@ -306,52 +314,54 @@ impl Fields {
         Ok(())
     }
 
-    /// Bytes of memory that the head has, used or not: clearing it keeps them.
+    /// Returns the bytes of memory that the head has allocated, used or not. Clearing keeps them.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.list.capacity() * size_of::<FieldLine>()
     }
 
-    /// The fields as they came.
+    /// Returns all fields in the order received.
     pub fn fields(&self) -> &[FieldLine] {
         &self.list
     }
 
-    /// A field's name, as received.
+    /// Returns the name of a field of this head, as received.
     pub fn name_of(&self, field: &FieldLine) -> &[u8] {
         field.name.slice(&self.bytes)
     }
 
-    /// A field's value, trimmed.
+    /// Returns the value of a field of this head, without surrounding white space.
     pub fn value_of(&self, field: &FieldLine) -> &[u8] {
         field.value.slice(&self.bytes)
     }
 
-    /// The first field of this name. To find none costs one test.
+    /// Returns the first field with this name. If there is none, the cost is one bit test.
     pub fn find(&self, name: FieldName) -> Option<&FieldLine> {
         self.fields_if_present(name).iter().find(|field| field.known == name)
     }
 
-    /// Whether there is a field of one of these names. One test, however many fields there are.
+    /// Returns whether a field has one of these names. The cost does not depend on the number of
+    /// fields.
     pub fn has_any(&self, names: &NameSet) -> bool {
         self.present.intersects(names)
     }
 
-    /// The values of all fields of this name, in their order. Where there are none, to find that
-    /// costs one test.
+    /// Returns the values of all fields with this name, in order. If there are none, the cost is
+    /// one bit test.
     pub fn values(&self, name: FieldName) -> impl Iterator<Item = &[u8]> {
         self.fields_of(name).map(|field| self.value_of(field))
     }
 
+    /// Returns all fields with this name, in order.
     pub(crate) fn fields_of(&self, name: FieldName) -> impl Iterator<Item = &FieldLine> {
         self.fields_if_present(name).iter().filter(move |field| field.known == name)
     }
 
-    /// All fields, or none where none has this name.
+    /// Returns all fields if one has this name, otherwise none.
     fn fields_if_present(&self, name: FieldName) -> &[FieldLine] {
         if self.present.contains(name) { &self.list } else { &[] }
     }
 
-    /// The head as received, from its start line to the empty line, both included.
+    /// Returns the head in its strict form, from the start line to the empty line, both included.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.received]
     }

@@ -1,6 +1,5 @@
-//! Headers as they are sent. The proxy writes every request and response through one
-//! [`HeaderWriter`], so that another version of HTTP is a second implementation and no second code
-//! path.
+//! Writing headers. The proxy writes every request and response through one [`HeaderWriter`], so
+//! another version of HTTP needs a second implementation but no second code path.
 
 use crate::format::{NUMBER_BYTES, format_number};
 use crate::{FieldRun, Framing, Version};
@@ -11,81 +10,81 @@ mod field_list;
 #[cfg(any(test, feature = "corpus"))]
 pub use field_list::FieldList;
 
-/// Writes one header: its start, its fields in their order, its end.
+/// A writer for one header: its start line, its fields in order, and its end.
 ///
-/// Callers never ask which version they write. What belongs to HTTP/1 alone has operations of its
-/// own, which other versions implement as nothing. Names have the case in which HTTP/1 sends them,
-/// and values are free of CR, LF and NUL: a writer checks neither.
+/// Callers do not depend on the version of HTTP. Everything that is specific to HTTP/1 has a method
+/// of its own, which other versions implement as a no-op. The caller passes field names in the case
+/// that HTTP/1 sends, and values without CR, LF and NUL; a writer checks neither.
 pub trait HeaderWriter {
     /// Begins a request. `authority` appends the authority of its target, in the form of `Host`.
     fn request(&mut self, method: &[u8], path: &[u8], authority: impl FnOnce(&mut Vec<u8>));
 
-    /// Begins a response. `reason` is the reason phrase, which only HTTP/1 has.
-    ///
-    /// `100 <= status <= 999`
+    /// Begins a response. `status` is in `100..=999`. `reason` is the reason phrase, which only
+    /// HTTP/1 sends.
     fn response(&mut self, status: u16, reason: &[u8]);
 
-    /// Begins a response with the header of a stored one, a status line and field lines as
-    /// [`Http1Header`] writes them. `lines_at` is where the field lines begin.
+    /// Begins a response with a stored header: a status line and field lines in the form that
+    /// [`Http1Header`] writes. `lines_at` is the offset of the field lines in `header`.
     #[inline]
     fn stored_response(&mut self, status: u16, header: &[u8], lines_at: usize) {
         self.response(status, b"");
         self.field_run(FieldRun::Lines(&header[lines_at..]));
     }
 
-    /// Writes a field.
+    /// Writes a field. `name` is a token.
     fn field(&mut self, name: &[u8], value: &[u8]);
 
     /// Writes a field whose value is a number.
     fn number(&mut self, name: &[u8], number: u64);
 
-    /// Writes a field whose value `write` appends in place. Returns what `write` returns.
+    /// Writes a field whose value `write` appends, and returns the result of `write`.
     ///
-    /// The buffer that `write` gets is the same for all values of a header and only grows until the
-    /// header ends, so that a value may copy from an earlier one by its place.
+    /// All values of a header are appended to the same buffer, which only grows until the header
+    /// ends. A value may therefore copy from an earlier value by its range.
     fn field_with<T>(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> T) -> T;
 
-    /// Writes field lines that were received or stored.
+    /// Writes fields that were received or stored.
     fn field_run(&mut self, run: FieldRun<'_>);
 
-    /// Writes how the body of the message is delimited. `chunked`: it is sent in chunks, by a
+    /// Writes the framing of the body. If `chunked` is true, the body is sent in chunks by a
     /// version that has them.
     fn framing(&mut self, framing: Framing, chunked: bool);
 
-    /// Writes whether the connection outlives the message. `peer` is the version of the recipient.
+    /// Writes whether the connection persists after the message. `peer` is the version of the
+    /// recipient.
     fn persistence(&mut self, peer: Version, persistent: bool);
 
-    /// Writes the protocols that a message offers or requires to switch to, or switches to (RFC
-    /// 9110 section 7.8).
+    /// Writes the protocols that the message offers, requires or switches to (RFC 9110 section
+    /// 7.8).
     fn upgrade<'p>(&mut self, protocols: impl Iterator<Item = &'p [u8]>);
 
-    /// Writes that the sender of a request reads trailers (RFC 9110 section 10.1.4).
+    /// Writes that the sender of a request accepts trailers (RFC 9110 section 10.1.4).
     fn accepts_trailers(&mut self);
 
     /// Ends the header.
     fn end(&mut self);
 }
 
-/// A header as text of HTTP/1.1 (RFC 9112), which is appended to a buffer.
+/// A writer of an HTTP/1.1 header (RFC 9112), which it appends to a buffer.
 #[derive(Debug)]
 pub struct Http1Header<'a>(&'a mut Vec<u8>);
 
 impl<'a> Http1Header<'a> {
-    /// A header that is appended to `out`.
+    /// Creates a writer that appends to `out`.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         Self(out)
     }
 
-    /// Writes the request line of a request as its sender wrote it, for a header that is the body
-    /// of another message.
+    /// Writes the request line of a received request unchanged, for a header that becomes the body
+    /// of another message (TRACE).
     pub fn request_line(&mut self, method: &[u8], target: &[u8], version: Version) {
         for part in [method, b" ", target, b" ", version.as_str().as_bytes(), b"\r\n"] {
             self.0.extend_from_slice(part);
         }
     }
 
-    /// Returns a field as a line, which [`HeaderWriter::run`] writes in one piece.
+    /// Returns a field as a line, which [`HeaderWriter::field_run`] writes in one piece.
     pub fn field_line(name: &[u8], value: &[u8]) -> Box<[u8]> {
         let mut line = Vec::new();
         Http1Header::new(&mut line).field(name, value);
@@ -188,15 +187,16 @@ impl HeaderWriter for Http1Header<'_> {
     }
 }
 
-/// Appends the rest of a field line. It is apart from the name, whose length is known to the compiler
-/// where a caller writes a name of its own.
+/// Appends the part of a field line after the name. The name is appended separately because its
+/// length is a compile-time constant at most callers.
 fn append_value(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the rest of a field line, as one piece: each costs a test for room and a copy.
+/// Appends the part of a field line after the name in one piece, because each append costs a
+/// capacity check and a copy.
 fn append_number(out: &mut Vec<u8>, number: u64) {
     let mut text = [0; 2 + NUMBER_BYTES + 2];
     text[2 + NUMBER_BYTES..].copy_from_slice(b"\r\n");
@@ -224,7 +224,7 @@ mod tests {
         list.fields().iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 
-    /// A response with every kind of field.
+    /// Writes a response with every kind of field.
     fn respond(out: &mut impl HeaderWriter) {
         out.response(206, b"Partial Content");
         out.field(b"ETag", b"\"a\"");
@@ -242,8 +242,8 @@ mod tests {
         out.end();
     }
 
-    /// The request that a gateway sends on.
-    fn send_on(out: &mut impl HeaderWriter) {
+    /// Writes the request that a gateway forwards.
+    fn write_request(out: &mut impl HeaderWriter) {
         let head = "GET /a?b HTTP/1.1\r\nHost: Shop\r\nAccept:*/*\r\nTE: trailers\r\nCookie: c\r\n";
         let head = request(format!("{head}Connection: TE\r\n\r\n")).unwrap();
         let client = Some("2001:db8::1".parse().unwrap());
@@ -272,7 +272,7 @@ mod tests {
                         Forwarded: for=\"[2001:db8::1]\";proto=http;host=\"shop\"\r\n\
                         X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop\r\n\
                         Transfer-Encoding: chunked\r\nTE: trailers\r\nConnection: TE\r\n\r\n";
-        assert_eq!(text(|out| send_on(out)), expected);
+        assert_eq!(text(|out| write_request(out)), expected);
     }
 
     #[test]
@@ -301,10 +301,10 @@ mod tests {
             "x-forwarded-host=shop",
             "te=trailers",
         ];
-        assert_eq!(list(send_on), expected);
+        assert_eq!(list(write_request), expected);
     }
 
-    /// Everything that is about a connection of HTTP/1.
+    /// Writes everything that describes an HTTP/1 connection.
     fn describe_connection(out: &mut impl HeaderWriter) {
         out.upgrade([&b"a"[..], b"b/2"].into_iter());
         out.persistence(Version::Http10, true);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_http_1_is_nothing_in_another_version() {
+    fn fields_of_http_1_connections_are_absent_in_another_version() {
         let expected = "Connection: Upgrade\r\nUpgrade: a, b/2\r\nConnection: keep-alive\r\n\
                         Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(text(|out| describe_connection(out)), expected);

@@ -1,21 +1,24 @@
-//! Response headers that break the grammar in a way that origins do: they are rewritten in the
-//! strict form, and that is parsed. So there is one parser, and it has checked whatever a client
-//! receives. Requests are never read like this.
+//! Lenient parsing of response headers.
 //!
-//! Rewritten are:
+//! Some origins send headers that violate the grammar. Such a header is rewritten to its strict
+//! form, which is then parsed, so that there is one parser, and it has checked everything that a
+//! client receives. Requests are never parsed leniently.
 //!
-//! * LF line ends, if each line of the header ends so, from the status line to the empty line (RFC
-//!   9112 section 2.2). A mixture with CR LF is what an injected line looks like: it is refused.
-//! * White space between a field's name and its colon, which is removed (RFC 9112 section 5.1).
-//! * Folded values, each fold of which becomes one space (RFC 9112 section 5.2). A fold without
-//!   text, or before the first field, is refused: to some readers it ends the header.
+//! The following are rewritten:
 //!
-//! The latter two are refused in the fields that decide where the message or its connection ends:
-//! a reader that does not know the form would not see them.
+//! * LF line ends, if all lines of the header end so, from the status line to the empty line (RFC
+//!   9112 section 2.2). A mixture with CR LF is refused, because an injected line looks like that.
+//! * White space between a field name and its colon, which is removed (RFC 9112 section 5.1).
+//! * Folded values: each fold becomes one space (RFC 9112 section 5.2). A fold without text, or
+//!   before the first field, is refused, because some implementations read it as the end of the
+//!   header.
 //!
-//! The header ends at its first empty line, which ends as all its lines do. Each header is judged
-//! by itself: an interim response may end its lines otherwise than the final one, since a gateway
-//! sends the first and a program behind it the second.
+//! The last two are refused in fields that determine where the message or its connection ends: an
+//! implementation that does not accept the form would not see these fields.
+//!
+//! The header ends at its first empty line, which ends like all its lines. Each header is parsed on
+//! its own: an interim response may have other line ends than the final one, because a gateway may
+//! send the first and a program behind it the second.
 
 use memchr::memchr;
 
@@ -25,22 +28,22 @@ use crate::head::{HeadLimits, HeadScan, ParseMode};
 use crate::name::{FieldName, NameSet};
 use crate::response::ResponseHead;
 
-/// The fields whose lines have to be strict.
+/// Fields whose lines have to be strict.
 const STRICT_FIELDS: NameSet =
     NameSet::new(&[FieldName::ContentLength, FieldName::TransferEncoding, FieldName::Connection]);
 
 impl ResponseHead {
-    /// Like [`parse`](Self::parse), but also reads headers that can be rewritten in the strict
-    /// form. [`bytes`](crate::Fields::bytes) and all ranges are those of the strict form then, and
-    /// [`HeadScan::is_ambiguous`] says whether a cache may rely on it.
+    /// Parses a response head like [`parse`](Self::parse), but also accepts headers that can be
+    /// rewritten to the strict form. [`bytes`](crate::Fields::bytes) and all ranges then refer to
+    /// the strict form. [`HeadScan::is_ambiguous`] returns whether a cache may store the response.
     ///
-    /// A header that has to be rewritten costs one copy for the time of the call, of at most
-    /// [`HeadLimits::bytes_max`] bytes and one for each line. The limits apply to the bytes
-    /// received and to the strict form.
+    /// Rewriting allocates one copy of the header for the duration of the call: at most
+    /// [`HeadLimits::bytes_max`] bytes and one for each line. The limits apply both to the received
+    /// bytes and to the strict form.
     ///
     /// # Errors
-    /// As of `parse`. Once a line was seen that has to be rewritten, most errors come when the
-    /// header is whole.
+    /// Returns the same errors as `parse`. After a line that has to be rewritten, most errors are
+    /// returned when the header is complete.
     #[inline]
     pub fn parse_lenient(
         &mut self,
@@ -57,7 +60,7 @@ impl ResponseHead {
         self.parse_rewritten(input, scan, limits)
     }
 
-    /// Parses the strict form of a header, once all of it is there.
+    /// Parses the strict form of a header, once the header is complete.
     #[cold]
     #[inline(never)]
     fn parse_rewritten(
@@ -84,8 +87,8 @@ impl ResponseHead {
     }
 }
 
-/// Where the header ends, or `None` if its empty line has not come. Each byte is looked at once,
-/// however the header arrives.
+/// Returns the end of the header, or `None` if its empty line has not arrived. Each byte is scanned
+/// once, however the header arrives.
 fn find_header_end(
     input: &[u8],
     scan: &mut HeadScan,
@@ -113,8 +116,8 @@ fn find_header_end(
     }
 }
 
-/// Returns the strict form of a whole header, and whether a value was folded. Other faults of the
-/// header stay in it, and the strict parser refuses them.
+/// Returns the strict form of a complete header, and whether a value was folded. Other violations
+/// stay in it, and the strict parser refuses them.
 fn rewrite_strict(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
     let mut strict = Vec::with_capacity(head.len() + 64);
     let mut lines = head.split_inclusive(|&byte| byte == b'\n').map(|line| {
@@ -122,7 +125,7 @@ fn rewrite_strict(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
         line.strip_suffix(b"\r").unwrap_or(line)
     });
     strict.extend_from_slice(lines.next().expect("a header has a status line"));
-    // Whether the line at hand may continue the field before it. Before the first field it may not.
+    // Whether the next line may continue the field before it; false before the first field.
     let mut may_fold = false;
     let mut has_folds = false;
     for line in lines {
@@ -138,7 +141,8 @@ fn rewrite_strict(head: &[u8]) -> Result<(Vec<u8>, bool), HeadError> {
             continue;
         }
         strict.extend_from_slice(b"\r\n");
-        // A line without a colon is copied: the strict parser refuses it, but for the empty line.
+        // A line without a colon is copied. The strict parser refuses it, unless it is the empty
+        // line.
         let (name, value) = line.split_at(memchr(b':', line).unwrap_or(0));
         let trimmed = trim(name);
         may_fold = !name.is_empty() && !STRICT_FIELDS.contains(FieldName::from_bytes(trimmed));
@@ -157,7 +161,7 @@ mod tests {
     use super::*;
     use crate::test_heads::LIMITS;
 
-    /// The strict form, and whether the header is ambiguous.
+    /// Returns the strict form, and whether the header is ambiguous.
     fn read(head: &str) -> Result<(String, bool), HeadError> {
         let (mut response, mut scan) = (ResponseHead::default(), HeadScan::default());
         let input = [head.as_bytes(), b"\r\n\n: body"].concat();
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_origins_send_becomes_the_strict_form() {
+    fn nonconforming_headers_of_origins_are_rewritten() {
         let is = |head: &str, strict: &str, is_ambiguous| {
             assert_eq!(read(head), Ok((strict.to_owned(), is_ambiguous)), "{head:?}");
         };
@@ -189,10 +193,10 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_headers_are_refused() {
         use HeadError::*;
         for (head, error) in [
-            // A mixture, in each place.
+            // A mixture of line ends, in each position.
             ("HTTP/1.1 200 OK\nA: b\r\n\r\n", BareLf),
             ("HTTP/1.1 200 OK\r\nA: b\n\r\n", BareLf),
             ("HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", BareLf),
@@ -201,7 +205,7 @@ mod tests {
             ("HTTP/1.1 200 OK\nA: b\n\r\n", BareLf),
             ("HTTP/1.1 200 OK\nA: b\nC: d\r\n\n", BareLf),
             ("HTTP/1.1 200 OK\r\nA: b\r\n c\n\r\n", BareLf),
-            // A fold before the first field, without text, or in what frames.
+            // A fold before the first field, without text, or in a framing field.
             ("HTTP/1.1 200 OK\r\n A: b\r\n\r\n", FoldedLine),
             ("HTTP/1.1 200 OK\n\tA: b\n\n", FoldedLine),
             ("HTTP/1.1 200 OK\r\nA: b\r\n \r\n\r\n", FoldedLine),
@@ -216,7 +220,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\n", SpaceBeforeColon),
             ("HTTP/1.1 200 OK\ntransfer-encoding\t: chunked\n\n", SpaceBeforeColon),
             ("HTTP/1.1 200 OK\r\nConnection : close\r\n\r\n", SpaceBeforeColon),
-            // What is not rewritten stays wrong.
+            // Other violations are not rewritten.
             ("HTTP/1.1 200 OK\r\nA : b\r\nC\r\n\r\n", ColonMissing),
             ("HTTP/1.1 200 OK\r\nA : b\r\n: c\r\n\r\n", NameEmpty),
             ("HTTP/1.1 200 OK\r\nA b : c\r\n\r\n", NameInvalid),
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_count_what_came_and_what_it_becomes() {
+    fn limits_apply_to_the_received_and_the_strict_form() {
         let parse = |head: &str, limits| {
             ResponseHead::default().parse_lenient(
                 head.as_bytes(),

@@ -1,18 +1,32 @@
-//! HTTP/1 as bytes in, meaning out: heads, fields, targets, body framing, the chunked coding, and
-//! the PROXY protocol header that may come before them.
+//! A strict HTTP/1 parser and writer for proxies: heads, fields, request targets, body framing, the
+//! chunked transfer coding, and the PROXY protocol header that may precede them.
 //!
-//! The crate does no input or output and reads no clock. A head owns one copy of its bytes, and its
-//! fields are ranges in it; nothing is allocated for a single field.
+//! The crate does no I/O and reads no clock. A head owns one copy of its bytes, and its fields are
+//! ranges of that copy, so no allocation is made for a single field.
 //!
-//! Its law is RFC 9112 read strictly: bytes that two parsers could read as two different messages
-//! are an error here. What that refuses although a grammar allows it is listed where it is decided:
-//! [`RequestHead`], [`AnswerHead`], [`target`], [`framing`] and [`chunked`]. Two things are
-//! rewritten before they are parsed, so that only the strict form goes on: response headers with
-//! faults that origins have ([`AnswerHead::parse_lenient`]), and bytes from 0x80 in targets.
+//! It implements RFC 9112 strictly: bytes that two implementations could read as two different
+//! messages are an error. Messages that are refused although a grammar allows them are listed at
+//! [`RequestHead`], [`ResponseHead`], [`target`], [`framing`] and [`chunked`]. Two deviations are
+//! rewritten before parsing, so that only the strict form is forwarded: response headers with
+//! common faults ([`ResponseHead::parse_lenient`]), and bytes from 0x80 in request targets, which
+//! are percent-encoded.
 //!
-//! The line splitting is our own and not a library's: heads arrive in pieces, each byte may be
-//! looked at only a bounded number of times, and most of what a lenient tokenizer hides (bare LF,
-//! repeated spaces, folded lines) has to be seen here to be refused.
+//! ```
+//! use millrace_http1::{FieldName, HeadLimits, HeadScan, RequestHead};
+//!
+//! let limits = HeadLimits { bytes_max: 16_384, fields_max: 100, target_bytes_max: 8_192 };
+//! let input = b"GET /index.html HTTP/1.1\r\nHost: example.com\r\n\r\n";
+//! let (mut head, mut scan) = (RequestHead::default(), HeadScan::default());
+//! // The head arrives in pieces: call again with the same bytes and more.
+//! assert_eq!(head.parse(&input[..20], &mut scan, &limits), Ok(None));
+//! assert_eq!(head.parse(input, &mut scan, &limits), Ok(Some(input.len())));
+//! assert_eq!(head.target(), b"/index.html");
+//! assert_eq!(head.values(FieldName::Host).next(), Some(&b"example.com"[..]));
+//! ```
+//!
+//! Lines are split by this crate rather than by a general tokenizer. Heads arrive in pieces, each
+//! byte may be scanned only a bounded number of times, and the forms that a lenient tokenizer hides
+//! (bare LF, repeated spaces, folded lines) have to be detected to be refused.
 #![forbid(unsafe_code)]
 
 mod byte_class;

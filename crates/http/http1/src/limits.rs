@@ -1,52 +1,55 @@
-//! Every bound that this crate keeps by itself, with what happens at it. The sizes of heads are
-//! their caller's: [`HeadLimits`](crate::HeadLimits).
+//! The fixed limits of this crate, and the error when one is exceeded. The limits on heads come
+//! from the caller: [`HeadLimits`](crate::HeadLimits).
 
-/// Bytes of a method. The longest that is registered has 17. Above: `HeadError::MethodTooLong`.
+/// Maximum bytes of a method. The longest registered one has 17. Beyond:
+/// `HeadError::MethodTooLong`.
 pub(crate) const METHOD_BYTES_MAX: usize = 32;
 
-/// Options in all `Connection` fields of a head. Each is compared with each field, so without a
-/// bound the work would grow with the square of a head. Above:
+/// Maximum number of options in all `Connection` fields of a head. Each is compared with each
+/// field, so without a limit the work would grow with the square of the head. Beyond:
 /// `HeadError::ConnectionOptionsTooMany`.
 pub(crate) const CONNECTION_OPTIONS_MAX: usize = 32;
 
-/// Protocols in all `Upgrade` fields of a head. Each one of a response is compared with each one of
-/// its request. Above: `HeadError::UpgradeProtocolsTooMany`.
+/// Maximum number of protocols in all `Upgrade` fields of a head. Each protocol of a response is
+/// compared with each protocol of its request. Beyond: `HeadError::UpgradeProtocolsTooMany`.
 pub(crate) const UPGRADE_PROTOCOLS_MAX: usize = 8;
 
-/// Empty members in all `Connection` fields of a head, and in all its `Upgrade` fields: RFC 9110
-/// section 5.6.1.2 asks a recipient to ignore a reasonable number. Above: as for members that are
-/// not empty.
+/// Maximum number of empty members in all `Connection` fields of a head, and in all its `Upgrade`
+/// fields. RFC 9110 section 5.6.1.2 requires a recipient to ignore a reasonable number. Beyond: the
+/// same errors as for members that are not empty.
 pub(crate) const EMPTY_MEMBERS_MAX: usize = 32;
 
-/// Bytes of a host name, RFC 1035 section 2.3.4. Above: `TargetError::HostInvalid`.
+/// Maximum bytes of a host name (RFC 1035 section 2.3.4). Beyond: `TargetError::HostInvalid`.
 pub(crate) const HOST_BYTES_MAX: usize = 253;
 
-/// Bytes of one label of a host name, RFC 1035 section 2.3.4. Above: `TargetError::HostInvalid`.
+/// Maximum bytes of one label of a host name (RFC 1035 section 2.3.4). Beyond:
+/// `TargetError::HostInvalid`.
 pub(crate) const LABEL_BYTES_MAX: usize = 63;
 
-/// Digits of a chunk size, leading zeros included. Above: `ChunkError::SizeTooLong`.
+/// Maximum digits of a chunk size, leading zeros included. Beyond: `ChunkError::SizeTooLong`.
 pub(crate) const CHUNK_SIZE_DIGITS_MAX: u8 = 16;
 
-/// Bytes of the extensions of one chunk. Above: `ChunkError::ExtensionsTooLong`.
+/// Maximum bytes of the extensions of one chunk. Beyond: `ChunkError::ExtensionsTooLong`.
 pub(crate) const EXTENSION_BYTES_MAX: u16 = 256;
 
-/// Bytes of all extensions of one body. Above: `ChunkError::ExtensionsTooLong`.
+/// Maximum bytes of all extensions of one body. Beyond: `ChunkError::ExtensionsTooLong`.
 pub(crate) const EXTENSION_BYTES_ALL_MAX: u32 = 16 * 1024;
 
-/// Trailer lines of one body. Above: `ChunkError::TrailersTooMany`.
+/// Maximum number of trailer lines of one body. Beyond: `ChunkError::TrailersTooMany`.
 pub(crate) const TRAILERS_MAX: u16 = 64;
 
-/// Bytes of all trailer lines of one body, line ends included, each as received or as it goes on,
-/// whichever is longer. Above: `ChunkError::TrailersTooLong`.
+/// Maximum bytes of all trailer lines of one body, line ends included. The longer of the received
+/// and the forwarded form of a line counts. Beyond: `ChunkError::TrailersTooLong`.
 pub(crate) const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// Bytes of a version 1 PROXY header, from its specification. Above: `ProxyHeaderError::TooLong`.
+/// Maximum bytes of a PROXY header version 1, from its specification. Beyond:
+/// `ProxyHeaderError::TooLong`.
 pub(crate) const PROXY_V1_BYTES_MAX: usize = 107;
 
-/// Bytes that a version 2 PROXY header may announce after its first 16. Above:
+/// Maximum bytes that a PROXY header version 2 may announce after its first 16. Beyond:
 /// `ProxyHeaderError::TooLong`.
 pub(crate) const PROXY_V2_BYTES_MAX: usize = 4096;
 
-/// The largest body length and chunk size that is believed: origins keep it in a signed 64-bit
-/// number, and more would be negative there.
+/// The largest accepted body length and chunk size. Origins store it in a signed 64-bit number, in
+/// which a larger value would be negative.
 pub(crate) const BODY_BYTES_MAX: u64 = i64::MAX as u64;

@@ -1,6 +1,8 @@
-//! The lines of a head. Each kind is read twice: quickly, which knows only lines that are whole and
-//! have nothing odd about them, as nearly all are; and carefully, which says what is wrong. What
-//! the quick reader takes, the careful one would have read in the same way.
+//! Parsers for the lines of a head.
+//!
+//! Each kind of line has two parsers. The fast one accepts only complete lines without anything
+//! unusual, as nearly all are. The careful one accepts all valid lines, and returns the error of
+//! others. A line that the fast parser accepts has the same result in the careful one.
 
 use memchr::memchr;
 
@@ -11,13 +13,13 @@ use crate::field::{FieldLine, Span};
 use crate::method::Version;
 use crate::name::FieldName;
 
-/// Reads the field line that begins at `start` of a head, in one pass, if it is whole and right,
-/// has at most one space around its value, before it, and no tab. Gives with it where the next line
-/// begins.
+/// Parses the field line at offset `start` of a head in one pass, if it is complete, valid and
+/// without tabs, and has no white space around its value except one optional space before it.
+/// Returns the field and the offset of the next line.
 #[inline]
 pub(crate) fn parse_plain_field(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
     let line = head.get(start..)?;
-    // The empty line ends the head: what follows is a body, in which no colon is looked for.
+    // The empty line ends the head. The bytes after it are a body, in which no colon is searched.
     if line.first() == Some(&b'\r') {
         return None;
     }
@@ -43,10 +45,10 @@ pub(crate) fn parse_plain_field(head: &[u8], start: usize) -> Option<(FieldLine,
     Some((field, value_start + value_len + 2))
 }
 
-/// Reads one field line, RFC 9112 section 5. `offset` is where it begins in its head.
+/// Parses one field line (RFC 9112 section 5). `offset` is the offset of the line in its head.
 pub(crate) fn parse_field(line: &[u8], offset: usize) -> Result<FieldLine, HeadError> {
-    // RFC 9112 section 5.2: a folded line may be refused; section 2.2: so may white space before
-    // the first field.
+    // RFC 9112 section 5.2 permits refusing a folded line, and section 2.2 refusing white space
+    // before the first field.
     if matches!(line[0], b' ' | b'\t') {
         return Err(HeadError::FoldedLine);
     }
@@ -76,13 +78,14 @@ pub(crate) fn parse_field(line: &[u8], offset: usize) -> Result<FieldLine, HeadE
     })
 }
 
-/// The error for bytes that are not what they should be: a CR among them says more than its place.
+/// Returns [`HeadError::BareCr`] if the invalid bytes contain a CR, otherwise `error`. A CR is the
+/// more precise reason.
 pub(crate) fn bare_cr_or(bytes: &[u8], error: HeadError) -> HeadError {
     if memchr(b'\r', bytes).is_some() { HeadError::BareCr } else { error }
 }
 
-/// Reads `HTTP/1.0` and `HTTP/1.1`, RFC 9112 section 2.3: case-sensitive, one digit each. Other
-/// minor versions of 1 are refused as well: nobody sends them, and origins differ about them.
+/// Parses `HTTP/1.0` or `HTTP/1.1` (RFC 9112 section 2.3), which is case-sensitive. Other minor
+/// versions of 1 are refused as well: clients do not send them, and origins treat them differently.
 pub(crate) fn parse_version(bytes: &[u8]) -> Result<Version, HeadError> {
     match bytes {
         b"HTTP/1.1" => Ok(Version::Http11),
@@ -99,15 +102,16 @@ mod tests {
     use super::*;
     use crate::corpus::Random;
 
-    /// What the quick reader has to give: one search for the line's end, then the careful reader.
-    fn read_slowly(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
+    /// Returns the result that the fast parser has to return: a search for the line end, then the
+    /// careful parser.
+    fn parse_carefully(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
         let line_feed = start + head[start..].iter().position(|&byte| byte == b'\n')?;
         let line = head[start..line_feed].strip_suffix(b"\r").filter(|line| !line.is_empty())?;
         Some((parse_field(line, start).ok()?, line_feed + 1))
     }
 
     #[test]
-    fn both_readers_read_the_same_fields() {
+    fn both_parsers_return_the_same_fields() {
         const NAMES: [&str; 6] = ["Host", "x-own", "Content-Length", "CONNECTION", "te", "x_own"];
         const VALUES: [&str; 5] = ["", "1", "chunked", "a, b", "longer than sixteen bytes: yes"];
         const ODD: &[u8] = b"\r\n\0\t \x1f\x7f\x80\xff:_-(/a";
@@ -127,7 +131,7 @@ mod tests {
             }
             head.truncate(head.len() - random.below(8));
             let start = random.below(2);
-            let (field, slowly) = (parse_plain_field(&head, start), read_slowly(&head, start));
+            let (field, slowly) = (parse_plain_field(&head, start), parse_carefully(&head, start));
             let is_plain = |&(field, end): &(FieldLine, usize)| {
                 let rest = &head[(field.name.start + field.name.len) as usize + 1..end - 2];
                 let value = rest.strip_prefix(b" ").unwrap_or(rest);

@@ -1,6 +1,6 @@
-//! Methods and versions.
+//! Request methods and HTTP versions.
 
-/// A request method. RFC 9110 section 9.1: methods are case-sensitive, so `get` is [`Other`].
+/// A request method. Methods are case-sensitive (RFC 9110 section 9.1), so `get` is [`Other`].
 ///
 /// [`Other`]: Method::Other
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -16,12 +16,13 @@ pub enum Method {
     Options,
     Trace,
     Patch,
-    /// Any other token; its bytes are in the head.
+    /// Any other token. [`RequestHead::method_bytes`](crate::RequestHead::method_bytes) returns its
+    /// bytes.
     Other,
 }
 
 impl Method {
-    /// The method that these bytes name.
+    /// Returns the method with this name.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         match bytes {
             b"GET" => Self::Get,
@@ -37,19 +38,20 @@ impl Method {
         }
     }
 
-    /// Whether it asks for no change, RFC 9110 section 9.2.1.
+    /// Returns whether the method is safe: it requests no change (RFC 9110 section 9.2.1). An
+    /// unknown method is not.
     pub fn is_safe(self) -> bool {
         matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
     }
 
-    /// Whether sending it twice means the same as once, RFC 9110 section 9.2.2. A method that is
-    /// not known is taken as one that is not.
+    /// Returns whether sending the request twice has the same effect as once (RFC 9110 section
+    /// 9.2.2). An unknown method is not idempotent.
     pub fn is_idempotent(self) -> bool {
         self.is_safe() || matches!(self, Self::Put | Self::Delete)
     }
 }
 
-/// A version that is understood.
+/// A supported version of HTTP/1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Version {
     /// `HTTP/1.0`
@@ -60,7 +62,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As it is written in a start line.
+    /// Returns the version as it is written in a start line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http10 => "HTTP/1.0",
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_are_case_sensitive_and_unknown_ones_promise_nothing() {
+    fn methods_are_case_sensitive_and_unknown_ones_are_neither_safe_nor_idempotent() {
         assert_eq!(Method::from_bytes(b"DELETE"), Method::Delete);
         for bytes in [&b"get"[..], b"Get", b"GETS", b"", b"PROPFIND"] {
             let method = Method::from_bytes(bytes);

@@ -1,22 +1,23 @@
-//! The field names that the proxy recognises.
+//! Field names that have a meaning to a proxy or a cache.
 //!
-//! Each field of each head passes through [`FieldName::of`], so a name is looked up by its first and
-//! last eight bytes as two numbers: one multiplication gives the only name that it can be, one
-//! comparison says whether it is.
+//! Each field of each head is looked up by [`FieldName::from_bytes`]. The lookup is a perfect hash
+//! over the first and last eight bytes, as two numbers: one multiplication yields the only
+//! candidate, and one comparison confirms it.
 
 use crate::byte_class::{ALNUM_OR_HYPHEN, TOKEN};
 
-/// Declares [`Name`] and the table behind it from one list.
+/// Declares [`FieldName`] and its table from one list.
 macro_rules! names {
     ($($variant:ident = $text:literal,)*) => {
-        /// A field name by its meaning.
+        /// A field name with a known meaning, or a category of other names.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
         #[expect(missing_docs, reason = "the names are the fields")]
         pub enum FieldName {
             $($variant,)*
-            /// Becomes a known name when other separators, such as `_` and `.`, are read as `-`.
-            /// CGI (RFC 3875) writes `-` as `_`, and some servers write every other separator so
-            /// too. The field could pass for one that was checked or removed here.
+            /// A name that becomes a known name if other separators, such as `_` and `.`, are read
+            /// as `-`. CGI (RFC 3875) replaces `-` by `_`, and some servers replace every other
+            /// separator too, so a recipient could take the field for one that was checked or
+            /// removed here.
             Disguised,
             /// Any other name that begins with `x-forward`, `x-original-` or `x-rewrite-`. Gateways
             /// describe the client's request by such fields, and origins build URLs from them.
@@ -124,13 +125,14 @@ names! {
 }
 
 impl FieldName {
-    /// The name that these bytes are, in whatever case; [`FieldName::Other`] if they are no token.
+    /// Returns the field name of these bytes, ignoring ASCII case; [`FieldName::Other`] if they are
+    /// not a token.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self::from_token(bytes).unwrap_or(Self::Other)
     }
 
-    /// The name that these bytes are, in whatever case; `None` if they are no token.
+    /// Returns the field name of these bytes, ignoring ASCII case; `None` if they are not a token.
     #[inline]
     pub(crate) fn from_token(bytes: &[u8]) -> Option<Self> {
         let key = NameKey::of(bytes);
@@ -148,7 +150,7 @@ impl FieldName {
         }
     }
 
-    /// As [`FieldName::of_token`], for bytes with another separator than `-`.
+    /// Like [`FieldName::from_token`], for bytes with a separator other than `-`.
     fn from_separated(bytes: &[u8]) -> Option<Self> {
         if !TOKEN.contains_all(bytes) {
             return None;
@@ -160,32 +162,33 @@ impl FieldName {
         Some(if is_disguised { Self::Disguised } else { Self::Other })
     }
 
-    /// The names that have a meaning here, in lower case.
+    /// Returns all known names in lower case.
     pub fn known_names() -> impl Iterator<Item = &'static str> {
         TABLE.iter().map(|(text, _)| *text)
     }
 
-    /// Whether it stands for many names, which only their bytes tell apart.
+    /// Returns whether the value stands for a category of names, which only their bytes tell apart:
+    /// [`FieldName::Disguised`], [`FieldName::Gateway`] or [`FieldName::Other`].
     pub fn is_category(self) -> bool {
         matches!(self, Self::Disguised | Self::Gateway | Self::Other)
     }
 
-    /// In lower case; empty for [`FieldName::Disguised`], [`FieldName::Gateway`] and [`FieldName::Other`], which
-    /// are many names each.
+    /// Returns the name in lower case; an empty string for a category of names
+    /// ([`is_category`](Self::is_category)).
     pub fn as_str(self) -> &'static str {
         TABLE.get(self as usize).map_or("", |(text, _)| text)
     }
 }
 
-/// A set of names.
+/// A set of field names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameSet {
-    /// A bit for each name, by its number.
+    /// One bit for each name, indexed by its discriminant.
     bits: [u64; 2],
 }
 
 impl NameSet {
-    /// These names.
+    /// Creates a set of these names.
     pub const fn new(names: &[FieldName]) -> Self {
         let mut set = Self { bits: [0; 2] };
         let mut at = 0;
@@ -196,33 +199,34 @@ impl NameSet {
         set
     }
 
-    /// Whether the name is in it.
+    /// Returns whether the set contains the name.
     #[inline]
     pub const fn contains(&self, name: FieldName) -> bool {
         self.bits[name as usize / 64] >> (name as usize % 64) & 1 != 0
     }
 
-    /// Whether a name is in both.
+    /// Returns whether the two sets have a name in common.
     #[inline]
     pub const fn intersects(&self, other: &Self) -> bool {
         self.bits[0] & other.bits[0] | self.bits[1] & other.bits[1] != 0
     }
 
-    /// The names of both.
+    /// Returns the union of two sets.
     pub const fn union(self, other: &Self) -> Self {
         Self { bits: [self.bits[0] | other.bits[0], self.bits[1] | other.bits[1]] }
     }
 
-    /// Adds a name.
+    /// Adds a name to the set.
     #[inline]
     pub(crate) const fn insert(&mut self, name: FieldName) {
         self.bits[name as usize / 64] |= 1 << (name as usize % 64);
     }
 }
 
-const _: () = assert!((FieldName::Other as usize) < 128, "each name has its bit, the last one too");
+const _: () = assert!((FieldName::Other as usize) < 128, "each name has a bit");
 
-/// Whether a token begins like those of [`FieldName::Gateway`] when other separators are read as `-`.
+/// Returns whether a token begins like the names of [`FieldName::Gateway`], if other separators are
+/// read as `-`.
 #[cold]
 fn is_gateway(bytes: &[u8]) -> bool {
     const FAMILIES: [&str; 3] = ["x-forward", "x-original-", "x-rewrite-"];
@@ -232,17 +236,17 @@ fn is_gateway(bytes: &[u8]) -> bool {
     FAMILIES.iter().any(begins_like)
 }
 
-/// Whether a byte of a token is that of a known name to CGI.
+/// Returns whether a byte of a token and a byte of a known name are the same to a CGI program.
 fn is_same_in_cgi((known, &byte): (u8, &u8)) -> bool {
     known == if ALNUM_OR_HYPHEN.contains(byte) { byte.to_ascii_lowercase() } else { b'-' }
 }
 
-/// What a name is looked up by. Names of up to 16 bytes are the same if their keys are.
+/// The lookup key of a name. Names of up to 16 bytes are equal if their keys are.
 #[derive(Clone, Copy)]
 struct NameKey {
-    /// The first eight bytes, or all, the first one lowest; 0 behind a shorter name.
+    /// The first eight bytes, the first one least significant. A shorter name is padded with zeros.
     first: u64,
-    /// The last eight bytes, or all.
+    /// The last eight bytes; of a shorter name, the same as `first`.
     last: u64,
     len: usize,
 }
@@ -260,8 +264,8 @@ impl NameKey {
         Self { first, last, len: bytes.len() }
     }
 
-    /// Where in [`SLOTS`] it belongs. Cases share a slot, because letters differ in one bit only;
-    /// that some other bytes differ in it too costs a comparison, no more.
+    /// Returns the slot of the key in [`SLOTS`]. Upper and lower case have the same slot, because
+    /// they differ in one bit. Other bytes that differ in that bit only cost one comparison.
     #[inline]
     const fn slot(&self, multiplier: u64) -> usize {
         const CASE: u64 = u64::from_ne_bytes([0x20; 8]);
@@ -269,7 +273,7 @@ impl NameKey {
         (mixed.wrapping_mul(multiplier) >> (u64::BITS - SLOT_BITS)) as usize
     }
 
-    /// Whether it is that of the `known` name in some case.
+    /// Returns whether this is the key of the `known` name in some case.
     #[inline]
     const fn is_same(&self, known: &Self) -> bool {
         self.len == known.len
@@ -278,7 +282,7 @@ impl NameKey {
     }
 }
 
-/// Up to seven bytes as one number, from pieces that may overlap and then agree.
+/// Returns up to seven bytes as one number. The parts it is combined from overlap and agree there.
 #[inline]
 const fn short_word(bytes: &[u8]) -> u64 {
     let len = bytes.len();
@@ -295,15 +299,15 @@ const fn short_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Whether eight bytes are those of a known name in some case. In its alphabet (see [`keys`]) the
-/// letters are the bytes that have bit 6, and bit 5 is their case.
+/// Returns whether eight bytes are those of a known name in some case. In the alphabet of known
+/// names (see [`keys`]), alphabetic bytes have bit 6 set, and bit 5 is their case.
 #[inline]
 const fn is_same_word(word: u64, known: u64) -> bool {
     const LETTER: u64 = u64::from_ne_bytes([0x40; 8]);
     (word ^ known) & !((known & LETTER) >> 1) == 0
 }
 
-/// Whether what the keys of two names leave out is the same, if their keys are.
+/// Returns whether the bytes between the first and last eight are equal, for names with equal keys.
 #[inline]
 fn is_same_middle(known: &[u8], bytes: &[u8]) -> bool {
     known.len() <= 16 || known.eq_ignore_ascii_case(bytes)
@@ -319,23 +323,24 @@ const fn keys() -> [NameKey; TABLE.len()] {
         let mut at = 0;
         while at < text.len() {
             let is_known = matches!(text[at], b'a'..=b'z' | b'0'..=b'9' | b'-');
-            assert!(is_known, "a known name has lower-case letters, digits and hyphens");
+            assert!(is_known, "a known name has lower-case alphanumeric bytes and hyphens");
             at += 1;
         }
-        assert!(!text.is_empty(), "no bytes are no name");
+        assert!(!text.is_empty(), "a name is not empty");
         keys[row] = NameKey::of(text);
         row += 1;
     }
     keys
 }
 
-/// At least eight slots a name: so few names meet that a multiplier is found after some tries.
+/// At least eight slots for each name: with so few collisions, a multiplier is found after a few
+/// attempts.
 const SLOT_BITS: u32 = (TABLE.len() * 8).next_power_of_two().ilog2();
 
-/// What gives each name a slot of its own.
+/// The multiplier that gives each name a slot of its own.
 const MULTIPLIER: u64 = multiplier();
 
-/// The row of [`TABLE`] whose name can have this slot; any row where none has it.
+/// The row of [`TABLE`] whose name has this slot; any row if none has it.
 static SLOTS: [u8; 1 << SLOT_BITS] = {
     let mut slots = [0; 1 << SLOT_BITS];
     let keys = keys();
@@ -350,7 +355,7 @@ static SLOTS: [u8; 1 << SLOT_BITS] = {
 
 const fn multiplier() -> u64 {
     let keys = keys();
-    // Any odd number with bits all over is as good a start as another: the golden ratio.
+    // The search may start at any odd number with well-distributed bits: the golden ratio.
     let mut multiplier = 0x9e37_79b9_7f4a_7c15;
     while !has_no_collision(multiplier, &keys) {
         multiplier = (multiplier ^ multiplier >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
@@ -393,10 +398,10 @@ mod tests {
         assert_eq!(FieldName::from_bytes(b"TRANSFER_ENCODING"), FieldName::Disguised);
     }
 
-    /// Bytes that differ from a known name in one byte only, or in their length, are found as a
-    /// search through all names finds them.
+    /// Bytes that differ from a known name in one byte or in length are found as a linear search
+    /// finds them.
     #[test]
-    fn the_lookup_is_a_search_through_all_names() {
+    fn the_lookup_equals_a_linear_search() {
         let searched = |bytes: &[u8]| {
             let same = |(text, _): &&(&str, FieldName)| bytes.eq_ignore_ascii_case(text.as_bytes());
             let disguised = |(text, _): &(&str, FieldName)| {
@@ -445,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_gateways_are_known_by_how_they_begin() {
+    fn fields_of_gateways_are_recognised_by_prefix() {
         for name in ["X-Forwarded-Scheme", "x-original-url", "X-REWRITE-URL", "x-forwarded-a_b"] {
             let expected =
                 if name.contains('_') { FieldName::Disguised } else { FieldName::Gateway };
@@ -463,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_a_name_is_another_one() {
+    fn similar_bytes_are_other_names() {
         for bytes in [&b""[..], b"hos", b"hosts", b"content-length\x0b", b"x_custom", &[b'a'; 99]] {
             assert_eq!(FieldName::from_bytes(bytes), FieldName::Other);
             assert_eq!(FieldName::from_bytes(bytes).as_str(), "");

@@ -1,8 +1,9 @@
-//! The fields of a request as its origin receives them. The request that is sent, cache keys and
-//! the words of `Vary` are all made of one [`OriginRequest`], so that none of them can see another
-//! value than the origin does.
+//! The fields of a request as the origin receives them.
 //!
-//! It leaves out what the proxy adds for its own sake: conditions, ranges, `Via`, framing.
+//! The forwarded request, cache keys and variant keys (`Vary`) are all derived from one
+//! [`OriginRequest`], so that none of them can use a value that differs from the one that the
+//! origin receives. Fields that the proxy adds for its own purposes are not part of it: conditions,
+//! ranges, `Via` and framing.
 
 use std::net::IpAddr;
 
@@ -13,19 +14,19 @@ use crate::{
     RequestHead, Version, destination, forwarded_runs, has_token, split_list,
 };
 
-/// What a proxy does with the fields that describe the client and its request.
+/// How a proxy treats the fields that describe the client and its request.
 #[derive(Clone, Copy, Debug)]
 pub enum Forwarding<'a> {
-    /// A forward proxy: they are sent as received.
+    /// A forward proxy: the fields are forwarded as received.
     Proxy,
-    /// A gateway: it writes client, scheme and host of the request itself, and believes only the
-    /// peers that it trusts.
+    /// A gateway (reverse proxy): it writes the client, scheme and host of the request itself, and
+    /// accepts the fields of trusted peers only.
     Gateway {
         /// The client's address; `None` on a Unix socket.
         client: Option<IpAddr>,
-        /// Whether the peer's own `Forwarded`, `X-Forwarded-*` and the like are believed.
+        /// Whether `Forwarded`, `X-Forwarded-*` and similar fields of this peer are accepted.
         is_trusted: bool,
-        /// Names in lower case of fields that are passed on from every peer.
+        /// Lower-case names of fields that are forwarded from every peer.
         passed: &'a [Box<[u8]>],
     },
 }
@@ -45,7 +46,7 @@ const GENERATED: NameSet = NameSet::new(&[
     FieldName::XForwardedProto,
 ]);
 
-/// Fields that name the client and no more: an origin builds no URL from them.
+/// Fields that name only the client: an origin builds no URL from them.
 const CLIENT_ADDRESS_FIELDS: NameSet = NameSet::new(&[
     FieldName::XRealIp,
     FieldName::XClientIp,
@@ -56,7 +57,7 @@ const CLIENT_ADDRESS_FIELDS: NameSet = NameSet::new(&[
     FieldName::XClusterClientIp,
 ]);
 
-/// Other fields from which origins build URLs or select what they respond with.
+/// Other fields from which origins build URLs or select a response.
 const URL_FIELDS: NameSet = NameSet::new(&[
     FieldName::XHost,
     FieldName::XHttpHostOverride,
@@ -67,52 +68,52 @@ const URL_FIELDS: NameSet = NameSet::new(&[
     FieldName::Gateway,
 ]);
 
-/// Fields that some origins take for the request's method.
+/// Fields that some origins accept as the request's method.
 pub const METHOD_OVERRIDES: NameSet = NameSet::new(&[
     FieldName::XHttpMethodOverride,
     FieldName::XHttpMethod,
     FieldName::XMethodOverride,
 ]);
 
-/// Fields that a gateway removes from the requests of peers that it does not trust.
+/// Fields that a gateway removes from requests of untrusted peers.
 pub const REMOVED_UNLESS_TRUSTED: NameSet = CLIENT_ADDRESS_FIELDS.union(&URL_FIELDS);
 
 /// All fields that describe the client or its request to an origin. A client that may set one can
 /// change the response.
 pub const FORWARDING_FIELDS: NameSet = GENERATED.union(&REMOVED_UNLESS_TRUSTED);
 
-/// Scheme and default port of what clients ask for.
+/// The default port of `http`, the scheme of all clients' requests.
 const DEFAULT_PORT: u16 = 80;
 
 impl<'a> OriginRequest<'a> {
-    /// A request, and what becomes of its fields on the way to the origin.
+    /// Creates the origin's view of a request, given how the proxy forwards it.
     pub fn new(head: &'a RequestHead, forwarding: Forwarding<'a>) -> Self {
         Self { head, forwarding }
     }
 
-    /// A request that is sent on as received, as by a forward proxy.
+    /// Creates the origin's view of a request that is forwarded as received, as by a forward proxy.
     pub fn as_received(head: &'a RequestHead) -> Self {
         Self::new(head, Forwarding::Proxy)
     }
 
-    /// The request as the client sent it.
+    /// Returns the request as the client sent it.
     pub fn head(&self) -> &'a RequestHead {
         self.head
     }
 
-    /// The received lines that the origin gets, less those with a name in `left_out`. `Host` is
-    /// never among them: [`OriginRequest::write_host`].
+    /// Returns the received field lines that the origin receives, without the names in `left_out`.
+    /// `Host` is never among them; [`OriginRequest::write_host`] writes it.
     pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = FieldRun<'a>> {
         let this = *self;
         let left_out = left_out.union(&self.omitted_names());
-        // Few requests have a field that is looked at by itself.
+        // Few requests have a field that has to be checked on its own.
         let is_alike = !self.head.has_any(&REMOVED_UNLESS_TRUSTED);
         forwarded_runs(this.head, move |field| {
             !left_out.contains(field.known) && (is_alike || this.is_trusted_or_passed(field))
         })
     }
 
-    /// The names of which no received line is sent.
+    /// Returns the names of which no received line is forwarded.
     #[inline]
     fn omitted_names(&self) -> NameSet {
         const HOST: NameSet = NameSet::new(&[FieldName::Host]);
@@ -127,7 +128,7 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// Whether the line of a field is sent as received, if its name is not left out.
+    /// Returns whether the line of a field is forwarded as received, if its name is not left out.
     fn is_trusted_or_passed(&self, field: &FieldLine) -> bool {
         match self.forwarding {
             Forwarding::Gateway { is_trusted: false, .. }
@@ -139,20 +140,21 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// Whether an option of the gateway has the field passed on.
+    /// Returns whether the gateway is configured to forward the field from every peer.
     fn is_passed(&self, field: &FieldLine) -> bool {
         let Forwarding::Gateway { passed, .. } = self.forwarding else { return false };
         let name = self.head.name_of(field);
         passed.iter().any(|other| name.eq_ignore_ascii_case(other))
     }
 
-    /// Appends an authority in the form that cache keys have.
+    /// Appends the value of `Host`: an authority in the normalised form that cache keys have.
     pub fn write_host(out: &mut Vec<u8>, authority: &Authority<'_>) {
         write_normalised_authority(out, authority, DEFAULT_PORT);
     }
 
-    /// Writes the fields that a gateway adds: RFC 7239 and its predecessors. A forward proxy adds
-    /// none. `authority` is that of the request's destination.
+    /// Writes the forwarding fields that a gateway adds: `Forwarded` (RFC 7239) and its
+    /// predecessors `X-Forwarded-*`. A forward proxy adds none. `authority` is that of the
+    /// request's destination.
     pub fn write_forwarding(&self, out: &mut impl HeaderWriter, authority: Option<&Authority<'_>>) {
         let Forwarding::Gateway { client, .. } = self.forwarding else { return };
         let client_at = out.field_with(b"X-Forwarded-For", |value| {
@@ -201,12 +203,12 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// The first value that a trusted peer sent of a field with one value: the first proxy's.
+    /// Returns the first value of a field from a trusted peer: the one that the first proxy wrote.
     fn trusted_value(&self, known: FieldName) -> Option<&'a [u8]> {
         if self.is_trusted() { self.head.values(known).next() } else { None }
     }
 
-    /// The scheme that a gateway says: that of a trusted peer's client, or its own.
+    /// Returns the scheme that a gateway reports: that of a trusted peer's client, or its own.
     fn scheme(&self) -> &'a [u8] {
         self.trusted_value(FieldName::XForwardedProto).unwrap_or(b"http")
     }
@@ -223,15 +225,16 @@ impl<'a> OriginRequest<'a> {
         destination(self.head).ok()?.authority
     }
 
-    /// Whether the origin may send trailers.
+    /// Returns whether the origin may send trailers (RFC 9110 section 10.1.4).
     #[inline]
     pub fn accepts_trailers(&self) -> bool {
         self.head.version() == Version::Http11
             && self.head.values(FieldName::Te).any(|te| has_token(te, b"trailers"))
     }
 
-    /// The values of a field that are sent as received, in their order. `name` matters for names
-    /// that are not known one by one. Finding none of a known name costs one test.
+    /// Returns the values of a field that are forwarded as received, in order. `name` distinguishes
+    /// names of a category ([`FieldName::is_category`]). If the head has no field with a known
+    /// name, the cost is one bit test.
     pub fn values(&self, known: FieldName, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let this = *self;
         let is_of_many = known.is_category();
@@ -245,9 +248,11 @@ impl<'a> OriginRequest<'a> {
         this.head.fields_of(known).filter(is_named).map(move |field| this.head.value_of(field))
     }
 
-    /// Calls `put` with the value that the proxy writes in place of the received ones, if it writes
-    /// one. It writes none for `Host`, which the URL has. Allocates for a value that is made of
-    /// several pieces: an address, a host, or a list with its earlier members.
+    /// Calls `put` with the value that the proxy writes instead of the received ones, if it writes
+    /// one. It writes none for `Host`, which is part of the URL.
+    ///
+    /// It allocates for a value that is composed of several parts: an address, a host, or a list
+    /// with its earlier members.
     pub fn generated_value(&self, known: FieldName, put: impl FnOnce(&[u8])) {
         match known {
             FieldName::Te if self.accepts_trailers() => put(b"trailers"),
@@ -267,10 +272,12 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// Calls `put` with name and value of each field that has to be part of a cache key, because
-    /// origins build URLs from it and this client may decide its value: what trusted peers say, and
-    /// what is passed on from every peer. Values that this proxy would write itself are left out,
-    /// so that a request has the same key with and without them.
+    /// Calls `put` with the name and value of each field that has to be part of a cache key,
+    /// because origins build URLs from it and this client may determine its value: fields of
+    /// trusted peers, and fields that are forwarded from every peer.
+    ///
+    /// Values that this proxy would write itself are left out, so that a request has the same key
+    /// with and without them.
     pub fn for_each_key_field(&self, mut put: impl FnMut(&'a [u8], &[u8])) {
         let Forwarding::Gateway { is_trusted, .. } = self.forwarding else { return };
         if !self.head.has_any(&FORWARDING_FIELDS) {
@@ -282,7 +289,8 @@ impl<'a> OriginRequest<'a> {
                 (field.known, self.head.name_of(field), self.head.value_of(field));
             match known {
                 _ if !FORWARDING_FIELDS.contains(known) => {}
-                // All lines are sent as one list; of the other two the first value is sent.
+                // All lines of `Forwarded` are sent as one list; of the other two fields, the first
+                // value is sent.
                 _ if GENERATED.contains(known) && (!is_trusted || seen.contains(known)) => {}
                 FieldName::Forwarded => {
                     seen = seen.union(&NameSet::new(&[known]));
@@ -310,10 +318,10 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// Whether a value is what this gateway writes as `X-Forwarded-Host` without it.
+    /// Returns whether a value equals the `X-Forwarded-Host` that this gateway would write itself.
     fn is_own_host(&self, value: &[u8]) -> bool {
         match self.authority() {
-            // Most hosts, compared without a copy.
+            // The common case, compared without a copy.
             Some(Authority { host: Host::Name(name), port: None | Some(DEFAULT_PORT) }) => {
                 value.iter().copied().eq(name.iter().map(u8::to_ascii_lowercase))
             }
@@ -326,7 +334,7 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// The parameters of all lines of `Forwarded`, as one list, that do not name an address.
+    /// Returns the parameters in all lines of `Forwarded`, as one list, that are not addresses.
     fn url_parameters(&self) -> Vec<u8> {
         let mut lines = self.head.values(FieldName::Forwarded);
         let first = lines.next().unwrap_or_default();
@@ -338,10 +346,10 @@ impl<'a> OriginRequest<'a> {
     }
 }
 
-/// Returns the members of a value of `Forwarded` without the addresses that the request passed
-/// (`for` and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other parameter. A
-/// parameter that readers may take apart in another way is left in. Allocates nothing if it returns
-/// nothing.
+/// Returns the members of a `Forwarded` value without the parameters that are addresses on the
+/// request's path (`for` and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other
+/// parameter. A parameter that implementations may split differently is kept. An empty result does
+/// not allocate.
 fn url_parameters(value: &[u8]) -> Vec<u8> {
     let mut kept = Vec::new();
     if split_list(value).flat_map(non_address_parameters).all(<[u8]>::is_empty) {
@@ -357,7 +365,7 @@ fn url_parameters(value: &[u8]) -> Vec<u8> {
     kept
 }
 
-/// The parameters of a member that do not name an address.
+/// Returns the parameters of a member that are not addresses.
 fn non_address_parameters(member: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parameters = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
     parameters.filter(|parameter| !is_address_parameter(parameter))
@@ -379,7 +387,7 @@ fn is_address_parameter(parameter: &[u8]) -> bool {
     })
 }
 
-/// Room for the lines of most requests that a gateway adds.
+/// Initial capacity: enough for the lines that a gateway adds to most requests.
 const ADDED_BYTES: usize = 256;
 
 #[cfg(test)]
@@ -395,7 +403,7 @@ mod tests {
         request(format!("GET /a HTTP/1.1\r\nHost: SHOP:80\r\n{fields}\r\n")).unwrap()
     }
 
-    /// The fields that an origin receives, as lines.
+    /// Returns the fields that an origin receives, as lines.
     fn sent(head: &RequestHead, forwarding: Forwarding<'_>) -> String {
         let request = OriginRequest::new(head, forwarding);
         let mut out = Vec::new();
@@ -424,7 +432,7 @@ mod tests {
          X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop\r\n";
 
     #[test]
-    fn a_gateway_removes_what_it_does_not_believe() {
+    fn a_gateway_removes_untrusted_fields() {
         let head = head(&format!("{DESCRIBED}X-HTTP-Method: PUT\r\nCookie: a\r\n"));
         let untrusted = Forwarding::Gateway { client: client(), is_trusted: false, passed: &[] };
         let expected = format!("X-HTTP-Method: PUT\r\nCookie: a\r\n{OWN}");
@@ -433,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_passes_on_what_trusted_peers_say_and_keys_it() {
+    fn a_gateway_forwards_and_keys_fields_of_trusted_peers() {
         let head = head(DESCRIBED);
         let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
         let text = sent(&head, trusted);
@@ -466,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn own_values_are_not_keyed() {
+    fn values_of_the_gateway_are_not_keyed() {
         let head =
             head("X-Forwarded-Host: shop\r\nX-Forwarded-Proto: http\r\nForwarded: for=a\r\n");
         let trusted = Forwarding::Gateway { client: None, is_trusted: true, passed: &[] };
@@ -475,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_our_own_only_byte_by_byte() {
+    fn a_host_is_its_own_only_byte_by_byte() {
         let is_own = |host: &str, value: &str| {
             let text =
                 format!("GET /a HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-Host: {value}\r\n\r\n");
@@ -493,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_passed_are_keyed_for_every_peer() {
+    fn configured_fields_are_forwarded_and_keyed_for_every_peer() {
         let head = head(DESCRIBED);
         let passed = [(*b"x-real-ip").into(), (*b"x-forwarded-prefix").into()];
         let forwarding =
@@ -513,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_what_the_origin_receives() {
+    fn values_are_those_that_the_origin_receives() {
         let head = head(&format!(
             "{DESCRIBED}TE: gzip, trailers\r\nConnection: te, x-own\r\n\
                                   X-Own: 1\r\nX-Other: 2\r\n"
@@ -545,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_forwarded_are_kept_unless_they_name_an_address_rfc_7239_section_5() {
+    fn parameters_of_forwarded_are_kept_unless_they_are_addresses_rfc_7239_section_5() {
         let of = |value: &str| String::from_utf8(url_parameters(value.as_bytes())).unwrap();
         assert_eq!(of("for=1.2.3.4, For=\"[2001:db8::1]:47\";by=_gazonk"), "");
         assert_eq!(of("for=a;proto=https, for=b"), ";proto=https,");

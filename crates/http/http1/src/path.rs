@@ -1,24 +1,25 @@
-//! Paths of request targets: their normal form, and the ways in which origins read them.
+//! Paths of request targets: their normal form, and how origins may interpret them.
 //!
-//! A proxy that selects by path has to select what its origin will select, although origins do not
-//! agree: some decode `%2f` before they remove dot segments, some merge slashes, some cut path
-//! parameters off. [`normalise`] returns the one form that is compared, and [`is_ambiguous`]
-//! compares the forms that origins may make of the same bytes.
+//! A proxy that selects a route by path must select what the origin will select. Origins interpret
+//! the same path differently: some decode `%2f` before they remove dot segments, some merge
+//! slashes, some cut path parameters off. [`normalise`] returns the one form that is compared, and
+//! [`is_ambiguous`] compares the forms that origins may derive from the same bytes.
 //!
-//! A path begins with `/` and ends before the query. A raw `\` is read with `%5c`: no request has
-//! one in its path ([`crate::target`]).
+//! A path begins with `/` and ends before the query. A raw `\` is treated like `%5c`, although no
+//! accepted request has one in its path ([`crate::target`]).
 
 use std::borrow::Cow;
 
 use memchr::memchr;
 
-/// Splits a path and query before the first `?`.
+/// Splits a request target into path and query. The query begins with the first `?`, and is empty
+/// if there is none.
 pub fn split_query(path_and_query: &[u8]) -> (&[u8], &[u8]) {
     path_and_query.split_at(memchr(b'?', path_and_query).unwrap_or(path_and_query.len()))
 }
 
-/// Whether every origin reads the path alike: it has no escape, no path parameter, no empty segment
-/// and no segment that begins with a dot. Such a path is its own normal form.
+/// Returns whether every origin interprets the path alike: it has no escape, no path parameter, no
+/// empty segment and no segment that begins with a dot. Such a path is its own normal form.
 pub fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
     path.iter().all(|&byte| {
@@ -30,7 +31,7 @@ pub fn is_plain(path: &[u8]) -> bool {
 
 /// Returns the normal form of a path: unreserved characters decoded and other escapes in upper case
 /// (RFC 3986 section 6.2.2), slashes merged, then dot segments removed (section 5.2.4). A `%` that
-/// begins no escape becomes `%25`, so that decoding never forms a new escape.
+/// begins no escape becomes `%25`, so that decoding never creates a new escape.
 pub fn normalise(path: &[u8]) -> Cow<'_, [u8]> {
     if is_plain(path) {
         return Cow::Borrowed(path);
@@ -43,14 +44,15 @@ pub fn normalise(path: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Returns the form in which the path of a route has to be written, so that it can be compared with
-/// each reading of a request's path: the normal form, without escapes that a path does not need.
+/// each interpretation of a request's path: the normal form, without escapes that a path does not
+/// need.
 pub fn route_form(path: &[u8]) -> Vec<u8> {
     let decode = |byte: u8| byte.is_ascii_graphic() && !b"/\\%?#;".contains(&byte);
     normalise(&map_escapes(path, |byte| decode(byte).then_some(byte))).into_owned()
 }
 
-/// Whether every origin reads the path as its normal form: it has no slash, backslash, dot or NUL
-/// that is encoded, no raw backslash, no path parameter, no empty segment and no segment that
+/// Returns whether every origin interprets the path as its normal form: it has no encoded slash,
+/// backslash, dot or NUL, no raw backslash, no path parameter, no empty segment and no segment that
 /// begins with a dot. Other escapes, such as `%20` and `%c3`, move no segment.
 fn is_unambiguous(path: &[u8]) -> bool {
     let mut before = 0;
@@ -69,15 +71,16 @@ fn is_unambiguous(path: &[u8]) -> bool {
     true
 }
 
-/// Whether an origin may read the path as one that `is_other` accepts, or the path hides segments
-/// from readers that do not decode it.
+/// Returns whether an origin may interpret the path as one for which `is_other` returns true, or
+/// whether the path hides segments from implementations that do not decode it.
 ///
-/// `is_other` is false for the normal form. It compares prefixes that have no double slash; then a form
-/// that keeps some double slashes needs no test of its own, beside those that keep all and none. A
-/// path of more than [`READ_BYTES_MAX`] bytes is ambiguous unless it has one reading alone.
+/// `is_other` must return false for the normal form, and must compare prefixes without a double
+/// slash. A form that keeps some double slashes then needs no test besides the forms that keep all
+/// and none. A path of more than [`INTERPRETED_BYTES_MAX`] bytes is ambiguous unless it has one
+/// interpretation only.
 ///
-/// Most origins decode the escapes of all other characters as well, and some decode twice: `%40` is
-/// `@` to them, and `%252f` an encoded slash. They read the path as if it had been sent so.
+/// Most origins also decode the escapes of all other characters, and some decode twice: to them
+/// `%40` is `@`, and `%252f` an encoded slash. They interpret the path as if it had been sent so.
 pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
     let is_ambiguous = |path: &[u8]| {
         !is_unambiguous(path)
@@ -92,14 +95,17 @@ pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
         || decoded.take(2).any(|path| is_other(&normalise(&path)) || is_ambiguous(&path))
 }
 
-/// Whether the path hides something from readers that do not decode it: an encoded NUL, or a dot
-/// segment, wherever an origin may see the ends of a segment, that has an encoded dot or stands in
-/// a path with an encoded slash, a backslash or a path parameter.
+/// Returns whether the path hides something from implementations that do not decode it:
 ///
-/// Each of the latter moves the ends of segments, so the result depends on the order in which an
-/// origin removes dot segments, decodes and cuts, and on how often it does so. For example, an
-/// origin that removes them both before and after it decodes reads `/a/b%2fc/../..%2fd` as `/d`. No
-/// list of orders is complete, and clients remove dot segments before they send a path.
+/// * an encoded NUL, or
+/// * a dot segment that has an encoded dot, or that is in a path with an encoded slash, a backslash
+///   or a path parameter, wherever an origin may see the ends of a segment.
+///
+/// Encoded slashes, backslashes and path parameters move the ends of segments, so the result
+/// depends on the order in which an origin removes dot segments, decodes and cuts, and on how
+/// often. For example, an origin that removes dot segments both before and after decoding
+/// interprets `/a/b%2fc/../..%2fd` as `/d`. No list of orders is complete, and clients remove dot
+/// segments before they send a path.
 fn hides_segments(path: &[u8]) -> bool {
     let segments = decode_slashes(path, [true; 2]);
     let is_mixed = path.iter().any(|byte| b";\\".contains(byte))
@@ -113,18 +119,19 @@ fn hides_segments(path: &[u8]) -> bool {
         || segments.any(|segment| is_hidden_dots(before_semicolon(segment)))
 }
 
-/// The longest path whose readings are compared: at most some 10 million instructions, 2,500 a
-/// byte.
+/// Maximum bytes of a path whose interpretations are compared. At 2,500 instructions a byte, the
+/// comparison takes about 10 million instructions at most.
 pub const INTERPRETED_BYTES_MAX: usize = 4096;
 
-/// Whether an origin may read the path, which hides no segments, as one that `is_it` accepts.
+/// Returns whether an origin may interpret the path, which hides no segments, as one for which
+/// `is_it` returns true.
 ///
-/// Unreserved characters are decoded in all forms. Without dot segments, the forms differ in
-/// whether
-/// `%2f` is a slash; whether `%5c` and `\` are; whether the part from `;` on is cut from each segment,
-/// before or after slashes of either kind are decoded, or to the end; and whether slashes are
-/// merged. A path with dot segments has nothing to decode or to cut, and the forms differ in
-/// whether dot segments are removed, and whether slashes are merged before or after that.
+/// Unreserved characters are decoded in all forms. Without dot segments, the forms differ in four
+/// ways: whether `%2f` is a slash; whether `%5c` and `\` are slashes; whether the part from `;` on
+/// is cut, either from each segment, before or after slashes of either kind are decoded, or to the
+/// end of the path; and whether slashes are merged. A path with dot segments has nothing to decode
+/// or cut: the forms differ in whether dot segments are removed, and in whether slashes are merged
+/// before or after that.
 fn any_interpretation(path: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
     let decoded = decode_unreserved(path);
     let removed = remove_dot_segments(&decoded);
@@ -143,7 +150,7 @@ fn any_interpretation(path: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
     })
 }
 
-/// Removes `.` and `..` segments from a path, RFC 3986 section 5.2.4.
+/// Removes `.` and `..` segments from a path (RFC 3986 section 5.2.4).
 pub fn remove_dot_segments(path: &[u8]) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(path.len());
     let mut segments = path.get(1..).unwrap_or_default().split(|&byte| byte == b'/').peekable();
@@ -174,24 +181,27 @@ fn merge_slashes(path: &[u8]) -> Vec<u8> {
     merged
 }
 
-/// Decodes the escapes of unreserved characters (RFC 3986 section 2.3) and writes all others alike.
+/// Decodes the escapes of unreserved characters (RFC 3986 section 2.3), and writes all others in
+/// upper case.
 fn decode_unreserved(path: &[u8]) -> Vec<u8> {
     map_escapes(path, |byte| {
         (byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)).then_some(byte)
     })
 }
 
-/// Decodes the escapes of all visible ASCII characters but `/` and `\`. A NUL stays encoded, too.
+/// Decodes the escapes of all visible ASCII characters except `/` and `\`. An encoded NUL stays
+/// encoded.
 fn decode_visible(path: &[u8]) -> Vec<u8> {
     map_escapes(path, |byte| is_visible(byte).then_some(byte))
 }
 
-/// Whether a byte is a visible ASCII character, and no slash of either kind.
+/// Returns whether a byte is a visible ASCII character other than `/` and `\`.
 fn is_visible(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"/\\".contains(&byte)
 }
 
-/// Decodes the escapes of `/` and of `\`, as asked for, to `/`; a raw `\` goes with the latter.
+/// Decodes the escapes of `/` if `slash` is set, and both the escapes of `\` and a raw `\` to `/`
+/// if `backslash` is set.
 fn decode_slashes(path: &[u8], [slash, backslash]: [bool; 2]) -> Vec<u8> {
     let mut decoded = map_escapes(path, |byte| {
         (byte == b'/' && slash || byte == b'\\' && backslash).then_some(b'/')
@@ -202,8 +212,8 @@ fn decode_slashes(path: &[u8], [slash, backslash]: [bool; 2]) -> Vec<u8> {
     decoded
 }
 
-/// Replaces each escape by the byte that `decode` returns for its value, or writes it in upper
-/// case.
+/// Replaces each escape by the byte that `decode` returns for its value, or writes it in upper case
+/// if `decode` returns `None`.
 fn map_escapes(path: &[u8], decode: impl Fn(u8) -> Option<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -227,19 +237,19 @@ fn map_escapes(path: &[u8], decode: impl Fn(u8) -> Option<u8>) -> Vec<u8> {
     out
 }
 
-/// Whether the path has an escape of such a value.
+/// Returns whether the path has an escape whose value `is_it` accepts.
 fn has_escape(path: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
     let escapes = path.windows(3).filter(|window| window[0] == b'%');
     escapes.filter_map(|escape| parse_escape(&escape[1..])).any(is_it)
 }
 
-/// The value of the two hexadecimal digits that bytes begin with.
+/// Parses the two hexadecimal digits at the start of the bytes.
 fn parse_escape(bytes: &[u8]) -> Option<u8> {
     let digit = |at: usize| (*bytes.get(at)? as char).to_digit(16);
     Some((digit(0)? << 4 | digit(1)?) as u8)
 }
 
-/// The path with each segment cut where its parameters begin.
+/// Cuts the parameters off each segment of a path.
 fn cut_parameters(path: &[u8]) -> Vec<u8> {
     let segments: Vec<&[u8]> = path.split(|&byte| byte == b'/').map(before_semicolon).collect();
     segments.join(&b'/')
@@ -249,10 +259,11 @@ fn before_semicolon(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == b';').next().unwrap_or_default()
 }
 
-/// Checks what holds of any bytes that a target may have as its path; for fuzzing.
+/// Fuzzes the functions of this module with any bytes that a request target may have as its path.
 ///
 /// # Panics
-/// When a normal form is not stable or not among the readings, or a plain path has two readings.
+/// Panics if a normal form is not stable or not among the interpretations, or if a plain path has
+/// two interpretations.
 pub fn fuzz_path(data: &[u8]) {
     let path = [b"/", data].concat();
     let normal = normalise(&path).into_owned();
@@ -330,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reading_of_an_origin_is_compared() {
+    fn each_interpretation_of_an_origin_is_compared() {
         let has = |path: &str, reading: &str| {
             any_interpretation(path.as_bytes(), |form| form == reading.as_bytes())
         };
@@ -370,17 +381,17 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_ambiguous_characters_has_one_reading() {
+    fn a_path_without_ambiguous_characters_has_one_interpretation() {
         let long = format!("/{}", "%20".repeat(2 * INTERPRETED_BYTES_MAX));
         for path in ["/", "/caf%c3%a9", "/a.b/%41%7e", "/a%20b", "/100%", &long] {
             let normal = normal(path);
             assert!(!is_ambiguous(path.as_bytes(), |form| form != normal.as_bytes()), "{path}");
         }
         let long = format!("/{};", "a".repeat(INTERPRETED_BYTES_MAX));
-        assert!(is_ambiguous(long.as_bytes(), |_| false), "more work than a request is worth");
+        assert!(is_ambiguous(long.as_bytes(), |_| false), "too long to be compared");
     }
 
-    /// Pieces from which origins make different paths.
+    /// Parts from which origins may derive different paths.
     const PIECES: [&[u8]; 18] = [
         b"/", b"/", b"//", b".", b"..", b"/..", b"%2e", b"%2F", b"%2f", b"%5c", b"\\", b";", b"a",
         b"b", b"%", b"%61", b"%zz", b"%%32",
@@ -393,7 +404,7 @@ mod tests {
 
     type OriginTransform = fn(&[u8]) -> Vec<u8>;
 
-    /// The steps of origins, which apply them in any order and any number of times.
+    /// The transformations that origins apply, in any order and any number of times.
     const TRANSFORMS: [OriginTransform; 6] = [
         |path| decode_slashes(path, [true, false]),
         |path| decode_slashes(path, [false, true]),
@@ -404,7 +415,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_order_of_steps_leads_from_an_unambiguous_path_to_another_route() {
+    fn no_order_of_transforms_turns_an_unambiguous_path_into_another_route() {
         const ROUTES: [&[u8]; 4] = [b"/a/b", b"/a/", b"/b", b"/"];
         let select = |path: &[u8]| ROUTES.iter().position(|route| path.starts_with(route));
         let mut random = crate::corpus::Random::from_clock();

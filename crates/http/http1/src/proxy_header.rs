@@ -1,5 +1,5 @@
-//! The PROXY protocol's header, versions 1 and 2: who the client is, said by a load balancer before
-//! the first byte of HTTP. From whom it is believed is the caller's to decide.
+//! PROXY protocol headers, versions 1 and 2: a load balancer reports the client's address before
+//! the first byte of HTTP. The caller decides which peers may send one.
 
 mod writer;
 
@@ -12,35 +12,38 @@ use memchr::memchr;
 use crate::comma_list::parse_decimal;
 use crate::limits::{PROXY_V1_BYTES_MAX, PROXY_V2_BYTES_MAX};
 
-/// What a header says.
+/// The addresses in a PROXY header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProxyHeader {
-    /// The client; `None` where the connection is the balancer's own (LOCAL: a health check), or
-    /// the family is unknown or Unix. Then the addresses of the connection itself count.
+    /// The client's address. `None` if the connection is the load balancer's own (command LOCAL: a
+    /// health check), or if the family is unknown or Unix. The addresses of the connection itself
+    /// apply then.
     pub source: Option<SocketAddr>,
-    /// What the client connected to; there when `source` is.
+    /// The address that the client connected to; present if `source` is.
     pub destination: Option<SocketAddr>,
 }
 
-/// Why the first bytes of a connection are no valid header. The sender's fault; the connection has
-/// to be closed without a response, since whoever sent this may not speak HTTP at all.
+/// The reason why the first bytes of a connection are not a valid PROXY header. The sender caused
+/// the error. The connection has to be closed without a response, since the sender may not speak
+/// HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProxyHeaderError {
-    /// Neither version's first bytes.
+    /// The input begins like neither version.
     SignatureInvalid,
-    /// Version 1 without CR LF in 107 bytes, or version 2 announcing more than 4096 bytes.
+    /// Version 1: no CR LF in the first 107 bytes. Version 2: more than 4096 bytes are announced.
     TooLong,
-    /// Version 1: not exactly `PROXY`, a family, two addresses and two ports, one space between.
+    /// Version 1: the line is not exactly `PROXY`, a family, two addresses and two ports, with one
+    /// space between.
     LineInvalid,
-    /// An address that is not of the family, or in another notation than the usual one.
+    /// An address is not of the announced family, or not in its standard notation.
     AddressInvalid,
-    /// A port that is not 0 to 65535 in plain decimal.
+    /// A port is not 0 to 65535 in plain decimal.
     PortInvalid,
-    /// Version 2: a command that is neither LOCAL nor PROXY.
+    /// Version 2: the command is neither LOCAL nor PROXY.
     CommandInvalid,
-    /// Version 2: a family or transport that does not exist, or datagrams.
+    /// Version 2: the family or transport does not exist, or is for datagrams.
     FamilyInvalid,
-    /// Version 2: fewer bytes announced than the family's addresses take.
+    /// Version 2: fewer bytes are announced than the addresses of the family take.
     TooShort,
 }
 
@@ -54,7 +57,7 @@ impl fmt::Display for ProxyHeaderError {
             Self::PortInvalid => "a port in the PROXY header is malformed",
             Self::CommandInvalid => "the PROXY header's command is unknown",
             Self::FamilyInvalid => "the PROXY header's family is unknown",
-            Self::TooShort => "the PROXY header has no room for its addresses",
+            Self::TooShort => "the PROXY header is too short for its addresses",
         })
     }
 }
@@ -63,15 +66,16 @@ impl std::error::Error for ProxyHeaderError {}
 
 const V1_START: &[u8] = b"PROXY ";
 const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The signature, the command, the family and the length.
+/// Length of the signature, the command, the family and the length field.
 const V2_FIXED: usize = V2_START.len() + 4;
 
-/// Reads a header from a connection's first bytes. Gives how many of them it is and what it says,
-/// or `None` when more are needed: call again with the same bytes and more. A call looks at no more
-/// than 107 bytes of version 1 and 232 of version 2, whose extensions are skipped unread.
+/// Parses a PROXY header from the first bytes of a connection. Returns its length in bytes and its
+/// addresses, or `None` if more bytes are needed: call again with the same bytes and more.
+///
+/// A call reads at most 107 bytes of version 1 and 232 of version 2, whose extensions are skipped.
 ///
 /// # Errors
-/// As soon as the bytes cannot become a valid header.
+/// Returns a [`ProxyHeaderError`] as soon as the bytes cannot become a valid header.
 pub fn parse_proxy_header(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
     let may_become = |start: &[u8]| input.iter().zip(start).all(|(seen, wanted)| seen == wanted);
     if may_become(V1_START) {
@@ -83,7 +87,7 @@ pub fn parse_proxy_header(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, 
     }
 }
 
-/// A line of text.
+/// Parses version 1, a line of text.
 fn parse_v1(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
     let seen = &input[..input.len().min(PROXY_V1_BYTES_MAX)];
     let Some(line_feed) = memchr(b'\n', seen) else {
@@ -96,7 +100,7 @@ fn parse_v1(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderErr
         return Err(ProxyHeaderError::LineInvalid);
     }
     let header = if line == b"UNKNOWN" || line.starts_with(b"UNKNOWN ") {
-        // Whatever follows is to be ignored.
+        // The specification requires that the rest of the line is ignored.
         ProxyHeader::default()
     } else {
         parse_v1_addresses(line)?
@@ -134,7 +138,7 @@ fn parse_port(text: &str) -> Result<u16, ProxyHeaderError> {
     value.and_then(|value| u16::try_from(value).ok()).ok_or(ProxyHeaderError::PortInvalid)
 }
 
-/// The binary form. `input` has at least [`V2_FIXED`] bytes.
+/// Parses version 2, the binary form. `input` has at least [`V2_FIXED`] bytes.
 fn parse_v2(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
     let fixed = &input[V2_START.len()..];
     let (command, family) = (fixed[0], fixed[1]);
@@ -152,7 +156,7 @@ fn parse_v2(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderErr
         0x11 => 12,
         0x21 => 36,
         0x31 => 216,
-        // The specification lets a receiver ignore the family of a LOCAL connection.
+        // The specification permits ignoring the family of a LOCAL connection.
         _ if is_local => 0,
         _ => return Err(ProxyHeaderError::FamilyInvalid),
     };
@@ -169,7 +173,7 @@ fn parse_v2(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderErr
     Ok(Some((V2_FIXED + len, header)))
 }
 
-/// Two addresses of `N` bytes, then two ports; `body` is long enough.
+/// Parses two addresses of `N` bytes and two ports. `body` is long enough.
 fn parse_v2_addresses<const N: usize>(body: &[u8]) -> ProxyHeader
 where
     IpAddr: From<[u8; N]>,
@@ -182,10 +186,12 @@ where
     ProxyHeader { source: address(0, 2 * N), destination: address(N, 2 * N + 2) }
 }
 
-/// Checks, for any bytes: every shorter piece gives "more" or the same outcome, no more bytes are
-/// used than there are, and what was read, written in either version, is read as the same.
+/// Fuzzes the PROXY header parser with any bytes. It checks that each shorter input needs more
+/// bytes or has the same result, that no more bytes are used than there are, and that a parsed
+/// header, written in either version, is parsed to the same addresses.
 ///
 /// # Panics
+/// Panics if one of these properties is violated.
 /// When one of these does not hold.
 pub fn fuzz_proxy_header(data: &[u8]) {
     let whole = parse_proxy_header(data);
@@ -203,7 +209,7 @@ pub fn fuzz_proxy_header(data: &[u8]) {
             panic!("{header:?} was written as {:?}", written.escape_ascii().to_string());
         };
         assert_eq!(used, written.len());
-        // A mapped address may have become the IPv4 one, or the other way round.
+        // An IPv4-mapped address may have become the IPv4 address, or the reverse.
         let plain = |address: Option<SocketAddr>| {
             address.map(|it| SocketAddr::new(it.ip().to_canonical(), it.port()))
         };

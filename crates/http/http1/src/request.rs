@@ -1,4 +1,4 @@
-//! The head of a request: its line, and the fields after it.
+//! Request heads: the request line and the fields after it.
 
 use std::borrow::Cow;
 
@@ -17,37 +17,37 @@ use crate::target::{
     TargetForm,
 };
 
-/// The head of a request.
+/// The head of a request: a request line (RFC 9112 section 3) and field lines.
 ///
-/// Valid by a grammar, yet refused, because origins disagree about them:
+/// The following are valid by a grammar but are refused, because origins disagree about them:
 ///
-/// | what | where it is allowed |
+/// | refused | the rule that allows it |
 /// | --- | --- |
-/// | more than one empty line before the request | RFC 9112 section 2.2 asks for at least one |
-/// | lines that end in LF alone; repeated spaces in the request line | sections 2.2, 3: may be |
-/// | minor versions above 1 | RFC 9110 section 2.5 would read them as 1.1 |
+/// | more than one empty line before the request | RFC 9112 section 2.2 |
+/// | lines that end in LF; repeated spaces in the request line | RFC 9112 sections 2.2 and 3 |
+/// | minor versions above 1 | RFC 9110 section 2.5: to be processed as 1.1 |
 /// | folded values | RFC 9112 section 5.2: a proxy may refuse them |
-/// | methods above 32 bytes, more than 32 connection options | our bound |
+/// | methods above 32 bytes, more than 32 connection options | a limit of this crate |
 pub type RequestHead = Head<RequestLine>;
 
-/// What the line of a request says.
+/// The parsed request line.
 #[derive(Clone, Debug)]
 pub struct RequestLine {
     method: Method,
     version: Version,
     form: TargetForm,
     method_span: Span,
-    /// In the bytes of the head, behind those that were received if `is_raw`.
+    /// A range of the bytes of the head; after the received bytes if `is_raw`.
     target_span: Span,
-    /// Whether the target has bytes from 0x80, which are percent-encoded when the head is whole.
+    /// Whether the target has bytes from 0x80, which are percent-encoded when the head is complete.
     is_raw: bool,
-    /// Read when the head is whole, with its `Host` field.
+    /// Determined when the head is complete, from the target and the `Host` field.
     destination: Result<DestinationSpans, TargetError>,
 }
 
 impl RequestLine {
-    /// Reads the request line that begins a head, if it is whole and right. Gives where the first
-    /// field begins.
+    /// Parses the request line at the start of a head, if it is complete and valid. Returns the
+    /// offset of the first field line.
     fn parse_plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
         let method_len = TOKEN.prefix_len(&head[..head.len().min(METHOD_BYTES_MAX)]);
         let [b' ', rest @ ..] = &head[method_len..] else { return None };
@@ -68,7 +68,8 @@ impl RequestLine {
         Some(method_len + 1 + target_len + b" HTTP/1.1\r\n".len())
     }
 
-    /// RFC 9112 section 3: method, target and version with one space between them.
+    /// Parses a complete request line (RFC 9112 section 3): method, target and version with one
+    /// space between them.
     fn parse_request_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
         let method_end = memchr(b' ', line).ok_or(HeadError::MethodInvalid)?;
         let rest = &line[method_end + 1..];
@@ -97,7 +98,7 @@ impl RequestLine {
         Ok(())
     }
 
-    /// Appends the target to the bytes of the head, with the bytes from 0x80 in the form `%XX`.
+    /// Appends the target to the bytes of the head, with bytes from 0x80 percent-encoded.
     #[cold]
     fn encode_target(&mut self, bytes: &mut Vec<u8>) {
         let start = bytes.len();
@@ -119,36 +120,36 @@ impl RequestLine {
 }
 
 impl RequestHead {
-    /// The method.
+    /// Returns the method.
     pub fn method(&self) -> Method {
         self.line.method
     }
 
-    /// The method as received: a token of 1 to 32 bytes.
+    /// Returns the method as received: a token of 1 to 32 bytes.
     pub fn method_bytes(&self) -> &[u8] {
         self.line.method_span.slice(&self.fields.bytes)
     }
 
-    /// The target as received, with bytes from 0x80 percent-encoded: not empty, and of the bytes
-    /// that [`target`] lists. There is no other reading of it: what routes, matches, is logged or
-    /// is a part of a key has this form.
+    /// Returns the target as received, with bytes from 0x80 percent-encoded. It is not empty, and
+    /// has only the bytes that [`target`] lists. All routing, matching, logging and cache keys use
+    /// this form.
     pub fn target(&self) -> &[u8] {
         self.line.target_span.slice(&self.fields.bytes)
     }
 
-    /// What the target looks like. Whether the method may have such a target is said by
-    /// [`destination`](crate::destination()).
+    /// Returns the form of the target. [`destination`](crate::destination()) checks whether the
+    /// method allows it.
     pub fn form(&self) -> TargetForm {
         self.line.form
     }
 
-    /// The version.
+    /// Returns the version.
     pub fn version(&self) -> Version {
         self.line.version
     }
 
-    /// Replaces the path of the destination by its normal form ([`path::normalise`]); the query stays
-    /// as it is. [`target`](Self::target) is still the target as received.
+    /// Replaces the path of the destination by its normal form ([`path::normalise`]). The query
+    /// stays as it is, and [`target`](Self::target) still returns the target as received.
     pub fn normalise_path(&mut self) {
         let Ok(located) = &mut self.line.destination else { return };
         let target = located.path_and_query.slice(&self.fields.bytes);
@@ -164,13 +165,15 @@ impl RequestHead {
     }
 }
 
-/// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
-/// section 3.2.2, but `Host` has to be valid all the same: the next server may read it. It was
-/// read with the header, so a second call costs nothing.
+/// Returns the destination of a request (RFC 9112 section 3.2).
+///
+/// An absolute target takes precedence over `Host` (section 3.2.2), but `Host` has to be valid too,
+/// because the next server may use it. The destination was determined with the head, so calls are
+/// cheap.
 ///
 /// # Errors
-/// When the target does not fit the method, or the host is not certain. The method matters only
-/// with `*` and `host:port`.
+/// Returns a [`TargetError`] if the target does not fit the method, or if the host is invalid or
+/// ambiguous. The method matters only for `*` and `host:port`.
 pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
     let DestinationSpans { authority, path_and_query } = head.line.destination?;
     let view = |span: Span| span.slice(&head.fields.bytes);
@@ -232,7 +235,7 @@ impl StartLine for RequestLine {
     }
 }
 
-/// Sets where the head begins, or gives `false` when that is not certain yet.
+/// Sets the offset of the head. Returns `false` if more input is needed to determine it.
 fn skip_empty_line(input: &[u8], scan: &mut HeadScan) -> Result<bool, HeadError> {
     let begin = match input {
         [] | [b'\r'] | [b'\r', b'\n'] => return Ok(false),
@@ -248,8 +251,8 @@ fn skip_empty_line(input: &[u8], scan: &mut HeadScan) -> Result<bool, HeadError>
     Ok(true)
 }
 
-/// Refuses what cannot become a request line, however it goes on: bytes of another protocol, or a
-/// line without end. Looks at few bytes, because it is done again for each piece that arrives.
+/// Refuses input that cannot become a request line: bytes of another protocol, or a line without
+/// end. It is called for each piece that arrives, so it reads few bytes.
 fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
     let seen = &line[..line.len().min(METHOD_BYTES_MAX + 1)];
     match seen.iter().position(|&byte| !TOKEN.contains(byte)) {
@@ -267,8 +270,8 @@ fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
 
 fn check_target(target: &[u8]) -> Result<(), HeadError> {
     let query = memchr(b'?', target).unwrap_or(target.len());
-    // Bytes from 0x80 are valid here, as they are percent-encoded later. In an authority they are
-    // refused then, because a host has no percent-encoding.
+    // Bytes from 0x80 are valid here, because they are percent-encoded later. In an authority they
+    // are refused at that point, because a host has no percent-encoding.
     let has_only = |class: ByteClass, bytes: &[u8]| {
         bytes.iter().all(|&byte| class.contains(byte) || !byte.is_ascii())
     };
@@ -286,7 +289,7 @@ mod tests {
     use crate::test_heads::{LIMITS, request};
 
     #[test]
-    fn a_head_gives_its_parts_and_what_it_used() {
+    fn a_head_has_its_parts_and_its_length() {
         let bytes = b"\r\nPOST /a?b HTTP/1.0\r\nHost:\t a \r\nX:\r\nx-Y: \xff\tz\r\n\r\nbody";
         let mut head = RequestHead::default();
         let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_request_lines_are_refused() {
+    fn malformed_request_lines_are_refused() {
         use HeadError::*;
         for (line, error) in [
             ("GET /\r\n", VersionMissing),
@@ -381,7 +384,7 @@ mod tests {
             let head = request(format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
             assert!(destination(&head).is_err(), "{line}");
         }
-        // The limit is that of the encoded form.
+        // The limit applies to the encoded form.
         let of_length = |raw: usize, plain: usize| {
             let target = ["\u{fc}".repeat(raw), "a".repeat(plain)].concat();
             request(format!("GET /{target} HTTP/1.1\r\nHost: a\r\n\r\n")).err()
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_field_lines_are_refused() {
+    fn malformed_field_lines_are_refused() {
         use HeadError::*;
         for (line, error) in [
             ("A : b\r\n", SpaceBeforeColon),
@@ -479,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn upgrade_protocols_are_bounded_where_they_count() {
+    fn upgrade_protocols_are_bounded_where_they_apply() {
         let head = |connection: &str, list: String| {
             request(format!(
                 "GET / HTTP/1.1\r\nConnection: {connection}\r\nUpgrade: {list}\r\n\r\n"
@@ -493,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_in_pieces_is_looked_at_twice_at_most() {
+    fn a_head_in_pieces_is_scanned_twice_at_most() {
         let bytes = [b"GET / HTTP/1.1\r\nA: ", &[b'a'; 3000][..], b"\r\n\r\n"].concat();
         let mut scan = HeadScan::default();
         for end in 0..bytes.len() {

@@ -1,4 +1,4 @@
-//! The head of a response: its status line, and the fields after it.
+//! Response heads: the status line and the fields after it.
 
 use crate::byte_class::VALUE;
 use crate::byte_search;
@@ -8,25 +8,25 @@ use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::line_parser::{bare_cr_or, parse_version};
 use crate::method::Version;
 
-/// The head of a response.
+/// The head of a response: a status line (RFC 9112 section 4) and field lines.
 ///
-/// As strict as a request head, with no empty line before it. One thing is accepted beyond RFC 9112
-/// section 4, since it can be read in one way only and origins send it: a status line that ends
-/// after the status, without the space.
+/// It is parsed as strictly as a request head, and no empty line may come before it. One form
+/// beyond the grammar of RFC 9112 section 4 is accepted, because origins send it and it has one
+/// interpretation only: a status line that ends after the status code, without the space.
 pub type ResponseHead = Head<StatusLine>;
 
-/// What the status line of a response says.
+/// The parsed status line of a response.
 #[derive(Clone, Debug, Default)]
 pub struct StatusLine {
     version: Version,
-    /// `100..=599` once a head was parsed.
+    /// `100..=599` once a head was parsed; 0 before.
     status: u16,
     reason: Span,
 }
 
 impl StatusLine {
-    /// Reads the status line that begins a head, if it is whole and right, and has no tab. Gives
-    /// where the first field begins.
+    /// Parses the status line at the start of a head if it is complete, valid and without tabs.
+    /// Returns the offset of the first field line.
     fn parse_plain_line(&mut self, head: &[u8]) -> Option<usize> {
         let (start, rest) = head.split_first_chunk::<13>()?;
         let [version @ .., b' ', a, b, c, b' '] = start else { return None };
@@ -42,7 +42,7 @@ impl StatusLine {
         is_whole.then_some(start.len() + reason_len + 2)
     }
 
-    /// RFC 9112 section 4.
+    /// Parses a complete status line, RFC 9112 section 4.
     fn parse_status_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
         let version_len = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
         let (version_bytes, rest) = line.split_at(version_len);
@@ -64,17 +64,17 @@ impl StatusLine {
 }
 
 impl ResponseHead {
-    /// The version.
+    /// Returns the version in the status line.
     pub fn version(&self) -> Version {
         self.line.version
     }
 
-    /// The status, 100 to 599.
+    /// Returns the status code, `100..=599`.
     pub fn status(&self) -> u16 {
         self.line.status
     }
 
-    /// The reason as received; may be empty. No control bytes but tabs.
+    /// Returns the reason phrase as received. It may be empty and has no control bytes except tabs.
     pub fn reason(&self) -> &[u8] {
         self.line.reason.slice(&self.fields.bytes)
     }
@@ -93,7 +93,8 @@ impl StartLine for StatusLine {
             scan.advance_to(len);
             return Ok(true);
         }
-        // What does not begin like this is not HTTP/1, and may never send a line end.
+        // Input that does not begin with `HTTP/` is another protocol, which may never send a line
+        // end.
         if input.iter().zip(b"HTTP/").any(|(seen, wanted)| seen != wanted) {
             return Err(HeadError::VersionInvalid);
         }
@@ -105,7 +106,8 @@ impl StartLine for StatusLine {
     fn finish(&mut self, _fields: &mut Fields) {}
 }
 
-/// RFC 9110 section 15: three digits from 100 to 599; clients take others as they like.
+/// Parses a status code: three digits from 100 to 599. RFC 9110 section 15 leaves other codes
+/// undefined, and clients interpret them differently.
 fn parse_status(digits: &[u8]) -> Result<u16, HeadError> {
     match digits {
         [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
@@ -124,7 +126,7 @@ mod tests {
     use crate::test_heads::{LIMITS, response};
 
     #[test]
-    fn a_status_line_gives_version_status_and_reason() {
+    fn a_status_line_has_version_status_and_reason() {
         let head = response("HTTP/1.0 404 Not  Found \r\nServer: x\r\n\r\nrest").unwrap();
         assert_eq!((head.version(), head.status()), (Version::Http10, 404));
         assert_eq!(head.reason(), b"Not  Found ");
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_status_lines_are_refused() {
+    fn malformed_status_lines_are_refused() {
         use HeadError::*;
         for (line, error) in [
             ("HTTP/1.1 99 x\r\n", StatusInvalid),

@@ -1,21 +1,26 @@
-//! Request targets and hosts: where a request wants to go. Nothing is resolved or normalised here.
+//! Request targets and hosts: the destination of a request. Nothing is resolved or normalised here.
 //!
 //! A target may have the characters of RFC 3986 without `#`, and those that browsers send although
-//! RFC 3986 does not have them: ``| ^ ` { }`` anywhere, `[ ]` anywhere and not only around an
-//! address, `\` after the first `?` only, because some origins read it as `/` in a path. Refused
-//! are controls, spaces, and `" < > #`. Bytes from 0x80, which RFC 3986 does not have either but
-//! clients send, are percent-encoded before anything reads the target; in a host they are refused
-//! with it.
+//! RFC 3986 does not allow them: ``| ^ ` { }`` anywhere, `[ ]` anywhere rather than only around an
+//! address, and `\` after the first `?` only, because some origins read it as `/` in a path.
+//! Control bytes, spaces and `" < > #` are refused. Bytes from 0x80, which RFC 3986 does not allow
+//! either but clients send, are percent-encoded before anything else uses the target. A host that
+//! contains them is refused.
 //!
-//! Percent-encoding is passed on as it came, even where it is malformed (`%zz`, a `%` at the end)
-//! or hides a `/`: it is not undone here, so what the origin reads is what the client sent. So are
-//! empty and dot segments. How origins read such paths is the subject of [`crate::path`].
+//! Percent-encoding is forwarded as received, even if it is malformed (`%zz`, a `%` at the end) or
+//! hides a `/`. It is not decoded here, so the origin reads what the client sent. The same holds
+//! for empty and dot segments. The module [`crate::path`] describes how origins interpret such
+//! paths.
 //!
-//! Hosts are strict, because an access rule, a resolver and an origin have to read the same one.
-//! Valid by RFC 3986, yet refused: user information, percent-encoding and sub-delimiters in a name,
-//! addresses of future versions, zone identifiers, an empty port, port 0, leading zeros in a port,
-//! and names whose last label is a number but that are no dotted quad (`127.1`, `0x7f.1`,
-//! `017700000001`): resolvers read those as different addresses, or as names.
+//! Hosts are parsed strictly, because an access rule, a resolver and an origin must agree on the
+//! host. The following are valid by RFC 3986 but are refused:
+//!
+//! * user information
+//! * percent-encoding and sub-delimiters in a name
+//! * addresses of future IP versions, and zone identifiers
+//! * an empty port, port 0, and leading zeros in a port
+//! * names whose last label is a number but that are not a dotted quad (`127.1`, `0x7f.1`,
+//!   `017700000001`), because resolvers read them as different addresses, or as names
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -30,101 +35,101 @@ use crate::limits::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::method::{Method, Version};
 use crate::name::FieldName;
 
-/// The four forms of RFC 9112 section 3.2.
+/// The form of a request target (RFC 9112 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TargetForm {
-    /// `/path?query`
+    /// Origin form: `/path?query`.
     #[default]
     Origin,
-    /// `scheme://host/path?query`
+    /// Absolute form: `scheme://host/path?query`.
     Absolute,
-    /// `host:port`
+    /// Authority form: `host:port`.
     Authority,
-    /// `*`
+    /// Asterisk form: `*`.
     Asterisk,
 }
 
-/// A host and the port that was written beside it.
+/// A host with an optional port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Authority<'a> {
     /// The host.
     pub host: Host<'a>,
-    /// The port, 1 to 65535; `None` where none was written.
+    /// The port, 1 to 65535; `None` if it was not written.
     pub port: Option<u16>,
 }
 
 /// A host that every resolver reads alike.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Host<'a> {
-    /// A name as received, in whatever case: labels of 1 to 63 letters, digits, `-` and `_`, at
-    /// most 253 bytes, perhaps with a dot at the end. Not an address in any notation.
+    /// A name as received, in any case: labels of 1 to 63 alphanumeric bytes, `-` and `_`, at most
+    /// 253 bytes, with an optional final dot. It is not an address in any notation.
     Name(&'a [u8]),
-    /// A dotted quad.
+    /// An IPv4 address, written as a dotted quad.
     V4(Ipv4Addr),
-    /// What stood in brackets.
+    /// An IPv6 address, written in brackets.
     V6(Ipv6Addr),
 }
 
-/// Where a request wants to go.
+/// The destination of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Destination<'a> {
-    /// From the target, or from `Host` where the target has none. `None` only for HTTP/1.0 without
-    /// `Host`. With CONNECT the port is there.
+    /// The authority of the target, or of `Host` if the target has none. `None` only for an
+    /// HTTP/1.0 request without `Host`. The port is always present for CONNECT.
     pub authority: Option<Authority<'a>>,
-    /// The same as it was received: host, and port where one was written. Empty where there is
-    /// none.
+    /// The authority as received: the host, and the port if it was written. Empty if there is no
+    /// authority.
     pub authority_bytes: &'a [u8],
-    /// For the origin's request line: begins with `/`, or is `*`; empty for CONNECT.
+    /// The target for the origin's request line: begins with `/`, or is `*`; empty for CONNECT.
     pub path_and_query: &'a [u8],
 }
 
-/// What a [`Destination`] is a view of, in ranges of its head.
+/// The ranges of a head that a [`Destination`] is a view of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DestinationSpans {
     pub(crate) authority: Option<AuthoritySpan>,
-    /// In the bytes of the head, perhaps behind those that were received.
+    /// A range of the bytes of the head; it may be after the received bytes.
     pub(crate) path_and_query: Span,
 }
 
-/// What an [`Authority`] is a view of.
+/// The range that an [`Authority`] is a view of, and its parsed values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuthoritySpan {
-    /// As received.
+    /// The authority as received.
     pub(crate) span: Span,
     pub(crate) host: HostSpan,
     pub(crate) port: Option<u16>,
 }
 
-/// A host that begins with its authority.
+/// The host at the start of an authority.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HostSpan {
-    /// Has so many bytes.
+    /// A name, with its length in bytes.
     Name(u32),
     V4(Ipv4Addr),
     V6(Ipv6Addr),
 }
 
-/// Why a target or host is refused. All are the client's fault.
+/// The reason why a target or host is refused. The client caused each of these errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TargetError {
-    /// The target's form and the method do not go together: `*` without OPTIONS, `host:port`
-    /// without CONNECT, anything else with CONNECT, or none of the four forms.
+    /// The method does not allow the form of the target: `*` without OPTIONS, `host:port` without
+    /// CONNECT, or another form with CONNECT. Or the target has none of the four forms.
     FormInvalid,
-    /// An absolute target of another scheme than `http`.
+    /// An absolute target has a scheme other than `http`.
     SchemeUnsupported,
-    /// HTTP/1.1 without `Host`.
+    /// An HTTP/1.1 request has no `Host`.
     HostMissing,
-    /// More than one `Host`.
+    /// The request has more than one `Host`.
     HostDuplicate,
-    /// An empty host.
+    /// The host is empty.
     HostEmpty,
-    /// A host that is neither a sane name nor an address in its one notation.
+    /// The host is neither a valid name nor an address in its standard notation.
     HostInvalid,
-    /// User information before the host.
+    /// User information precedes the host.
     UserInformation,
-    /// A port that is not 1 to 65535 in plain decimal.
+    /// The port is not 1 to 65535 in plain decimal.
     PortInvalid,
-    /// CONNECT without a port.
+    /// The target of a CONNECT request has no port.
     PortMissing,
 }
 
@@ -147,12 +152,12 @@ impl fmt::Display for TargetError {
 impl std::error::Error for TargetError {}
 
 impl<'a> Authority<'a> {
-    /// Reads `host` or `host:port`, RFC 3986 section 3.2 without user information.
+    /// Parses `host` or `host:port` (RFC 3986 section 3.2), without user information.
     ///
     /// # Errors
-    /// What the module's text lists.
+    /// Returns a [`TargetError`] for the forms that the [module](crate::target) lists.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TargetError> {
-        // No part may have an `@`, so that looking for it can wait for the error.
+        // No part may contain an `@`, so the search for it is only needed to select the error.
         Self::parse_parts(bytes).map_err(|error| match bytes.contains(&b'@') {
             true => TargetError::UserInformation,
             false => error,
@@ -183,7 +188,7 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// As it is written in a `Host` field or before a path, IPv6 in brackets.
+/// Formats the authority as in a `Host` field or a URI, with IPv6 in brackets.
 impl fmt::Display for Authority<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.host)?;
@@ -201,9 +206,9 @@ impl fmt::Display for Host<'_> {
     }
 }
 
-/// Appends a byte of a path or query as targets have it: percent-encoded from 0x80 on (RFC 3986
-/// section 2.1). A URL from anywhere else than a target, such as `Location`, has to pass here
-/// before it is compared with one.
+/// Appends a byte of a path or query in the form that request targets have: percent-encoded from
+/// 0x80 on (RFC 3986 section 2.1). A URL from another source, such as `Location`, has to be
+/// converted by this function before it is compared with a target.
 pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
     if byte.is_ascii() {
         out.push(byte);
@@ -213,8 +218,8 @@ pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// Reads what [`destination`](crate::destination()) gives, once a head is whole. May append a path
-/// to its bytes.
+/// Determines the result of [`destination`](crate::destination()) once a head is complete. It may
+/// append a path to the bytes of the head.
 pub(crate) fn locate_destination(
     fields: &mut Fields,
     (method, form, version): (Method, TargetForm, Version),
@@ -248,7 +253,8 @@ pub(crate) fn locate_destination(
     }
 }
 
-/// RFC 9112 section 3.2: exactly one in HTTP/1.1, and a valid one.
+/// Parses the `Host` field. RFC 9112 section 3.2: exactly one is required in HTTP/1.1, and it has
+/// to be valid.
 fn parse_host_field(
     fields: &Fields,
     version: Version,
@@ -262,7 +268,7 @@ fn parse_host_field(
     }
 }
 
-/// Reads an authority, unless it is the same as another one.
+/// Parses an authority, unless it has the same bytes as `other`.
 fn parse_authority(
     fields: &Fields,
     span: Span,
@@ -283,7 +289,7 @@ fn parse_authority(
     Ok(AuthoritySpan { span, host, port })
 }
 
-/// The form that a target has. CONNECT is asked for, since `host:port` can look like a scheme.
+/// Returns the form of a target. The method is needed because `host:port` can look like a scheme.
 pub(crate) fn target_form(method: Method, target: &[u8]) -> TargetForm {
     match target {
         b"*" => TargetForm::Asterisk,
@@ -294,7 +300,8 @@ pub(crate) fn target_form(method: Method, target: &[u8]) -> TargetForm {
     }
 }
 
-/// RFC 3986 section 3.1: a letter, then letters, digits, `+`, `-` and `.`.
+/// Returns whether the target begins with a scheme (RFC 3986 section 3.1: an alphabetic byte, then
+/// alphanumeric bytes, `+`, `-` and `.`) and `://`.
 fn is_absolute(target: &[u8]) -> bool {
     let scheme_len = target
         .iter()
@@ -303,16 +310,17 @@ fn is_absolute(target: &[u8]) -> bool {
     target[0].is_ascii_alphabetic() && target[scheme_len..].starts_with(b"://")
 }
 
-/// The scheme and the authority of an absolute target.
+/// Splits an absolute target into its scheme and its authority.
 fn split_absolute(target: &[u8]) -> (&[u8], &[u8]) {
-    let scheme_len = target.iter().position(|&byte| byte == b':').expect("the form says so");
+    let scheme_len =
+        target.iter().position(|&byte| byte == b':').expect("an absolute target has a colon");
     let rest = &target[scheme_len + "://".len()..];
     (&target[..scheme_len], &rest[..memchr2(b'/', b'?', rest).unwrap_or(rest.len())])
 }
 
-/// Where in a head's bytes the path and query of an absolute target are. RFC 9112 section 3.2.1: an
-/// empty path is sent as `/`, section 3.2.4: or as `*`, with OPTIONS about the whole server. Such a
-/// one is appended to the bytes, behind what was received.
+/// Returns the range of the path and query of an absolute target in the bytes of a head. RFC 9112
+/// section 3.2.1: an empty path is sent as `/`; section 3.2.4: with OPTIONS, as `*`, which means
+/// the whole server. Such a path is appended to the bytes, after the received ones.
 fn locate_path(method: Method, range: Range<usize>, bytes: &mut Vec<u8>) -> Span {
     let start = bytes.len();
     match bytes[range.clone()].first() {
@@ -331,7 +339,7 @@ fn parse_v6(bytes: &[u8]) -> Result<Host<'static>, TargetError> {
     text.parse().map(Host::V6).map_err(|_| TargetError::HostInvalid)
 }
 
-/// Reads bytes of [`HOST`].
+/// Parses a host whose bytes are all in [`HOST`].
 fn parse_name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
     if bytes.is_empty() {
         return Err(TargetError::HostEmpty);
@@ -340,7 +348,7 @@ fn parse_name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
         return Ok(Host::V4(address));
     }
     let labels = bytes.strip_suffix(b".").unwrap_or(bytes);
-    // Of the label at hand; 0 before its first byte.
+    // Length of the current label; 0 before its first byte.
     let mut len = 0;
     for &byte in labels {
         len = match (byte, len) {
@@ -354,11 +362,11 @@ fn parse_name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
     if is_name { Ok(Host::Name(bytes)) } else { Err(TargetError::HostInvalid) }
 }
 
-/// Reads a dotted quad: four numbers up to 255 without leading zeros.
+/// Parses a dotted quad: four numbers up to 255 without leading zeros.
 fn parse_v4(bytes: &[u8]) -> Option<Ipv4Addr> {
     let mut before = 0;
     let mut dots = 0;
-    // Of the number at hand; `None` before its first digit.
+    // Value of the current number; `None` before its first digit.
     let mut number = None;
     for &byte in bytes {
         match (byte, number) {
@@ -378,7 +386,8 @@ fn parse_v4(bytes: &[u8]) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_bits(before << 8 | last))
 }
 
-/// Whether a resolver may take the label for the last part of an address: decimal, octal or hex.
+/// Returns whether a resolver may take the label for the last part of an address: decimal, octal or
+/// hexadecimal.
 fn is_number(label: &[u8]) -> bool {
     match label {
         [b'0', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
@@ -402,7 +411,8 @@ mod tests {
     use crate::request::destination;
     use crate::test_heads::request;
 
-    /// The authority and path of a request, or the error, for a target and the fields after it.
+    /// Returns the authority and path of a request, or the error, for a request line and the fields
+    /// after it.
     fn resolve(line: &str, fields: &str) -> Result<(String, String), TargetError> {
         let head = request(format!("{line}\r\n{fields}\r\n")).unwrap();
         let destination = destination(&head)?;
@@ -419,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_gives_its_destination() {
+    fn every_form_has_its_destination() {
         assert_eq!(get("/a?b=c"), goes_to("h", "/a?b=c"));
         assert_eq!(get("//a"), goes_to("h", "//a"));
         assert_eq!(get("http://x:81/a?b"), goes_to("x:81", "/a?b"));
@@ -435,14 +445,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_received_stays_as_it_was_behind_an_added_slash() {
+    fn an_added_slash_leaves_the_received_bytes_unchanged() {
         let line = "GET http://x?q HTTP/1.1\r\nHost: x\r\n\r\n";
         let head = request(line).unwrap();
         assert_eq!((head.bytes(), head.target()), (line.as_bytes(), &b"http://x?q"[..]));
     }
 
     #[test]
-    fn forms_and_methods_must_fit() {
+    fn forms_have_to_fit_the_method() {
         for line in [
             "GET *",
             "POST h:80",
@@ -471,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_targets_have_a_sane_authority() {
+    fn absolute_targets_have_a_valid_authority() {
         assert_eq!(get("http://user@x/"), Err(TargetError::UserInformation));
         assert_eq!(get("http://user:a@x/"), Err(TargetError::UserInformation));
         assert_eq!(get("http:///a"), Err(TargetError::HostEmpty));
@@ -482,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_one_and_valid_even_if_not_needed() {
+    fn host_is_single_and_valid_even_if_not_needed() {
         for line in ["GET / HTTP/1.1", "GET http://x/ HTTP/1.1", "CONNECT x:1 HTTP/1.1"] {
             assert_eq!(resolve(line, ""), Err(TargetError::HostMissing));
             assert_eq!(resolve(line, "Host: a\r\nhost: a\r\n"), Err(TargetError::HostDuplicate));
@@ -498,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_one_reading() {
+    fn valid_hosts_are_accepted() {
         let good = [
             "example.com",
             "EXAMPLE.com.",
@@ -523,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_several_readings_are_refused() {
+    fn ambiguous_hosts_are_refused() {
         let long_label = "a".repeat(64);
         let long_name = "a.".repeat(127) + "b";
         let bad = [
@@ -584,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn dotted_quads_are_those_of_the_library() {
+    fn dotted_quads_are_those_of_the_standard_library() {
         const PIECES: [&str; 10] = ["0", "1", "25", "255", "9", "99", "256", "01", ".", ""];
         let mut random = crate::corpus::Random::from_clock();
         let mut read = 0;
@@ -601,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_keep_odd_bytes_that_are_harmless_and_no_others() {
+    fn targets_keep_harmless_unusual_bytes_and_no_others() {
         for target in ["/|[]{}^`", "/%zz%", "/a?b\\c?d", "/..//./", "/a%2fb%00", "/;a=b,c'()*!$&+"]
         {
             assert_eq!(get(target), goes_to("h", target));

@@ -1,11 +1,11 @@
-//! What the tests share: heads in one call.
+//! Helpers for tests: parsing a head in one call.
 
 use crate::{HeadError, HeadLimits, HeadScan, RequestHead, ResponseHead};
 
 pub(crate) const LIMITS: HeadLimits =
     HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
 
-/// A head that is whole, or its error.
+/// Parses a complete request head.
 pub(crate) fn request(bytes: impl AsRef<[u8]>) -> Result<RequestHead, HeadError> {
     let mut head = RequestHead::default();
     let used = head.parse(bytes.as_ref(), &mut HeadScan::default(), &LIMITS)?;
@@ -13,7 +13,7 @@ pub(crate) fn request(bytes: impl AsRef<[u8]>) -> Result<RequestHead, HeadError>
     Ok(head)
 }
 
-/// A head that is whole, or its error.
+/// Parses a complete response head.
 pub(crate) fn response(bytes: impl AsRef<[u8]>) -> Result<ResponseHead, HeadError> {
     let mut head = ResponseHead::default();
     let used = head.parse(bytes.as_ref(), &mut HeadScan::default(), &LIMITS)?;

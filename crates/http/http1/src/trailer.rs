@@ -1,4 +1,5 @@
-//! The trailer lines of a chunked body: read strictly, and kept only where they are harmless.
+//! The trailer section of a chunked body (RFC 9112 section 7.1.2): parsed strictly, and forwarded
+//! only where it is harmless.
 
 use memchr::memchr;
 
@@ -7,22 +8,23 @@ use crate::limits::{TRAILER_BYTES_MAX, TRAILERS_MAX};
 use crate::line_parser::parse_field;
 use crate::name::FieldName;
 
-/// The trailer lines seen so far.
+/// The trailer lines received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Trailers {
-    /// The line that is not whole yet.
+    /// The current, incomplete line.
     line: Vec<u8>,
-    /// What may be passed on, in canonical form.
+    /// The lines that may be forwarded, in canonical form.
     forwarded: Vec<u8>,
-    /// Bytes of all lines, each as received or as it goes on, whichever is longer; at most
-    /// [`TRAILER_BYTES_MAX`] while no error was given.
+    /// Bytes of all lines; the longer of the received and the forwarded form of each counts. At
+    /// most [`TRAILER_BYTES_MAX`] unless an error was returned.
     bytes: usize,
-    /// Whole lines, at most [`TRAILERS_MAX`].
+    /// Number of complete lines, at most [`TRAILERS_MAX`].
     count: u16,
 }
 
 impl Trailers {
-    /// Takes bytes up to the end of a line: gives how many, and whether the line is whole.
+    /// Consumes bytes up to the end of a line. Returns their number, and whether the line is
+    /// complete.
     pub(crate) fn push(&mut self, input: &[u8]) -> Result<(usize, bool), ChunkError> {
         let line_feed = memchr(b'\n', input);
         let used = line_feed.map_or(input.len(), |at| at + 1);
@@ -48,7 +50,8 @@ impl Trailers {
         let field = parse_field(line, 0).map_err(invalid)?;
         let name = field.name.slice(line);
         let canonical = [name, b": ", field.value.slice(line), b"\r\n"];
-        // A space may be added: what passes here has to pass the next hop's bound as well.
+        // The forwarded form may have one more space. A line that is accepted here must also be
+        // within the limit of the next hop.
         let canonical_len: usize = canonical.iter().map(|part| part.len()).sum();
         self.bytes += canonical_len.saturating_sub(self.line.len());
         if self.bytes > TRAILER_BYTES_MAX {
@@ -60,14 +63,15 @@ impl Trailers {
         Ok(())
     }
 
-    /// The lines that may be passed on.
+    /// Returns the lines that may be forwarded.
     pub(crate) fn forwarded_lines(&self) -> &[u8] {
         &self.forwarded
     }
 }
 
-/// Whether a trailer may go on, RFC 9110 section 6.5.1. Every field that this crate knows frames,
-/// routes, authenticates or controls something; so do the families of names below.
+/// Returns whether a trailer may be forwarded (RFC 9110 section 6.5.1). Each field that is known to
+/// this crate frames, routes, authenticates or controls something, and so do the families of names
+/// below.
 fn may_be_trailer(name: &[u8], known: FieldName) -> bool {
     const FAMILIES: [&str; 5] = ["access-control-", "content-", "if-", "proxy-", "sec-"];
     let is_of = |family: &&str| {

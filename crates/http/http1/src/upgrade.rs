@@ -1,4 +1,4 @@
-//! Switching to another protocol, RFC 9110 section 7.8.
+//! Switching to another protocol (RFC 9110 section 7.8).
 
 use crate::comma_list::split_tokens;
 use crate::head::Fields;
@@ -8,15 +8,17 @@ use crate::name::FieldName;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 
-/// The protocols that a head offers or accepts to switch to, at most 8, each a token with perhaps
-/// `/` and another. None unless `Connection` says `upgrade` (RFC 9110 section 7.8), and none when
-/// one of them is malformed: what it means to the other side is not certain.
+/// Returns the protocols that a head offers or accepts, at most 8. Each is a token, with an
+/// optional `/` and another token.
+///
+/// The result is empty unless `Connection` has the option `upgrade`. It is also empty if one
+/// protocol is malformed, because the peer may interpret the list differently.
 pub fn upgrade_protocols(fields: &Fields) -> impl Iterator<Item = &[u8]> {
     fields.values(FieldName::Upgrade).flat_map(split_tokens).filter(|_| fields.offers_upgrade)
 }
 
-/// Whether a request asks for WebSocket and for nothing else, RFC 6455 section 4.1. Other
-/// protocols, h2c above all, would carry requests that the proxy never sees.
+/// Returns whether a request offers WebSocket and no other protocol (RFC 6455 section 4.1). Other
+/// protocols, h2c in particular, would carry requests that the proxy does not see.
 pub fn is_websocket_upgrade(head: &RequestHead) -> bool {
     let mut protocols = upgrade_protocols(head);
     head.method() == Method::Get
@@ -25,8 +27,8 @@ pub fn is_websocket_upgrade(head: &RequestHead) -> bool {
         && protocols.next().is_none()
 }
 
-/// Whether a response switches to what its request offered: status 101, and only protocols that the
-/// request named.
+/// Returns whether a response switches to a protocol that its request offered: status 101, and only
+/// protocols that the request named.
 pub fn is_upgrade_accepted(request: &RequestHead, response: &ResponseHead) -> bool {
     let mut offered: [&[u8]; UPGRADE_PROTOCOLS_MAX] = Default::default();
     let places = offered.iter_mut().zip(upgrade_protocols(request));
@@ -44,7 +46,7 @@ mod tests {
     use crate::test_heads::{request, response};
 
     #[test]
-    fn only_what_was_offered_may_be_switched_to() {
+    fn only_offered_protocols_are_accepted() {
         let head =
             |fields: &str| request(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).unwrap();
         let offer = head("Upgrade: WebSocket\r\nConnection: Upgrade\r\n");

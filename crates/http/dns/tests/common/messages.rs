@@ -1,11 +1,11 @@
-//! Messages of name servers, for tests.
+//! DNS messages for tests.
 
-/// Flags of an answer in which nothing is wrong.
+/// Flags of a response without error.
 pub(crate) const OK: u16 = 0x8180;
-/// A pointer to the question's name, which stands behind the header.
+/// A pointer to the name in the question, which follows the header.
 pub(crate) const QNAME: [u8; 2] = [0xc0, 12];
 
-/// A name in wire form.
+/// Returns a name in wire format.
 pub(crate) fn wire(name: &str) -> Vec<u8> {
     let mut wire = Vec::new();
     for label in name.split('.').filter(|label| !label.is_empty()) {
@@ -32,7 +32,7 @@ pub(crate) fn soa(ttl: u32, minimum: u32) -> Vec<u8> {
     record(&wire("example"), 6, ttl, &data)
 }
 
-/// An answer to `query` with these flags (the second pair of bytes) and records.
+/// Returns a response to `query` with these flags (bytes 2 and 3) and records.
 pub(crate) fn answer(
     query: &[u8],
     flags: u16,

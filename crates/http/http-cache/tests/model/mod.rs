@@ -1,5 +1,5 @@
-//! A whole cache of the rules and nothing else: a map in memory, an origin that is a function, and
-//! a clock that the test sets. It shows in what order the rules are asked.
+//! A complete cache made of the rules alone: a map in memory, an origin that is a function, and a
+//! clock that the test sets. It shows the order in which the rules are applied.
 
 use std::collections::HashMap;
 
@@ -15,24 +15,24 @@ use millrace_http1::{
     ResponseHead, destination, forwarded_runs,
 };
 
-/// What an origin says: a head, and as much of the body as came.
+/// The response of an origin: a head, and the received part of the body.
 #[derive(Clone)]
 pub(crate) struct OriginResponse {
     pub(crate) head: ResponseHead,
     pub(crate) body: Vec<u8>,
-    /// Whether the body came to its end.
+    /// Whether the body is complete.
     pub(crate) is_whole: bool,
 }
 
-/// What the client gets.
+/// The response that the client receives.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
-    /// With its empty line.
+    /// The head with its empty line.
     pub(crate) head: Vec<u8>,
     pub(crate) body: Vec<u8>,
 }
 
-/// An origin: takes the bytes of a request's head; `None`: it could not be reached.
+/// An origin: receives the bytes of a request head, and returns `None` if it cannot be reached.
 pub(crate) type Origin<'a> = dyn FnMut(&[u8]) -> Option<OriginResponse> + 'a;
 
 struct Variant {
@@ -52,7 +52,7 @@ const HASH: HashKey = HashKey::new([3; 16]);
 const LIMITS: HeadLimits =
     HeadLimits { bytes_max: 65_536, fields_max: 100, target_bytes_max: 8192 };
 
-/// Reads a whole request head.
+/// Parses a complete request head.
 pub(crate) fn request(bytes: &[u8]) -> RequestHead {
     let mut head = RequestHead::default();
     let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
@@ -60,7 +60,7 @@ pub(crate) fn request(bytes: &[u8]) -> RequestHead {
     head
 }
 
-/// Reads a whole response head.
+/// Parses a complete response head.
 pub(crate) fn response_head(bytes: &[u8]) -> ResponseHead {
     let mut head = ResponseHead::default();
     let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
@@ -73,7 +73,7 @@ impl Model {
         Self { policy: CachePolicy::default(), now_ms, variants: HashMap::new() }
     }
 
-    /// One exchange.
+    /// Handles one request.
     pub(crate) fn exchange(&mut self, request: &RequestHead, origin: &mut Origin<'_>) -> Reply {
         let destination = destination(request).unwrap();
         let authority = destination.authority.unwrap();
@@ -122,7 +122,7 @@ impl Model {
         Key::from_request(&HASH, site, path, request, &KeyParts::default())
     }
 
-    /// The response that fits, a whole one before a part.
+    /// Returns the matching variant; a complete one before a range.
     fn find(&self, key: Key, request: &RequestHead) -> Option<usize> {
         let variants = self.variants.get(&key)?;
         let fits = |variant: &Variant| match (&variant.stored.vary, variant.key) {
@@ -135,7 +135,7 @@ impl Model {
         variants.iter().rposition(whole).or_else(|| variants.iter().rposition(fits))
     }
 
-    /// Responses from what is stored.
+    /// Responds from the stored variant.
     fn serve(
         &mut self,
         key: Key,
@@ -193,7 +193,7 @@ impl Model {
         }
     }
 
-    /// Has a part made whole, or the whole fetched.
+    /// Completes a stored range, or fetches the complete representation.
     fn complete(
         &mut self,
         request: &RequestHead,
@@ -227,7 +227,8 @@ impl Model {
         self.take(request, key, Forward::Partial, response).1
     }
 
-    /// Asks the origin whether a stored response holds; gives the status that came, and the reply.
+    /// Validates a stored variant with the origin. Returns the status that was received, and the
+    /// reply.
     fn validate(
         &mut self,
         request: &RequestHead,
@@ -263,7 +264,7 @@ impl Model {
         Some((304, self.serve(key, at, request, origin)))
     }
 
-    /// Sends a request on and takes what comes.
+    /// Forwards a request and handles the response.
     fn fetch(
         &mut self,
         request: &RequestHead,
@@ -275,7 +276,7 @@ impl Model {
         Some(self.take(request, key, why, response).1)
     }
 
-    /// Stores a response if it may be, invalidates what it makes invalid, and passes it on.
+    /// Stores a response if permitted, invalidates others, and forwards the response.
     fn take(
         &mut self,
         request: &RequestHead,
@@ -353,7 +354,7 @@ impl Model {
         response: &'a ResponseHead,
         receipt: &'a Receipt,
     ) -> ReceivedResponse<'a> {
-        ReceivedResponse { request, response: response, receipt, policy: &self.policy }
+        ReceivedResponse { request, response, receipt, policy: &self.policy }
     }
 
     fn receipt(&self) -> Receipt {
@@ -362,7 +363,7 @@ impl Model {
     }
 }
 
-/// The request as it goes to the origin, with its range if it has one.
+/// Returns the request as forwarded to the origin, with its range if it has one.
 fn forwarded(request: &RequestHead, extra: &[u8], keeps_conditions: bool) -> Vec<u8> {
     let target = destination(request).unwrap().path_and_query;
     let mut head = [request.method_bytes(), b" ", target, b" HTTP/1.1\r\n"].concat();
@@ -381,7 +382,7 @@ fn bytes_of(body: &[u8], extent: Option<StoredRange>, range: ByteRange) -> &[u8]
     &body[(range.first - first) as usize..=(range.last - first) as usize]
 }
 
-/// The bytes of two parts that meet.
+/// Joins the bytes of two adjacent parts.
 fn join(body: &[u8], extent: StoredRange, response: &OriginResponse) -> Vec<u8> {
     let value = response.head.values(FieldName::ContentRange).next().unwrap();
     let value = std::str::from_utf8(value).unwrap().strip_prefix("bytes ").unwrap();
@@ -414,12 +415,12 @@ fn own(status: u16, why: &str) -> Reply {
 }
 
 impl Reply {
-    /// Its status.
+    /// Returns the status.
     pub(crate) fn status(&self) -> u16 {
         response_head(&self.head).status()
     }
 
-    /// The first value of a field.
+    /// Returns the first value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         let start = self.head.iter().position(|&byte| byte == b'\n').unwrap() + 1;
         let mut lines = field_lines(&self.head[start..self.head.len() - 2]);

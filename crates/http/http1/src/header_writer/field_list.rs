@@ -1,10 +1,10 @@
-//! A writer for tests, which is not HTTP/1.
+//! A [`HeaderWriter`] for tests that does not write HTTP/1.
 
 use super::HeaderWriter;
 use crate::{FieldRun, Framing, Version};
 
 /// A header as a list of names and values, the form that HTTP/2 and HTTP/3 encode (RFC 9113 section
-/// 8.3, RFC 9114 section 4.3). For tests: it shows that no caller writes text of HTTP/1.
+/// 8.3, RFC 9114 section 4.3). Tests use it to show that no caller writes HTTP/1 text.
 #[derive(Debug, Default)]
 pub struct FieldList {
     fields: Vec<(String, String)>,
@@ -14,12 +14,12 @@ pub struct FieldList {
 }
 
 impl FieldList {
-    /// The fields in the order in which they were written, pseudo-fields first.
+    /// Returns the fields in the order written, pseudo-header fields first.
     pub fn fields(&self) -> &[(String, String)] {
         &self.fields
     }
 
-    /// Whether the header is whole.
+    /// Returns whether the header has ended.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
@@ -27,7 +27,7 @@ impl FieldList {
     fn push(&mut self, name: &[u8], value: &[u8]) {
         assert!(!self.has_ended, "a header ends once");
         let is_text = |bytes: &[u8]| !bytes.iter().any(|byte| b"\r\n\0".contains(byte));
-        assert!(is_text(name) && is_text(value), "a field is text");
+        assert!(is_text(name) && is_text(value), "a field has no CR, LF or NUL");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.fields.push((text(&name.to_ascii_lowercase()), text(value)));
     }

@@ -1,4 +1,4 @@
-//! PROXY protocol headers as they are sent to a server behind this one.
+//! Writing PROXY protocol headers to a server behind this proxy.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use super::{ProxyHeader, V2_START};
 
 impl ProxyHeader {
-    /// Appends it in version 1, a line of at most 107 bytes. Without both addresses it says UNKNOWN.
+    /// Appends the header in version 1, a line of at most 107 bytes. Unless both addresses are
+    /// present, the family is UNKNOWN.
     pub fn write_v1(&self, out: &mut Vec<u8>) {
         let Some((source, destination)) = self.same_family_addresses() else {
             return out.extend_from_slice(b"PROXY UNKNOWN\r\n");
@@ -18,10 +19,11 @@ impl ProxyHeader {
             out,
             "PROXY {family} {source_ip} {destination_ip} {source_port} {destination_port}\r\n"
         )
-        .expect("a Vec takes every byte");
+        .expect("writing to a Vec does not fail");
     }
 
-    /// Appends it in version 2, 16 to 52 bytes. Without both addresses it says LOCAL.
+    /// Appends the header in version 2, 16 to 52 bytes. Unless both addresses are present, the
+    /// command is LOCAL.
     pub fn write_v2(&self, out: &mut Vec<u8>) {
         const LOCAL: u8 = 0x20;
         const PROXY: u8 = 0x21;
@@ -44,8 +46,9 @@ impl ProxyHeader {
         }
     }
 
-    /// Both addresses as one family: an IPv4-mapped one is the IPv4 address that it means, unless
-    /// the other is a true IPv6 one. Then an IPv4 address is written as mapped.
+    /// Returns both addresses in one family. An IPv4-mapped address becomes the IPv4 address,
+    /// unless the other address is a true IPv6 one. An IPv4 address is then written as a mapped
+    /// one.
     fn same_family_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         let (source, destination) = (self.source?, self.destination?);
         let plain = [source, destination].map(|it| it.ip().to_canonical());
@@ -61,8 +64,8 @@ impl ProxyHeader {
     }
 }
 
-/// An address without the notation of its mapped form (`::ffff:1.2.3.4`), which the specification
-/// of version 1 does not know: eight groups of hexadecimal digits.
+/// An address that is formatted as eight groups of hexadecimal digits if it is IPv4-mapped: the
+/// specification of version 1 does not define the notation `::ffff:1.2.3.4`.
 struct PlainIp(IpAddr);
 
 impl std::fmt::Display for PlainIp {
@@ -87,7 +90,7 @@ mod tests {
         ProxyHeader { source: address(source), destination: address(destination) }
     }
 
-    /// What is written, in both versions, after it was read back as the same by the reader.
+    /// Writes the header in both versions, and checks that each is parsed to `read`.
     fn written(header: &ProxyHeader, read: &ProxyHeader) -> [Vec<u8>; 2] {
         let mut both = [Vec::new(), Vec::new()];
         header.write_v1(&mut both[0]);
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_the_specification_shows() {
+    fn headers_are_written_as_the_specification_shows() {
         let v4 = header("255.255.255.255:65535", "192.168.0.11:443");
         let [line, binary] = written(&v4, &v4);
         assert_eq!(line, b"PROXY TCP4 255.255.255.255 192.168.0.11 65535 443\r\n");
