@@ -25,14 +25,14 @@ pub enum Command {
         /// The file.
         file: PathBuf,
         /// Options of the process, which replace those of the file.
-        over: RawConfig,
+        overrides: RawConfig,
     },
     /// Check the configuration of a file and print it.
     Check {
         /// The file.
         file: PathBuf,
         /// Options of the process, which replace those of the file.
-        over: RawConfig,
+        overrides: RawConfig,
     },
     /// Report what this machine supports for a process with these options.
     Doctor(RawConfig),
@@ -59,8 +59,8 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
     let (name, matches) = matches.subcommand().expect("clap requires a command");
     let file = || PathBuf::from(text_of(matches, "FILE"));
     Ok(match name {
-        "run" => Command::Run { file: file(), over: raw_config(name, matches)? },
-        "check" => Command::Check { file: file(), over: raw_config(name, matches)? },
+        "run" => Command::Run { file: file(), overrides: raw_config(name, matches)? },
+        "check" => Command::Check { file: file(), overrides: raw_config(name, matches)? },
         "doctor" => Command::Doctor(raw_config(name, matches)?),
         "demo" => Command::Demo,
         "cache" => Command::Cache(cache_command::read(matches)?),
@@ -69,8 +69,8 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
     })
 }
 
-/// Whether clap reports a text that was requested: help, or the version. Without a command, that is
-/// the help of the program.
+/// Whether the "error" of clap is a text to print: the help or the version that the user requested, or
+/// the help of the program for a command line without a command.
 fn is_help(error: &clap::Error, words: &[OsString]) -> bool {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,
@@ -276,7 +276,8 @@ fn command_names() -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, _)| *name).collect()
 }
 
-/// The error for an unknown word. `command` and `action` are those before it, if they are known.
+/// The error for the unknown word `found`. `command` and `action` come before it on the command line;
+/// `None` if there is none or it is unknown too.
 fn unknown(
     location: String,
     command: Option<&str>,

@@ -95,7 +95,7 @@ fn build_access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError
     let format = process.one_or_default("log-format", |text| keywords::LOG_FORMAT.parse(text))?;
     let path = process.one_or_default("access-log", |text| match text {
         "off" => Ok(None),
-        // Booleans of a file. A log file of this name has to be written ./false.
+        // A Boolean in a file, which is probably a mistake. The path ./false is valid.
         "true" | "false" => Err("is neither a path nor off"),
         _ => value::parse_file_path(text).map(Some),
     })?;
@@ -187,7 +187,7 @@ fn build_service(
         }
         Some(routes) => {
             let space = name.space();
-            // An error here counts even if every route overrides the value.
+            // Checks the values of the service: they have to be valid even if every route overrides them.
             cache::build_rules(values, true, space)?;
             let of_route = |table: &RawTable| build_route(&table.with_cache_of(values), space);
             ServiceRole::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
@@ -217,8 +217,8 @@ fn build_service(
     })
 }
 
-/// An open proxy would be abused, for example by spammers. So it does not start (DESIGN.md,
-/// "Access").
+/// The error for a forward proxy that every client can use, which would be abused, for example by
+/// spammers.
 fn open_proxy_error(values: &RawTable) -> ConfigError {
     let option = values.name_of("allow-client");
     let problem = format!("other machines can reach this forward proxy, and {option} is missing");
@@ -226,7 +226,8 @@ fn open_proxy_error(values: &RawTable) -> ConfigError {
     ConfigError::rule(values.location_of("listen"), problem, expected)
 }
 
-/// The program reads the file later, when the rest of the configuration is known to be valid.
+/// Builds the authentication without its users: the program reads their file when the rest of the
+/// configuration is known to be valid.
 fn build_auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
     let realm = values.one_or_default("auth-realm", value::parse_realm)?;
     let path = values.one("auth-file", value::parse_file_path)?;
@@ -236,7 +237,8 @@ fn build_auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
 fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {
     let mut ports = values.all("allow-port", value::parse_port)?;
     if ports.is_empty() && local && !values.is_empty_list("allow-port") {
-        // Programs of this machine can connect to any port without the proxy.
+        // All ports: only programs of this machine use the proxy, and they could connect to any port
+        // without it.
         ports.push(0);
     }
     Ok(TargetRules {

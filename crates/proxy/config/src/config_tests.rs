@@ -87,11 +87,11 @@ fn a_command_line_and_a_file_become_the_same_configuration() {
 #[test]
 fn options_of_a_command_line_override_those_of_the_file() {
     let words = ["millrace", "check", "f", "--workers", "7", "--limit", "fields=9"];
-    let Command::Check { over, .. } = command(words.map(OsString::from)).unwrap() else {
+    let Command::Check { overrides, .. } = command(words.map(OsString::from)).unwrap() else {
         panic!("the command is check");
     };
     let file = "workers = 2\nmemory = \"32M\"\n[limits]\nfields = 8\n[[forward]]";
-    let config = from_raw(&parse_toml("f", file, &over).unwrap()).unwrap();
+    let config = from_raw(&parse_toml("f", file, &overrides).unwrap()).unwrap();
     assert_eq!((config.workers, config.limits.fields), (7, 9));
     assert_eq!(config.memory_bytes, 32 << 20);
 }

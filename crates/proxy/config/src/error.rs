@@ -23,7 +23,7 @@ pub enum ConfigError {
     Unknown {
         /// Its location: `boost`, or `millrace.toml:3`. Empty for a command.
         location: String,
-        /// What it should have been: `option`, `key`, `command`, `limit`.
+        /// The kind of word that was expected: `option`, `key`, `command`, `limit`.
         item: &'static str,
         /// The word as written.
         found: String,
@@ -139,8 +139,9 @@ fn cut(text: &str, characters_max: usize) -> String {
     out
 }
 
-/// Returns the `expected` word that `found` was probably meant to be: it begins with `found`, `found`
-/// abbreviates it, or at most a third of its letters differ. The first one wins a tie.
+/// Returns the `expected` word that `found` was probably meant to be, if there is one. Such a word
+/// begins with `found`, is abbreviated by `found`, or differs from it in at most a third of its bytes.
+/// The first one wins a tie.
 pub(super) fn nearest<'a>(
     found: &str,
     expected: impl IntoIterator<Item = &'a str>,

@@ -29,7 +29,7 @@ pub(super) const EXAMPLES: &[Example] = &[
     ),
     example(
         "boost",
-        "millrace reverse --origin http://10.0.0.2,http://10.0.0.3 --disk /var/cache/millrace:10G",
+        "millrace boost --origin http://10.0.0.2,http://10.0.0.3 --disk /var/cache/millrace:10G",
         "Balance two web servers and also store responses on disk",
     ),
     example(

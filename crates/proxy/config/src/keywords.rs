@@ -11,7 +11,7 @@ use super::{
 /// The keywords of an option.
 pub(super) struct Keywords<T: 'static> {
     words: &'static [(&'static str, T)],
-    /// The problem of any other text.
+    /// The error text for a value that is none of the keywords.
     problem: Problem,
 }
 

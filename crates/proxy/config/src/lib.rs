@@ -63,12 +63,12 @@ pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
 }
 
 /// Parses the text of a file into raw values with their locations, for [`from_raw`]. Messages call the
-/// file `name`. The options of the process in `over`, those of a command line, override the file's.
+/// file `name`. `overrides` are options of the command line, which replace those of the file.
 ///
 /// # Errors
 /// Returns an error if the text is not TOML or has an unknown key.
-pub fn parse_toml(name: &str, text: &str, over: &RawConfig) -> Result<RawConfig, ConfigError> {
-    Ok(file::read(name, text)?.with_overrides(over))
+pub fn parse_toml(name: &str, text: &str, overrides: &RawConfig) -> Result<RawConfig, ConfigError> {
+    Ok(file::read(name, text)?.with_overrides(overrides))
 }
 
 /// Builds the configuration of a command line of `forward` or `boost`. The first word is the command,
@@ -129,7 +129,7 @@ pub struct Config {
     pub engine: EngineChoice,
     /// The socket of uselectd, for [`EngineChoice::Uselect`].
     pub uselectd: PathBuf,
-    /// The time that a worker of that engine polls before it sleeps, in microseconds.
+    /// The time that a worker of [`EngineChoice::Uselect`] polls before it sleeps, in microseconds.
     pub spin_us: u64,
     /// The body lengths from which bodies are spliced.
     pub splice: Splice,
@@ -252,8 +252,8 @@ impl Splice {
 pub struct Listener {
     /// The address to listen on.
     pub address: ListenAddress,
-    /// The number by which connections refer to the listener, also in later snapshots: the program
-    /// keeps the number of an address. Initially, the index in [`Config::listeners`].
+    /// The number by which connections refer to the listener. The program gives an address the same
+    /// number in every snapshot. Until then it is the index in [`Config::listeners`].
     pub number: u16,
     /// Index into [`Config::services`].
     pub service: usize,
@@ -336,7 +336,8 @@ pub enum Congestion {
     /// The setting of the kernel for the system or for a route.
     #[default]
     System,
-    /// Cubic for peers that are near, the setting of the kernel for all others.
+    /// Cubic for peers with a loopback, private or link-local address, the setting of the kernel for
+    /// all others.
     Auto,
     /// The algorithm of this name. The program checks whether the kernel has it.
     Named(Arc<str>),
@@ -382,7 +383,7 @@ impl Service {
     }
 }
 
-/// The targets that clients of a forward proxy may reach (DESIGN.md, "Access").
+/// The targets that clients of a forward proxy may reach (docs/design/access.md).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TargetRules {
     /// Whether loopback, private and other special addresses may be reached.
@@ -391,7 +392,7 @@ pub struct TargetRules {
     pub allowed: Vec<Cidr>,
     /// Addresses that may not be reached; overrides `allowed`.
     pub denied: Vec<Cidr>,
-    /// Ports that may be reached in addition to 80, 443 and those from 1024; 0 stands for all ports.
+    /// Ports that may be reached in addition to 80, 443 and 1024 to 65535; 0 stands for all ports.
     pub ports: Vec<u16>,
     /// Ports that may not be reached; overrides `ports` and `allowed`.
     pub denied_ports: Vec<u16>,
@@ -446,7 +447,7 @@ pub struct RouteCheck {
 pub enum Balance {
     /// In turn.
     RoundRobin,
-    /// The origin with the fewest outstanding requests of this worker; in turn among equals.
+    /// The origin with the fewest requests of this worker in progress; several such origins in turn.
     LeastOutstanding,
 }
 

@@ -13,7 +13,7 @@ pub struct LimitRow {
     pub default: u64,
     /// The unit of the value.
     pub unit: &'static str,
-    /// What is limited, and what happens when the limit is reached.
+    /// The quantity that is limited, and the effect when the limit is reached.
     pub text: &'static str,
 }
 
@@ -75,8 +75,8 @@ limits! {
     connections: 65536 in 1..=1000000 "connections";
     /// Connections from one client. A further connection is closed at once.
     connections_per_client: 16384 in 1..=1000000 "connections";
-    /// Length of the IPv6 prefix that identifies a client, for `connections_per_client` and for
-    /// passwords that wait for verification. Each IPv4 address is a client.
+    /// Length of the IPv6 prefix that identifies a client. `connections_per_client` and the queue of
+    /// passwords to verify count per client. Each IPv4 address is a client.
     client_ipv6_prefix: 64 in 1..=128 "bits";
     /// Size of a request line and header section. A larger one gets a 431 response, and the
     /// connection is closed.
@@ -150,8 +150,8 @@ limits! {
     name_lookups: 256 in 1..=4096 "lookups";
     /// Host names that a worker caches. With more, the name that expires first is removed.
     names: 4096 in 16..=1000000 "names";
-    /// Panics of worker threads in a minute after which the worker is restarted and its connections
-    /// are reset. With more, the process exits with status 1.
+    /// Panics of worker threads in a minute that the process survives: the worker is restarted, and
+    /// its connections are reset. With more, the process exits with status 1.
     worker_restarts: 5 in 0..=1000000 "panics";
     /// Time to verify a password. After it, the client gets a 503 response.
     auth_ms: 5000 in 100..=600000 "milliseconds";
@@ -199,7 +199,7 @@ limits! {
     /// Time that a request waits for the response to another client's request. After it, the
     /// request itself goes to the origin.
     collapse_wait_ms: 5000 in 0..=3600000 "milliseconds";
-    /// Bytes by which the fetch of a response that is not stored, but has several readers, may be
-    /// ahead of the fastest reader. At the limit, reading from the origin pauses.
+    /// Bytes that a fetch may be ahead of its fastest reader, if several clients read the response
+    /// and it is not stored. At the limit, reading from the origin pauses.
     fill_ahead_bytes: 1048576 in 65536..=1073741824 "bytes";
 }

@@ -1,5 +1,5 @@
 //! The one table of options. The command line, the file format, `--help`, the reference pages and
-//! the errors for bad values all come from its rows; nothing about an option is written elsewhere.
+//! the errors for bad values all come from its rows. No other place describes an option.
 //! Limits have a table of their own, [`Limits::TABLE`](crate::limits::Limits::TABLE), which the row
 //! `limit` gives access to.
 
@@ -29,7 +29,8 @@ pub struct OptionRow {
     pub command_defaults: &'static [(&'static str, &'static str)],
     /// The number of values; above 1 the option is repeatable, and in files a list.
     pub values_max: usize,
-    /// Whether an empty list in a file is valid. It is not where the list would mean the default.
+    /// Whether an empty list in a file is valid. It is invalid if it would have the meaning of the
+    /// default.
     pub may_be_empty: bool,
     /// The purpose in one short sentence without a full stop, for `-h` and `--help`.
     pub summary: &'static str,
@@ -40,9 +41,10 @@ pub struct OptionRow {
 /// The part of a configuration that an option belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// The process: every command that runs or reads a configuration; top level of a file.
+    /// The process. On the command line: every command that runs or reads a configuration. In files:
+    /// the top level.
     Process,
-    /// The start of the process: the commands that serve; not in files.
+    /// The start of the process. On the command line: the commands that serve. Not in files.
     Start,
     /// A service of either role: `forward` and `boost`; `[[forward]]` and `[[boost]]`.
     Service,
@@ -255,7 +257,7 @@ impl OptionRow {
     }
 }
 
-/// The least memory of one worker with which its transfers make progress; see `memory`.
+/// The least memory per worker, in bytes: with less, its transfers could stall. See `memory`.
 pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
 
 /// Host names in one list. A list of this length fills a quarter of the largest file.
@@ -364,7 +366,8 @@ impl OptionRow {
         .summary("How to choose among several origins")
         .detail(
             "round-robin uses them in turn. least-outstanding uses the origin with the fewest \
-             requests of this worker in progress, in turn among equals.",
+             requests in progress, and several such origins in turn. Each worker counts only its \
+             own requests.",
         ),
         row(Route, Origins, "host-header", ValueType::Keyword(&["client", "origin"]), "client")
             .summary("Which Host header field the origin receives")
@@ -380,8 +383,8 @@ impl OptionRow {
             .only_in_files()
             .summary("Match requests whose path begins with this prefix")
             .detail(
-                "The path is compared in normal form: escapes of letters, digits, -, ., _ and ~ \
-                 are decoded, slashes are merged, and . and .. segments are removed.",
+                "The path is compared in normal form: escapes of unreserved characters (RFC 3986 \
+                 section 2.3) are decoded, slashes are merged, and . and .. segments are removed.",
             ),
         row(Boost, Origins, "path-strict", ValueType::Switch, "on")
             .only_in_files()
@@ -437,8 +440,8 @@ impl OptionRow {
         row(Route, Origins, "check", ValueType::CheckPath, "off")
             .summary("Check the health of each origin by requesting this path")
             .detail(
-                "An origin is checked every check_interval_ms. Origins that fail are not used \
-                 while others of the route pass.",
+                "Each origin is checked every check_interval_ms. An origin that fails the check is \
+                 not used while another origin of the route passes it.",
             ),
         row(Route, Origins, "check-status", ValueType::Statuses, "200-399")
             .summary("Which response statuses pass a health check"),
@@ -499,7 +502,7 @@ impl OptionRow {
             "(all if only this machine can reach the proxy, otherwise none)",
         )
         .repeatable(1024)
-        .summary("Let clients reach this port in addition to 80, 443 and those from 1024"),
+        .summary("Let clients reach this port in addition to 80, 443 and 1024 to 65535"),
         row(
             Forward,
             Targets,
@@ -628,7 +631,7 @@ impl OptionRow {
             Caching,
             "cache-key",
             ValueType::FieldOrCookie,
-            "(only the URL and the fields by which trusted peers describe a request)",
+            "(only the URL and the fields in which trusted peers describe a request; see trust)",
         )
         .repeatable(64)
         .summary("Add this request header field or cookie to the cache key")
@@ -666,9 +669,9 @@ impl OptionRow {
         .detail(
             "auto: uring if it is available and costs no more than epoll, otherwise epoll; the \
              choice is printed at start. epoll: epoll(7). uring: io_uring(7), with Linux 6.1 or \
-             newer. It needs 136 KB of locked memory (RLIMIT_MEMLOCK) per worker, and at start the \
-             memory of 4 more rings (auto) or 1 more (uring). If there is not enough, auto uses \
-             epoll for all workers, and uring is an error. uselect: readiness of connections is \
+             newer. It needs 136 KB of locked memory (RLIMIT_MEMLOCK) per worker. At start it needs \
+             the same amount 4 more times (auto) or once more (uring). If there is not enough, auto \
+             uses epoll for all workers, and uring is an error. uselect: readiness of connections is \
              read from memory that the kernel keeps up to date for uselectd(8). auto never chooses \
              it. If uselectd does not run or does not serve this process, millrace does not start; \
              if uselectd ends later, millrace reports it and continues with epoll. poll and \
@@ -692,9 +695,10 @@ impl OptionRow {
         )
         .summary("Which bodies to splice instead of copying them")
         .detail(
-            "A spliced body moves through a pipe inside the kernel (splice(2)). fixed: bodies from \
-             built-in lengths on. calibrated: bodies from lengths on that are measured for up to a \
-             second at start and printed. never and always are for comparisons.",
+            "A spliced body moves through a pipe inside the kernel (splice(2)). fixed: bodies that are \
+             at least as long as built-in thresholds. calibrated: the same with thresholds that \
+             millrace measures at start, for up to a second, and prints. never and always are for \
+             comparisons.",
         ),
         row(
             Process,
@@ -713,15 +717,15 @@ impl OptionRow {
         )
         .summary("Memory for the cache and all buffer pools together")
         .detail(
-            "The cache takes cache-memory of it. The pools need at least 1M per worker; while they \
-             are exhausted, reading pauses.",
+            "The cache takes cache-memory of it. The pools need at least 1M per worker. While they \
+             are exhausted, millrace stops reading from its connections.",
         ),
         row(Process, Processing, "user", ValueType::User, "auto")
             .summary("User, and optionally group, of a process that is started as root")
             .detail(
                 "Ports and sockets of unix: addresses are opened before the process changes its \
-                 user. auto: the user millrace if it exists, otherwise nobody. If that user cannot \
-                 access a file of the configuration, auto stays root without capabilities, which \
+                 user. auto: the user `millrace` if it exists, otherwise `nobody`. If that user \
+                 cannot access a file of the configuration, auto stays root without capabilities, which \
                  is printed. A process that is not started as root keeps its user.",
             ),
         row(Process, Processing, "sandbox", ValueType::Keyword(&["auto", "off"]), "auto")
@@ -760,9 +764,9 @@ impl OptionRow {
         )
         .summary("Part of memory that the cache takes")
         .detail(
-            "Responses are stored here, and those of disks pass through it. 0: no cache. A \
-             percentage leaves the pools at least 1M per worker; it counts as 0 if less than 4M \
-             would remain for the cache.",
+            "Stored responses, including those read from disks, are in this memory. 0: no cache. A \
+             percentage is reduced so that the pools keep 1M per worker. If that leaves less than \
+             4M, there is no cache.",
         ),
         row(
             Process,
@@ -795,8 +799,8 @@ impl OptionRow {
             "A hot body has 16 KB to 8 MB and was sent recently, so that the processor's cache \
              contains it. copy: by copying. zero-copy: by reference (sendfile(2)). auto: by the \
              cheaper way, which depends on the processor; both are measured for some milliseconds \
-             at start, and the choice is printed. All other bodies are copied below 16 KB and sent \
-             zero-copy from there on. The client for which a body is fetched gets a copy.",
+             at start, and the choice is printed. Of all other bodies, those below 16 KB are \
+             copied and the larger ones are sent zero-copy. The client for which a body is fetched gets a copy.",
         ),
         row(Process, AccessLogAndAdmin, "access-log", ValueType::LogFile, "off")
             .summary("Append a record of each finished exchange to this file")
@@ -815,9 +819,8 @@ impl OptionRow {
             .detail(
                 "GET /metrics, /healthz, /config and /cache/stat are served to every client. GET \
                  /cache and /cache/object and POST /reload, /drain, /log/reopen and /cache/purge \
-                 need a privilege. On a Unix socket, whose file only its owner may use, the same \
-                 user and root have it; on a TCP address, clients with the token of \
-                 admin-token-file have it.",
+                 need a privilege. On a Unix socket, root and the user that runs millrace have it. On \
+                 a TCP address, clients with the token of admin-token-file have it.",
             ),
         row(
             Process,

@@ -124,7 +124,7 @@ Reopen the access log.
 .SH EXIT STATUS
 .TP
 .B 0
-Success; after a drain too.
+Success, also at the end of a drain.
 .TP
 .B 1
 The system refused something, such as a port that is in use, or the output could not be written.
@@ -134,7 +134,8 @@ An option or a file is invalid.
 .TP
 .B 3
 .B millrace cache purge
-matched nothing. With disks, whose objects are not counted, the status is 0.
+matched nothing. With disks the status is 0 nevertheless, because millrace does not count the
+responses on disks that a purge matches.
 .TP
 .B 130
 A second SIGINT.
@@ -252,7 +253,7 @@ const FILE_PAGE_END: &str = "\
 .I /etc/millrace/millrace.toml
 The configuration file by convention.
 .SH ENVIRONMENT
-The file does not refer to environment variables.
+millrace does not expand environment variables in the file.
 .BR millrace (1)
 lists those that the program reads.
 .SH SEE ALSO

@@ -2,8 +2,8 @@
 //! limits. Editors use it to complete and check TOML files.
 //!
 //! The schema has names, types, bounds of numbers and patterns of strings. It accepts every file that
-//! `check` accepts. Some errors are found only by `check`: broken rules between options, numbers in
-//! strings with a unit that are out of bounds, and prefixes that are too long for their address.
+//! `check` accepts. Only `check` finds these errors: broken rules between options, numbers with a unit
+//! that are out of bounds, and prefixes that are too long for their address.
 
 use serde_json::{Map, Value, json};
 

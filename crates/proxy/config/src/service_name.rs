@@ -51,9 +51,9 @@ impl ServiceName {
         (self.source == NameSource::Given).then_some(&*self.text)
     }
 
-    /// Returns the name of a forward proxy with these target rules. The rules apply to addresses at
-    /// connect time, which a cache hit skips. So responses that were stored under other rules have
-    /// another key space.
+    /// Returns the name of a forward proxy with these target rules, which are part of its key space.
+    /// The rules for addresses are checked at connect time, and a cache hit does not connect. So a
+    /// response that was stored under other rules must not be found.
     pub(super) fn with_rules(self, rules: &TargetRules) -> Self {
         Self { space: Space::named(&format!("{};{}", self.text, fingerprint(rules))), ..self }
     }
@@ -241,7 +241,10 @@ mod tests {
         }
         for name in ["", "a b", "127.0.0.1:80", "a\\n", "ä", "a;b", "a#1", &"a".repeat(65)] {
             let message = of(name).unwrap_err().to_string();
-            assert!(message.contains("1 to 64 letters, digits, -, _ and ."), "{message}");
+            assert!(
+                message.contains("1 to 64 of the characters A-Z, a-z, 0-9, -, _ and ."),
+                "{message}"
+            );
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) type Problem = &'static str;
 
 // The problems for which [`suggestions`] returns values.
 const PORT_WITHOUT_ADDRESS: Problem = "is a port without an address";
-const LONG_UNIT: Problem = "has a unit of more than one letter";
+const LONG_UNIT: Problem = "has a unit of more than one character";
 const NOT_NORMALISED: Problem = "is not in normal form";
 pub(super) const TIME_WITHOUT_KEYWORD: Problem = "has no default or override before its time";
 pub(super) const KEYWORD_WITHOUT_TIME: Problem = "has no time";
@@ -80,25 +80,24 @@ pub(super) fn write_scaled(number: u64, units: Units) -> String {
 pub(super) fn parse_size(text: &str) -> Result<u64, Problem> {
     const NO_SIZE: Problem = "is not a size";
     parse_scaled(&text.to_ascii_uppercase(), SIZES, NO_SIZE).map_err(|problem| match problem {
-        NO_SIZE if with_one_letter_unit(text).is_some() => LONG_UNIT,
+        NO_SIZE if with_short_unit(text).is_some() => LONG_UNIT,
         _ => problem,
     })
 }
 
-/// Shortens the unit of a size such as 1GB or 512MiB to the letter that [`parse_size`] parses; `None` for
-/// any other text.
-fn with_one_letter_unit(text: &str) -> Option<String> {
-    let number_and_letter = ["iB", "B"].iter().find_map(|end| strip_suffix_any_case(text, end))?;
-    let has_letter = number_and_letter.ends_with(|last: char| last.is_ascii_alphabetic());
-    (has_letter && parse_size(number_and_letter).is_ok())
-        .then(|| number_and_letter.to_ascii_uppercase())
+/// Shortens the unit of a size such as 1GB or 512MiB to the one that [`parse_size`] parses: 1G, 512M.
+/// Returns `None` for any other text.
+fn with_short_unit(text: &str) -> Option<String> {
+    let shortened = ["iB", "B"].iter().find_map(|end| strip_suffix_any_case(text, end))?;
+    let has_unit = shortened.ends_with(|last: char| last.is_ascii_alphabetic());
+    (has_unit && parse_size(shortened).is_ok()).then(|| shortened.to_ascii_uppercase())
 }
 
 /// Returns the values that the author of a text with this problem may have meant.
 pub(super) fn suggestions(text: &str, problem: Problem) -> Vec<String> {
     match problem {
         PORT_WITHOUT_ADDRESS => vec![format!("127.0.0.1:{text}")],
-        LONG_UNIT => with_one_letter_unit(text).into_iter().collect(),
+        LONG_UNIT => with_short_unit(text).into_iter().collect(),
         NOT_NORMALISED => String::from_utf8(route_form(text.as_bytes())).into_iter().collect(),
         TIME_WITHOUT_KEYWORD => {
             let (statuses, time) = text.split_at(text.rfind(' ').map_or(0, |space| space + 1));

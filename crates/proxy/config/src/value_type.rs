@@ -105,7 +105,7 @@ impl ValueType {
         (has_off && !switch).then_some("off")
     }
 
-    /// The name of the value in help: what clap calls a value name.
+    /// The placeholder of the value in help, such as `FILE` (the value name of clap).
     pub fn value_name(&self) -> &'static str {
         self.description().0
     }
@@ -127,7 +127,8 @@ impl ValueType {
         }
     }
 
-    /// The value name, and the valid values if they depend on no bounds or keywords of the row.
+    /// The value name, and the valid values. The latter are empty for types with bounds or keywords:
+    /// [`ValueType::expected`] writes those.
     fn description(&self) -> (&'static str, &'static str) {
         match self {
             Self::Flag => ("", "true, false"),
@@ -143,7 +144,7 @@ impl ValueType {
             Self::AdminAddress => {
                 ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off")
             }
-            Self::ServiceName => ("NAME", "1 to 64 letters, digits, -, _ and ."),
+            Self::ServiceName => ("NAME", "1 to 64 of the characters A-Z, a-z, 0-9, -, _ and ."),
             Self::HostName => ("NAME", "a host name"),
             Self::LogFile => ("FILE|off", "the path of a file, - for standard output, off"),
             Self::Origin => ("URL", "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH"),
@@ -169,7 +170,8 @@ impl ValueType {
             Self::Statuses => ("STATUS", "a status from 200 to 599, or a range such as 200-299"),
             Self::Congestion => (
                 "NAME",
-                "system, auto, or an algorithm of the kernel: up to 15 letters, digits, - and _",
+                "system, auto, or an algorithm of the kernel: up to 15 of the characters A-Z, a-z, 0-9, \
+                 - and _",
             ),
             Self::User => ("USER", "auto, USER, USER:GROUP, each a name or a number"),
             Self::Folder => ("DIR", "the path of a directory"),
@@ -201,8 +203,8 @@ const PATHS: &str = "a path that begins with /, without ? and #, in normal form:
 const PASSED_FIELDS: &str = "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, CF-Connecting-IP, \
                              Fastly-Client-IP, X-Cluster-Client-IP, X-Host, X-HTTP-Host-Override, \
                              X-Scheme, X-Url-Scheme, X-Script-Name, Front-End-Https, \
-                             X-Original-NAME, X-Rewrite-NAME, X-ForwardNAME except \
-                             X-Forwarded-For, -Host and -Proto";
+                             X-Original-*, X-Rewrite-*, and X-Forward* except \
+                             X-Forwarded-For, X-Forwarded-Host and X-Forwarded-Proto";
 
 fn sizes(least: u64, most: u64) -> String {
     let [least, most] = [least, most].map(value::write_size);

@@ -85,8 +85,8 @@ fn with_option(command_name: &str, option: &str) -> Result<Config, ConfigError> 
     words.push(option);
     match command(words.into_iter().map(OsString::from))? {
         Command::Serve(raw) => from_raw(&raw),
-        Command::Run { over, .. } | Command::Check { over, .. } => {
-            from_raw(&parse_toml("a.toml", "[[forward]]", &over)?)
+        Command::Run { overrides, .. } | Command::Check { overrides, .. } => {
+            from_raw(&parse_toml("a.toml", "[[forward]]", &overrides)?)
         }
         Command::Doctor(raw) => process_from_raw(&raw),
         other => panic!("{other:?}"),

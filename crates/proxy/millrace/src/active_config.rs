@@ -230,7 +230,7 @@ impl ActiveConfig {
         Ok(Some((state.config.clone(), state.listeners.duplicate_for_worker(worker)?)))
     }
 
-    /// Tells all workers to drain. No reload is possible afterwards.
+    /// Makes all workers drain. No reload is possible afterwards.
     pub(crate) fn drain(&self) {
         self.lock().end(|| WorkerMessage::Drain);
     }
@@ -248,21 +248,21 @@ impl ActiveConfig {
         self.lock().listeners.duplicate_sockets()
     }
 
-    /// Tells all workers to leave their listeners, with the socket files, to a successor. No reload
-    /// is possible afterwards.
+    /// Makes all workers stop listening, and leaves the listening sockets and their files to a
+    /// successor. No reload is possible afterwards.
     pub(crate) fn hand_off(&self) {
         let mut state = self.lock();
         state.listeners.set_file_ownership(false);
         state.end(|| WorkerMessage::HandOff);
     }
 
-    /// Like [`ActiveConfig::hand_off`], for a process whose takeover failed: it removes the files
-    /// of the sockets that it opened itself.
+    /// Like [`ActiveConfig::hand_off`], in a new process whose takeover failed. Removes the files of
+    /// the sockets that this process opened itself.
     pub(crate) fn abort_takeover(&self) {
         self.lock().end(|| WorkerMessage::HandOff);
     }
 
-    /// Sends every worker a message that may be lost. It is not sent if a mailbox is nearly full.
+    /// Sends every worker a message, or none if a mailbox is nearly full or the process drains.
     pub(crate) fn try_send_all(&self, message: impl FnMut() -> WorkerMessage<OwnedFd>) {
         let mut state = self.lock();
         if !state.is_draining && state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
@@ -270,14 +270,14 @@ impl ActiveConfig {
         }
     }
 
-    /// Tells all workers to abort. No message can be sent afterwards.
+    /// Makes all workers abort. No message can be sent afterwards.
     pub(crate) fn abort_workers(&self) {
         self.lock().mailboxes.abort_workers();
     }
 
-    /// Returns whether the workers were told to abort.
+    /// Returns whether [`ActiveConfig::abort_workers`] was called.
     pub(crate) fn has_aborted_workers(&self) -> bool {
-        self.lock().mailboxes.is_stopped()
+        self.lock().mailboxes.has_aborted()
     }
 
     /// Closes the listeners after a failed start.

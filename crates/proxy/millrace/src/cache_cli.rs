@@ -21,13 +21,13 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 /// If the process does not respond or refuses the request.
-pub(crate) fn run(asking: &AdminRequest) -> std::result::Result<(), ProgramError> {
-    let token = asking.token_file.as_deref();
+pub(crate) fn run(command: &AdminRequest) -> std::result::Result<(), ProgramError> {
+    let token = command.token_file.as_deref();
     let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
-    let request = request(asking, token.as_ref());
-    let response = connect(&asking.admin).and_then(|connection| exchange(connection, &request));
+    let request = request(command, token.as_ref());
+    let response = connect(&command.admin).and_then(|connection| exchange(connection, &request));
     let response =
-        response.map_err(|error| ProgramError::System(describe_error(asking, &error)))?;
+        response.map_err(|error| ProgramError::System(describe_error(command, &error)))?;
     let CacheResponse { status, matched_nothing, body } = response;
     if status == 200 {
         console::write_result(&body)?;
@@ -51,8 +51,8 @@ struct CacheResponse {
 }
 
 /// Describes why there is no response. If no process listens, also how to start one.
-fn describe_error(asking: &AdminRequest, error: &Error) -> String {
-    let admin = &asking.admin;
+fn describe_error(command: &AdminRequest, error: &Error) -> String {
+    let admin = &command.admin;
     let hint = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
             format!(" (start the process with --admin {admin}, or name its address by --admin)")
@@ -62,15 +62,15 @@ fn describe_error(asking: &AdminRequest, error: &Error) -> String {
     format!("cannot reach the process at {admin}: {error}{hint}")
 }
 
-fn request(asking: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
-    let method = if asking.is_change { &b"POST"[..] } else { b"GET" };
-    let host = match &asking.admin {
+fn request(command: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
+    let method = if command.is_change { &b"POST"[..] } else { b"GET" };
+    let host = match &command.admin {
         ListenAddress::Tcp(address) => address.to_string(),
         ListenAddress::Unix(_) => "millrace".to_owned(),
     };
-    let pairs = asking.query.iter().map(|(name, value)| format!("{name}={}", encode_value(value)));
+    let pairs = command.query.iter().map(|(name, value)| format!("{name}={}", encode_value(value)));
     let query = pairs.collect::<Vec<_>>().join("&");
-    let target = format!("{}?{query}", asking.path);
+    let target = format!("{}?{query}", command.path);
     let mut request = Vec::new();
     let mut header = Http1Header::new(&mut request);
     header.request(method, target.as_bytes(), |value| value.extend_from_slice(host.as_bytes()));
@@ -81,7 +81,8 @@ fn request(asking: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
     request
 }
 
-/// Percent-encodes everything except letters, digits and characters without a meaning in a query.
+/// Percent-encodes everything except ASCII alphanumeric characters and characters without a meaning
+/// in a query.
 fn encode_value(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
     http::percent_encoded(text.as_bytes(), is_plain)
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn requests_are_encoded_and_responses_are_complete() {
-        let asking = AdminRequest {
+        let command = AdminRequest {
             path: "/cache/purge",
             is_change: true,
             query: vec![("url", "http://a/?b=c&d é".to_owned()), ("soft", String::new())],
@@ -129,7 +130,7 @@ mod tests {
         };
         let expected = "POST /cache/purge?url=http://a/%3Fb%3Dc%26d%20%C3%A9&soft= HTTP/1.1\r\n\
                         Host: 127.0.0.1:9180\r\n\r\n";
-        assert_eq!(request(&asking, None), expected.as_bytes());
+        assert_eq!(request(&command, None), expected.as_bytes());
         let response = |text: &str| {
             let (mut server, client) = UnixStream::pair().unwrap();
             server.write_all(text.as_bytes()).unwrap();

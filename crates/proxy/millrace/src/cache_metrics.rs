@@ -20,17 +20,17 @@ pub(crate) enum CacheUnit {
     Bytes,
 }
 
-/// A count that may decrease, without its help text.
+/// Creates a count that may decrease. [`CacheMetric::help`] adds its help text.
 const fn gauge(name: &'static str, read: fn(&CacheStats) -> u64) -> CacheMetric {
     CacheMetric { name, help: "", kind: CounterKind::Gauge, unit: CacheUnit::Count, read }
 }
 
-/// A number of bytes, without its help text.
+/// Creates a number of bytes. [`CacheMetric::help`] adds its help text.
 const fn bytes(name: &'static str, read: fn(&CacheStats) -> u64) -> CacheMetric {
     CacheMetric { name, help: "", kind: CounterKind::Gauge, unit: CacheUnit::Bytes, read }
 }
 
-/// A count that never decreases, without its help text.
+/// Creates a count that never decreases. [`CacheMetric::help`] adds its help text.
 const fn counter(name: &'static str, read: fn(&CacheStats) -> u64) -> CacheMetric {
     CacheMetric { name, help: "", kind: CounterKind::Counter, unit: CacheUnit::Count, read }
 }
@@ -81,8 +81,8 @@ pub(crate) const CACHE_METRICS: &[CacheMetric] = &[
         .help("Responses on a disk that were requested from the origin because the disk was busy."),
     counter("disk_stored", |it| it.disks.stored).help("Responses written to a disk."),
     counter("disk_stores_skipped", |it| it.disks.stores_skipped).help(
-        "Responses not written to a disk because it was busy, had just failed, or the response was \
-         too long.",
+        "Responses not written to a disk because the disk was busy or had just failed, or because \
+         the response was too long.",
     ),
     counter("disk_waits", |it| it.disks.purge_waits)
         .help("Times that a thread waited for a disk to record a removal."),
@@ -101,6 +101,8 @@ pub(crate) const CACHE_METRICS: &[CacheMetric] = &[
         "Responses that were written again when their segment was dropped, because clients had \
          requested them.",
     ),
-    counter("disk_purges_lost", |it| it.disks.lost_purges)
-        .help("Times that all older responses of a disk were dropped because a purge was lost."),
+    counter("disk_purges_lost", |it| it.disks.lost_purges).help(
+        "Times that all older responses of a disk were dropped because a restart found that the \
+         record of a purge was missing.",
+    ),
 ];

@@ -14,27 +14,27 @@ use crate::{cache_cli, congestion, console, demo, doctor, metrics, preflight, su
 /// A wrong option or file, or the error of the command.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), ProgramError> {
     match config::command(words)? {
-        Command::Serve(tables) => {
-            let mut config = config::from_raw(&tables)?;
-            users::load(&mut config, &tables)?;
-            congestion::check(&config, &tables)?;
-            preflight::check(&config, &tables)?;
-            supervisor::run(config, None, tables.is_upgrade())
+        Command::Serve(raw) => {
+            let mut config = config::from_raw(&raw)?;
+            users::load(&mut config, &raw)?;
+            congestion::check(&config, &raw)?;
+            preflight::check(&config, &raw)?;
+            supervisor::run(config, None, raw.is_upgrade())
         }
-        Command::Run { file, over } => {
-            let (upgrade, source) = (over.is_upgrade(), ConfigSource { file, over });
+        Command::Run { file, overrides } => {
+            let (upgrade, source) = (overrides.is_upgrade(), ConfigSource { file, overrides });
             let config = source.read()?;
-            preflight::check(&config, &source.over)?;
+            preflight::check(&config, &source.overrides)?;
             supervisor::run(config, Some(source), upgrade)
         }
-        Command::Check { file, over } => {
-            let source = ConfigSource { file, over };
+        Command::Check { file, overrides } => {
+            let source = ConfigSource { file, overrides };
             let config = source.read()?;
-            preflight::check(&config, &source.over)?;
+            preflight::check(&config, &source.overrides)?;
             config::notes(&config).iter().for_each(|note| console::log(note));
             console::write_result(&config::to_toml(&config))
         }
-        Command::Doctor(tables) => doctor::run(&config::process_from_raw(&tables)?),
+        Command::Doctor(raw) => doctor::run(&config::process_from_raw(&raw)?),
         Command::Demo => demo::run(),
         Command::Cache(request) => cache_cli::run(&request),
         Command::Reference(name) => reference(&name),

@@ -13,7 +13,7 @@ pub(crate) struct ConfigSource {
     /// The path of the file.
     pub(crate) file: PathBuf,
     /// Options of the command line.
-    pub(crate) over: RawConfig,
+    pub(crate) overrides: RawConfig,
 }
 
 impl ConfigSource {
@@ -32,7 +32,7 @@ impl ConfigSource {
             Ok(found) if !found.is_file() => Err(self.unreadable("is not a regular file")),
             _ => {
                 let config = self.read()?;
-                preflight::check_folders(&config, &self.over)?;
+                preflight::check_folders(&config, &self.overrides)?;
                 Ok(config)
             }
         }
@@ -54,10 +54,10 @@ impl ConfigSource {
             .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
             .map_err(|error| self.unreadable(error))?;
         let text = String::from_utf8(bytes).map_err(|_| self.unreadable("is not UTF-8"))?;
-        let tables = config::parse_toml(&name, &text, &self.over)?;
-        let mut config = config::from_raw(&tables)?;
-        users::load(&mut config, &tables)?;
-        congestion::check(&config, &tables)?;
+        let raw = config::parse_toml(&name, &text, &self.overrides)?;
+        let mut config = config::from_raw(&raw)?;
+        users::load(&mut config, &raw)?;
+        congestion::check(&config, &raw)?;
         Ok(config)
     }
 }

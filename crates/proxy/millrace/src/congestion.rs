@@ -1,5 +1,5 @@
-//! Checks that the kernel offers the configured congestion control. Checked before anything is
-//! opened: a later refusal would only show as slow connections.
+//! Checks that the kernel offers the configured congestion control. The check comes before anything
+//! is opened: an error of a single socket later would only show as slow connections.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use millrace_sys::Errno;
 
 use crate::console;
 
-/// Checks every algorithm that `config` names. `tables` is the source of `config`.
+/// Checks every algorithm that `config` names. `raw` is the source of `config`.
 ///
 /// # Errors
 /// The first algorithm that is not available, with those that are.
-pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &Config, raw: &RawConfig) -> Result<(), ConfigError> {
     for (number, service) in config.services.iter().enumerate() {
         let options = [
             ("congestion", &service.congestion),
@@ -32,7 +32,7 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
                 _ => "cannot be set",
             };
             return Err(ConfigError::Value {
-                location: tables.location_in_service(number, option).to_owned(),
+                location: raw.location_in_service(number, option).to_owned(),
                 found: name.to_owned(),
                 problem,
                 suggestions: Vec::new(),
@@ -43,8 +43,8 @@ pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ConfigErr
     Ok(())
 }
 
-/// Returns the system's algorithm if `auto` must differ from it. Logs if `auto` is configured and
-/// its algorithm is not available.
+/// Returns the algorithm that the system uses by default; `None` if it is the one that `auto` sets
+/// for near peers, or if that one is not available. Logs the latter if `auto` is configured.
 pub(crate) fn system_default(config: &Config) -> Option<Arc<str>> {
     let system = millrace_sys::default_congestion().ok()?;
     if system == NEARBY {
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn a_missing_algorithm_is_refused_with_those_available() {
         let checked = |text: &str| {
-            let tables = config::parse_toml("a.toml", text, &RawConfig::default()).unwrap();
-            check(&config::from_raw(&tables).unwrap(), &tables)
+            let raw = config::parse_toml("a.toml", text, &RawConfig::default()).unwrap();
+            check(&config::from_raw(&raw).unwrap(), &raw)
         };
         // Every kernel allows reno to every user.
         for name in ["system", "auto", "reno"] {

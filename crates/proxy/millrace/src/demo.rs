@@ -12,13 +12,14 @@ use crate::program_error::ProgramError;
 use crate::supervisor::Running;
 use crate::{console, demo_site};
 
-/// The preferred ports.
+/// The preferred port of the proxy.
 const PORT: u16 = 8080;
+/// The preferred port of the admin address.
 const ADMIN_PORT: u16 = 9180;
 /// Interval at which the counters are read and a line may be printed.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs the demo until the process is told to end.
+/// Runs the demo until a signal ends it.
 ///
 /// # Errors
 /// If the system refuses sockets or threads.
@@ -36,7 +37,7 @@ pub(crate) fn run() -> Result<(), ProgramError> {
         format!("--admin={admin}"),
     ])?;
     let running = Running::start(config, None, false)?;
-    // Started afterwards, so that its threads inherit the blocked signals.
+    // Only now: `Running::start` blocks signals, and the threads of the site inherit that.
     demo_site::start(origin)?;
     let [ListenAddress::Tcp(address)] = running.addresses()[..] else {
         unreachable!("the demo listens on one TCP address");

@@ -25,16 +25,18 @@ type DiskMail = PeerMailboxes<WorkerMessage<OwnedFd>, EventWaker>;
 #[derive(Debug, Default)]
 pub(crate) struct DiskWaker(OnceLock<Mutex<DiskMail>>);
 
-/// Attempts to wake a worker whose mailbox is full, and the interval between them. A worker that
-/// hangs longer has other problems, and its exchanges stop waiting by a timeout.
+/// Attempts to wake a worker whose mailbox is full, two seconds in all. If a worker hangs longer, its
+/// exchanges stop waiting by a timeout.
 const WAKE_TRIES_MAX: u32 = 2000;
+/// Interval between attempts to wake a worker.
 const WAKE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Time that a start waits for the recovery of the disks. After that the recovery continues while
 /// clients are served from the origin.
 const RECOVERY_WAIT: Duration = Duration::from_millis(300);
 /// Interval between attempts to lock disks that the predecessor still uses.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// The share of the cache's memory, as a divisor, that writes waiting for stuck disks may occupy.
+/// Writes that wait for stuck disks may occupy this fraction of the cache's memory: one part of this
+/// many.
 const STUCK_MEMORY_DIVISOR: u64 = 4;
 
 impl DiskWaker {

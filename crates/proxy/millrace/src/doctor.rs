@@ -64,7 +64,7 @@ struct Machine {
     pipe_pages: Option<u64>,
     /// RLIMIT_MEMLOCK in bytes, if the limit applies to this process.
     locked_memory: Option<u64>,
-    /// Bytes that an io_uring ring counts against it.
+    /// Bytes that an io_uring ring counts against RLIMIT_MEMLOCK; `None` if no ring could be created.
     ring_bytes: Option<u64>,
     /// Whether not even one ring could be created for lack of locked memory.
     is_ring_refused: bool,
@@ -83,7 +83,8 @@ impl Machine {
         let number = |path: &str| proc(path).and_then(|text| text.parse().ok());
         let descriptors_now = millrace_sys::descriptor_limit();
         let ring = ReservedRing::new();
-        // A start raises the limit as well. Here it ends with the process.
+        // A start registers and raises the limit of descriptors in the same way. Both end with this
+        // process.
         let (tracker, missing) = Tracker::best(uselectd, uselect::TrackingMode::Exact);
         let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
         Self {

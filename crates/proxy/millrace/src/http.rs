@@ -166,20 +166,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Shuts the sending direction down, then reads and discards up to `bytes_max` bytes. Closing a
+    /// Shuts the sending direction down, then reads and discards about `bytes_max` bytes. Closing a
     /// socket with unread bytes would reset the connection and destroy the response. Errors are
     /// ignored, because the response has been sent.
     pub(crate) fn finish(mut self, bytes_max: usize) {
         let _ = self.socket.shutdown(Shutdown::Write).and_then(|()| self.discard(bytes_max));
     }
 
-    /// Reads and discards at least `bytes_max` bytes.
+    /// Reads and discards bytes until at least `bytes_min` are discarded; the last read may exceed it.
     ///
     /// # Errors
     /// Those of the socket; [`ErrorKind::UnexpectedEof`] if the stream ends earlier.
-    pub(crate) fn discard(&mut self, bytes_max: usize) -> Result<()> {
+    pub(crate) fn discard(&mut self, bytes_min: usize) -> Result<()> {
         let mut dropped = self.received.len();
-        while dropped < bytes_max {
+        while dropped < bytes_min {
             self.received.clear();
             self.receive()?;
             dropped += self.received.len();

@@ -43,7 +43,8 @@ pub(crate) enum SocketPurpose {
 #[derive(Default)]
 pub(crate) struct InheritedSockets {
     sockets: Vec<(SocketPurpose, ListenAddress, ListeningSocket)>,
-    /// Every configured address. Port 0 does not match a socket at one of them.
+    /// Every configured address. A configured port 0 takes a socket with any port, but none at these
+    /// addresses.
     configured: HashSet<ListenAddress>,
 }
 

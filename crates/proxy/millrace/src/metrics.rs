@@ -473,7 +473,7 @@ text format 0.0.4. The names are the same in both.
 Counters start at 0 with the process and never decrease. A metric with the label `worker` has one
 sample per worker; sum them. Each configured origin has its samples from the start. Each metric has
 samples for at most 1,024 origins, the first by name. An origin that leaves the configuration loses
-its samples. Targets that clients of a forward proxy choose have none.
+its samples. Targets that clients of a forward proxy choose have no samples.
 
 `millrace_requests_total` has a sample for each service and status code that occurred. `service` is
 the `name` of the service, or the default name (docs/cache.md). `millrace_responses_generated_total`
@@ -483,10 +483,10 @@ of failed requests:
     sum by (service) (rate(millrace_requests_total{code=~\"5..\"}[1m]))
 
 When a configured origin stops responding, millrace logs the cause on standard error. When the
-origin responds again, millrace logs that too. Lines about one origin are at least 5 s apart. A
-state that lasts 5 s is logged at most 7 s after it began. If the origin fails only now and then,
-millrace logs the failures together, in intervals that grow from 5 s to 320 s. millrace logs at most
-ten of these lines a second; the others follow in the next seconds.
+origin responds again, millrace logs that too. Lines about one origin are at least 5 s apart. An
+outage or a recovery that lasts for 5 s is logged within 7 s of its start. If an origin fails often
+and briefly, millrace logs the failures together, at intervals that grow from 5 s to 320 s. millrace
+logs at most ten of these lines a second; the others follow in the next seconds.
 
 | name | kind | labels | meaning |
 | --- | --- | --- | --- |

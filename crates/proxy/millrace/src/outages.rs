@@ -21,9 +21,10 @@ use crate::threads::spawn;
 
 /// Interval between rounds during outages. The failures of one round share a line.
 const ROUND: Duration = Duration::from_secs(1);
-/// The minimum time between two lines about one origin, and the maximum to which it doubles. A
-/// state that has lasted [`INTERVAL`] is reported without waiting longer than that.
+/// The minimum time between two lines about one origin. It doubles with each line up to
+/// [`INTERVAL_MAX`]. A line about a state that has lasted this long does not wait longer than this.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The maximum of the doubled [`INTERVAL`].
 const INTERVAL_MAX: Duration = Duration::from_secs(320);
 /// Interval between reminders that an origin still fails.
 const REMINDER: Duration = Duration::from_secs(300);
@@ -73,11 +74,11 @@ struct Reported {
     /// The outage that was announced and has not ended: its start by the workers' clock, and the
     /// failures before it.
     outage: Option<(millrace_engine::Instant, u64)>,
-    /// `Outage::since` of the latest round, and the first round that saw this value.
+    /// `Outage::since` in the latest round, and the time of the round in which it got this value.
     state: Option<(Option<millrace_engine::Instant>, Duration)>,
     /// The time of the latest line, and how long the next one must wait.
     line: Option<(Duration, Duration)>,
-    /// Whether a line waits, or the outage has not ended.
+    /// Whether a line is held back until its time, or the outage has not ended.
     has_more: bool,
 }
 

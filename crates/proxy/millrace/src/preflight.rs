@@ -12,35 +12,35 @@ use crate::privileges;
 use crate::program_error::ProgramError;
 
 /// Checks the user, the token, and the folders of the access log, of disks and of Unix sockets.
-/// `tables` is the command line part of the configuration.
+/// `raw` is the source of `config`.
 ///
 /// # Errors
 /// The first failed check.
-pub(crate) fn check(config: &Config, tables: &RawConfig) -> Result<(), ProgramError> {
+pub(crate) fn check(config: &Config, raw: &RawConfig) -> Result<(), ProgramError> {
     privileges::check_user(&config.user)?;
     if let Some(path) = &config.admin_token_file {
-        Token::read(&tables.name_of("admin-token-file"), path)?;
+        Token::read(&raw.name_of("admin-token-file"), path)?;
     }
-    Ok(check_folders(config, tables)?)
+    Ok(check_folders(config, raw)?)
 }
 
 /// Checks only the folders, which a reload may change.
 ///
 /// # Errors
 /// The first missing folder.
-pub(crate) fn check_folders(config: &Config, tables: &RawConfig) -> Result<(), ConfigError> {
+pub(crate) fn check_folders(config: &Config, raw: &RawConfig) -> Result<(), ConfigError> {
     if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
-        let place = format!("{} {}", tables.name_of("access-log"), log.path.display());
+        let place = format!("{} {}", raw.name_of("access-log"), log.path.display());
         check_folder(&place, &log.path)?;
     }
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
-        check_disk(&tables.name_of("disk"), &disk.folder)?;
+        check_disk(&raw.name_of("disk"), &disk.folder)?;
     }
     let listeners = config.listeners.iter().map(|listener| ("listen", &listener.address));
     let admin = config.admin.iter().map(|address| ("admin", address));
     for (option, address) in listeners.chain(admin) {
         if let ListenAddress::Unix(path) = address {
-            check_folder(&format!("{} {address}", tables.name_of(option)), path)?;
+            check_folder(&format!("{} {address}", raw.name_of(option)), path)?;
         }
     }
     Ok(())

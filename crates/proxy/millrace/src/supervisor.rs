@@ -48,7 +48,7 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 /// Time that the workers get to abort the remaining exchanges after the drain deadline.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs a configuration until the process is told to end. A reload reads `source` again. With
+/// Runs a configuration until a signal or a successor ends the process. A reload reads `source` again. With
 /// `upgrade` the process takes over from a running one.
 ///
 /// # Errors
@@ -163,15 +163,15 @@ impl Running {
         config.listeners.iter().map(|listener| listener.address.clone()).collect()
     }
 
-    /// Waits until the process is told to end and has drained. Calls `look` with the counters of
-    /// the workers after each `every`.
+    /// Waits until a signal or a successor ends the process and it has drained. Calls `observe` with
+    /// the counters of the workers at least at the interval `every`.
     ///
     /// # Errors
     /// [`ProgramError::Interrupted`] after a second SIGINT; an error of waiting for signals.
     pub(crate) fn wait(
         mut self,
         every: Option<Duration>,
-        mut look: impl FnMut(&[Arc<Counters>]),
+        mut observe: impl FnMut(&[Arc<Counters>]),
     ) -> Result<(), ProgramError> {
         let mut interrupts = 0;
         let mut draining = None;
@@ -182,7 +182,7 @@ impl Running {
             };
             let signal =
                 self.signals.wait(timeout).map_err(|error| start_error("signals", error))?;
-            look(&self.shared.counters);
+            observe(&self.shared.counters);
             self.feed_watchdog();
             match signal {
                 Some(Signal::HangUp) => {
@@ -292,7 +292,7 @@ impl Running {
         outcome
     }
 
-    /// Tells all workers to drain. Returns the deadline for their end.
+    /// Makes all workers drain. Returns the deadline for their end.
     fn drain(&mut self) -> Instant {
         if let Some(admin) = &self.admin {
             admin.set_draining();
@@ -308,7 +308,7 @@ impl Running {
     }
 
     /// Checks for the end of draining. Returns true if all workers have ended or have missed their
-    /// last deadline. After the first deadline, tells the workers to abort and moves the deadline.
+    /// last deadline. After the first deadline, makes the workers abort and moves the deadline.
     fn poll_drained(&mut self, deadline: &mut Instant) -> bool {
         self.release_successor();
         if self.worker_pool.poll_ended() {

@@ -18,9 +18,9 @@ const ADDRESS_BYTES_MAX: usize = 108;
 /// Checks of the workers per watchdog timeout, so that a worker may miss a check without the
 /// service being restarted.
 const CHECKS_PER_WATCHDOG: u32 = 3;
-/// Unanswered heartbeats after which no more are sent to the workers. Far below the capacity of a
-/// mailbox: without a working watchdog, a process may survive its timeout.
-const UNANSWERED_MAX: u64 = 16;
+/// Heartbeats without a reply after which no more are sent to the workers. Far below the capacity of
+/// a mailbox, which they must not fill: not every service manager kills a process after the timeout.
+const MISSED_MAX: u64 = 16;
 
 /// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
@@ -125,8 +125,8 @@ impl Systemd {
 pub(crate) struct Watchdog {
     every: Duration,
     next: Instant,
-    /// Consecutive heartbeats that not every worker has answered; `<= UNANSWERED_MAX`.
-    unanswered: u64,
+    /// Consecutive heartbeats to which not every worker has replied; `<= MISSED_MAX`.
+    missed: u64,
     /// The counter of replies of each worker when the last heartbeat was sent.
     counted: Vec<u64>,
 }
@@ -139,7 +139,7 @@ impl Watchdog {
             return None;
         }
         let every = watchdog / CHECKS_PER_WATCHDOG;
-        Some(Self { every, next: Instant::now(), unanswered: 0, counted: Vec::new() })
+        Some(Self { every, next: Instant::now(), missed: 0, counted: Vec::new() })
     }
 
     /// Returns the time until the next check.
@@ -163,10 +163,10 @@ impl Watchdog {
         let moved = |(before, now): (&u64, &u64)| now > before;
         if self.counted.iter().zip(&counts).all(moved) {
             systemd.notify("WATCHDOG=1");
-            self.unanswered = 0;
+            self.missed = 0;
         }
-        if self.unanswered < UNANSWERED_MAX {
-            self.unanswered += 1;
+        if self.missed < MISSED_MAX {
+            self.missed += 1;
             self.counted = counts;
             send_heartbeats();
         }
@@ -244,9 +244,9 @@ mod tests {
         watchdog.check(&systemd, &workers, || sent += 1);
         // Before the first heartbeat no reply is missing.
         assert_eq!((sent, received(&socket).len()), (1, 1));
-        for _ in 0..2 * UNANSWERED_MAX {
+        for _ in 0..2 * MISSED_MAX {
             watchdog.check(&systemd, &workers, || sent += 1);
         }
-        assert_eq!((sent, received(&socket).len()), (UNANSWERED_MAX, 0));
+        assert_eq!((sent, received(&socket).len()), (MISSED_MAX, 0));
     }
 }

@@ -13,16 +13,16 @@ use millrace_config::{Config, ConfigError, RawConfig};
 /// Write permission for users other than the owner and the group of a file.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-/// Reads the user file of each service in `config` that has one. `tables` is the source of
+/// Reads the user file of each service in `config` that has one. `raw` is the source of
 /// `config`.
 ///
 /// # Errors
 /// The first error, with the name of the file and the number of the line.
-pub(crate) fn load(config: &mut Config, tables: &RawConfig) -> Result<(), ConfigError> {
+pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
     for auth in config.services.iter_mut().filter_map(|service| service.auth.as_mut()) {
         let name = auth.path.display().to_string();
         let text = read(&auth.path).map_err(|wrong| {
-            let place = format!("{} {name}", tables.name_of("auth-file"));
+            let place = format!("{} {name}", raw.name_of("auth-file"));
             let allowed = format!(
                 "a readable file of up to {USERS_BYTES_MAX} bytes, writable only by its owner and \
                  group"

@@ -2,8 +2,8 @@
 //! Password hashes are slow on purpose. On a worker, each check would delay all connections of the
 //! worker.
 //!
-//! One thread is enough, and it is a bound: it and the workers remember correct passwords, and a
-//! client that guesses passwords uses at most one processor. [`FairQueue`] shares the thread
+//! One thread is enough, because it and the workers remember correct passwords. It also limits the
+//! cost of clients that guess passwords to one processor. [`FairQueue`] shares the thread
 //! between clients.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -47,15 +47,15 @@ impl VerifierThread {
         spawn("verifier", move || shared.run()).map(|_| verifier)
     }
 
-    /// Creates the authenticator's end for another worker.
-    pub(crate) fn desk(&self) -> VerifierHandle<EventWaker> {
-        let (outbox, verdicts) = mailbox(VERIFY_RESULTS_MAX);
+    /// Adds a worker. Returns its handle.
+    pub(crate) fn add_worker(&self) -> VerifierHandle<EventWaker> {
+        let (outbox, results) = mailbox(VERIFY_RESULTS_MAX);
         let mut state = lock(&self.0.state);
         state.outboxes.push(outbox);
         let number = state.outboxes.len() - 1;
         VerifierHandle {
             verifier: Box::new(WorkerVerifier { shared: self.0.clone(), number }),
-            results: verdicts,
+            results,
         }
     }
 }
@@ -67,13 +67,13 @@ struct WorkerVerifier {
 }
 
 impl Verifier for WorkerVerifier {
-    fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
+    fn submit(&mut self, request: VerifyRequest) -> Result<(), VerifierFull> {
         let mut state = lock(&self.shared.state);
-        let client = question.client();
+        let client = request.client();
         let displaced =
-            state.queue.push(client, (self.number, question)).map_err(|_| VerifierFull)?;
-        if let Some((number, question)) = displaced {
-            state.send_verdict(number, question.result(VerifyOutcome::Dropped));
+            state.queue.push(client, (self.number, request)).map_err(|_| VerifierFull)?;
+        if let Some((number, request)) = displaced {
+            state.send_result(number, request.result(VerifyOutcome::Dropped));
         }
         self.shared.not_empty.notify_one();
         Ok(())
@@ -93,20 +93,20 @@ impl VerifierShared {
             }
             let next = state.queue.pop();
             drop(state);
-            if let Some((number, question)) = next {
-                let verdict = memory.verify(&question, clock.now());
-                lock(&self.state).send_verdict(number, verdict);
+            if let Some((number, request)) = next {
+                let result = memory.verify(&request, clock.now());
+                lock(&self.state).send_result(number, result);
             }
         }
     }
 }
 
 impl VerifierState {
-    fn send_verdict(&mut self, number: usize, verdict: VerifyResult) {
+    fn send_result(&mut self, number: usize, result: VerifyResult) {
         let outbox = &mut self.outboxes[number];
         // A worker that has ended no longer reads its mailbox and sends no requests, so the results
         // of its last requests fit.
-        assert!(outbox.send(verdict).is_ok(), "a worker has no more questions than its box holds");
+        assert!(outbox.send(result).is_ok(), "the mailbox holds the results of all open requests");
         outbox.flush();
     }
 }

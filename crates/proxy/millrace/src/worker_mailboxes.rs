@@ -32,14 +32,14 @@ impl WorkerMailboxes {
         self.outboxes.iter().all(|outbox| outbox.free_capacity() >= count)
     }
 
-    /// Tells all workers to abort. No message can be sent afterwards.
+    /// Makes all workers abort. No message can be sent afterwards.
     pub(crate) fn abort_workers(&mut self) {
         self.send_all(|| WorkerMessage::Stop);
         self.outboxes.clear();
     }
 
-    /// Returns whether the workers were told to abort.
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Returns whether [`WorkerMailboxes::abort_workers`] was called.
+    pub(crate) fn has_aborted(&self) -> bool {
         self.outboxes.is_empty()
     }
 }

@@ -151,7 +151,7 @@ struct StartBarrier {
 
 type ActiveWorker<W> = Worker<millrace_engine::ReadinessEngine<W>>;
 
-/// The inbox of a worker and its mail to the other workers.
+/// The mailbox of a worker, and the sending ends of the mailboxes of other workers.
 type WorkerMail =
     (MailboxReceiver<SocketMessage, EventWaker>, PeerMailboxes<SocketMessage, EventWaker>);
 
@@ -238,7 +238,7 @@ impl WorkerSlot {
             mail,
             shared: Arc::clone(shared),
             names: Arc::clone(names),
-            verifier: verifier.desk(),
+            verifier: verifier.add_worker(),
             descriptors: self.context.descriptors.saturating_sub(2 * more).max(1),
             thresholds: self.context.thresholds,
         };
@@ -248,8 +248,8 @@ impl WorkerSlot {
     /// Creates the replacement of a panicked worker.
     fn replace<W: Watch>(&self, broken: ActiveWorker<W>) -> Result<Replacement<W>, String> {
         let salvage = broken.into_salvage();
-        // First of all, before a step that may fail: no client may take a cut response for a whole
-        // one.
+        // Reset all connections before any step that may fail: a client must not mistake a response
+        // that was cut for a whole one.
         let waker = salvage.engine.abort();
         let (index, connections) = (self.index, salvage.connections);
         let found = self.context.active_config.prepare_replacement(index);
@@ -340,8 +340,9 @@ pub(crate) fn disk_files(config: &Config) -> u64 {
     disks.map(|disk| disk::limits::files(disk.bytes)).sum()
 }
 
-/// Returns how many descriptors each of `workers` may open, besides those that are open now and
-/// `files` that will be. Reserved rings count twice, which costs each worker one descriptor.
+/// Returns the number of descriptors that each of `workers` may open. Those that are open now and
+/// the `files` of disks are subtracted first. A reserved ring is subtracted twice, as an open descriptor
+/// and as a part of the engine, which costs its worker one descriptor.
 pub(crate) fn descriptors_per_worker(workers: usize, files: u64) -> u64 {
     let workers = workers as u64;
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;

@@ -480,7 +480,7 @@ fn spliced_of(body: usize, splice: &str) -> usize {
 }
 
 #[test]
-fn an_option_says_which_bodies_are_spliced() {
+fn the_splice_option_decides_which_bodies_are_spliced() {
     assert_eq!(spliced_of(3000, "fixed"), 0);
     assert!(spliced_of(1 << 20, "fixed") > 0);
     assert!(spliced_of(1 << 20, "calibrated") > 0);
@@ -533,8 +533,8 @@ fn bytes_of_a_cut_body_are_reported() {
     assert_eq!(metric(&running, "downloaded_bytes_total"), 20 * SENT);
 }
 
-/// The bytes that are copied of a stored body of each length, for each of three hits; the last one is a
-/// range without the first byte.
+/// Fetches a body of each length into the cache, then requests it three times more. Returns the bytes
+/// that were copied in each of these hits. The last hit is a range without the first byte.
 fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]; N] {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let (running, mut log) = start_with_log(&origin, &format!("--cache-send {send}"));

@@ -26,8 +26,9 @@ fn uselect_options(folder: &Folder) -> Option<String> {
         .then(|| format!("--engine uselect --uselectd {}", socket.display()))
 }
 
-/// Returns the part of a JSON log record behind `origin_first_byte_ms`.
-fn logged_path(arguments: &str) -> String {
+/// Starts millrace and sends a request that it refuses. Returns the end of its JSON log record: the
+/// value of `client_rtt_us`, and `client_cwnd`.
+fn logged_tcp_metrics(arguments: &str) -> String {
     let arguments = format!(
         "forward --listen 127.0.0.1:0 --workers 1 --access-log - --log-format json {arguments}"
     );
@@ -40,14 +41,14 @@ fn logged_path(arguments: &str) -> String {
 
 #[test]
 fn the_log_has_the_tcp_metrics_of_the_client() {
-    assert_eq!(logged_path("--engine epoll"), "null,\"client_cwnd\":null}\n");
+    assert_eq!(logged_tcp_metrics("--engine epoll"), "null,\"client_cwnd\":null}\n");
     let folder = Folder::new("uselect-log");
     let Some(arguments) = uselect_options(&folder) else { return };
-    let logged = logged_path(&arguments);
+    let logged = logged_tcp_metrics(&arguments);
     let (rtt_us, window) = logged.split_once(",\"client_cwnd\":").unwrap();
     let (rtt_us, window): (u32, u32) =
         (rtt_us.parse().unwrap(), window.trim_end_matches("}\n").parse().unwrap());
-    // A young loopback connection.
+    // Plausible values for a new loopback connection.
     assert!((1..1_000_000).contains(&rtt_us) && (1..1000).contains(&window), "{logged}");
 }
 

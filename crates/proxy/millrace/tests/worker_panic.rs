@@ -17,7 +17,7 @@ use std::time::Duration;
 use support::{Running, command};
 
 const PANIC: &str = "/panic";
-/// Part of the message of that panic.
+/// Part of the message of the panic that `MILLRACE_PANIC` causes.
 const MESSAGE: &str = "MILLRACE_PANIC";
 /// The body of `/slow`: the first half is sent at once, the second when the gate opens.
 const SLOW_BYTES: usize = 400_000;
@@ -284,9 +284,9 @@ fn twenty_panics_in_a_row_leak_nothing() {
 }
 
 /// Waits until a condition holds.
-fn wait_until(is_so: impl Fn() -> bool) {
+fn wait_until(condition: impl Fn() -> bool) {
     for _ in 0..600 {
-        if is_so() {
+        if condition() {
             return;
         }
         std::thread::sleep(TIMEOUT / 600);
@@ -308,21 +308,22 @@ fn panic_worker(running: &Running, worker: usize) {
     }
 }
 
-/// One client makes its worker fetch, and clients of the other worker wait for the response. They
-/// depend on nothing else: all of their deadlines are later than that of the test.
-fn wait_for_a_worker_that_panics(engine: &str, target: &str, begins: fn(&mut TcpStream)) {
+/// One client makes its worker fetch, and clients of the other worker wait for the response. Then the
+/// fetching worker panics. All timeouts are longer than the test, so only the panic can end the waits.
+/// `read_beginning` reads the bytes that a client gets before the panic.
+fn panic_a_fetching_worker(engine: &str, target: &str, read_beginning: fn(&mut TcpStream)) {
     let gate = Gate::default();
     let running = start(engine, &gate, "--limit collapse_wait_ms=1h --limit idle_ms=1h");
     let mut first = connect(&running);
     request(&mut first, target);
-    begins(&mut first);
+    read_beginning(&mut first);
     wait_until(|| metric_of_workers(&running, "cache_misses_total") != [0; 2]);
     let fetching = metric_of_workers(&running, "cache_misses_total").iter().position(|it| *it == 1);
     let (fetching, mut clients) = (fetching.unwrap(), vec![first]);
     while metric_of_workers(&running, "connections")[1 - fetching] < 3 {
         let mut client = connect(&running);
         request(&mut client, target);
-        begins(&mut client);
+        read_beginning(&mut client);
         let count = clients.len() as u64;
         let found = ["cache_hits_total", "cache_collapsed_total"];
         let found = || found.map(|name| metric_of_workers(&running, name).iter().sum::<u64>());
@@ -373,14 +374,14 @@ impl ReadOk for TcpStream {
 #[test]
 fn waiters_fetch_after_the_fetching_worker_panicked() {
     for engine in engines() {
-        wait_for_a_worker_that_panics(engine, "/held", |_| {});
+        panic_a_fetching_worker(engine, "/held", |_| {});
     }
 }
 
 #[test]
 fn readers_end_after_the_receiving_worker_panicked() {
     for engine in engines() {
-        wait_for_a_worker_that_panics(engine, "/kept", |client| {
+        panic_a_fetching_worker(engine, "/kept", |client| {
             client.read_exact(&mut [0; 4096]).unwrap();
         });
     }

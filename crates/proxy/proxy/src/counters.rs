@@ -244,7 +244,7 @@ counters! {
     Counter origin_queue_refusals;
     /// Requests served from the cache without a request to the origin.
     Counter cache_hits;
-    /// Requests that could have been served from the cache and were sent to the origin.
+    /// Cacheable requests that were sent to the origin because no stored response could be used.
     Counter cache_misses;
     /// Stored responses that the origin confirmed (304).
     Counter cache_validated;
@@ -263,13 +263,13 @@ counters! {
     /// Bytes of bodies and tunnels, in both directions, that went through a pipe inside the kernel.
     Counter spliced_bytes;
     /// Bytes of bodies and tunnels, in both directions, that were sent from memory. Bytes that the
-    /// cache sends by reference do not count. Added when the exchange ends.
+    /// cache sends by reference do not count. An exchange is counted when it ends.
     Counter copied_bytes;
     /// Bytes of bodies to clients that went through a pipe and were duplicated into a second pipe
-    /// for the cache. Added when the exchange ends.
+    /// for the cache. An exchange is counted when it ends.
     Counter teed_bytes;
-    /// System calls requested to move bodies and tunnels. An engine may combine several into one.
-    /// Added when the exchange ends.
+    /// Operations such as recv and splice that moved bodies and tunnels. An engine may combine several
+    /// operations into one system call. An exchange is counted when it ends.
     Counter transfer_syscalls;
     /// Times that bytes were copied because no pipe was free or the kernel refused one.
     Counter pipes_refused;

@@ -43,8 +43,8 @@ pub(crate) fn build_settings(
     }))
 }
 
-/// The memory of the cache in bytes. The pools keep the memory that they need at least: a percentage
-/// is reduced accordingly, a size that is too large is an error.
+/// The memory of the cache in bytes. It leaves the pools their minimum. To that end a percentage is
+/// reduced, and a size that is too large is an error.
 fn compute_cache_memory(
     process: &RawTable,
     memory_bytes: u64,
@@ -65,7 +65,7 @@ fn compute_cache_memory(
     match (share, bytes) {
         (MemoryShare::Bytes(0) | MemoryShare::Percent(0), _) => Ok(0),
         (_, LEAST..) if bytes <= most => Ok(bytes),
-        // The default: so little memory is no error, and there is no cache.
+        // The option has its default, so too little memory for a cache is no error.
         _ if !is_set => Ok(0),
         _ => Err(ConfigError::Rule {
             location: process.location_of("cache-memory").to_owned(),
@@ -124,7 +124,8 @@ fn build_disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
 }
 
 /// Builds the cache rules of a forward proxy or a route; `None` if it bypasses the cache. `space` is
-/// the key space of the service. A gateway itself decides which fields describe a request.
+/// the key space of the service. `is_gateway`: the service is a reverse proxy, which removes fields
+/// that could change the response and are not in the cache key.
 pub(crate) fn build_rules(
     values: &RawTable,
     is_gateway: bool,

@@ -23,7 +23,7 @@ pub struct CacheSettings {
     /// Memory in bytes, at least `SLAB_BYTES_MIN` of [`iolite`]; a part of
     /// [`Config::memory_bytes`](super::Config::memory_bytes).
     pub memory_bytes: u64,
-    /// Directories in which responses are stored too, also across restarts.
+    /// Directories in which responses are stored as well. These responses survive a restart.
     pub disks: Vec<Disk>,
     /// Whether a stored response is read from disk for each use, although memory has it.
     pub always_reads_disks: bool,
@@ -38,7 +38,7 @@ pub enum CacheSend {
     Auto,
     /// By copying.
     Copy,
-    /// By reference, as larger bodies that are not hot.
+    /// By reference, which is also how bodies from 16 KB that are not hot are sent.
     ZeroCopy,
 }
 
@@ -50,7 +50,7 @@ impl CacheSettings {
     }
 }
 
-/// The part of the memory that one object may take, as a divisor.
+/// One object may take this fraction of the memory: one part of this many.
 const OBJECT_SHARE: u64 = 8;
 
 /// A directory with stored responses.

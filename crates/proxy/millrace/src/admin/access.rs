@@ -145,8 +145,8 @@ pub(crate) fn is_trusted(peer: PeerCredentials) -> bool {
     peer.user_id == 0 || peer.user_id == millrace_sys::effective_user()
 }
 
-/// Returns whether a browser reports that a page of another site made the request. A browser too
-/// old to report it cannot send the token without the user.
+/// Returns whether a browser reports that a page of another site made the request. Old browsers do
+/// not report it, but a page cannot make them send a token that it does not know.
 fn is_from_another_site(request: &AdminRequest<'_>) -> bool {
     let is_other = |site| !matches!(site, "same-origin" | "none");
     let own = request.host.map(|host| format!("http://{host}"));
@@ -160,10 +160,10 @@ mod tests {
 
     #[test]
     fn hosts_that_a_third_party_can_point_here_are_refused() {
-        let guard = AccessRules { token: None, name: Some("admin.example".to_owned()) };
+        let rules = AccessRules { token: None, name: Some("admin.example".to_owned()) };
         let is_ours = |host: &str, own: &str| {
             let host = Authority::parse(host.as_bytes());
-            host.is_ok_and(|host| guard.is_own_host(host, own.parse().unwrap()))
+            host.is_ok_and(|host| rules.is_own_host(host, own.parse().unwrap()))
         };
         let own = "127.0.0.1:9180";
         for host in

@@ -14,12 +14,13 @@ use super::response::AdminResponse;
 use crate::cache_metrics::{CACHE_METRICS, CacheUnit};
 use crate::{console, http};
 
-/// The default and the maximum number of responses in a list.
+/// The default number of responses in a list.
 const LIST_OBJECTS: usize = 100;
+/// The maximum number of responses in a list.
 const LIST_OBJECTS_MAX: usize = millrace_config::LIST_OBJECTS_MAX as usize;
 /// Limit of the responses shown for one URL.
 const SHOW_OBJECTS_MAX: usize = 100;
-/// The size at which a list ends.
+/// The maximum size of a list in bytes. Responses beyond it are left out.
 const LIST_BYTES_MAX: usize = 8 << 20;
 
 /// Handles GET /cache.
@@ -325,7 +326,8 @@ impl ObjectSummary {
         page
     }
 
-    /// Returns the JSON object; with `object`, also the header and the number of tags.
+    /// Returns the summary as a JSON object. If `object` is given, adds its header and its number of
+    /// tags.
     fn json(&self, object: Option<&Object>) -> Value {
         let mut value = json!({
             "url": self.url,

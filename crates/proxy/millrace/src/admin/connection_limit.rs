@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room_and_its_place_is_its_own_until_it_is_given_back() {
+    fn the_oldest_connection_is_evicted_and_its_thread_counts_until_it_ends() {
         let limit = Arc::new(ConnectionLimit::default());
         let (mut ends, connections): (Vec<_>, Vec<_>) =
             (0..=THREADS_MAX + 2).map(|_| connection()).unzip();

@@ -17,8 +17,8 @@ use crate::program_error::ProgramError;
 use crate::threads::spawn;
 use crate::{console, listeners};
 
-/// Permissions of a Unix socket file: its user may connect and read. Changes are authorized by the
-/// identity of the connecting process.
+/// Permissions of a Unix socket file: only its owner and root may connect. Private reads and changes
+/// also check the user of the connecting process.
 const UNIX_MODE: u32 = 0o600;
 /// Time between attempts to accept while the process has no free descriptor.
 const ACCEPT_PAUSE_MS: u32 = 100;

@@ -48,7 +48,7 @@ const CONNECTION_MS_MAX: u64 = 5000;
 /// been noticed yet.
 const TAKEOVER_WAIT_MS_MAX: u64 = 3000;
 
-/// What the admin server calls in other parts of the process.
+/// The parts of the process that the admin server calls.
 pub(crate) struct Hooks {
     pub(crate) supervisor: SupervisorHandle,
     /// Reopens the access log; `None`: there is none.
@@ -70,8 +70,8 @@ pub(crate) struct Admin {
     /// Notified when a takeover ends or when takeovers are refused.
     takeover_changed: Condvar,
     tcp: Arc<ConnectionLimit>,
-    /// Separate from `tcp`: clients of a Unix socket may change the process, and a crowd over TCP
-    /// must not keep them out.
+    /// Separate from `tcp`: clients of a Unix socket may change the process, and many connections
+    /// over TCP must not keep them out.
     unix: Arc<ConnectionLimit>,
 }
 
@@ -118,11 +118,11 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
 
 impl Admin {
     /// Creates the server. `config` is the configuration as TOML.
-    pub(crate) fn new(metrics: Metrics, config: String, guard: AccessRules, hooks: Hooks) -> Self {
+    pub(crate) fn new(metrics: Metrics, config: String, access: AccessRules, hooks: Hooks) -> Self {
         Self {
             metrics,
             config: Mutex::new(config),
-            access: guard,
+            access,
             hooks,
             draining: AtomicBool::new(false),
             takeovers: Mutex::default(),
@@ -161,7 +161,8 @@ impl Admin {
         self.takeover_changed.notify_one();
     }
 
-    /// Returns whether a successor is taking over. It has read its configuration already.
+    /// Returns whether a successor is taking over. A reload would not reach it, because it has read
+    /// its configuration already.
     pub(crate) fn is_upgrading(&self) -> bool {
         lock(&self.takeovers).under_way
     }

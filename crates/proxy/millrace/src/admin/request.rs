@@ -56,7 +56,7 @@ impl<'a> AdminRequest<'a> {
     }
 }
 
-/// Returns whether an Accept field names `media_type`, with whatever parameters (RFC 9110 section
+/// Returns whether an Accept field names `media_type`, with any parameters (RFC 9110 section
 /// 12.5.1).
 fn accepts(head: &RequestHead, media_type: &str) -> bool {
     let ranges = http::values(head, "Accept").flat_map(|value| value.split(|byte| *byte == b','));

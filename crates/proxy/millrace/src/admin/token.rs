@@ -9,8 +9,9 @@ use std::path::Path;
 use millrace_config::ConfigError;
 use millrace_http1::HeaderWriter;
 
-/// The minimum and maximum length of a token in bytes.
+/// The minimum length of a token in bytes.
 const BYTES_MIN: usize = 16;
+/// The maximum length of a token in bytes.
 const BYTES_MAX: usize = 1024;
 /// Permissions for users other than the file's owner and group.
 const MODE_OF_OTHERS: u32 = 0o007;

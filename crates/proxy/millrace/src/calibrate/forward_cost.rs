@@ -17,12 +17,13 @@ use millrace_sys::Errno;
 
 use super::{Loopback, refused};
 
-/// What a forwarded body consists of.
+/// The kind of a forwarded body. Its rest is the part that did not arrive with the header; copying
+/// and splicing are compared for the rest only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RestKind {
-    /// The rest alone.
+    /// No byte of the body was received with the header.
     Alone,
-    /// The rest behind bytes that were received with the header.
+    /// [`WITH_HEADER_BYTES`] of the body were received with the header and are sent first.
     AfterHeader,
 }
 
@@ -36,9 +37,9 @@ pub(crate) struct ForwardCosts {
     pub(crate) rounds: Vec<(Duration, Duration)>,
 }
 
-/// The least rounds for a result.
+/// The minimum number of rounds for a result.
 const ROUNDS_MIN: usize = 12;
-/// Rounds that suffice.
+/// The number of rounds after which the measurement ends.
 const ROUNDS_MAX: usize = 48;
 /// Bodies forwarded in one measurement, so that the cost of reading the clock is negligible.
 const BATCH: u32 = 8;
@@ -46,10 +47,11 @@ const BATCH: u32 = 8;
 const CPU_MAX: Duration = Duration::from_millis(600);
 /// Bytes of a body received together with its header.
 const WITH_HEADER_BYTES: usize = 4096;
-/// The maximum length of a rest: what one receive returns.
+/// The maximum length of a rest in bytes: one receive returns at most as many.
 const REST_MAX: usize = Buffer::SIZE;
 
-/// Measures the cost of each cell over `W`. A cell is a kind and a rest of `1..=REST_MAX` bytes.
+/// Measures the cost of each cell over `W`. A cell is a kind of body and the length of its rest,
+/// `1..=REST_MAX` bytes.
 /// Takes little more CPU time than [`CPU_MAX`], and at most `timeout`.
 ///
 /// # Errors
@@ -91,8 +93,8 @@ struct ForwardBench<W> {
     unsent: usize,
     /// The client's receive buffer.
     memory: Vec<u8>,
-    /// Time limit of the client's receiving. The engine has its own, because its clock stands still
-    /// between turns.
+    /// Time limit of receiving at the client. The engine has a limit of its own, because its clock
+    /// advances only with a turn.
     deadline: Instant,
 }
 
@@ -144,7 +146,7 @@ impl<W: Watch> ForwardBench<W> {
     /// Forwards a body and copies or splices its `rest`. Returns the length of the body.
     fn forward(&mut self, kind: RestKind, rest: usize, splices: bool) -> Result<usize, Error> {
         let total = if kind == RestKind::AfterHeader { WITH_HEADER_BYTES + rest } else { rest };
-        // As in a worker, the first call finds that nothing of the previous body is left.
+        // As in a worker, the first attempt finds the socket empty.
         match (kind, splices) {
             (RestKind::AfterHeader, _) => {
                 self.loopback.engine.recv(&self.source, WITH_HEADER_BYTES, SOURCE);

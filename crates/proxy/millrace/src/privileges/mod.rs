@@ -213,7 +213,7 @@ mod tests {
         let grants = paths::canonical(Paths::from_config(config, None).grants(false));
         let sandbox = Sandbox { files: Ok(7), calls: Ok(()), grants };
         Confinement {
-            user: "user nobody".to_owned(),
+            user: "user web".to_owned(),
             capabilities: 0,
             low_ports_open: vec![443],
             sandbox: Some(sandbox),
@@ -247,7 +247,7 @@ mod tests {
         let mut confinement = confinement(&config("forward"));
         assert_eq!(
             confinement.line(),
-            "runs as user nobody, without capabilities; files by Landlock 7; system calls filtered"
+            "runs as user web, without capabilities; files by Landlock 7; system calls filtered"
         );
         let sandbox = confinement.sandbox.as_mut().unwrap();
         (sandbox.files, sandbox.calls) = (Err(Errno::NOSYS), Err(Errno::INVAL));
@@ -255,7 +255,7 @@ mod tests {
         assert!(line.contains("FILES NOT RESTRICTED (no Landlock before Linux 5.13"), "{line}");
         assert!(line.contains("SYSTEM CALLS NOT FILTERED (no seccomp"), "{line}");
         let off = Confinement { sandbox: None, capabilities: NET_BIND_SERVICE, ..confinement };
-        assert_eq!(off.line(), "runs as user nobody, with low ports only; sandbox off");
+        assert_eq!(off.line(), "runs as user web, with low ports only; sandbox off");
         let more = Confinement { capabilities: 0x401, ..off };
         assert!(more.line().contains("WITH CAPABILITIES 0x401"));
     }

@@ -93,8 +93,8 @@ impl Paths {
         self.0.iter().any(|need| matches!(need.kind, PathUse::Disk))
     }
 
-    /// Returns what the current user may not do, in a form to be read after its name: "may not
-    /// ...". Missing files are not reported here.
+    /// Returns the missing permissions of the current user as texts that follow its name, such as
+    /// "may not read FILE". Missing files are not reported here.
     pub(super) fn problems(&self) -> Vec<String> {
         self.0.iter().filter_map(PathNeed::problem).collect()
     }

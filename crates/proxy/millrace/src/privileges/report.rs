@@ -21,7 +21,7 @@ fn identity(config: &Config) -> Finding {
     );
     let value = match &config.user {
         _ if current.user != 0 => format!("stays {}", user::describe(current)),
-        ProcessUser::Auto => "root changes to user millrace or nobody".to_owned(),
+        ProcessUser::Auto => format!("root changes to user {}", user::AUTO_USERS.join(" or ")),
         named @ ProcessUser::Named { .. } => format!("root changes to {named}"),
     };
     Finding::new("privileges", Severity::Ok, value, low_ports)

@@ -11,7 +11,7 @@ use crate::console;
 use crate::program_error::ProgramError;
 
 /// The users for `auto`. The first that exists is taken.
-const AUTO_USERS: [&str; 2] = ["millrace", "nobody"];
+pub(super) const AUTO_USERS: [&str; 2] = ["millrace", "nobody"];
 /// The overflow user of the kernel (user_namespaces(7)). It is taken if /etc/passwd has no
 /// `nobody`.
 const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };

@@ -1,4 +1,4 @@
-//! What a running process hands over.
+//! The sockets and settings that a running process hands over.
 
 use crate::inherited_sockets::ListeningSocket;
 use crate::systemd::NotifyConfig;

@@ -13,8 +13,8 @@ use crate::inherited_sockets::fds;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
 
 /// Offers everything over `channel`, waits until the new process listens, and passes `channel` to
-/// the supervisor, which ends it. Returns false if something failed before: then this process
-/// continues unchanged, and the other one gets the reason.
+/// the supervisor, which completes the takeover. Returns false if a step failed. In that case this
+/// process continues unchanged, and the new process gets the reason.
 pub(crate) fn offer_takeover(mut channel: TakeoverChannel, supervisor: &SupervisorHandle) -> bool {
     let process = channel.peer().map_or(0, |peer| peer.process_id);
     console::log(&format!("process {process} is taking over"));
@@ -80,8 +80,7 @@ fn wait_until_ready(channel: &mut TakeoverChannel) -> Result<()> {
 }
 
 impl TakeoverChannel {
-    /// Tells the new process that it owns everything. The next thing that it receives is the end of
-    /// the stream.
+    /// Notifies the new process that it owns everything. No other frame follows.
     ///
     /// # Errors
     /// If the process is gone.

@@ -46,12 +46,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it and reads log lines until it listens on `addresses` addresses.
+    /// Starts millrace and reads log lines until it listens on `addresses` addresses.
     pub fn start(arguments: &str, addresses: usize) -> Self {
         Self::start_by(command(arguments), addresses)
     }
 
-    /// Like [`Running::start`], with a command that starts it.
+    /// Like [`Running::start`], with a prepared command.
     pub fn start_by(mut command: Command, addresses: usize) -> Self {
         let mut child = command
             .stderr(Stdio::piped())
