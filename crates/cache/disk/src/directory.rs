@@ -17,7 +17,7 @@ use super::directory_io::{DirectoryIo, FileIo, IoResult, ensure_removed, read_sh
 pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
-    /// Locked; the kernel unlocks it when the process ends for whatever reason.
+    /// The lock file, locked. The kernel releases the lock when the process ends, however it ends.
     _lock: OwnedFd,
 }
 
@@ -27,9 +27,9 @@ pub enum DirectoryError {
     /// It is not a directory, or the last part of its path is a symbolic link that root does not
     /// own.
     NotADirectory,
-    /// It belongs to another user: its user id, and ours.
+    /// The directory belongs to another user. The ids of that user and of ours.
     Owner(u32, u32),
-    /// Other users may access it: its mode.
+    /// Other users may access the directory. Its mode.
     Open(u32),
     /// Another process uses it.
     Locked,
@@ -67,7 +67,7 @@ impl Directory {
     /// read yet.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the directory cannot be used.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let kernel = |call| move |error| DirectoryError::Kernel(call, error);
         let own = millrace_sys::effective_user();

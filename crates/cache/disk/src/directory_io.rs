@@ -1,5 +1,5 @@
-//! What the disk tier requires of a file system: a directory of its own, with files that grow at
-//! their end.
+//! The file system as the disk tier uses it: a directory of its own, with files that grow at their
+//! end.
 
 use std::fmt::Debug;
 use std::io::IoSlice;

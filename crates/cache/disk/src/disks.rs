@@ -199,8 +199,8 @@ impl Disks {
         self.disks.iter().for_each(|disk| disk.purge(target, is_soft, None));
     }
 
-    /// Waits while a disk is overloaded, up to a second in total. To be called before purges that
-    /// no operator waits for, without any lock.
+    /// Waits while a disk is overloaded, up to a second in total. Call this before a
+    /// purge for which no operator waits, and without holding a lock.
     pub fn wait_for_room(&self) {
         let deadline = Instant::now() + PURGE_WAIT_MAX;
         for disk in &self.disks {

@@ -1,4 +1,4 @@
-//! The format of a segment: a header, records, and after closing a summary of them at the end.
+//! The format of a segment: a header, then records. A closed segment ends with a summary of them.
 //! docs/design/disk.md has the tables.
 //!
 //! All metadata of a record has a *seal*: a hash over it and its position, keyed with the secret
@@ -73,7 +73,7 @@ pub(super) enum PurgeScope {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct FixedHeader {
     pub(super) kind: RecordKind,
-    /// Of a purge: the responses become stale instead.
+    /// Only for a purge: whether the responses become stale instead of being removed.
     pub(super) is_soft: bool,
     pub(super) has_variant: bool,
     pub(super) has_language: bool,
@@ -84,9 +84,9 @@ pub(super) struct FixedHeader {
     pub(super) body_bytes: u64,
     /// Purges of this disk that were written before.
     pub(super) purges: u64,
-    /// Of an update: the position of the response.
+    /// Only for an update: the position of the response.
     pub(super) target: RecordPosition,
-    /// Of a stored response: the space in the text of its key.
+    /// Only for a stored response: the space in the text of its key.
     pub(super) space: SpaceTag,
     pub(super) id: ResponseId,
 }
@@ -394,7 +394,7 @@ impl Sealer {
         Self { key: key.bytes(), directory }
     }
 
-    /// Computes a seal. `what` is a letter for each use, so that a seal is valid for one use only.
+    /// Computes a seal. `what` differs for each use, so that a seal is valid for one use only.
     fn seal(&self, what: u8, at: RecordPosition, bytes: &[u8]) -> [u8; SEAL_BYTES] {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         let mut label = [0; 24];

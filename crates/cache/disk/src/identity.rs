@@ -1,7 +1,7 @@
 //! The identity of a directory: the secret key of the cache, and the runs in which it took part.
 //!
-//! Directories may be removed and added again. What was purged or replaced meanwhile must not come
-//! back with them. So each start of the cache, a *run*, is recorded in every directory before
+//! Directories may be removed and added again. Responses that were purged or replaced meanwhile
+//! must not come back with them. So each start of the cache, a *run*, is recorded in every directory before
 //! anything is served. A directory that missed a run loses its contents.
 
 use std::hash::Hasher;
@@ -18,7 +18,7 @@ pub(super) struct Identity {
     pub(super) directory: u64,
     /// When the cache with this key was created, in milliseconds since 1970.
     pub(super) made_ms: u64,
-    /// The last run in which it was to take part, from 1 on.
+    /// The last run that was planned with this directory, from 1.
     pub(super) run: u64,
     /// The directories of that run.
     pub(super) members: Vec<u64>,
@@ -73,7 +73,7 @@ impl Identity {
     }
 }
 
-/// What is done with the contents of a directory.
+/// The treatment of the contents of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectoryContents {
     /// They are kept.

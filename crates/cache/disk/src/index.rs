@@ -33,7 +33,7 @@ pub(super) struct IndexShard {
     recovery: Option<RecoveryState>,
 }
 
-/// What newer segments say about responses in older ones.
+/// The purges, replacements and updates in newer segments that concern responses in older ones.
 #[derive(Debug, Default)]
 struct RecoveryState {
     purged_ids: HashSet<ResponseId>,

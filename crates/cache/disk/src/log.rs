@@ -263,7 +263,7 @@ impl Log {
         if self.open.as_ref().is_some_and(is_open) {
             self.open = None;
         }
-        // The name is removed first and for good: purges of records in this segment may be dropped
+        // The name is removed first and permanently: purges of records in this segment may be dropped
         // afterwards.
         ensure_removed(&*shared.directory_io, &Segment::name(oldest.number))?;
         self.has_unsynced_names = true;

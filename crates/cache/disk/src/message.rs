@@ -132,7 +132,8 @@ pub enum DiskReply {
     NotFetched(FetchError),
     /// To a fetch after [`DiskReply::Fetched`]: the body was cut.
     Cut(ResponseId),
-    /// To a purge: it is written. For this process it was effective when the call returned.
+    /// To a purge: it was written, or writing failed. For this process the purge was effective when
+    /// the call returned.
     Purged {
         /// Whether it survives a power failure, on every disk.
         is_durable: bool,
@@ -160,7 +161,7 @@ pub enum FetchError {
     NoMemory,
 }
 
-/// What the disks call, on their threads and without holding a lock.
+/// Callbacks of the disks, called on their threads without holding a lock.
 pub trait DiskCallbacks: Send + Sync + Debug {
     /// Wakes a waiter of a body.
     fn wake(&self, waiter: WaiterId);

@@ -172,8 +172,8 @@ impl JobQueue {
         is_above
     }
 
-    /// Returns `None` unless the queue has too many jobs for further purges; then, whether its last
-    /// job purges everything.
+    /// If the queue has too many jobs for further purges, returns whether its last job purges
+    /// everything; otherwise `None`.
     pub(super) fn overflow(&self) -> Option<bool> {
         let state = self.lock();
         let covers_all =

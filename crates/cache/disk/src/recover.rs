@@ -4,8 +4,8 @@
 //!
 //! A closed segment has a summary. A segment without a valid one is read from its beginning; where
 //! there is no record, the next one is searched for. Each record has the number of purges written
-//! before it, so a lost purge is noticed. What it covered is unknown, so everything older is
-//! dropped.
+//! before it, so a lost purge is noticed. The responses that it covered are unknown, so
+//! everything older is dropped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -127,7 +127,8 @@ impl Log {
         let purges_before = header.map(|header| header.purges);
         if let Some(mut found) = self.read_summary(segment) {
             // A killed process may not have synced the newest segment, nor the one closed before
-            // it. What is served from now on must not be less durable than what is written next.
+            // it. Records that are served from now on must not be less durable than those
+            // written next.
             if self.segments_read <= SEGMENTS_RESYNCED {
                 self.count_error(&segment.file.sync());
             }

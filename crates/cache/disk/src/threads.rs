@@ -50,7 +50,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         for thread in self.0.drain(..) {
-            // A panic was reported by the thread itself; the others are joined all the same.
+            // A panic was reported by the thread itself; the others are joined nevertheless.
             let _ = thread.join();
         }
     }

@@ -30,7 +30,7 @@ const KEYS: u64 = 50;
 const DISK_BYTES: u64 = 8 << 20;
 /// The directory of the process that will be killed.
 const HOME: &str = "MILLRACE_DISK_KILL_HOME";
-/// Tells the process to check the contents and to end.
+/// If set, the process checks the contents and ends.
 const LAST: &str = "MILLRACE_DISK_KILL_LAST";
 
 /// The versions that may be found: from the first one that was neither purged nor replaced durably.

@@ -27,7 +27,7 @@ use rand_pcg::Pcg64Mcg;
 const DISK_BYTES: u64 = 1 << 20;
 const KEYS: u64 = 12;
 
-/// What may be found of one response.
+/// The versions of one response that may be found.
 #[derive(Debug, Default)]
 struct Model {
     /// In this process: this version or nothing; `None`: nothing. After a start it is unknown until
@@ -59,7 +59,7 @@ struct History<'a> {
     seen: Seen,
 }
 
-/// What happened in all histories: a test in which nothing happens proves nothing.
+/// Counts of the events in all histories: a test in which nothing happens proves nothing.
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
     hits: u64,

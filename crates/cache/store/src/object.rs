@@ -13,7 +13,7 @@ use millrace_body::{Body, BodyEnd};
 pub struct Object {
     /// Its header, and the metadata that decides about its reuse.
     pub stored: CachedHeader,
-    /// The values of the fields that `Vary` names in the request that it answered.
+    /// The values of the fields that `Vary` names in the request for which the response was stored.
     pub variant: Option<VariantKey>,
     /// The length of its body, if the origin announced it.
     pub declared: Option<u64>,

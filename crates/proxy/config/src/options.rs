@@ -800,7 +800,8 @@ impl OptionRow {
              contains it. copy: by copying. zero-copy: by reference (sendfile(2)). auto: by the \
              cheaper way, which depends on the processor; both are measured for some milliseconds \
              at start, and the choice is printed. Of all other bodies, those below 16 KB are \
-             copied and the larger ones are sent zero-copy. The client for which a body is fetched gets a copy.",
+             copied and the larger ones are sent zero-copy. The client for which a body is fetched \
+             gets a copy.",
         ),
         row(Process, AccessLogAndAdmin, "access-log", ValueType::LogFile, "off")
             .summary("Append a record of each finished exchange to this file")

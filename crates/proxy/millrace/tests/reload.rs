@@ -1,4 +1,4 @@
-//! Reloads of the real program: what changes, what stays, and what is refused.
+//! Reloads of the real program: changed, unchanged and refused settings.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

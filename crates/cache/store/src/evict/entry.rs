@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU8;
 pub(super) struct EvictionEntry {
     pub(super) size: u64,
     pub(super) key: u64,
-    /// In the caller's seconds.
+    /// The time when the object expires, in the seconds that callers pass.
     pub(super) expires: u32,
     /// The tick when it entered its queue.
     pub(super) stamp: u32,

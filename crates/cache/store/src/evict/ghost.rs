@@ -18,7 +18,7 @@ pub(super) struct GhostSlot {
     tag: u32,
     /// The tick of its last known request.
     pub(super) stamp: u32,
-    /// The KB evicted from its queue until then, it included.
+    /// KB evicted from the object's queue up to and including its own eviction.
     pub(super) mileage: u32,
     pub(super) evicted_from: EvictedFrom,
 }

@@ -81,7 +81,7 @@ pub struct Eviction {
     stats: EvictionStats,
 }
 
-/// What an [`Eviction`] holds, and what it did since it was created.
+/// The entries of an [`Eviction`], and its decisions since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EvictionStats {
     /// Entries held.
@@ -91,7 +91,7 @@ pub struct EvictionStats {
     /// Entries that were inserted into the main queue, because they were evicted or refused shortly
     /// before.
     pub promoted: u64,
-    /// Entries evicted, expired ones among them.
+    /// Entries evicted, including expired ones.
     pub evicted: u64,
     /// Entries evicted because they had expired.
     pub expired: u64,

@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// See the module.
+/// The state that the shards of a cache share; see the module.
 #[derive(Default, Debug)]
 pub(super) struct SharedState {
     /// Objects offered so far: the unit of age. It wraps.

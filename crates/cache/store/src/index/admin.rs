@@ -33,7 +33,7 @@ pub struct CacheStats {
     pub bytes: u64,
     /// The maximum of `bytes`.
     pub bytes_max: u64,
-    /// Responses evicted to make room, expired ones among them.
+    /// Responses evicted to make room, including expired ones.
     pub evicted: u64,
     /// Responses evicted because they had expired and were useless.
     pub expired: u64,

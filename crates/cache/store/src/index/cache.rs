@@ -54,7 +54,8 @@ pub struct Bounds {
     pub object_bytes: u64,
     /// Objects of one key that differ by the fields in `Vary`.
     pub variants: usize,
-    /// Whether a caller that finds no memory populates some, because no thread does.
+    /// Whether a caller that finds no populated memory populates some itself, because there is no
+    /// prefault thread.
     pub prefaults: bool,
 }
 

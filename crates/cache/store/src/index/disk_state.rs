@@ -14,7 +14,8 @@ pub(super) struct DiskTier {
     /// Whether there are any: a hint that avoids the lock. Relaxed, because the lock is taken
     /// before the disks are used.
     pub(super) has_disks: AtomicBool,
-    /// Every request reads from a disk whatever a disk has. Set before the first request.
+    /// Whether every request reads a stored response from disk again, even if it is in memory. Set
+    /// before the first request.
     pub(super) always_rereads: AtomicBool,
     pub(super) state: RwLock<DiskState>,
     /// Held during one step. Never taken with a shard locked.
@@ -130,7 +131,7 @@ pub(super) struct PendingLoad {
     pub(super) handle: u32,
     pub(super) body: Arc<Body>,
     /// [`Cache::invalidation_seq`](super::cache::Cache::invalidation_seq) before the disk was
-    /// asked.
+    /// queried.
     pub(super) since: u64,
     /// The record that was found.
     pub(super) hit: DiskHit,

@@ -73,7 +73,7 @@ impl Cache {
         Ok(contents)
     }
 
-    /// Makes every request read from a disk whatever a disk has, even if it is in memory.
+    /// Makes every request read a stored response from disk again, even if it is in memory.
     pub fn always_reread_disks(&self) {
         self.disk_tier.always_rereads.store(true, Ordering::Relaxed);
     }

@@ -159,8 +159,8 @@ impl ObjectFiller {
         woken
     }
 
-    /// Ends the body as cut. If the origin can be asked for the rest of these very bytes (RFC 9111
-    /// section 3.3), the bytes that arrived are stored as a part. Returns the readers that waited.
+    /// Ends the body as cut. If a range request can fetch the rest of the same representation (RFC
+    /// 9111 section 3.3), the bytes that arrived are stored as a part. Returns the readers that waited.
     #[must_use = "the waiters have to be woken"]
     pub fn cut(mut self) -> Vec<WaiterId> {
         let mut filler = self.filler.take().expect("it ends only once");

@@ -36,7 +36,7 @@ pub struct NewEntry {
     pub tags: Arc<[TagHash]>,
     /// [`Cache::invalidation_seq`] before the request was sent to the origin.
     pub since: u64,
-    /// The return value of [`Cache::invalidate`] if this response answers the unsafe request that
+    /// The return value of [`Cache::invalidate`] if this is the response to the unsafe request that
     /// caused the invalidation, so that it does not invalidate itself; 0 otherwise.
     pub own_invalidation: u64,
 }

@@ -35,8 +35,8 @@ pub(super) struct KeyEntry {
     /// The newest is last.
     pub(super) objects: Vec<ObjectSlot>,
     pub(super) fetches: Vec<PendingFetch>,
-    /// Until when its responses count as being for one client each, so that requests do not wait
-    /// for each other; 0: they do not.
+    /// The time until which responses of this key count as private, so that requests do not wait for
+    /// each other; 0 if they are not private.
     pub(super) hit_for_pass_until_ms: u64,
 }
 

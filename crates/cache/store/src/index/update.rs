@@ -14,7 +14,7 @@ use super::shard::initial_applied_seq;
 use crate::object::Object;
 
 impl Cache {
-    /// Applies a 304 to a stored response and returns the result, which answers the request that
+    /// Applies a 304 to a stored response and returns the result, which serves the request that
     /// validated it in any case. It replaces the stored object only if that is unchanged: an
     /// invalidation meanwhile may be newer than the 304. `since` is as in
     /// [`NewEntry`](super::publish::NewEntry).

@@ -16,7 +16,7 @@ use crate::index::object_filler;
 use crate::index::shard::{KeyEntry, ObjectSlot, PendingFetch, Shard};
 
 impl Cache {
-    /// Starts to load the response to a request that memory cannot answer, and registers the
+    /// Starts to load the response to a request that memory cannot serve, and registers the
     /// waiter. Returns `false` if the request may not wait, no disk has the response, or the disk
     /// is overloaded.
     ///
@@ -167,7 +167,7 @@ impl Cache {
     /// Returns whether the disk still has the response with this id. Otherwise a newer one exists,
     /// or existed and may have left memory already. A response that cannot be read is removed.
     fn is_still_on_disk(&self, hit: &DiskHit, is_readable: bool) -> bool {
-        // A shard is locked: see above.
+        // As in `start_load`: a shard is locked, so this must not wait.
         let Ok(state) = self.disk_tier.state.try_read() else { return false };
         let DiskState::Open(open) = &*state else { return false };
         let is_there = open.disks.has(hit);
