@@ -33,17 +33,9 @@ fn splicer() -> Splices {
     Splicer::new(Linux::new().expect("descriptors are left"), 8)
 }
 
-fn request(fd0: &Connection, fd1: &Connection, kind: SpliceMode) -> Request<'static, Connection> {
+fn request(fd0: &Connection, fd1: &Connection, mode: SpliceMode) -> Request<'static, Connection> {
     let (fd0, fd1) = (fd0.clone(), fd1.clone());
-    Request {
-        fd0,
-        fd1,
-        mode: kind,
-        keep_copy: None,
-        auto_release: false,
-        prefix: b"",
-        input: &mut [],
-    }
+    Request { fd0, fd1, mode, keep_copy: None, auto_release: false, prefix: b"", input: &mut [] }
 }
 
 fn started(outcome: SpliceOutcome) -> Handle {
@@ -83,8 +75,8 @@ fn a_short_transfer_ends_within_the_call_and_sends_its_prefix_first() {
     let (mut client, destination) = pair();
     origin.write_all(b"bodynext").unwrap();
     let mut splicer = splicer();
-    let kind = SpliceMode::Unidirectional { limit: Some(4) };
-    let request = Request { prefix: b"head ", ..request(&source, &destination, kind) };
+    let mode = SpliceMode::Unidirectional { limit: Some(4) };
+    let request = Request { prefix: b"head ", ..request(&source, &destination, mode) };
     let SpliceOutcome::Ended { end, released, input: 0 } = splicer.splice(request).unwrap() else {
         panic!("it was there")
     };
@@ -167,14 +159,14 @@ fn a_copy_is_complete_after_the_destination_aborts() {
     let (client, destination) = pair();
     let mut splicer = splicer();
     let body = pattern(600_000);
-    let kind = SpliceMode::Unidirectional { limit: Some(body.len() as u64) };
+    let mode = SpliceMode::Unidirectional { limit: Some(body.len() as u64) };
     let (sent, mut input) = (body.clone(), [0; 100]);
     origin.write_all(&sent[..100]).unwrap();
     let request = Request {
         keep_copy: Some(PAPER_COPY),
         input: &mut input,
         auto_release: true,
-        ..request(&source, &destination, kind)
+        ..request(&source, &destination, mode)
     };
     let SpliceOutcome::Started { handle, input: 100 } = splicer.splice(request).unwrap() else {
         panic!("the transfer continues, with 100 bytes of input")
@@ -237,7 +229,7 @@ fn urgent_data_does_not_end_a_transfer() {
 
 #[test]
 fn bytes_behind_urgent_data_are_forwarded_at_once() {
-    for (came_before, keep) in [(false, None), (true, None), (false, Some(PAPER_COPY))] {
+    for (came_before, keep_copy) in [(false, None), (true, None), (false, Some(PAPER_COPY))] {
         let (mut origin, source) = pair();
         let (mut client, destination) = pair();
         let mut send = || {
@@ -245,18 +237,18 @@ fn bytes_behind_urgent_data_are_forwarded_at_once() {
             origin.write_all(b"behind").unwrap();
         };
         let mut splicer = splicer();
-        let kind = SpliceMode::Unidirectional { limit: Some(6) };
+        let mode = SpliceMode::Unidirectional { limit: Some(6) };
         if came_before {
             send();
         }
-        let request = Request { keep_copy: keep, ..request(&source, &destination, kind) };
+        let request = Request { keep_copy, ..request(&source, &destination, mode) };
         // Urgent data that arrived before the connection was watched causes no event.
         let handle = started(splicer.splice(request).unwrap());
         if !came_before {
             splicer.forward(Some(0)).unwrap();
             send();
         }
-        if keep.is_some() {
+        if keep_copy.is_some() {
             assert_eq!(notice(&mut splicer), Notice::Readable(handle));
             assert_eq!(splicer.read(handle, Side::Fd0, &mut [0; 10]), Ok(6));
         }
@@ -307,11 +299,11 @@ fn invalid_requests_and_connections_are_refused() {
     let mut refusal = |request| splicer.splice(request).unwrap_err();
     let plain = || request(&source, &destination, ONE_WAY);
     let both = Request { mode: SpliceMode::Bidirectional, keep_copy: Some(PAPER_COPY), ..plain() };
-    let keep = Some(KeepCopy { min2read: 2, max2cache: 1 });
+    let keep_copy = Some(KeepCopy { min2read: 2, max2cache: 1 });
     let itself = Request { fd1: source.clone(), ..plain() };
     let mut room = [0];
     let buffer = Request { input: &mut room, ..plain() };
-    for request in [both, Request { keep_copy: keep, ..plain() }, itself, buffer] {
+    for request in [both, Request { keep_copy, ..plain() }, itself, buffer] {
         assert!(matches!(refusal(request), Error::Request(_)));
     }
     destination.set_nonblocking(false).unwrap();

@@ -91,10 +91,10 @@ impl TransferSpec {
         let close =
             if self.is_bidirectional { HalfClose::Forwarded } else { HalfClose::NotForwarded };
         let keep = self.keep.map(|policy| policy.keep);
-        let forth = DirectionState::new(Side::Fd0, self.prefix.len(), self.limit, keep, close);
+        let forward = DirectionState::new(Side::Fd0, self.prefix.len(), self.limit, keep, close);
         let kept = self.keep.map(|policy| CopyReader::new(policy, self.salt(0)));
         let mut directions =
-            vec![EngineDirection::new(forth, self.prefix.clone(), kept, self.salt(0), tokens(0))];
+            vec![EngineDirection::new(forward, self.prefix.clone(), kept, self.salt(0), tokens(0))];
         if self.is_bidirectional {
             let back = DirectionState::new(Side::Fd1, 0, None, None, close);
             directions.push(EngineDirection::new(back, Vec::new(), None, self.salt(1), tokens(1)));

@@ -7,10 +7,10 @@ use crate::model_run::{ModelPeer, ModelRun, ModelTransfer};
 impl ModelRun {
     /// During a transfer: the kept payload stays within its bound.
     pub(crate) fn check_bounds(&self, transfer: &ModelTransfer) {
-        let (Some(handle), Some(keep)) = (transfer.handle, transfer.keep) else { return };
+        let (Some(handle), Some(keep_copy)) = (transfer.handle, transfer.keep_copy) else { return };
         if let Ok([forwarded, _]) = self.splicer.forwarded_bytes(handle) {
             let read = transfer.read.len() as u64;
-            assert!(forwarded <= read + keep.max2cache as u64, "max2cache");
+            assert!(forwarded <= read + keep_copy.max2cache as u64, "max2cache");
             let client = transfer.peers[1].connection;
             let is_gone = self.world.borrow().connections[client].is_aborted;
             assert!(read <= forwarded || is_gone, "nothing is read before it is forwarded");
@@ -59,7 +59,7 @@ impl ModelRun {
         let Some((end, forwarded)) = transfer.ended else { return };
         let world = self.world.borrow();
         let [fd0, fd1] = [0, 1].map(|side| &world.connections[transfer.peers[side].connection]);
-        match (end, transfer.kind) {
+        match (end, transfer.mode) {
             (End::Limit, SpliceMode::Unidirectional { limit }) => {
                 assert!(limit == Some(forwarded[0]));
             }
@@ -77,14 +77,14 @@ impl ModelRun {
             (End::Aborted { side: Side::Fd1, .. }, _) => assert!(fd1.is_aborted),
             (End::Limit | End::Failed(_), _) => panic!("{end:?}"),
         }
-        if transfer.kind != SpliceMode::Bidirectional {
+        if transfer.mode != SpliceMode::Bidirectional {
             assert!(!fd0.is_shut && !fd1.is_shut, "close is not forwarded");
         }
     }
 
     /// Checks that the application alone got the bytes that do not belong to the transfer.
     fn check_application(&self, transfer: &ModelTransfer) {
-        if transfer.kind == SpliceMode::Bidirectional {
+        if transfer.mode == SpliceMode::Bidirectional {
             return;
         }
         let [source, client] = &transfer.peers;
@@ -99,27 +99,30 @@ impl ModelRun {
 
     /// Checks that every byte of a direction was forwarded, kept, returned, or left in the source.
     fn check_way(&self, transfer: &ModelTransfer, direction: usize) {
-        if direction == 1 && transfer.kind != SpliceMode::Bidirectional {
+        if direction == 1 && transfer.mode != SpliceMode::Bidirectional {
             return;
         }
         let [from, to] = [&transfer.peers[direction], &transfer.peers[1 - direction]];
         let world = self.world.borrow();
         let taken = from.sent - world.connections[from.connection].incoming.len();
         let is_sink_aborted = world.connections[to.connection].is_aborted;
-        let first: &[u8] = if direction == 0 { &transfer.first } else { b"" };
-        let keep = transfer.keep.is_some();
+        let prefix: &[u8] = if direction == 0 { &transfer.prefix } else { b"" };
+        let keep_copy = transfer.keep_copy.is_some();
         match &transfer.released {
             Some(released) => {
                 let direction = &released.directions[direction];
-                check_released(direction, from, first);
-                let sent = first.len() - direction.prefix_unsent;
+                check_released(direction, from, prefix);
+                let sent = prefix.len() - direction.prefix_unsent;
                 let forwarded = direction.forwarded as usize;
-                check_sent(to, from, &first[..sent], forwarded, is_sink_aborted);
+                check_sent(to, from, &prefix[..sent], forwarded, is_sink_aborted);
                 let kept = [&transfer.read[..], &direction.kept[..]].concat();
                 let all = if is_sink_aborted { kept.len().max(forwarded) } else { forwarded };
-                assert!(!keep || kept == from.stream(0, all), "the copy is the forwarded payload");
+                assert!(
+                    !keep_copy || kept == from.stream(0, all),
+                    "the copy is the forwarded payload"
+                );
                 let unsent = direction.unsent.len() - direction.prefix_unsent;
-                let all = if keep { all.max(forwarded + unsent) } else { forwarded + unsent };
+                let all = if keep_copy { all.max(forwarded + unsent) } else { forwarded + unsent };
                 assert_eq!(all, taken, "no byte is lost");
             }
             None => {
@@ -128,13 +131,13 @@ impl ModelRun {
                 check_sent(
                     to,
                     from,
-                    first,
+                    prefix,
                     forwarded[direction] as usize,
                     is_lost || is_sink_aborted,
                 );
                 assert!(is_lost || forwarded[direction] as usize == taken);
                 assert!(
-                    !keep || transfer.read == from.stream(0, taken),
+                    !keep_copy || transfer.read == from.stream(0, taken),
                     "the whole payload was read"
                 );
             }
@@ -142,16 +145,16 @@ impl ModelRun {
     }
 }
 
-fn check_released(direction: &DirectionResult, from: &ModelPeer, first: &[u8]) {
-    let (first_unsent, payload) = direction.unsent.split_at(direction.prefix_unsent);
-    assert!(first.ends_with(first_unsent));
+fn check_released(direction: &DirectionResult, from: &ModelPeer, prefix: &[u8]) {
+    let (prefix_unsent, payload) = direction.unsent.split_at(direction.prefix_unsent);
+    assert!(prefix.ends_with(prefix_unsent));
     let forwarded = direction.forwarded as usize;
     assert!(payload == from.stream(forwarded, forwarded + payload.len()));
 }
 
 /// Checks that the peer got the sent bytes; after an abort, a part of them from the start.
-fn check_sent(to: &ModelPeer, from: &ModelPeer, first: &[u8], forwarded: usize, is_aborted: bool) {
-    let sent = [first, &from.stream(0, forwarded)].concat();
+fn check_sent(to: &ModelPeer, from: &ModelPeer, prefix: &[u8], forwarded: usize, is_aborted: bool) {
+    let sent = [prefix, &from.stream(0, forwarded)].concat();
     if is_aborted {
         assert!(sent.starts_with(&to.got));
     } else {

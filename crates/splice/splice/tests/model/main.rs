@@ -21,10 +21,10 @@ fn transfers_over_a_modelled_kernel() {
     };
     for seed in seeds {
         let _report = SeedReport(seed);
-        let mut play = ModelRun::new(seed);
-        play.run();
-        play.finish();
-        play.check();
+        let mut model_run = ModelRun::new(seed);
+        model_run.run();
+        model_run.finish();
+        model_run.check();
     }
 }
 

@@ -31,10 +31,10 @@ impl ModelPeer {
 
 /// A request to the splicer, and its results.
 pub(crate) struct ModelTransfer {
-    pub(crate) kind: SpliceMode,
-    pub(crate) keep: Option<KeepCopy>,
+    pub(crate) mode: SpliceMode,
+    pub(crate) keep_copy: Option<KeepCopy>,
     pub(crate) auto_release: bool,
-    pub(crate) first: Vec<u8>,
+    pub(crate) prefix: Vec<u8>,
     pub(crate) handle: Option<Handle>,
     /// The peers of `fd0` and of `fd1`.
     pub(crate) peers: [ModelPeer; 2],
@@ -70,11 +70,11 @@ impl ModelRun {
         let splicer = Splicer::new(ModelKernel(world.clone()), pipes_max);
         let is_large = seed.is_multiple_of(20) && world.borrow().is_coarse();
         let transfers = Vec::new();
-        let mut play = Self { world, splicer, random, pipes_max, transfers, aborts, is_large };
-        for _ in 0..1 + play.below(3) {
-            play.splice();
+        let mut model_run = Self { world, splicer, random, pipes_max, transfers, aborts, is_large };
+        for _ in 0..1 + model_run.below(3) {
+            model_run.splice();
         }
-        play
+        model_run
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -102,20 +102,20 @@ impl ModelRun {
         let bytes = self.below(size + 1);
         let (limit, both) = (self.below(2 * bytes + 1) as u64, self.below(3) == 0);
         let limit = (self.below(2) == 0).then_some(limit);
-        let kind =
+        let mode =
             if both { SpliceMode::Bidirectional } else { SpliceMode::Unidirectional { limit } };
         let max2cache = self.step([1, 10, 1000, 300_000]);
-        let keep = KeepCopy { min2read: 1 + self.below(max2cache), max2cache };
-        let keep = (!both && self.below(2) == 0).then_some(keep);
+        let keep_copy = KeepCopy { min2read: 1 + self.below(max2cache), max2cache };
+        let keep_copy = (!both && self.below(2) == 0).then_some(keep_copy);
         let auto_release = self.below(2) == 0;
         let (length, requests) = (self.below(200), self.below(500));
         let peers = [self.peer(bytes), self.peer(requests)];
-        let first = (0..length).map(|at| at as u8).collect();
+        let prefix = (0..length).map(|at| at as u8).collect();
         self.transfers.push(ModelTransfer {
-            kind,
-            keep,
+            mode,
+            keep_copy,
             auto_release,
-            first,
+            prefix,
             handle: None,
             peers,
             read: Vec::new(),
@@ -141,11 +141,11 @@ impl ModelRun {
         let request = Request {
             fd0: transfer.peers[0].connection,
             fd1: transfer.peers[1].connection,
-            mode: transfer.kind,
-            keep_copy: transfer.keep,
+            mode: transfer.mode,
+            keep_copy: transfer.keep_copy,
             auto_release: transfer.auto_release,
-            prefix: &transfer.first,
-            input: if transfer.keep.is_some() { &mut input } else { &mut [] },
+            prefix: &transfer.prefix,
+            input: if transfer.keep_copy.is_some() { &mut input } else { &mut [] },
         };
         match self.splicer.splice(request).expect("both are open") {
             SpliceOutcome::Started { handle, input: count } => {
@@ -285,16 +285,17 @@ impl ModelRun {
         let mut bytes = vec![0; self.one_of(&[1, 100])];
         let transfer = &mut self.transfers[index];
         let Some(handle) = transfer.handle else { return };
-        if transfer.kind != SpliceMode::Bidirectional
+        if transfer.mode != SpliceMode::Bidirectional
             && self.splicer.forwarded_bytes(handle).is_ok()
         {
-            let of_source = if transfer.keep.is_some() { Ok(0) } else { Err(Error::NotPermitted) };
+            let of_source =
+                if transfer.keep_copy.is_some() { Ok(0) } else { Err(Error::NotPermitted) };
             assert_eq!(self.splicer.read(handle, Side::Fd0, &mut []), of_source);
             assert_eq!(self.splicer.read(handle, Side::Fd1, &mut []), Ok(0));
         }
         let [source, destination] = [Side::Fd0, Side::Fd1];
         let refused = Err(Error::NotPermitted);
-        match transfer.kind {
+        match transfer.mode {
             _ if self.splicer.forwarded_bytes(handle).is_err() => {}
             SpliceMode::Bidirectional => {
                 assert_eq!(self.splicer.read(handle, source, &mut bytes), refused);
@@ -303,7 +304,7 @@ impl ModelRun {
             }
             SpliceMode::Unidirectional { .. } => {
                 assert_eq!(self.splicer.write(handle, destination, &bytes), refused);
-                if transfer.keep.is_none() {
+                if transfer.keep_copy.is_none() {
                     assert_eq!(self.splicer.read(handle, source, &mut bytes), refused);
                 }
                 if let Ok(count) = self.splicer.read(handle, destination, &mut bytes) {
@@ -361,7 +362,10 @@ impl ModelRun {
         );
         match notice {
             Notice::Readable(_) => {
-                assert!(transfer.keep.is_some() && !transfer.is_read_due, "a notice is sent once");
+                assert!(
+                    transfer.keep_copy.is_some() && !transfer.is_read_due,
+                    "a notice is sent once"
+                );
                 transfer.is_read_due = true;
             }
             Notice::Ended { end, forwarded, .. } => {

@@ -30,7 +30,7 @@ pub(crate) struct StressPeer {
     left: usize,
     pub(crate) is_closed: bool,
     /// The expected prefix, before the stream `wanted`.
-    first: Vec<u8>,
+    prefix: Vec<u8>,
     wanted: ByteStream,
     pub(crate) got: usize,
     /// The other side closed.
@@ -38,13 +38,13 @@ pub(crate) struct StressPeer {
 }
 
 impl StressPeer {
-    /// Returns a peer that sends `bytes` bytes and expects `first` and then `wanted`, and our end
+    /// Returns a peer that sends `bytes` bytes and expects `prefix` and then `wanted`, and our end
     /// of the connection.
     pub(crate) fn new(
         host: &PeerHost,
         stream: ByteStream,
         bytes: usize,
-        first: Vec<u8>,
+        prefix: Vec<u8>,
         wanted: ByteStream,
     ) -> (Self, Rc<TcpStream>) {
         // This listener's connections have small buffers, so that a peer that does not read fills
@@ -67,7 +67,7 @@ impl StressPeer {
             sent: 0,
             left: bytes,
             is_closed: false,
-            first,
+            prefix,
             wanted,
             got: 0,
             is_at_end: false,
@@ -88,8 +88,8 @@ impl StressPeer {
     }
 
     /// Returns the length of the expected prefix.
-    pub(crate) fn first(&self) -> usize {
-        self.first.len()
+    pub(crate) fn prefix(&self) -> usize {
+        self.prefix.len()
     }
 
     /// Sends up to `max` bytes, as far as there is room.
@@ -126,9 +126,9 @@ impl StressPeer {
         };
         self.is_at_end |= count == 0;
         for &byte in &bytes[..count] {
-            let first = self.first.get(self.got).copied();
-            let payload = || self.wanted.byte(self.got - self.first.len());
-            assert_eq!(byte, first.unwrap_or_else(payload), "byte {}", self.got);
+            let prefix = self.prefix.get(self.got).copied();
+            let payload = || self.wanted.byte(self.got - self.prefix.len());
+            assert_eq!(byte, prefix.unwrap_or_else(payload), "byte {}", self.got);
             self.got += 1;
         }
     }

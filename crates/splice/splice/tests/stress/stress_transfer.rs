@@ -26,8 +26,8 @@ pub(crate) struct StressTransfer {
     /// The connections `fd0` and `fd1`.
     fds: [Rc<TcpStream>; 2],
     peers: [StressPeer; 2],
-    kind: SpliceMode,
-    keep: Option<KeepCopy>,
+    mode: SpliceMode,
+    keep_copy: Option<KeepCopy>,
     auto_release: bool,
     handle: Option<Handle>,
     is_read_due: bool,
@@ -56,27 +56,27 @@ impl StressTransfer {
         let back = below(back_max);
         let limit = (below(2) == 0).then(|| below(bytes + 1) as u64);
         let is_both = below(3) == 0;
-        let kind =
+        let mode =
             if is_both { SpliceMode::Bidirectional } else { SpliceMode::Unidirectional { limit } };
         let cache_max = 1 << below(20);
         // A small bound would need too many rounds for a large body.
         let max2cache = 1 + bytes / 256 + below(cache_max);
-        let keep = KeepCopy { min2read: 1 + below(max2cache), max2cache };
-        let keep = (!is_both && below(2) == 0).then_some(keep);
-        let first: Vec<u8> = (0..below(3000) * below(2)).map(|at| (at * 3) as u8).collect();
+        let keep_copy = KeepCopy { min2read: 1 + below(max2cache), max2cache };
+        let keep_copy = (!is_both && below(2) == 0).then_some(keep_copy);
+        let prefix: Vec<u8> = (0..below(3000) * below(2)).map(|at| (at * 3) as u8).collect();
         let (auto_release, aborts) = (below(2) == 0, below(4) == 0);
         let unsplices = is_slow || below(3) == 0;
         let steps = below(300);
         let streams = [ByteStream(2 * seed), ByteStream(2 * seed + 1)];
         let (peer0, fd0) = StressPeer::new(&hosts[0], streams[0], bytes, Vec::new(), streams[1]);
-        let (peer1, fd1) = StressPeer::new(&hosts[1], streams[1], back, first.clone(), streams[0]);
+        let (peer1, fd1) = StressPeer::new(&hosts[1], streams[1], back, prefix.clone(), streams[0]);
         let mut transfer = Self {
             seed,
             random,
             fds: [fd0, fd1],
             peers: [peer0, peer1],
-            kind,
-            keep,
+            mode,
+            keep_copy,
             auto_release,
             handle: None,
             is_read_due: false,
@@ -89,7 +89,7 @@ impl StressTransfer {
             unsplices,
             since: Instant::now(),
         };
-        transfer.splice(&first, splicer);
+        transfer.splice(&prefix, splicer);
         transfer
     }
 
@@ -97,18 +97,18 @@ impl StressTransfer {
         self.random.next_u64() as usize % bound
     }
 
-    fn splice(&mut self, first: &[u8], splicer: &mut Splices) {
+    fn splice(&mut self, prefix: &[u8], splicer: &mut Splices) {
         let piece = self.below(100_000);
         self.peers[0].send(piece);
         let mut input = vec![0; self.below(50_000)];
         let request = Request {
             fd0: self.fds[0].clone(),
             fd1: self.fds[1].clone(),
-            mode: self.kind,
-            keep_copy: self.keep,
+            mode: self.mode,
+            keep_copy: self.keep_copy,
             auto_release: self.auto_release,
-            prefix: first,
-            input: if self.keep.is_some() { &mut input } else { &mut [] },
+            prefix,
+            input: if self.keep_copy.is_some() { &mut input } else { &mut [] },
         };
         match splicer.splice(request).expect("both are open") {
             SpliceOutcome::Started { handle, input: count } => {
@@ -195,7 +195,7 @@ impl StressTransfer {
             return;
         };
         assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::NotPermitted));
-        if self.keep.is_none() {
+        if self.keep_copy.is_none() {
             assert_eq!(splicer.read(handle, Side::Fd0, &mut [0]), Err(Error::NotPermitted));
         }
     }
@@ -238,7 +238,7 @@ impl StressTransfer {
     fn check_end(&self) {
         let Some((end, forwarded)) = self.ended else { return };
         let [peer0, peer1] = &self.peers;
-        match (end, self.kind) {
+        match (end, self.mode) {
             (End::Limit, SpliceMode::Unidirectional { limit }) => {
                 assert_eq!(limit, Some(forwarded[0]))
             }
@@ -257,7 +257,7 @@ impl StressTransfer {
     /// Checks that the copy is the forwarded payload, or the whole payload if the destination
     /// failed.
     fn check_kept(&mut self, direction: &DirectionResult) {
-        if self.keep.is_none() {
+        if self.keep_copy.is_none() {
             return;
         }
         self.compare_copy(&direction.kept);
@@ -277,13 +277,13 @@ impl StressTransfer {
         let (from, to) = if side == 0 { (0, 1) } else { (1, 0) };
         let stream = self.peers[from].stream();
         let forwarded = direction.forwarded as usize;
-        let kept = if self.keep.is_some() && side == 0 { self.read } else { 0 };
+        let kept = if self.keep_copy.is_some() && side == 0 { self.read } else { 0 };
         let unsent = bytes.len() - direction.prefix_unsent;
         let taken = (forwarded + unsent).max(kept);
         assert!(rest == stream.bytes(taken, self.peers[from].sent), "{} left", rest.len());
         assert!(bytes[direction.prefix_unsent..] == stream.bytes(forwarded, forwarded + unsent));
         // In a unidirectional transfer, the other direction forwards nothing.
-        if self.peers[to].is_aborted() || (side == 1 && self.kind != SpliceMode::Bidirectional) {
+        if self.peers[to].is_aborted() || (side == 1 && self.mode != SpliceMode::Bidirectional) {
             return;
         }
         bytes.extend(rest);
@@ -301,7 +301,7 @@ impl StressTransfer {
             }
             self.peers[to].take(1 << 18);
         }
-        let wanted = self.peers[to].first() + self.peers[from].sent;
+        let wanted = self.peers[to].prefix() + self.peers[from].sent;
         assert_eq!(self.peers[to].got, wanted, "the other peer got all of it");
     }
 }
