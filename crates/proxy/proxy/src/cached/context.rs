@@ -30,15 +30,15 @@ pub(crate) struct CacheWaits {
 pub(crate) struct CacheContext {
     /// The cache key of the request.
     pub(crate) key: Option<CacheKey>,
-    /// Until when the exchange waits for another exchange's fetch, if it does: its position in
-    /// [`CacheWaits::collapsed`].
+    /// The deadline of the exchange's wait for another exchange's fetch; `None` if it does not wait.
+    /// With the exchange's key, this is its entry in [`CacheWaits::collapsed`].
     pub(crate) waits_until: Option<Instant>,
     /// When the exchange first waited for another's fetch. The wait limit applies to all its waits
     /// together.
     pub(crate) waited_since: Option<Instant>,
     /// The lease under which this exchange fetches for others too.
     pub(crate) lease: Option<FetchLease>,
-    /// The stored object: the response, or what is to be validated or completed.
+    /// The stored object: the response, or the object to validate or to complete.
     pub(crate) object: Option<Arc<Object>>,
     /// Whether the request to the origin validates the stored object.
     pub(crate) is_validating: bool,

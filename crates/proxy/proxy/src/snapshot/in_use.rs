@@ -18,11 +18,11 @@ pub(crate) struct Snapshots {
     /// Whether connections of removed listeners may be idle. They have to be closed, because their
     /// next request would not be served.
     pub(crate) has_idle_on_removed: bool,
-    /// The shortest limit of a wait of client connections in all snapshots in use. The timer of a
+    /// The shortest limit of any wait of client connections in all snapshots in use. The timer of a
     /// client connection is never set further ahead, so that a new wait need not set it, whichever
     /// snapshot the exchange has.
     pub(crate) client_check: Duration,
-    /// The shortest limit of a wait of origin connections in all snapshots in use.
+    /// The shortest limit of any wait of origin connections in all snapshots in use.
     pub(crate) origin_check: Duration,
 }
 

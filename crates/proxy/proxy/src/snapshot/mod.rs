@@ -36,10 +36,10 @@ pub(crate) struct Snapshot {
     services: Box<[ServiceState]>,
     pub(crate) request_limits: HeadLimits,
     pub(crate) response_limits: HeadLimits,
-    /// The shortest limit of a wait of client connections, except for lingering. The timer of a
+    /// The shortest limit of any wait of client connections, except lingering. The timer of a
     /// client connection is never set further ahead, so that a new wait need not set it.
     pub(crate) client_check: Duration,
-    /// The shortest limit of a wait of origin connections, for their timers.
+    /// The shortest limit of any wait of origin connections, for their timers.
     pub(crate) origin_check: Duration,
     /// The name of this process in Via (RFC 9110 section 7.6.3).
     pub(crate) pseudonym: Arc<str>,

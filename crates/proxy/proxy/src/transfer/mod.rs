@@ -99,7 +99,7 @@ pub(crate) struct Transfer {
     /// The sink's unsent bytes at `since`.
     unsent_at_wait: usize,
     /// The observed sizes of what arrives, which decide between splicing and copying.
-    course: ArrivalPattern,
+    arrivals: ArrivalPattern,
     /// The pipe from which the sink takes bytes. Set only while the sink is awaited.
     pipe: Option<Pipe>,
     /// When the sink last took bytes from the pipe.
@@ -116,13 +116,13 @@ impl Transfer {
     pub(crate) fn start(&mut self, framing: Framing, sends_chunks: bool, now: Instant) {
         let body = BodyProgress::new(framing);
         assert!(self.pipe.is_none(), "a transfer begins without a pipe");
-        let course = ArrivalPattern::new(!matches!(body, BodyProgress::UntilClose));
+        let arrivals = ArrivalPattern::new(!matches!(body, BodyProgress::UntilClose));
         *self = Self {
             state: TransferState::AwaitingSource,
             body,
             sends_chunks,
             since: now,
-            course,
+            arrivals,
             ..Self::default()
         };
     }
@@ -249,7 +249,7 @@ impl Transfer {
         source.recv_buffer.is_empty()
             && !self.body.is_complete()
             && !self.owes_line_end
-            && self.course.choose_method(self.body.certain_payload(), false, pipes.thresholds())
+            && self.arrivals.choose_method(self.body.certain_payload(), false, pipes.thresholds())
                 == MoveMethod::Copy
     }
 
@@ -272,7 +272,7 @@ impl Transfer {
         if !header.is_empty() && self.body.is_malformed() {
             return Err(BodyError::Malformed);
         }
-        self.course.note_received(received, pipes.thresholds());
+        self.arrivals.note_received(received, pipes.thresholds());
         let has_watched = self.is_watching();
         self.is_watching = false;
         let has_bytes_before = !payload.is_empty() || !header.is_empty();
@@ -437,19 +437,19 @@ impl Transfer {
     ) -> Option<Pipe> {
         let rest = self.body.certain_payload();
         let thresholds = *pipes.thresholds();
-        let plan = self.course.choose_method(rest, has_bytes_before, &thresholds);
-        let MoveMethod::Splice { max } = plan else { return None };
+        let method = self.arrivals.choose_method(rest, has_bytes_before, &thresholds);
+        let MoveMethod::Splice { max } = method else { return None };
         let mut pipe = pipes.acquire(engine)?;
         self.stats.calls += 1;
         match source.fill_pipe(engine, &mut pipe, max) {
             FillResult::Bytes(count) => {
                 self.body.skip(count as u64);
-                self.course.note_filled(count, max, &thresholds);
+                self.arrivals.note_filled(count, max, &thresholds);
                 return Some(pipe);
             }
             // If a watch reported something that no pipe takes, a receive finds out what it is.
             FillResult::WouldBlock => {
-                let alone = self.course.choose_method(rest, false, &thresholds);
+                let alone = self.arrivals.choose_method(rest, false, &thresholds);
                 self.is_watching = !has_watched && alone != MoveMethod::Copy;
             }
             // The next receive reports the end or the error.

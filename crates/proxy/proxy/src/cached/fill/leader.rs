@@ -13,7 +13,7 @@ use crate::transfer::{TransferState, body_progress::BodyProgress};
 #[derive(Debug)]
 pub(crate) struct Leader {
     pub(super) exchange: Key,
-    pub(super) course: ArrivalPattern,
+    pub(super) arrivals: ArrivalPattern,
     pub(super) thresholds: Thresholds,
     /// Whether the length of the body is unknown. Then only the length of the present chunk is
     /// known, if any.
@@ -34,7 +34,7 @@ pub(crate) enum FillSource {
     /// From the socket through a pipe to the leader, and from a second pipe into the cache.
     Teed,
     /// Like `Teed`, once the leader has taken the earlier bytes. The fill is woken when the leader
-    /// does or leaves.
+    /// has taken them or leaves.
     AfterLeader,
     /// By a receive of the engine: few bytes, or the lines between chunks.
     ByReceive,
@@ -52,8 +52,9 @@ impl Leader {
             }
         };
         let has_unknown_length = !matches!(rest, BodyProgress::Length(_));
-        let course = ArrivalPattern::new(true);
-        let leader = Self { exchange, course, thresholds, has_unknown_length, behind_since: None };
+        let arrivals = ArrivalPattern::new(true);
+        let leader =
+            Self { exchange, arrivals, thresholds, has_unknown_length, behind_since: None };
         is_large.then_some(leader)
     }
 
@@ -96,7 +97,7 @@ pub(super) fn choose_source(
     }
     let is_small = leader.has_unknown_length && !leader.thresholds.is_worth_teeing(rest);
     let is_direct = is_small
-        || leader.course.choose_method(Some(rest), false, &leader.thresholds) == MoveMethod::Copy;
+        || leader.arrivals.choose_method(Some(rest), false, &leader.thresholds) == MoveMethod::Copy;
     leader.behind_since = match source {
         FillSource::AfterLeader if !is_direct => leader.behind_since.or(Some(now)),
         _ => None,

@@ -165,7 +165,7 @@ impl Fill {
                 self.body.skip(count as u64);
                 self.bytes += count as u64;
                 if let Some(leader) = &mut self.leader {
-                    leader.course.note_received(count, &leader.thresholds);
+                    leader.arrivals.note_received(count, &leader.thresholds);
                 }
                 Ok(count)
             }

@@ -173,7 +173,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
     }
 }
 
-/// Waits for memory, as long as for an origin; the readers wait with the fill.
+/// Waits for memory, for at most `response_ms` as for an origin. The readers wait with the fill.
 fn wait_for_memory<E: Engine>(core: &mut Core<E>, key: Key) {
     let now = core.engine.now();
     let Some(fill) = core.fills.get_mut(key) else { return };

@@ -40,7 +40,7 @@ impl Fill {
         let copied = pipe.copy_out(path.engine, &mut aside, unfilled);
         path.pipes.release(path.engine, aside);
         let leader = self.leader.as_mut().expect("the caller has checked that there is a leader");
-        leader.course.note_filled(count, max, &leader.thresholds);
+        leader.arrivals.note_filled(count, max, &leader.thresholds);
         match copied {
             Ok(true) => path.send(leader.exchange, pipe),
             // The second pipe had no room for all pages, so the bytes are only in the cache. The
