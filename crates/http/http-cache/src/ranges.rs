@@ -57,7 +57,7 @@ impl Ranges {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "it lives on the stack of a hit, which allocates nothing"
+    reason = "a hit keeps it on the stack and allocates nothing"
 )]
 pub enum Selection {
     /// All of it, with its own status.

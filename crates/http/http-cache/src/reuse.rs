@@ -90,7 +90,7 @@ mod tests {
     use super::super::test_messages::{DATE, NOW_MS, get, stored_response};
     use super::*;
 
-    /// Returns the use of a response with these fields after so many seconds.
+    /// Returns the use of a response with these fields after `seconds` seconds.
     fn after(seconds: u64, fields: &str, asked: &str) -> Reuse {
         let stored = stored_response(&format!("{DATE}ETag: \"a\"\r\n{fields}\r\n"));
         let asked = get(&format!("{asked}\r\n"));

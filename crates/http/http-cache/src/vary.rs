@@ -453,7 +453,7 @@ mod tests {
         );
         assert!(!same("Accept-Encoding", "gzip", "gzip;q=0"));
         assert!(!same("Accept", "a/b;c=D", "a/b;c=d"));
-        assert!(!same("Accept-Encoding", "gzip;q=2", "gzip;q=3"), "what is malformed is compared");
+        assert!(!same("Accept-Encoding", "gzip;q=2", "gzip;q=3"), "malformed weights are compared");
         assert!(!same("Accept-Encoding", "gzip", "gzip;q=0;q=1"), "two weights");
         assert!(!same("Accept-Encoding", "gzip;q=1;q=0", "gzip;q=0;q=1"), "two weights");
         assert!(!same("Accept-Encoding", "a, a", "a"));

@@ -101,7 +101,7 @@ impl Cache {
                     .then(|| self.grant_lease(entry, lookup, vary_key));
                 LookupResult::Stale(object, lease)
             }
-            Reuse::Validate { is_stale_fallback: is_spare, .. } => {
+            Reuse::Validate { is_stale_fallback, .. } => {
                 eviction.hit(slot.handle);
                 let object = object.clone();
                 // A client that demands a validation now must not get a response that was requested
@@ -109,9 +109,7 @@ impl Cache {
                 let is_own = directives.no_cache || directives.max_age_s.is_some();
                 let may_wait = !is_own && !object.meta().is_fresh(now_ms);
                 match self.lease_or_wait(entry, lookup, may_wait) {
-                    Ok(lease) => {
-                        LookupResult::Validate { object, is_stale_fallback: is_spare, lease }
-                    }
+                    Ok(lease) => LookupResult::Validate { object, is_stale_fallback, lease },
                     Err(wait) => wait.result(Forward::Stale),
                 }
             }

@@ -102,14 +102,14 @@ impl Model {
                 self.validate(request, key, at, origin);
                 reply
             }
-            Reuse::Validate { is_stale_fallback: is_spare, .. } => {
+            Reuse::Validate { is_stale_fallback, .. } => {
                 let reply = self.validate(request, key, at, origin);
                 match reply {
-                    Some((status, _)) if is_spare && is_failure(status) => {
+                    Some((status, _)) if is_stale_fallback && is_failure(status) => {
                         self.serve(key, at, request, origin)
                     }
                     Some((_, reply)) => reply,
-                    None if is_spare => self.serve(key, at, request, origin),
+                    None if is_stale_fallback => self.serve(key, at, request, origin),
                     None => own(504, "no origin"),
                 }
             }
